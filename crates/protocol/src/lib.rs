@@ -1,1 +1,21 @@
-//! Placeholder.
+//! The Tidewater protocol: what remotes and servers say to each other.
+//!
+//! Owns values and their canonical forms, schemas, row packing, messages and
+//! frames. Everything here is a pure function of its arguments: no sockets,
+//! clocks, randomness or databases. The normative text is `docs/protocol.md`.
+
+pub mod code;
+pub mod datetime;
+pub mod decimal;
+pub mod frame;
+pub mod identity;
+pub mod message;
+pub mod pack;
+pub mod schema;
+pub mod value;
+
+pub use code::Code;
+pub use identity::{RemoteId, UploadId};
+pub use pack::{Op, Row, RowShape, RowsReader, RowsWriter, UnpackError};
+pub use schema::{Column, Direction, ForeignKey, ForeignKeyAction, PublicationSchema, Table};
+pub use value::{ColumnType, Datum, Fit, Value, ValueRef};

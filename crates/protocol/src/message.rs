@@ -1,0 +1,492 @@
+//! Control messages. Their encoding is Protocol Buffers; the tags are normative and
+//! written down in `docs/protocol.md`.
+
+use prost::Message;
+
+use crate::code::Code;
+use crate::schema::{Table, column_type_from_wire, column_type_to_wire};
+use crate::value::ColumnType;
+
+/// The protocol version of this library: major in the high, minor in the low half.
+pub const PROTOCOL_VERSION: u32 = (PROTOCOL_MAJOR << 16) | PROTOCOL_MINOR;
+/// Peers of different major versions cannot talk to each other.
+pub const PROTOCOL_MAJOR: u32 = 1;
+/// Minor versions only add.
+pub const PROTOCOL_MINOR: u32 = 0;
+
+/// Everything that travels in a control frame.
+#[derive(Clone, PartialEq, Message)]
+pub struct Envelope {
+    /// The one message.
+    #[prost(
+        oneof = "Control",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20"
+    )]
+    pub control: Option<Control>,
+}
+
+/// A control message.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Control {
+    /// Remote: opens a sync.
+    #[prost(message, tag = "1")]
+    Hello(Hello),
+    /// Server: lets the remote in.
+    #[prost(message, tag = "2")]
+    Welcome(Welcome),
+    /// Remote: an upload begins.
+    #[prost(message, tag = "3")]
+    UploadBegin(UploadBegin),
+    /// Either: the rows that follow on this channel are of this table.
+    #[prost(message, tag = "4")]
+    TableBegin(TableBegin),
+    /// Remote: the upload is complete, or abandoned.
+    #[prost(message, tag = "5")]
+    UploadEnd(UploadEnd),
+    /// Remote: rows that follow are keys that it wants again.
+    #[prost(message, tag = "6")]
+    RequestBegin(RequestBegin),
+    /// Remote: everything is said; send the download.
+    #[prost(message, tag = "7")]
+    DownloadRequest(DownloadRequest),
+    /// Server: what became of an upload; rows follow.
+    #[prost(message, tag = "8")]
+    ResultBegin(ResultBegin),
+    /// Server: the upload's result is complete.
+    #[prost(message, tag = "9")]
+    ResultEnd(ResultEnd),
+    /// Server: the download of a subscription begins.
+    #[prost(message, tag = "10")]
+    DownloadBegin(DownloadBegin),
+    /// Server: the download of a subscription is complete.
+    #[prost(message, tag = "11")]
+    DownloadEnd(DownloadEnd),
+    /// Server: nothing more comes in this sync.
+    #[prost(message, tag = "12")]
+    SyncEnd(SyncEnd),
+    /// Remote: the download is committed.
+    #[prost(message, tag = "13")]
+    Ack(Ack),
+    /// Server: too much to do; come back later.
+    #[prost(message, tag = "14")]
+    Busy(Busy),
+    /// Either: it cannot go on. The sender closes the connection afterwards.
+    #[prost(message, tag = "15")]
+    Failure(Failure),
+    /// Either: so many more bytes of rows may be sent on a channel.
+    #[prost(message, tag = "16")]
+    Credit(Credit),
+    /// Either: are you there?
+    #[prost(message, tag = "17")]
+    Ping(Ping),
+    /// Either: I am.
+    #[prost(message, tag = "18")]
+    Pong(Pong),
+    /// Server: your sync waits for a worker. Sent now and then so that the remote
+    /// does not take silence for death.
+    #[prost(message, tag = "19")]
+    Waiting(Waiting),
+    /// Remote: it gives up this sync.
+    #[prost(message, tag = "20")]
+    Cancel(Cancel),
+}
+
+impl Control {
+    /// Encodes the message for a control frame.
+    pub fn to_payload(self) -> Vec<u8> {
+        Envelope {
+            control: Some(self),
+        }
+        .encode_to_vec()
+    }
+
+    /// Decodes the payload of a control frame. `None` for a message that this
+    /// version does not know.
+    ///
+    /// # Errors
+    /// The payload is not a message.
+    pub fn from_payload(payload: &[u8]) -> Result<Option<Control>, prost::DecodeError> {
+        Envelope::decode(payload).map(|envelope| envelope.control)
+    }
+}
+
+/// See [`Control::Hello`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Hello {
+    /// The protocol that the remote speaks, see [`PROTOCOL_VERSION`].
+    #[prost(uint32, tag = "1")]
+    pub protocol_version: u32,
+    /// 16 bytes; empty at the first sync.
+    #[prost(bytes = "vec", tag = "2")]
+    pub remote_id: Vec<u8>,
+    /// Who signs in.
+    #[prost(string, tag = "3")]
+    pub user: String,
+    /// One of the three proofs of it.
+    #[prost(oneof = "Proof", tags = "4, 5, 6")]
+    pub proof: Option<Proof>,
+    /// What the remote subscribes to.
+    #[prost(message, repeated, tag = "7")]
+    pub subscriptions: Vec<HelloSubscription>,
+    /// The program that speaks, for logs.
+    #[prost(string, tag = "8")]
+    pub client: String,
+}
+
+/// How a remote proves who it is.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Proof {
+    /// A signed session token of an earlier Welcome.
+    #[prost(bytes, tag = "4")]
+    Token(Vec<u8>),
+    /// The remote's own credential.
+    #[prost(bytes, tag = "5")]
+    Credential(Vec<u8>),
+    /// The user's password: at the first sync, or after the credential was lost.
+    #[prost(string, tag = "6")]
+    Password(String),
+}
+
+/// One subscription as the remote knows it.
+#[derive(Clone, PartialEq, Message)]
+pub struct HelloSubscription {
+    /// The publication's name.
+    #[prost(string, tag = "1")]
+    pub publication: String,
+    /// The last upload that the server acknowledged; 0 if none.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Its id, 16 bytes; empty if none.
+    #[prost(bytes = "vec", tag = "3")]
+    pub upload_id: Vec<u8>,
+    /// The id of the upload with the next sequence number, if one was taken.
+    #[prost(bytes = "vec", tag = "4")]
+    pub pending_upload_id: Vec<u8>,
+    /// What the last download left for safekeeping; empty if none.
+    #[prost(bytes = "vec", tag = "5")]
+    pub checkpoint: Vec<u8>,
+    /// The hash of the schema that the remote has; empty if none.
+    #[prost(bytes = "vec", tag = "6")]
+    pub schema_hash: Vec<u8>,
+}
+
+/// See [`Control::Welcome`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Welcome {
+    /// The protocol of this session: the lower of both sides' minor versions.
+    #[prost(uint32, tag = "1")]
+    pub protocol_version: u32,
+    /// The remote's id; another than in the Hello when the remote was found to be
+    /// restored or copied.
+    #[prost(bytes = "vec", tag = "2")]
+    pub remote_id: Vec<u8>,
+    /// A session token; empty if the one that was presented goes on.
+    #[prost(bytes = "vec", tag = "3")]
+    pub token: Vec<u8>,
+    /// A new credential; empty if the old one stays.
+    #[prost(bytes = "vec", tag = "4")]
+    pub credential: Vec<u8>,
+    /// In the order of the Hello.
+    #[prost(message, repeated, tag = "5")]
+    pub subscriptions: Vec<WelcomeSubscription>,
+    /// The server's program and version, for logs.
+    #[prost(string, tag = "6")]
+    pub server: String,
+}
+
+/// What the server says to one subscription.
+#[derive(Clone, PartialEq, Message)]
+pub struct WelcomeSubscription {
+    /// What the server makes of sequence and upload id.
+    #[prost(enumeration = "UploadState", tag = "1")]
+    pub upload_state: i32,
+    /// The publication's schema, when it is another than the remote's.
+    #[prost(bytes = "vec", tag = "2")]
+    pub schema: Vec<u8>,
+}
+
+/// What the server makes of a remote's sequence and upload id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum UploadState {
+    /// They follow; a pending upload is welcome.
+    InSequence = 0,
+    /// The pending upload was applied already; its result follows without it.
+    AlreadyApplied = 1,
+    /// They do not follow: the remote was restored or copied. It has been given a
+    /// new remote id, starts with sequence 0, keeps what is pending, and opens
+    /// another session.
+    NewIdentity = 2,
+}
+
+/// See [`Control::UploadBegin`].
+#[derive(Clone, PartialEq, Message)]
+pub struct UploadBegin {
+    /// The index of the subscription in the Hello.
+    #[prost(uint32, tag = "1")]
+    pub subscription: u32,
+    /// The number of the upload: one more than the last acknowledged.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Its random id, 16 bytes.
+    #[prost(bytes = "vec", tag = "3")]
+    pub upload_id: Vec<u8>,
+    /// An upper bound of its rows.
+    #[prost(uint64, tag = "4")]
+    pub rows: u64,
+    /// An estimate of its size in packed bytes, which the server reserves.
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+}
+
+/// See [`Control::TableBegin`].
+#[derive(Clone, PartialEq, Message)]
+pub struct TableBegin {
+    /// The table's name on remotes.
+    #[prost(string, tag = "1")]
+    pub table: String,
+    /// The columns of the rows that follow.
+    #[prost(message, repeated, tag = "2")]
+    pub columns: Vec<ColumnHeader>,
+    /// Download: these rows are all that the remote's partitions hold; others go.
+    #[prost(bool, tag = "3")]
+    pub replace: bool,
+    /// How many rows follow, where that is known; for progress.
+    #[prost(uint64, tag = "4")]
+    pub expected_rows: u64,
+}
+
+/// A column of the rows that follow.
+#[derive(Clone, PartialEq, Message)]
+pub struct ColumnHeader {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its type's number.
+    #[prost(uint32, tag = "2")]
+    pub column_type: u32,
+    /// For decimals: the scale plus one, 0 for none.
+    #[prost(uint32, tag = "3")]
+    pub scale_plus_one: u32,
+}
+
+impl ColumnHeader {
+    /// The column's type, if this version knows it.
+    pub fn column_type(&self) -> Option<ColumnType> {
+        column_type_from_wire(self.column_type, self.scale_plus_one)
+    }
+}
+
+impl TableBegin {
+    /// The header of a table's rows, all columns in the schema's order.
+    pub fn of(table: &Table) -> TableBegin {
+        let columns = table.columns.iter().map(|column| {
+            let (column_type, scale_plus_one) = column_type_to_wire(column.column_type);
+            ColumnHeader {
+                name: column.name.clone(),
+                column_type,
+                scale_plus_one,
+            }
+        });
+        TableBegin {
+            table: table.name.clone(),
+            columns: columns.collect(),
+            replace: false,
+            expected_rows: 0,
+        }
+    }
+}
+
+/// See [`Control::UploadEnd`].
+#[derive(Clone, PartialEq, Message)]
+pub struct UploadEnd {
+    /// The number of inserts sent.
+    #[prost(uint64, tag = "1")]
+    pub inserts: u64,
+    /// The number of updates sent.
+    #[prost(uint64, tag = "2")]
+    pub updates: u64,
+    /// The number of deletes sent.
+    #[prost(uint64, tag = "3")]
+    pub deletes: u64,
+    /// CRC-32 (IEEE) of all rows' bytes of the upload.
+    #[prost(uint32, tag = "4")]
+    pub checksum: u32,
+    /// The remote stopped sending because the server has the upload already, or
+    /// knows it under another identity: forget what came.
+    #[prost(bool, tag = "5")]
+    pub abandoned: bool,
+}
+
+/// See [`Control::RequestBegin`].
+#[derive(Clone, PartialEq, Message)]
+pub struct RequestBegin {
+    /// The index of the subscription in the Hello.
+    #[prost(uint32, tag = "1")]
+    pub subscription: u32,
+}
+
+/// See [`Control::DownloadRequest`].
+#[derive(Clone, PartialEq, Message)]
+pub struct DownloadRequest {
+    /// Only the results of uploads are wanted, no download.
+    #[prost(bool, tag = "1")]
+    pub upload_only: bool,
+}
+
+/// See [`Control::ResultBegin`].
+#[derive(Clone, PartialEq, Message)]
+pub struct ResultBegin {
+    /// The index of the subscription in the Hello.
+    #[prost(uint32, tag = "1")]
+    pub subscription: u32,
+    /// The upload that was applied.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Its id.
+    #[prost(bytes = "vec", tag = "3")]
+    pub upload_id: Vec<u8>,
+}
+
+/// See [`Control::ResultEnd`].
+#[derive(Clone, PartialEq, Message)]
+pub struct ResultEnd {
+    /// Rows that the upload changed in the centre, by operation: inserted.
+    #[prost(uint64, tag = "1")]
+    pub inserts: u64,
+    /// Updated.
+    #[prost(uint64, tag = "2")]
+    pub updates: u64,
+    /// Deleted.
+    #[prost(uint64, tag = "3")]
+    pub deletes: u64,
+    /// Changes that lost against the centre.
+    #[prost(uint64, tag = "4")]
+    pub conflicts: u64,
+    /// Changes that the centre refused.
+    #[prost(uint64, tag = "5")]
+    pub refused: u64,
+    /// CRC-32 (IEEE) of all rows' bytes of the result.
+    #[prost(uint32, tag = "6")]
+    pub checksum: u32,
+}
+
+/// See [`Control::DownloadBegin`].
+#[derive(Clone, PartialEq, Message)]
+pub struct DownloadBegin {
+    /// The index of the subscription in the Hello.
+    #[prost(uint32, tag = "1")]
+    pub subscription: u32,
+    /// Partitions were gained or lost since the last download: what was refused for
+    /// its scope may be tried again.
+    #[prost(bool, tag = "2")]
+    pub scope_changed: bool,
+}
+
+/// See [`Control::DownloadEnd`].
+#[derive(Clone, PartialEq, Message)]
+pub struct DownloadEnd {
+    /// What the remote keeps and presents at its next sync; empty if the old one
+    /// stays.
+    #[prost(bytes = "vec", tag = "1")]
+    pub checkpoint: Vec<u8>,
+    /// Rows sent.
+    #[prost(uint64, tag = "2")]
+    pub upserts: u64,
+    /// Keys and partitions sent for removal.
+    #[prost(uint64, tag = "3")]
+    pub removals: u64,
+    /// CRC-32 (IEEE) of all rows' bytes of the download.
+    #[prost(uint32, tag = "4")]
+    pub checksum: u32,
+}
+
+/// See [`Control::SyncEnd`].
+#[derive(Clone, PartialEq, Message)]
+pub struct SyncEnd {}
+
+/// See [`Control::Ack`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Ack {}
+
+/// See [`Control::Busy`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Busy {
+    /// When to come back, in milliseconds from now.
+    #[prost(uint64, tag = "1")]
+    pub retry_after_ms: u64,
+}
+
+/// See [`Control::Failure`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Failure {
+    /// The number of a [`Code`].
+    #[prost(uint32, tag = "1")]
+    pub code: u32,
+    /// What is wrong.
+    #[prost(string, tag = "2")]
+    pub message: String,
+    /// What to do next.
+    #[prost(string, tag = "3")]
+    pub hint: String,
+    /// When to come back, in milliseconds from now; 0 if that does not help.
+    #[prost(uint64, tag = "4")]
+    pub retry_after_ms: u64,
+}
+
+impl Failure {
+    /// A failure with a hint.
+    pub fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure {
+            code: code.number(),
+            message: message.into(),
+            hint: hint.into(),
+            retry_after_ms: 0,
+        }
+    }
+}
+
+/// See [`Control::Credit`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Credit {
+    /// The channel.
+    #[prost(uint32, tag = "1")]
+    pub channel: u32,
+    /// So many more bytes of row frames' payload may be sent.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+}
+
+/// See [`Control::Ping`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Ping {
+    /// Comes back in the Pong.
+    #[prost(uint64, tag = "1")]
+    pub nonce: u64,
+}
+
+/// See [`Control::Pong`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Pong {
+    /// The Ping's.
+    #[prost(uint64, tag = "1")]
+    pub nonce: u64,
+    /// The program that answers, and its version.
+    #[prost(string, tag = "2")]
+    pub server: String,
+    /// The protocol that it speaks.
+    #[prost(uint32, tag = "3")]
+    pub protocol_version: u32,
+}
+
+/// See [`Control::Waiting`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Waiting {
+    /// Syncs before this one.
+    #[prost(uint64, tag = "1")]
+    pub ahead: u64,
+}
+
+/// See [`Control::Cancel`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Cancel {}

@@ -1,0 +1,646 @@
+//! Row packing: rows of a table as a dense stream of bytes.
+//!
+//! A stream of packed rows is preceded, outside of it, by the table's
+//! [`RowShape`]. Each row begins with an operation; what follows depends on it.
+//! Values are packed by column type, without tags. A row that holds a value which
+//! its column's type cannot take is marked *loose*: then every value of it carries
+//! a tag and is packed as SQLite stores it. The bytes are specified in
+//! `docs/protocol.md`, "Row packing".
+
+use crate::decimal::Decimal;
+use crate::value::{ColumnType, Datum, ValueRef};
+
+/// What a packed row says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Op {
+    /// Upload: a row that the centre did not have. `new`.
+    Insert = 1,
+    /// Upload: a changed row. `old` is the pre-image, `new` the row.
+    Update = 2,
+    /// Upload: a removed row. `old` is the pre-image.
+    Delete = 3,
+    /// Request: a row that the remote wants to be sent again. `key`.
+    Request = 4,
+    /// Download: a row as it is in the centre. `new`.
+    Upsert = 5,
+    /// Download: a key that is not, or no longer, in the remote's scope. `key`.
+    Remove = 6,
+    /// Upload result: a change was refused. `key`, `refused_op`, `code`, `reason`.
+    Refused = 7,
+    /// Upload result: a change lost against this row of the centre. `new`.
+    ConflictRow = 8,
+    /// Upload result: a change lost against a delete in the centre. `key`.
+    ConflictGone = 9,
+    /// Download: all rows of this partition leave the remote. `partition`.
+    RemovePartition = 10,
+}
+
+impl Op {
+    fn from_byte(byte: u8) -> Option<Op> {
+        Some(match byte {
+            1 => Op::Insert,
+            2 => Op::Update,
+            3 => Op::Delete,
+            4 => Op::Request,
+            5 => Op::Upsert,
+            6 => Op::Remove,
+            7 => Op::Refused,
+            8 => Op::ConflictRow,
+            9 => Op::ConflictGone,
+            10 => Op::RemovePartition,
+            _ => return None,
+        })
+    }
+}
+
+const LOOSE: u8 = 0x80;
+
+/// The largest number of columns that a row can have.
+pub const MAX_COLUMNS: usize = 2_000;
+
+/// The largest packed size of one value in bytes (64 MiB).
+pub const MAX_VALUE_BYTES: usize = 64 << 20;
+
+/// What a reader must know of a table to unpack its rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowShape {
+    /// The types of the columns, in the order in which they are packed.
+    pub columns: Vec<ColumnType>,
+    /// The indexes of the primary key's columns in `columns`, in key order.
+    pub key: Vec<usize>,
+    /// The indexes of the partition columns in `columns`, in the publication's order.
+    pub partition: Vec<usize>,
+}
+
+/// One unpacked row. Reused from row to row; which fields are filled depends on
+/// `op` (see [`Op`]).
+#[derive(Debug, Default)]
+pub struct Row<'a> {
+    /// What the row says.
+    pub op: Option<Op>,
+    /// The pre-image, one value a column.
+    pub old: Vec<Datum<'a>>,
+    /// The row, one value a column.
+    pub new: Vec<Datum<'a>>,
+    /// The primary key. Filled for every operation but `RemovePartition`.
+    pub key: Vec<Datum<'a>>,
+    /// The values of the partition columns, for `RemovePartition`.
+    pub partition: Vec<Datum<'a>>,
+    /// The operation that was refused.
+    pub refused_op: Option<Op>,
+    /// Why it was refused: the number of a [`crate::Code`].
+    pub code: u32,
+    /// Why it was refused, for people.
+    pub reason: &'a str,
+}
+
+/// Why packed rows cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnpackError {
+    /// The bytes end inside a row: more are needed.
+    #[error("the rows end in the middle of a row")]
+    Truncated,
+    /// The bytes are not packed rows of this shape.
+    #[error("malformed row: {0}")]
+    Malformed(&'static str),
+}
+
+// ---------------------------------------------------------------------------
+// Writing
+
+/// Packs rows of one shape, one after the other, into a buffer.
+#[derive(Debug)]
+pub struct RowsWriter<'a> {
+    shape: &'a RowShape,
+    out: Vec<u8>,
+    rows: u64,
+}
+
+impl<'a> RowsWriter<'a> {
+    /// A writer with an empty buffer.
+    pub fn new(shape: &'a RowShape) -> Self {
+        Self {
+            shape,
+            out: Vec::new(),
+            rows: 0,
+        }
+    }
+
+    /// How many bytes wait in the buffer.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether no bytes wait in the buffer.
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// How many rows were packed since the writer was made.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Hands over what is packed and goes on with an empty buffer.
+    pub fn take(&mut self) -> Vec<u8> {
+        let capacity = self.out.capacity();
+        std::mem::replace(&mut self.out, Vec::with_capacity(capacity))
+    }
+
+    /// The buffer, to append rows that are packed already; `rows` of them.
+    pub fn append_packed(&mut self, packed: &[u8], rows: u64) {
+        self.out.extend_from_slice(packed);
+        self.rows += rows;
+    }
+
+    fn begin(&mut self, op: Op, loose: bool) {
+        self.rows += 1;
+        self.out.push(op as u8 | if loose { LOOSE } else { 0 });
+    }
+
+    /// `Insert`, `Upsert` or `ConflictRow`, by `op`: a whole row.
+    pub fn row(&mut self, op: Op, new: &[Datum<'_>]) {
+        debug_assert_eq!(new.len(), self.shape.columns.len());
+        let loose = new.iter().any(Datum::is_loose);
+        self.begin(op, loose);
+        put_row(&mut self.out, &self.shape.columns, new, loose);
+    }
+
+    /// `Update`: the pre-image, and of the new row what differs from it.
+    pub fn update(&mut self, old: &[Datum<'_>], new: &[Datum<'_>]) {
+        debug_assert_eq!(old.len(), self.shape.columns.len());
+        debug_assert_eq!(new.len(), self.shape.columns.len());
+        let loose = old.iter().chain(new).any(Datum::is_loose);
+        self.begin(Op::Update, loose);
+        put_row(&mut self.out, &self.shape.columns, old, loose);
+        let changed_at = self.out.len();
+        self.out.resize(changed_at + bitmap_len(old.len()), 0);
+        for (index, (old, new)) in old.iter().zip(new).enumerate() {
+            if !same(old, new) {
+                self.out[changed_at + index / 8] |= 1 << (index % 8);
+                put_nullable(&mut self.out, new, loose);
+            }
+        }
+    }
+
+    /// `Delete`: the pre-image.
+    pub fn delete(&mut self, old: &[Datum<'_>]) {
+        let loose = old.iter().any(Datum::is_loose);
+        self.begin(Op::Delete, loose);
+        put_row(&mut self.out, &self.shape.columns, old, loose);
+    }
+
+    /// `Request`, `Remove` or `ConflictGone`, by `op`: a key.
+    pub fn key(&mut self, op: Op, key: &[Datum<'_>]) {
+        debug_assert_eq!(key.len(), self.shape.key.len());
+        let loose = key.iter().any(Datum::is_loose);
+        self.begin(op, loose);
+        for datum in key {
+            put_nullable(&mut self.out, datum, loose);
+        }
+    }
+
+    /// `Refused`: a key, what was tried, and why not.
+    pub fn refused(&mut self, key: &[Datum<'_>], op: Op, code: u32, reason: &str) {
+        self.key(Op::Refused, key);
+        self.out.push(op as u8);
+        put_varint(&mut self.out, u64::from(code));
+        put_bytes(&mut self.out, reason.as_bytes());
+    }
+
+    /// `RemovePartition`: the values of the partition columns.
+    pub fn remove_partition(&mut self, values: &[Datum<'_>]) {
+        debug_assert_eq!(values.len(), self.shape.partition.len());
+        let loose = values.iter().any(Datum::is_loose);
+        self.begin(Op::RemovePartition, loose);
+        for datum in values {
+            put_nullable(&mut self.out, datum, loose);
+        }
+    }
+}
+
+/// Whether two values pack to the same bytes (NaN equals NaN).
+pub fn same(left: &Datum<'_>, right: &Datum<'_>) -> bool {
+    match (left, right) {
+        (Datum::Real(left), Datum::Real(right)) => left.to_bits() == right.to_bits(),
+        (Datum::Loose(ValueRef::Real(left)), Datum::Loose(ValueRef::Real(right))) => {
+            left.to_bits() == right.to_bits()
+        }
+        _ => left == right,
+    }
+}
+
+/// Packs the values of one row without an operation: what two rows are compared
+/// and hashed by. Rows that are equal in canonical form pack to equal bytes.
+pub fn pack_values(out: &mut Vec<u8>, columns: &[ColumnType], values: &[Datum<'_>]) {
+    let loose = values.iter().any(Datum::is_loose);
+    out.push(u8::from(loose));
+    put_row(out, columns, values, loose);
+}
+
+/// Unpacks what [`pack_values`] wrote.
+///
+/// # Errors
+/// The bytes are not a row of these columns, or more than one.
+pub fn unpack_values<'a>(
+    bytes: &'a [u8],
+    columns: &[ColumnType],
+) -> Result<Vec<Datum<'a>>, UnpackError> {
+    let mut cursor = Cursor { bytes, at: 0 };
+    let loose = match cursor.byte()? {
+        0 => false,
+        1 => true,
+        _ => return Err(UnpackError::Malformed("bad row flag")),
+    };
+    let mut values = Vec::with_capacity(columns.len());
+    cursor.row(columns.iter().copied(), loose, &mut values)?;
+    if cursor.at != bytes.len() {
+        return Err(UnpackError::Malformed("bytes after the row"));
+    }
+    Ok(values)
+}
+
+fn bitmap_len(columns: usize) -> usize {
+    columns.div_ceil(8)
+}
+
+fn put_row(out: &mut Vec<u8>, columns: &[ColumnType], values: &[Datum<'_>], loose: bool) {
+    let nulls_at = out.len();
+    out.resize(nulls_at + bitmap_len(columns.len()), 0);
+    for (index, value) in values.iter().enumerate() {
+        if matches!(value, Datum::Null | Datum::Loose(ValueRef::Null)) {
+            out[nulls_at + index / 8] |= 1 << (index % 8);
+        } else {
+            put_value(out, value, loose);
+        }
+    }
+}
+
+fn put_nullable(out: &mut Vec<u8>, value: &Datum<'_>, loose: bool) {
+    if matches!(value, Datum::Null | Datum::Loose(ValueRef::Null)) {
+        out.push(0);
+    } else {
+        out.push(1);
+        put_value(out, value, loose);
+    }
+}
+
+const TAG_INTEGER: u8 = 1;
+const TAG_REAL: u8 = 2;
+const TAG_TEXT: u8 = 3;
+const TAG_BLOB: u8 = 4;
+
+fn put_value(out: &mut Vec<u8>, value: &Datum<'_>, loose: bool) {
+    if loose {
+        let mut scratch = String::new();
+        match value.stored(&mut scratch) {
+            ValueRef::Null => {}
+            ValueRef::Integer(integer) => {
+                out.push(TAG_INTEGER);
+                put_signed(out, integer);
+            }
+            ValueRef::Real(real) => {
+                out.push(TAG_REAL);
+                out.extend_from_slice(&real.to_le_bytes());
+            }
+            ValueRef::Text(text) => {
+                out.push(TAG_TEXT);
+                put_bytes(out, text.as_bytes());
+            }
+            ValueRef::Blob(blob) => {
+                out.push(TAG_BLOB);
+                put_bytes(out, blob);
+            }
+        }
+        return;
+    }
+    match *value {
+        Datum::Null | Datum::Loose(_) => {}
+        Datum::Integer(integer)
+        | Datum::Date(integer)
+        | Datum::Time(integer)
+        | Datum::Timestamp(integer)
+        | Datum::TimestampTz(integer) => put_signed(out, integer),
+        Datum::Boolean(boolean) => out.push(u8::from(boolean)),
+        Datum::Real(real) => out.extend_from_slice(&real.to_le_bytes()),
+        Datum::Text(text) => put_bytes(out, text.as_bytes()),
+        Datum::Bytes(bytes) => put_bytes(out, bytes),
+        Datum::Uuid(uuid) => out.extend_from_slice(&uuid),
+        Datum::Decimal(Decimal::Text(text)) => {
+            put_varint(out, 0);
+            put_bytes(out, text.as_bytes());
+        }
+        Datum::Decimal(Decimal::Exact { unscaled, scale }) => {
+            put_varint(out, u64::from(scale) + 1);
+            let zigzag = ((unscaled << 1) ^ (unscaled >> 127)) as u128;
+            put_varint128(out, zigzag);
+        }
+    }
+}
+
+/// Appends an unsigned LEB128 number.
+pub fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn put_varint128(out: &mut Vec<u8>, mut number: u128) {
+    while number > u128::from(u64::MAX) {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    put_varint(out, number as u64);
+}
+
+fn put_signed(out: &mut Vec<u8>, number: i64) {
+    put_varint(out, ((number << 1) ^ (number >> 63)) as u64);
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+// ---------------------------------------------------------------------------
+// Reading
+
+/// Unpacks rows of one shape, one after the other, out of a buffer.
+#[derive(Debug)]
+pub struct RowsReader<'a> {
+    shape: &'a RowShape,
+    cursor: Cursor<'a>,
+}
+
+impl<'a> RowsReader<'a> {
+    /// A reader at the beginning of `bytes`.
+    pub fn new(shape: &'a RowShape, bytes: &'a [u8]) -> Self {
+        Self {
+            shape,
+            cursor: Cursor { bytes, at: 0 },
+        }
+    }
+
+    /// How many bytes the rows read so far took.
+    pub fn consumed(&self) -> usize {
+        self.cursor.at
+    }
+
+    /// Reads the next row into `row`; false at the end.
+    ///
+    /// # Errors
+    /// [`UnpackError::Truncated`] when the buffer ends inside the row: then
+    /// [`Self::consumed`] is still where the row begins, and the same row can be
+    /// read again from a longer buffer. [`UnpackError::Malformed`] otherwise.
+    pub fn next(&mut self, row: &mut Row<'a>) -> Result<bool, UnpackError> {
+        let start = self.cursor.at;
+        if start == self.cursor.bytes.len() {
+            return Ok(false);
+        }
+        let result = self.read(row);
+        if result.is_err() {
+            self.cursor.at = start;
+        }
+        result.map(|()| true)
+    }
+
+    fn read(&mut self, row: &mut Row<'a>) -> Result<(), UnpackError> {
+        let byte = self.cursor.byte()?;
+        let op = Op::from_byte(byte & !LOOSE).ok_or(UnpackError::Malformed("unknown operation"))?;
+        let loose = byte & LOOSE != 0;
+        row.op = Some(op);
+        row.old.clear();
+        row.new.clear();
+        row.key.clear();
+        row.partition.clear();
+        let columns = || self.shape.columns.iter().copied();
+        match op {
+            Op::Insert | Op::Upsert | Op::ConflictRow => {
+                self.cursor.row(columns(), loose, &mut row.new)?;
+                row.key
+                    .extend(self.shape.key.iter().map(|&index| row.new[index]));
+            }
+            Op::Update => {
+                self.cursor.row(columns(), loose, &mut row.old)?;
+                let bitmap = self.cursor.bytes(bitmap_len(self.shape.columns.len()))?;
+                for (index, column) in columns().enumerate() {
+                    let changed = bitmap[index / 8] & (1 << (index % 8)) != 0;
+                    row.new.push(if changed {
+                        self.cursor.nullable(column, loose)?
+                    } else {
+                        row.old[index]
+                    });
+                }
+                row.key
+                    .extend(self.shape.key.iter().map(|&index| row.old[index]));
+            }
+            Op::Delete => {
+                self.cursor.row(columns(), loose, &mut row.old)?;
+                row.key
+                    .extend(self.shape.key.iter().map(|&index| row.old[index]));
+            }
+            Op::Request | Op::Remove | Op::ConflictGone | Op::Refused => {
+                for &index in &self.shape.key {
+                    row.key
+                        .push(self.cursor.nullable(self.shape.columns[index], loose)?);
+                }
+                if op == Op::Refused {
+                    row.refused_op = Op::from_byte(self.cursor.byte()?);
+                    row.code = u32::try_from(self.cursor.varint()?)
+                        .map_err(|_| UnpackError::Malformed("code out of range"))?;
+                    row.reason = self.cursor.text()?;
+                }
+            }
+            Op::RemovePartition => {
+                for &index in &self.shape.partition {
+                    let value = self.cursor.nullable(self.shape.columns[index], loose)?;
+                    row.partition.push(value);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn byte(&mut self) -> Result<u8, UnpackError> {
+        let byte = *self.bytes.get(self.at).ok_or(UnpackError::Truncated)?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    fn bytes(&mut self, count: usize) -> Result<&'a [u8], UnpackError> {
+        if count > MAX_VALUE_BYTES {
+            return Err(UnpackError::Malformed("a value is longer than the limit"));
+        }
+        let end = self.at + count;
+        let bytes = self.bytes.get(self.at..end).ok_or(UnpackError::Truncated)?;
+        self.at = end;
+        Ok(bytes)
+    }
+
+    fn varint(&mut self) -> Result<u64, UnpackError> {
+        let number = self.varint128()?;
+        u64::try_from(number).map_err(|_| UnpackError::Malformed("number out of range"))
+    }
+
+    fn varint128(&mut self) -> Result<u128, UnpackError> {
+        let first = self.byte()?;
+        if first < 0x80 {
+            return Ok(u128::from(first));
+        }
+        // Numbers of up to 63 bits, nearly all of them, stay in one register.
+        let mut low = u64::from(first & 0x7f);
+        let mut shift = 7;
+        while shift < 63 {
+            let byte = self.byte()?;
+            low |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(u128::from(low));
+            }
+            shift += 7;
+        }
+        let mut number = u128::from(low);
+        while shift < 128 {
+            let byte = self.byte()?;
+            let part = u128::from(byte & 0x7f);
+            if shift > 121 && part >> (128 - shift) != 0 {
+                return Err(UnpackError::Malformed("number out of range"));
+            }
+            number |= part << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+            shift += 7;
+        }
+        Err(UnpackError::Malformed("number out of range"))
+    }
+
+    fn signed(&mut self) -> Result<i64, UnpackError> {
+        let zigzag = self.varint()?;
+        Ok((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64))
+    }
+
+    fn sized(&mut self) -> Result<&'a [u8], UnpackError> {
+        let count = usize::try_from(self.varint()?)
+            .map_err(|_| UnpackError::Malformed("a value is longer than the limit"))?;
+        self.bytes(count)
+    }
+
+    fn text(&mut self) -> Result<&'a str, UnpackError> {
+        std::str::from_utf8(self.sized()?).map_err(|_| UnpackError::Malformed("text is not UTF-8"))
+    }
+
+    fn real(&mut self) -> Result<f64, UnpackError> {
+        let bytes = self.bytes(8)?;
+        let bytes = bytes.try_into().map_err(|_| UnpackError::Truncated)?;
+        Ok(f64::from_le_bytes(bytes))
+    }
+
+    fn row(
+        &mut self,
+        columns: impl ExactSizeIterator<Item = ColumnType>,
+        loose: bool,
+        values: &mut Vec<Datum<'a>>,
+    ) -> Result<(), UnpackError> {
+        let nulls = self.bytes(bitmap_len(columns.len()))?;
+        for (index, column) in columns.enumerate() {
+            let null = nulls[index / 8] & (1 << (index % 8)) != 0;
+            values.push(if null {
+                Datum::Null
+            } else {
+                self.value(column, loose)?
+            });
+        }
+        Ok(())
+    }
+
+    fn nullable(&mut self, column: ColumnType, loose: bool) -> Result<Datum<'a>, UnpackError> {
+        match self.byte()? {
+            0 => Ok(Datum::Null),
+            1 => self.value(column, loose),
+            _ => Err(UnpackError::Malformed("bad NULL flag")),
+        }
+    }
+
+    fn value(&mut self, column: ColumnType, loose: bool) -> Result<Datum<'a>, UnpackError> {
+        if loose {
+            let value = match self.byte()? {
+                TAG_INTEGER => ValueRef::Integer(self.signed()?),
+                TAG_REAL => ValueRef::Real(self.real()?),
+                TAG_TEXT => ValueRef::Text(self.text()?),
+                TAG_BLOB => ValueRef::Blob(self.sized()?),
+                _ => return Err(UnpackError::Malformed("unknown value tag")),
+            };
+            return Ok(column.datum(value).0);
+        }
+        let within = |count: i64, limit: i64| {
+            let infinite = count == i64::MAX || count == i64::MIN;
+            if infinite || (-limit..=limit).contains(&count) {
+                Ok(count)
+            } else {
+                Err(UnpackError::Malformed("date or time out of range"))
+            }
+        };
+        Ok(match column {
+            ColumnType::Integer => Datum::Integer(self.signed()?),
+            ColumnType::Boolean => match self.byte()? {
+                0 => Datum::Boolean(false),
+                1 => Datum::Boolean(true),
+                _ => return Err(UnpackError::Malformed("bad boolean")),
+            },
+            ColumnType::Real => Datum::Real(self.real()?),
+            ColumnType::Text | ColumnType::Json | ColumnType::Opaque => Datum::Text(self.text()?),
+            ColumnType::Bytes => Datum::Bytes(self.sized()?),
+            ColumnType::Date => Datum::Date(within(self.signed()?, crate::datetime::MAX_DAYS)?),
+            ColumnType::Time => match self.signed()? {
+                micros @ 0..=86_400_000_000 => Datum::Time(micros),
+                _ => return Err(UnpackError::Malformed("date or time out of range")),
+            },
+            ColumnType::Timestamp => {
+                Datum::Timestamp(within(self.signed()?, crate::datetime::MAX_MICROS)?)
+            }
+            ColumnType::TimestampTz => {
+                Datum::TimestampTz(within(self.signed()?, crate::datetime::MAX_MICROS)?)
+            }
+            ColumnType::Uuid => {
+                let bytes = self.bytes(16)?;
+                Datum::Uuid(bytes.try_into().map_err(|_| UnpackError::Truncated)?)
+            }
+            ColumnType::Decimal { .. } => match self.varint()? {
+                0 => {
+                    let text = self.text()?;
+                    match Decimal::parse(text) {
+                        Some((decimal @ Decimal::Text(_), true)) => Datum::Decimal(decimal),
+                        _ => return Err(UnpackError::Malformed("bad decimal")),
+                    }
+                }
+                header => {
+                    let scale = u16::try_from(header - 1)
+                        .ok()
+                        .filter(|&scale| usize::from(scale) <= crate::decimal::MAX_EXACT_DIGITS * 4)
+                        .ok_or(UnpackError::Malformed("bad decimal"))?;
+                    let zigzag = self.varint128()?;
+                    let unscaled = (zigzag >> 1) as i128 ^ -((zigzag & 1) as i128);
+                    if unscaled.unsigned_abs() >= 10u128.pow(38) {
+                        return Err(UnpackError::Malformed("bad decimal"));
+                    }
+                    Datum::Decimal(Decimal::Exact { unscaled, scale })
+                }
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,484 @@
+//! Publications as remotes know them: tables, columns, keys, references.
+
+use prost::Message;
+use sha2::{Digest, Sha256};
+
+use crate::pack::RowShape;
+use crate::value::ColumnType;
+
+/// Which way the rows of a table travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// Up and down.
+    #[default]
+    Both,
+    /// Only from the centre to remotes.
+    Download,
+    /// Only from remotes to the centre.
+    Upload,
+}
+
+impl Direction {
+    /// Whether the centre takes changes of such a table.
+    pub fn uploads(self) -> bool {
+        self != Direction::Download
+    }
+
+    /// Whether remotes are sent rows of such a table.
+    pub fn downloads(self) -> bool {
+        self != Direction::Upload
+    }
+}
+
+/// What a foreign key does to its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ForeignKeyAction {
+    /// Refuse at the end of the statement.
+    #[default]
+    NoAction,
+    /// Refuse at once.
+    Restrict,
+    /// Do the same to the children.
+    Cascade,
+    /// Set the reference to NULL.
+    SetNull,
+    /// Set the reference to its default.
+    SetDefault,
+}
+
+/// A published column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Its name, the same in the centre and on remotes.
+    pub name: String,
+    /// Its type.
+    pub column_type: ColumnType,
+    /// Whether it may be NULL.
+    pub nullable: bool,
+    /// The default on remotes, as an SQL literal.
+    pub default: Option<String>,
+}
+
+/// A reference to a table of the same publication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignKey {
+    /// The referring columns, as indexes into [`Table::columns`].
+    pub columns: Vec<usize>,
+    /// The referred table's name on remotes.
+    pub parent: String,
+    /// The referred columns' names.
+    pub parent_columns: Vec<String>,
+    /// What deleting the parent does.
+    pub on_delete: ForeignKeyAction,
+    /// What changing the parent's key does.
+    pub on_update: ForeignKeyAction,
+}
+
+/// A published table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Its name on remotes: the centre's without the schema.
+    pub name: String,
+    /// The published columns.
+    pub columns: Vec<Column>,
+    /// The primary key, as indexes into `columns`, in key order.
+    pub key: Vec<usize>,
+    /// The partition columns, as indexes into `columns`; empty for "everyone".
+    pub partition: Vec<usize>,
+    /// Secondary unique constraints over published columns. Plain indexes on remotes.
+    pub unique: Vec<Vec<usize>>,
+    /// References to tables of the same publication.
+    pub foreign_keys: Vec<ForeignKey>,
+    /// Which way the rows travel.
+    pub direction: Direction,
+}
+
+/// A publication: what a remote that subscribes to it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicationSchema {
+    /// Its name.
+    pub name: String,
+    /// Its tables, parents before children where the references allow it.
+    pub tables: Vec<Table>,
+}
+
+/// Why bytes are no schema.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// Not the encoding of a schema.
+    #[error("the schema cannot be decoded: {0}")]
+    Encoding(String),
+    /// Decoded, but it makes no sense.
+    #[error("the schema is not consistent: {0}")]
+    Inconsistent(String),
+}
+
+impl Table {
+    /// What packing and unpacking rows of the table needs to know.
+    pub fn shape(&self) -> RowShape {
+        RowShape {
+            columns: self
+                .columns
+                .iter()
+                .map(|column| column.column_type)
+                .collect(),
+            key: self.key.clone(),
+            partition: self.partition.clone(),
+        }
+    }
+
+    /// The index of a column, by its name.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|column| column.name == name)
+    }
+
+    /// The columns of the primary key, in key order.
+    pub fn key_columns(&self) -> impl Iterator<Item = &Column> {
+        self.key.iter().map(|&index| &self.columns[index])
+    }
+}
+
+impl PublicationSchema {
+    /// A table, by its name on remotes.
+    pub fn table(&self, name: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.name == name)
+    }
+
+    /// The schema as it travels (Protocol Buffers, see `docs/protocol.md`).
+    pub fn encode(&self) -> Vec<u8> {
+        wire::Publication::from(self).encode_to_vec()
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    /// The bytes are not a schema, or an index in it points nowhere.
+    pub fn decode(bytes: &[u8]) -> Result<Self, SchemaError> {
+        let wire = wire::Publication::decode(bytes)
+            .map_err(|error| SchemaError::Encoding(error.to_string()))?;
+        Self::try_from(wire)
+    }
+
+    /// SHA-256 of the encoding: two sides with the same hash agree on every detail.
+    pub fn hash(&self) -> [u8; 32] {
+        Sha256::digest(self.encode()).into()
+    }
+}
+
+/// The number of a type on the wire; with the scale plus one for decimals.
+pub fn column_type_to_wire(column_type: ColumnType) -> (u32, u32) {
+    match column_type {
+        ColumnType::Integer => (1, 0),
+        ColumnType::Decimal { scale } => (2, scale.map_or(0, |scale| u32::from(scale) + 1)),
+        ColumnType::Real => (3, 0),
+        ColumnType::Boolean => (4, 0),
+        ColumnType::Text => (5, 0),
+        ColumnType::Bytes => (6, 0),
+        ColumnType::Date => (7, 0),
+        ColumnType::Time => (8, 0),
+        ColumnType::Timestamp => (9, 0),
+        ColumnType::TimestampTz => (10, 0),
+        ColumnType::Uuid => (11, 0),
+        ColumnType::Json => (12, 0),
+        ColumnType::Opaque => (13, 0),
+    }
+}
+
+/// The type of this number, if this version knows it.
+pub fn column_type_from_wire(number: u32, scale_plus_one: u32) -> Option<ColumnType> {
+    Some(match number {
+        1 => ColumnType::Integer,
+        2 => ColumnType::Decimal {
+            scale: match scale_plus_one {
+                0 => None,
+                plus_one => Some(u16::try_from(plus_one - 1).ok()?),
+            },
+        },
+        3 => ColumnType::Real,
+        4 => ColumnType::Boolean,
+        5 => ColumnType::Text,
+        6 => ColumnType::Bytes,
+        7 => ColumnType::Date,
+        8 => ColumnType::Time,
+        9 => ColumnType::Timestamp,
+        10 => ColumnType::TimestampTz,
+        11 => ColumnType::Uuid,
+        12 => ColumnType::Json,
+        13 => ColumnType::Opaque,
+        _ => return None,
+    })
+}
+
+/// The Protocol Buffers messages behind [`PublicationSchema`].
+mod wire {
+    use super::{
+        Column as OwnColumn, Direction, ForeignKey as OwnForeignKey, ForeignKeyAction,
+        PublicationSchema, SchemaError, Table as OwnTable, column_type_from_wire,
+        column_type_to_wire,
+    };
+    use crate::pack::MAX_COLUMNS;
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Publication {
+        #[prost(string, tag = "1")]
+        name: String,
+        #[prost(message, repeated, tag = "2")]
+        tables: Vec<Table>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Table {
+        #[prost(string, tag = "1")]
+        name: String,
+        #[prost(message, repeated, tag = "2")]
+        columns: Vec<Column>,
+        #[prost(uint32, repeated, tag = "3")]
+        key: Vec<u32>,
+        #[prost(uint32, repeated, tag = "4")]
+        partition: Vec<u32>,
+        #[prost(message, repeated, tag = "5")]
+        unique: Vec<Unique>,
+        #[prost(message, repeated, tag = "6")]
+        foreign_keys: Vec<ForeignKey>,
+        #[prost(uint32, tag = "7")]
+        direction: u32,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Column {
+        #[prost(string, tag = "1")]
+        name: String,
+        #[prost(uint32, tag = "2")]
+        column_type: u32,
+        #[prost(uint32, tag = "3")]
+        scale_plus_one: u32,
+        #[prost(bool, tag = "4")]
+        nullable: bool,
+        #[prost(string, optional, tag = "5")]
+        default: Option<String>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Unique {
+        #[prost(uint32, repeated, tag = "1")]
+        columns: Vec<u32>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct ForeignKey {
+        #[prost(uint32, repeated, tag = "1")]
+        columns: Vec<u32>,
+        #[prost(string, tag = "2")]
+        parent: String,
+        #[prost(string, repeated, tag = "3")]
+        parent_columns: Vec<String>,
+        #[prost(uint32, tag = "4")]
+        on_delete: u32,
+        #[prost(uint32, tag = "5")]
+        on_update: u32,
+    }
+
+    fn indexes_to_wire(indexes: &[usize]) -> Vec<u32> {
+        indexes.iter().map(|&index| index as u32).collect()
+    }
+
+    const ACTIONS: [ForeignKeyAction; 5] = [
+        ForeignKeyAction::NoAction,
+        ForeignKeyAction::Restrict,
+        ForeignKeyAction::Cascade,
+        ForeignKeyAction::SetNull,
+        ForeignKeyAction::SetDefault,
+    ];
+
+    const DIRECTIONS: [Direction; 3] = [Direction::Both, Direction::Download, Direction::Upload];
+
+    fn position<T: PartialEq>(all: &[T], one: &T) -> u32 {
+        all.iter().position(|each| each == one).unwrap_or(0) as u32
+    }
+
+    impl From<&PublicationSchema> for Publication {
+        fn from(schema: &PublicationSchema) -> Self {
+            Publication {
+                name: schema.name.clone(),
+                tables: schema.tables.iter().map(Table::from).collect(),
+            }
+        }
+    }
+
+    impl From<&OwnTable> for Table {
+        fn from(table: &OwnTable) -> Self {
+            let columns = table.columns.iter().map(|column| {
+                let (column_type, scale_plus_one) = column_type_to_wire(column.column_type);
+                Column {
+                    name: column.name.clone(),
+                    column_type,
+                    scale_plus_one,
+                    nullable: column.nullable,
+                    default: column.default.clone(),
+                }
+            });
+            let foreign_keys = table.foreign_keys.iter().map(|foreign_key| ForeignKey {
+                columns: indexes_to_wire(&foreign_key.columns),
+                parent: foreign_key.parent.clone(),
+                parent_columns: foreign_key.parent_columns.clone(),
+                on_delete: position(&ACTIONS, &foreign_key.on_delete),
+                on_update: position(&ACTIONS, &foreign_key.on_update),
+            });
+            Table {
+                name: table.name.clone(),
+                columns: columns.collect(),
+                key: indexes_to_wire(&table.key),
+                partition: indexes_to_wire(&table.partition),
+                unique: table
+                    .unique
+                    .iter()
+                    .map(|columns| Unique {
+                        columns: indexes_to_wire(columns),
+                    })
+                    .collect(),
+                foreign_keys: foreign_keys.collect(),
+                direction: position(&DIRECTIONS, &table.direction),
+            }
+        }
+    }
+
+    impl TryFrom<Publication> for PublicationSchema {
+        type Error = SchemaError;
+
+        fn try_from(wire: Publication) -> Result<Self, SchemaError> {
+            let tables = wire.tables.into_iter().map(OwnTable::try_from);
+            let tables = tables.collect::<Result<_, _>>()?;
+            Ok(PublicationSchema {
+                name: wire.name,
+                tables,
+            })
+        }
+    }
+
+    impl TryFrom<Table> for OwnTable {
+        type Error = SchemaError;
+
+        fn try_from(wire: Table) -> Result<Self, SchemaError> {
+            let inconsistent =
+                |what: &str| SchemaError::Inconsistent(format!("table {:?}: {what}", wire.name));
+            let count = wire.columns.len();
+            if count == 0 || count > MAX_COLUMNS {
+                return Err(inconsistent("number of columns"));
+            }
+            let indexes = |indexes: &[u32]| {
+                let indexes = indexes.iter().map(|&index| index as usize);
+                let indexes: Vec<usize> = indexes.collect();
+                if indexes.iter().any(|&index| index >= count) {
+                    return Err(inconsistent("a column index points nowhere"));
+                }
+                Ok(indexes)
+            };
+            let key = indexes(&wire.key)?;
+            if key.is_empty() {
+                return Err(inconsistent("no primary key"));
+            }
+            let partition = indexes(&wire.partition)?;
+            let unique = wire.unique.iter().map(|unique| indexes(&unique.columns));
+            let unique = unique.collect::<Result<_, _>>()?;
+            let action = |number: u32| {
+                ACTIONS
+                    .get(number as usize)
+                    .copied()
+                    .ok_or_else(|| inconsistent("unknown foreign-key action"))
+            };
+            let mut foreign_keys = Vec::with_capacity(wire.foreign_keys.len());
+            for foreign_key in &wire.foreign_keys {
+                foreign_keys.push(OwnForeignKey {
+                    columns: indexes(&foreign_key.columns)?,
+                    parent: foreign_key.parent.clone(),
+                    parent_columns: foreign_key.parent_columns.clone(),
+                    on_delete: action(foreign_key.on_delete)?,
+                    on_update: action(foreign_key.on_update)?,
+                });
+            }
+            let direction = DIRECTIONS
+                .get(wire.direction as usize)
+                .copied()
+                .ok_or_else(|| inconsistent("unknown direction"))?;
+            let mut columns = Vec::with_capacity(count);
+            for column in &wire.columns {
+                columns.push(OwnColumn {
+                    name: column.name.clone(),
+                    column_type: column_type_from_wire(column.column_type, column.scale_plus_one)
+                        .ok_or_else(|| inconsistent("unknown column type"))?,
+                    nullable: column.nullable,
+                    default: column.default.clone(),
+                });
+            }
+            Ok(OwnTable {
+                name: wire.name,
+                columns,
+                key,
+                partition,
+                unique,
+                foreign_keys,
+                direction,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> PublicationSchema {
+        let column = |name: &str, column_type| Column {
+            name: name.into(),
+            column_type,
+            nullable: false,
+            default: None,
+        };
+        PublicationSchema {
+            name: "sales".into(),
+            tables: vec![Table {
+                name: "Purchase \"x\"".into(),
+                columns: vec![
+                    column("emp_id", ColumnType::Integer),
+                    column("cost", ColumnType::Decimal { scale: Some(6) }),
+                ],
+                key: vec![0],
+                partition: vec![0],
+                unique: vec![vec![1]],
+                foreign_keys: vec![ForeignKey {
+                    columns: vec![0],
+                    parent: "employee".into(),
+                    parent_columns: vec!["id".into()],
+                    on_delete: ForeignKeyAction::Cascade,
+                    on_update: ForeignKeyAction::NoAction,
+                }],
+                direction: Direction::Upload,
+            }],
+        }
+    }
+
+    #[test]
+    fn a_schema_comes_back_and_its_hash_tells_every_change() {
+        let schema = sample();
+        let decoded = PublicationSchema::decode(&schema.encode()).unwrap();
+        assert_eq!(decoded, schema);
+        assert_eq!(decoded.hash(), schema.hash());
+        let mut changed = schema.clone();
+        changed.tables[0].columns[1].nullable = true;
+        assert_ne!(changed.hash(), schema.hash());
+    }
+
+    #[test]
+    fn indexes_that_point_nowhere_are_refused() {
+        let mut schema = sample();
+        schema.tables[0].partition = vec![2];
+        assert!(matches!(
+            PublicationSchema::decode(&schema.encode()),
+            Err(SchemaError::Inconsistent(_))
+        ));
+        schema.tables[0].partition = vec![];
+        schema.tables[0].key = vec![];
+        assert!(PublicationSchema::decode(&schema.encode()).is_err());
+    }
+}
