@@ -4,6 +4,10 @@
 //! Nothing here is part of the product, so failures are reported with `anyhow`, and the few
 //! functions that panic say so.
 
+pub mod chinook;
 pub mod postgres;
+pub mod purchase;
+
+mod copy;
 
 pub use postgres::{Postgres, PostgresOptions, shared_postgres};
