@@ -1,1 +1,30 @@
-//! Placeholder.
+//! The consolidated database, as the server sees it.
+//!
+//! Owns the boundary between the server and a central database: the coarse traits
+//! [`Centre`] and [`Worker`], the types that cross them, one folder per database
+//! that implements them; every implementation passes the conformance suite in
+//! `tests/`. No SQL text and no per-row await crosses the boundary: batches of packed
+//! rows go in, packed rows come out. Sockets, authentication and signatures are the
+//! server's affair.
+
+pub mod centre;
+pub mod download;
+pub mod error;
+pub mod publication;
+pub mod records;
+pub mod scope;
+pub mod upload;
+
+pub use centre::{Centre, Worker, connect};
+pub use download::{
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableRequest,
+};
+pub use error::CentreError;
+pub use publication::{
+    DeployReport, DeployStep, LiveColumn, LiveTable, PartitionSpec, PublicationSpec, TableSpec,
+    Tracking,
+};
+pub use scope::{Checkpoint, Scope};
+pub use upload::{
+    OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult, UploadTable,
+};

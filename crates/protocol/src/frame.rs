@@ -151,8 +151,8 @@ pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
             bytes: payload,
         }));
     }
-    let control =
-        Control::from_payload(&payload).map_err(|error| FrameError::Malformed(error.to_string()))?;
+    let control = Control::from_payload(&payload)
+        .map_err(|error| FrameError::Malformed(error.to_string()))?;
     Ok(Some(Frame::Control { channel, control }))
 }
 

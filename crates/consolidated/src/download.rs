@@ -1,0 +1,80 @@
+//! Downloads as the consolidated database produces them.
+
+use bytes::Bytes;
+
+use tidewater_protocol::RemoteId;
+use tidewater_protocol::message::TableBegin;
+
+use crate::error::CentreError;
+use crate::scope::Checkpoint;
+use crate::upload::OwnUpload;
+
+/// The downloads of one sync, all read from one snapshot.
+#[derive(Debug)]
+pub struct DownloadJob {
+    /// For whom.
+    pub remote_id: RemoteId,
+    /// The user who signed in.
+    pub user: String,
+    /// What to read, in the order of the Hello.
+    pub subscriptions: Vec<DownloadSubscription>,
+    /// The server's clock, in milliseconds since 1970.
+    pub now_ms: i64,
+}
+
+/// The download of one subscription.
+#[derive(Debug)]
+pub struct DownloadSubscription {
+    /// The publication.
+    pub publication: String,
+    /// The verified checkpoint that the remote presented. `None`: it has nothing,
+    /// or nothing that can be trusted; everything is sent, and replaces what is
+    /// there.
+    pub checkpoint: Option<Checkpoint>,
+    /// Rows that the remote wants again.
+    pub requests: Vec<TableRequest>,
+    /// What the same sync uploaded.
+    pub own: Option<OwnUpload>,
+}
+
+/// Keys of one table that a remote wants again.
+#[derive(Debug)]
+pub struct TableRequest {
+    /// Table and columns as the remote announced them.
+    pub begin: TableBegin,
+    /// Packed rows of operation Request, whole and well-formed.
+    pub rows: Bytes,
+}
+
+/// What the download of one subscription came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DownloadOutcome {
+    /// The checkpoint to sign and hand out; `None` if the old one stays.
+    pub checkpoint: Option<Checkpoint>,
+    /// Rows sent.
+    pub upserts: u64,
+    /// Keys and partitions sent for removal.
+    pub removals: u64,
+}
+
+/// Takes a download as it is read. Nothing here waits: what the network cannot take
+/// yet, the sink keeps in memory or spools to disk.
+pub trait DownloadSink: Send {
+    /// The download of a subscription begins; `index` counts in
+    /// [`DownloadJob::subscriptions`].
+    fn begin(&mut self, index: usize, scope_changed: bool);
+
+    /// The rows that follow are of this table.
+    fn table(&mut self, begin: TableBegin);
+
+    /// Packed rows (Upsert, Remove, RemovePartition), whole ones, about
+    /// [`tidewater_protocol::frame::ROWS_PAYLOAD_BYTES`] at a time.
+    ///
+    /// # Errors
+    /// [`CentreError::Cancelled`]: the remote is gone, stop reading.
+    fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError>;
+
+    /// The download of the subscription is complete. Its outcome's checkpoint is
+    /// safe to hand out.
+    fn end(&mut self, index: usize, outcome: DownloadOutcome);
+}

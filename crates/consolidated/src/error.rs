@@ -1,0 +1,95 @@
+//! What can go wrong at the consolidated database, split by whose fault it is.
+
+use tidewater_protocol::Code;
+
+/// An error of a consolidated database or of its use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CentreError {
+    /// The database cannot be reached, or the connection to it broke.
+    #[error("the consolidated database cannot be reached: {message}")]
+    Unavailable {
+        /// What the driver says.
+        message: String,
+    },
+    /// The database refused a statement of ours.
+    #[error("the consolidated database refused {what}: {message}")]
+    Refused {
+        /// What was being done.
+        what: String,
+        /// What the database says.
+        message: String,
+        /// SQLSTATE or the database's own code.
+        sqlstate: Option<String>,
+        /// Whether the same transaction may succeed when it is run again
+        /// (deadlock, serialization failure).
+        retry: bool,
+    },
+    /// The configuration asks for something that the database does not have or that
+    /// cannot be done.
+    #[error("{message}")]
+    Configuration {
+        /// What is wrong, and where.
+        message: String,
+        /// What to do next.
+        hint: String,
+    },
+    /// What is deployed is not what the configuration says.
+    #[error("the configuration and the database disagree: {message}")]
+    NotDeployed {
+        /// What differs.
+        message: String,
+    },
+    /// The remote sent something that cannot be.
+    #[error("the remote sent {message}")]
+    Peer {
+        /// What is wrong with it.
+        message: String,
+        /// The code to answer with.
+        code: Code,
+    },
+    /// The consumer of a download went away.
+    #[error("cancelled")]
+    Cancelled,
+    /// A defect of Tidewater.
+    #[error("internal error: {message}")]
+    Internal {
+        /// What was found to be impossible.
+        message: String,
+    },
+}
+
+impl CentreError {
+    /// The error's stable code.
+    pub fn code(&self) -> Code {
+        match self {
+            CentreError::Unavailable { .. } => Code::ConsolidatedUnavailable,
+            CentreError::Refused { .. } => Code::ConsolidatedRefused,
+            CentreError::Configuration { .. } => Code::Usage,
+            CentreError::NotDeployed { .. } => Code::NotDeployed,
+            CentreError::Peer { code, .. } => *code,
+            CentreError::Cancelled => Code::Cancelled,
+            CentreError::Internal { .. } => Code::Internal,
+        }
+    }
+
+    /// What to do next, for people.
+    pub fn hint(&self) -> String {
+        match self {
+            CentreError::Unavailable { .. } => {
+                "check that the database runs and that server.consolidated names it".into()
+            }
+            CentreError::Refused { .. } => "see the server's log and the database's own".into(),
+            CentreError::Configuration { hint, .. } => hint.clone(),
+            CentreError::NotDeployed { .. } => "run: tidewater deploy -c FILE".into(),
+            CentreError::Peer { .. } => "update the remote's Tidewater".into(),
+            CentreError::Cancelled => String::new(),
+            CentreError::Internal { .. } => "please report this with the server's log".into(),
+        }
+    }
+
+    /// Whether running the same transaction again may succeed.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, CentreError::Refused { retry: true, .. })
+    }
+}

@@ -1,0 +1,196 @@
+//! Records of the server's own state in the consolidated database.
+
+use tidewater_protocol::{RemoteId, UploadId};
+
+/// What is known of who wants to open a session. Everything in one round trip.
+#[derive(Clone, Debug, Default)]
+pub struct SessionState {
+    /// The user who is named, if there is one.
+    pub user: Option<UserRecord>,
+    /// The remote that presents itself, if there is one.
+    pub remote: Option<RemoteRecord>,
+    /// Its subscriptions to the publications asked for, in that order; `None` where
+    /// there is none yet.
+    pub subscriptions: Vec<Option<SubscriptionRecord>>,
+}
+
+/// A user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserRecord {
+    /// The login name.
+    pub name: String,
+    /// The password's argon2id hash, in PHC form; empty if none is set.
+    pub password_hash: String,
+    /// Whether the user is kept out.
+    pub disabled: bool,
+    /// When the user was added, in milliseconds since 1970.
+    pub created_ms: i64,
+}
+
+/// A remote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteRecord {
+    /// Its id.
+    pub id: RemoteId,
+    /// The user who signed in on it.
+    pub user: String,
+    /// Whether it is kept out.
+    pub revoked: bool,
+    /// SHA-256 of its credential.
+    pub credential_hash: Vec<u8>,
+    /// SHA-256 of the credential before, valid until the new one is used; empty if
+    /// none.
+    pub previous_credential_hash: Vec<u8>,
+    /// When the credential was last rotated, in milliseconds since 1970.
+    pub rotated_ms: i64,
+    /// When it was first seen, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// When it last synced, in milliseconds since 1970; 0 if never.
+    pub last_sync_ms: i64,
+}
+
+/// A subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionRecord {
+    /// The last upload applied; 0 if none.
+    pub sequence: u64,
+    /// Its id; `None` if none.
+    pub upload_id: Option<UploadId>,
+}
+
+/// A key that signs tokens and checkpoints.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SigningKey {
+    /// Its number, part of every signature.
+    pub id: u32,
+    /// 32 random bytes.
+    pub secret: Vec<u8>,
+    /// When it was made, in milliseconds since 1970. The newest signs, all verify.
+    pub created_ms: i64,
+}
+
+/// The secret is not for logs.
+impl std::fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SigningKey")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One sync, for the history.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SyncRecord {
+    /// The remote; `None` if it never got an id.
+    pub remote_id: Option<RemoteId>,
+    /// The user.
+    pub user: String,
+    /// The publications, comma-separated.
+    pub publications: String,
+    /// When it began, in milliseconds since 1970.
+    pub started_ms: i64,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// Uploaded: inserted, updated and deleted rows.
+    pub uploaded: [u64; 3],
+    /// Downloaded: rows and removals.
+    pub downloaded: [u64; 2],
+    /// Changes that lost against the centre.
+    pub conflicts: u64,
+    /// Changes refused.
+    pub refused: u64,
+    /// Received and sent bytes.
+    pub bytes: [u64; 2],
+    /// The name of the code it failed with; empty if it did not.
+    pub error: String,
+}
+
+/// A conflict as it is kept: images as JSON objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConflictRecord {
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// Whose change lost.
+    pub remote_id: RemoteId,
+    /// The user.
+    pub user: String,
+    /// The publication.
+    pub publication: String,
+    /// The table's name on remotes.
+    pub table: String,
+    /// The key, as a JSON array.
+    pub key: String,
+    /// `insert`, `update` or `delete`: what lost.
+    pub operation: String,
+    /// The pre-image that the remote had; `None` for inserts.
+    pub pre_image: Option<String>,
+    /// What the remote wanted; `None` for deletes.
+    pub uploaded: Option<String>,
+    /// What the centre had and kept; `None` if the row was gone.
+    pub winner: Option<String>,
+}
+
+/// A refused row as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedRecord {
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// Whose change it was.
+    pub remote_id: RemoteId,
+    /// The user.
+    pub user: String,
+    /// The publication.
+    pub publication: String,
+    /// The table's name on remotes.
+    pub table: String,
+    /// The key, as a JSON array.
+    pub key: String,
+    /// `insert`, `update` or `delete`.
+    pub operation: String,
+    /// What the remote wanted, as a JSON object; the pre-image for deletes.
+    pub row: String,
+    /// The name of the [`tidewater_protocol::Code`].
+    pub code: String,
+    /// The reason, for people.
+    pub reason: String,
+}
+
+/// The state of a centre in figures, for `tidewater status -c FILE`.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CentreStatus {
+    /// Users, and how many of them are disabled.
+    pub users: [u64; 2],
+    /// Remotes, and how many of them are revoked.
+    pub remotes: [u64; 2],
+    /// Conflicts kept.
+    pub conflicts: u64,
+    /// Refused rows kept.
+    pub refused: u64,
+    /// Per change log: the table's name and its entries (an estimate where counting
+    /// is expensive).
+    pub logs: Vec<(String, u64)>,
+    /// The last syncs, newest first, at most 20.
+    pub syncs: Vec<SyncRecord>,
+}
+
+/// How long things are kept, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Change logs and marks.
+    pub log_ms: i64,
+    /// The sync history.
+    pub history_ms: i64,
+    /// Conflicts and refused rows.
+    pub conflicts_ms: i64,
+}
+
+/// What a round of pruning removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// Entries of change logs.
+    pub log_entries: u64,
+    /// Syncs of the history.
+    pub history: u64,
+    /// Conflicts and refused rows.
+    pub conflicts: u64,
+}

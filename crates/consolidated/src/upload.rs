@@ -1,0 +1,153 @@
+//! Uploads as they reach the consolidated database, and what becomes of them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::{RemoteId, UploadId};
+
+use crate::scope::Checkpoint;
+
+/// One upload of one subscription, complete and validated: every chunk consists of
+/// whole well-formed rows of operations Insert, Update and Delete.
+#[derive(Debug)]
+pub struct SyncUpload {
+    /// Whose it is.
+    pub remote_id: RemoteId,
+    /// The user who signed in.
+    pub user: String,
+    /// The publication.
+    pub publication: String,
+    /// The upload's number; applied only if the subscription's last is one less.
+    pub sequence: u64,
+    /// Its random id.
+    pub upload_id: UploadId,
+    /// The verified checkpoint that the remote presented, if any: its scope is the
+    /// last signed scope of the remote.
+    pub checkpoint: Option<Checkpoint>,
+    /// The rows, a table after the other in the order in which they were sent.
+    pub tables: Vec<UploadTable>,
+    /// The server's clock, in milliseconds since 1970.
+    pub now_ms: i64,
+}
+
+/// The uploaded rows of one table.
+#[derive(Debug)]
+pub struct UploadTable {
+    /// Table and columns as the remote announced them: known to the publication, or
+    /// to an older version of it.
+    pub begin: TableBegin,
+    /// The rows.
+    pub chunks: Vec<RowsChunk>,
+}
+
+/// A piece of packed rows, in memory or in a spool file.
+#[derive(Clone, Debug)]
+pub enum RowsChunk {
+    /// In memory.
+    Memory(Bytes),
+    /// In a file.
+    File {
+        /// The file.
+        file: Arc<File>,
+        /// Where the piece begins.
+        offset: u64,
+        /// Its length in bytes.
+        length: usize,
+    },
+}
+
+impl RowsChunk {
+    /// The packed rows.
+    ///
+    /// # Errors
+    /// The spool file cannot be read.
+    pub fn read(&self) -> io::Result<Bytes> {
+        match self {
+            RowsChunk::Memory(bytes) => Ok(bytes.clone()),
+            RowsChunk::File {
+                file,
+                offset,
+                length,
+            } => {
+                use std::os::unix::fs::FileExt;
+                let mut buffer = vec![0; *length];
+                file.read_exact_at(&mut buffer, *offset)?;
+                Ok(buffer.into())
+            }
+        }
+    }
+}
+
+/// What became of one upload of the list.
+#[derive(Debug)]
+pub enum UploadOutcome {
+    /// It is applied and committed.
+    Applied {
+        /// What to tell the remote; stored with the subscription.
+        result: UploadResult,
+        /// What the same sync's download leaves out.
+        own: OwnUpload,
+    },
+    /// This very upload was applied before: the stored result.
+    AlreadyApplied {
+        /// The stored result.
+        result: UploadResult,
+    },
+    /// Its number does not follow; nothing was done.
+    OutOfSequence,
+}
+
+/// What an upload came to, as it is stored and sent.
+#[derive(Clone, PartialEq, Message)]
+pub struct UploadResult {
+    /// Rows inserted.
+    #[prost(uint64, tag = "1")]
+    pub inserts: u64,
+    /// Rows updated.
+    #[prost(uint64, tag = "2")]
+    pub updates: u64,
+    /// Rows deleted.
+    #[prost(uint64, tag = "3")]
+    pub deletes: u64,
+    /// Changes that lost against the centre.
+    #[prost(uint64, tag = "4")]
+    pub conflicts: u64,
+    /// Changes refused.
+    #[prost(uint64, tag = "5")]
+    pub refused: u64,
+    /// Their rows: operations Refused, ConflictRow, ConflictGone.
+    #[prost(message, repeated, tag = "6")]
+    pub tables: Vec<ResultTable>,
+}
+
+/// The result's rows of one table.
+#[derive(Clone, PartialEq, Message)]
+pub struct ResultTable {
+    /// Table and columns of the rows.
+    #[prost(message, required, tag = "1")]
+    pub begin: TableBegin,
+    /// The packed rows.
+    #[prost(bytes = "vec", tag = "2")]
+    pub rows: Vec<u8>,
+}
+
+/// What a sync uploaded, so that its own download does not send it back.
+#[derive(Clone, Debug, Default)]
+pub struct OwnUpload {
+    /// The version under which the change log has the upload's effects.
+    pub version: u64,
+    /// Every log entry of that version is a row of this upload, and every such row
+    /// is in the centre exactly as it was uploaded: the version can be left out
+    /// whole. Only if nothing else was applied in the same transaction and no
+    /// trigger, rule, cascade or conversion can have changed anything.
+    pub skip_version: bool,
+    /// Otherwise: (index of the table, packed key) to the packed row as uploaded,
+    /// `None` for a delete. A row that is in the centre exactly so is left out.
+    pub rows: HashMap<(usize, Vec<u8>), Option<Vec<u8>>>,
+}
