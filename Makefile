@@ -1,0 +1,32 @@
+# Everything that one does with this repository. `make help` lists it.
+
+CARGO ?= cargo
+
+# What `make bench` passes on to the benchmark: make bench BENCH="--help"
+BENCH ?=
+
+.PHONY: help build demo test bench fmt clean
+
+help: ## List what there is to do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the tidewater program, optimized, into target/release
+	$(CARGO) build --release -p tidewater-cli
+
+# Not optimized, because the first success should come soon: the profile of the tests builds
+# in a fraction of the time. The build shows its progress, the demonstration has the screen.
+demo: ## Watch remotes sync with a central SQLite database; needs Rust and a C compiler
+	$(CARGO) build -p tidewater-cli
+	@$(CARGO) run -q -p tidewater-cli -- demo
+
+test: ## Do all that CI does: format, lints, tests, documents
+	@scripts/test.sh
+
+bench: ## Measure against the budgets, optimized; BENCH="..." passes arguments on
+	$(CARGO) run --release -p tidewater-bench -- $(BENCH)
+
+fmt: ## Format all Rust code
+	$(CARGO) fmt --all
+
+clean: ## Remove everything that was built
+	$(CARGO) clean
