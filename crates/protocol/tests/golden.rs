@@ -1,0 +1,426 @@
+//! Golden byte vectors: what `docs/protocol.md` specifies, pinned to the byte.
+//!
+//! `golden/vectors.txt` holds one vector a line, `name hex`. Vectors are only ever
+//! added: run with `TIDEWATER_ADD_VECTORS=1` to append those that are missing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use bytes::BytesMut;
+use tidewater_protocol::decimal::Decimal;
+use tidewater_protocol::frame::{self, Frame};
+use tidewater_protocol::message::*;
+use tidewater_protocol::pack::{self, RowsWriter};
+use tidewater_protocol::*;
+
+fn publication() -> PublicationSchema {
+    let types = [
+        ("id", ColumnType::Integer),
+        ("amount", ColumnType::Decimal { scale: Some(2) }),
+        ("ratio", ColumnType::Real),
+        ("done", ColumnType::Boolean),
+        ("name", ColumnType::Text),
+        ("photo", ColumnType::Bytes),
+        ("born", ColumnType::Date),
+        ("opens", ColumnType::Time),
+        ("seen", ColumnType::Timestamp),
+        ("sent", ColumnType::TimestampTz),
+        ("uuid", ColumnType::Uuid),
+        ("extra", ColumnType::Json),
+        ("mood", ColumnType::Opaque),
+    ];
+    let columns = types
+        .into_iter()
+        .enumerate()
+        .map(|(index, (name, column_type))| Column {
+            name: name.into(),
+            column_type,
+            nullable: index > 0,
+            default: (name == "done").then(|| "0".into()),
+        });
+    PublicationSchema {
+        name: "sales".into(),
+        tables: vec![Table {
+            name: "everything".into(),
+            columns: columns.collect(),
+            key: vec![0, 10],
+            partition: vec![4],
+            unique: vec![vec![4]],
+            foreign_keys: vec![ForeignKey {
+                columns: vec![0],
+                parent: "parent".into(),
+                parent_columns: vec!["id".into()],
+                on_delete: ForeignKeyAction::Cascade,
+                on_update: ForeignKeyAction::SetNull,
+            }],
+            direction: Direction::Both,
+        }],
+    }
+}
+
+fn full_row() -> Vec<Datum<'static>> {
+    vec![
+        Datum::Integer(-300),
+        Datum::Decimal(Decimal::Exact {
+            unscaled: 12_345_678_912,
+            scale: 2,
+        }),
+        Datum::Real(0.1),
+        Datum::Boolean(true),
+        Datum::Text("Zoë"),
+        Datum::Bytes(&[0, 255]),
+        Datum::Date(20_000),
+        Datum::Time(86_399_999_999),
+        Datum::Timestamp(-1),
+        Datum::TimestampTz(1_700_000_000_000_000),
+        Datum::Uuid(*b"0123456789abcdef"),
+        Datum::Text("{\"a\": 1}"),
+        Datum::Text("glad"),
+    ]
+}
+
+fn extreme_row() -> Vec<Datum<'static>> {
+    vec![
+        Datum::Integer(i64::MIN),
+        Datum::Decimal(Decimal::Text("NaN")),
+        Datum::Real(f64::NEG_INFINITY),
+        Datum::Boolean(false),
+        Datum::Text(""),
+        Datum::Bytes(&[]),
+        Datum::Date(i64::MAX),
+        Datum::Time(86_400_000_000),
+        Datum::Timestamp(i64::MIN),
+        Datum::TimestampTz(i64::MAX),
+        Datum::Uuid([0; 16]),
+        Datum::Null,
+        Datum::Null,
+    ]
+}
+
+fn rows(write: impl FnOnce(&mut RowsWriter<'_>)) -> Vec<u8> {
+    let shape = publication().tables[0].shape();
+    let mut writer = RowsWriter::new(&shape);
+    write(&mut writer);
+    writer.take()
+}
+
+fn key() -> Vec<Datum<'static>> {
+    vec![full_row()[0], full_row()[10]]
+}
+
+fn controls() -> Vec<(&'static str, Control)> {
+    let subscription = HelloSubscription {
+        publication: "sales".into(),
+        sequence: 6,
+        upload_id: vec![1; 16],
+        pending_upload_id: vec![2; 16],
+        checkpoint: vec![3; 5],
+        schema_hash: vec![4; 32],
+    };
+    let hello = |proof| {
+        Control::Hello(Hello {
+            protocol_version: PROTOCOL_VERSION,
+            remote_id: vec![7; 16],
+            user: "jane".into(),
+            proof: Some(proof),
+            subscriptions: vec![subscription.clone()],
+            client: "golden/1".into(),
+        })
+    };
+    vec![
+        ("hello-token", hello(Proof::Token(vec![9, 9]))),
+        ("hello-credential", hello(Proof::Credential(vec![8; 32]))),
+        ("hello-password", hello(Proof::Password("secret".into()))),
+        (
+            "welcome",
+            Control::Welcome(Welcome {
+                protocol_version: PROTOCOL_VERSION,
+                remote_id: vec![7; 16],
+                token: vec![1, 2],
+                credential: vec![3; 32],
+                subscriptions: vec![WelcomeSubscription {
+                    upload_state: UploadState::AlreadyApplied as i32,
+                    schema: vec![5, 6],
+                }],
+                server: "tidewater/0.1.0".into(),
+            }),
+        ),
+        (
+            "upload-begin",
+            Control::UploadBegin(UploadBegin {
+                subscription: 1,
+                sequence: 7,
+                upload_id: vec![2; 16],
+                rows: 1000,
+                bytes: 92_000,
+            }),
+        ),
+        (
+            "table-begin",
+            Control::TableBegin(TableBegin {
+                replace: true,
+                expected_rows: 12,
+                ..TableBegin::of(&publication().tables[0])
+            }),
+        ),
+        (
+            "upload-end",
+            Control::UploadEnd(UploadEnd {
+                inserts: 1,
+                updates: 2,
+                deletes: 3,
+                checksum: 0xdead_beef,
+                abandoned: true,
+            }),
+        ),
+        (
+            "request-begin",
+            Control::RequestBegin(RequestBegin { subscription: 2 }),
+        ),
+        (
+            "download-request",
+            Control::DownloadRequest(DownloadRequest { upload_only: true }),
+        ),
+        (
+            "result-begin",
+            Control::ResultBegin(ResultBegin {
+                subscription: 1,
+                sequence: 7,
+                upload_id: vec![2; 16],
+            }),
+        ),
+        (
+            "result-end",
+            Control::ResultEnd(ResultEnd {
+                inserts: 1,
+                updates: 2,
+                deletes: 3,
+                conflicts: 4,
+                refused: 5,
+                checksum: 6,
+            }),
+        ),
+        (
+            "download-begin",
+            Control::DownloadBegin(DownloadBegin {
+                subscription: 1,
+                scope_changed: true,
+            }),
+        ),
+        (
+            "download-end",
+            Control::DownloadEnd(DownloadEnd {
+                checkpoint: vec![1, 2, 3],
+                upserts: 4,
+                removals: 5,
+                checksum: 6,
+            }),
+        ),
+        ("sync-end", Control::SyncEnd(SyncEnd {})),
+        ("ack", Control::Ack(Ack {})),
+        (
+            "busy",
+            Control::Busy(Busy {
+                retry_after_ms: 1500,
+            }),
+        ),
+        (
+            "failure",
+            Control::Failure(Failure {
+                retry_after_ms: 250,
+                ..Failure::new(
+                    Code::RemoteRevoked,
+                    "this remote was revoked",
+                    "ask your administrator",
+                )
+            }),
+        ),
+        (
+            "credit",
+            Control::Credit(Credit {
+                channel: 1,
+                bytes: 1 << 20,
+            }),
+        ),
+        ("ping", Control::Ping(Ping { nonce: 42 })),
+        (
+            "pong",
+            Control::Pong(Pong {
+                nonce: 42,
+                server: "tidewater/0.1.0".into(),
+                protocol_version: PROTOCOL_VERSION,
+            }),
+        ),
+        ("waiting", Control::Waiting(Waiting { ahead: 17 })),
+        ("cancel", Control::Cancel(Cancel {})),
+    ]
+}
+
+/// Every vector as this version of the library writes it.
+fn vectors() -> BTreeMap<String, Vec<u8>> {
+    let mut vectors = BTreeMap::new();
+    vectors.insert("preface".into(), frame::PREFACE.to_vec());
+    vectors.insert("schema".into(), publication().encode());
+    vectors.insert("schema-hash".into(), publication().hash().to_vec());
+    for (name, control) in controls() {
+        let mut wire = BytesMut::new();
+        frame::put_control(&mut wire, frame::SYNC_CHANNEL, control).unwrap();
+        vectors.insert(format!("control-{name}"), wire.to_vec());
+    }
+    let mut wire = BytesMut::new();
+    frame::put_rows(&mut wire, frame::SYNC_CHANNEL, &[1, 2, 3]);
+    vectors.insert("rows-frame".into(), wire.to_vec());
+
+    let (full, extreme) = (full_row(), extreme_row());
+    let mut loose = full_row();
+    loose[0] = Datum::Loose(ValueRef::Text("no number"));
+    loose[2] = Datum::Loose(ValueRef::Blob(&[1]));
+    let mut packed = |name: &str, bytes| vectors.insert(format!("row-{name}"), bytes);
+    packed("insert", rows(|writer| writer.row(Op::Insert, &full)));
+    packed(
+        "insert-extremes",
+        rows(|writer| writer.row(Op::Insert, &extreme)),
+    );
+    packed(
+        "insert-loose",
+        rows(|writer| writer.row(Op::Insert, &loose)),
+    );
+    packed("update", rows(|writer| writer.update(&full, &extreme)));
+    packed(
+        "update-of-nothing",
+        rows(|writer| writer.update(&full, &full)),
+    );
+    packed("delete", rows(|writer| writer.delete(&full)));
+    packed("request", rows(|writer| writer.key(Op::Request, &key())));
+    packed("upsert", rows(|writer| writer.row(Op::Upsert, &full)));
+    packed("remove", rows(|writer| writer.key(Op::Remove, &key())));
+    packed(
+        "refused",
+        rows(|writer| {
+            writer.refused(
+                &key(),
+                Op::Update,
+                Code::RowCheck.number(),
+                "amount must be positive",
+            );
+        }),
+    );
+    packed(
+        "conflict-row",
+        rows(|writer| writer.row(Op::ConflictRow, &full)),
+    );
+    packed(
+        "conflict-gone",
+        rows(|writer| writer.key(Op::ConflictGone, &key())),
+    );
+    packed(
+        "remove-partition",
+        rows(|writer| writer.remove_partition(&[Datum::Text("Zoë")])),
+    );
+    let mut values = Vec::new();
+    pack::pack_values(&mut values, &publication().tables[0].shape().columns, &full);
+    vectors.insert("values".into(), values);
+    vectors
+}
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/vectors.txt")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn golden() -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(path()).unwrap_or_default();
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (name, hex) = line.split_once(' ').expect("a line is `name hex`");
+            (name.to_owned(), hex.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn the_bytes_are_those_of_the_golden_vectors() {
+    let mut golden = golden();
+    if std::env::var_os("TIDEWATER_ADD_VECTORS").is_some() {
+        let mut text = std::fs::read_to_string(path()).unwrap_or_default();
+        for (name, bytes) in vectors() {
+            if !golden.contains_key(&name) {
+                let _ = writeln!(text, "{name} {}", hex(&bytes));
+            }
+        }
+        std::fs::write(path(), text).unwrap();
+        golden = self::golden();
+    }
+    for (name, bytes) in vectors() {
+        let expected = golden.remove(&name);
+        assert_eq!(Some(hex(&bytes)), expected, "vector {name}");
+    }
+    assert!(
+        golden.is_empty(),
+        "vectors that nothing checks: {:?}",
+        golden.keys()
+    );
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex digits"))
+        .collect()
+}
+
+#[test]
+fn golden_control_frames_are_understood() {
+    let golden = golden();
+    for (name, control) in controls() {
+        let bytes = unhex(&golden[&format!("control-{name}")]);
+        let mut wire = BytesMut::from(&bytes[..]);
+        let frame = frame::take_frame(&mut wire).unwrap().unwrap();
+        assert_eq!(
+            frame,
+            Frame::Control {
+                channel: 1,
+                control: Some(control)
+            },
+            "{name}"
+        );
+        assert!(wire.is_empty());
+    }
+}
+
+#[test]
+fn golden_rows_are_understood() {
+    let golden = golden();
+    let shape = publication().tables[0].shape();
+    let mut seen = 0;
+    for (name, hex) in golden.iter().filter(|(name, _)| name.starts_with("row-")) {
+        let bytes = unhex(hex);
+        let mut reader = RowsReader::new(&shape, &bytes);
+        let mut row = Row::default();
+        assert!(reader.next(&mut row).unwrap(), "{name}");
+        assert_eq!(reader.consumed(), bytes.len(), "{name}");
+        match name.as_str() {
+            "row-insert" | "row-upsert" | "row-conflict-row" => assert_eq!(row.new, full_row()),
+            "row-update" => assert_eq!((row.old, row.new), (full_row(), extreme_row())),
+            "row-delete" => assert_eq!(row.old, full_row()),
+            "row-request" | "row-remove" | "row-conflict-gone" | "row-refused" => {
+                assert_eq!(row.key, key());
+            }
+            _ => {}
+        }
+        seen += 1;
+    }
+    assert!(seen >= 13);
+    let schema = PublicationSchema::decode(&unhex(&golden["schema"])).unwrap();
+    assert_eq!(schema, publication());
+}
