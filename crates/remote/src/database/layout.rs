@@ -1,0 +1,111 @@
+//! The internal tables: their definition, the format's version, and how a file gets there.
+//!
+//! Everything of ours begins with `tidewater_`. What the tables mean is written down in
+//! `docs/remote-database.md`. Change tables belong to [`super::tables`].
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+use crate::error::{Doing, RemoteError};
+
+/// The newest format that this version reads and writes.
+pub(crate) const FORMAT_VERSION: i64 = 1;
+
+/// The prefix of every internal table, index and trigger.
+pub(crate) const PREFIX: &str = "tidewater_";
+
+const FORMAT_1: &str = "
+CREATE TABLE tidewater_state (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  format_version INTEGER NOT NULL,
+  remote_id BLOB,
+  server TEXT NOT NULL DEFAULT '',
+  user TEXT NOT NULL DEFAULT '',
+  credential BLOB,
+  token BLOB,
+  ca TEXT,
+  checked_schema_version INTEGER NOT NULL DEFAULT -1
+);
+INSERT INTO tidewater_state (one, format_version) VALUES (1, 1);
+CREATE TABLE tidewater_subscription (
+  id INTEGER PRIMARY KEY,
+  publication TEXT NOT NULL UNIQUE,
+  generation INTEGER NOT NULL DEFAULT 1,
+  sequence INTEGER NOT NULL DEFAULT 0,
+  upload_id BLOB,
+  taken_generation INTEGER,
+  taken_upload_id BLOB,
+  checkpoint BLOB,
+  schema BLOB,
+  schema_hash BLOB,
+  last_sync_at INTEGER
+);
+CREATE TABLE tidewater_refused (
+  id INTEGER PRIMARY KEY,
+  publication TEXT NOT NULL,
+  table_name TEXT NOT NULL,
+  key TEXT NOT NULL,
+  key_packed BLOB NOT NULL,
+  operation TEXT NOT NULL,
+  code TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  sequence INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  row_values TEXT
+);
+CREATE INDEX tidewater_refused_key ON tidewater_refused (table_name, key_packed);
+CREATE TABLE tidewater_stale (
+  table_name TEXT NOT NULL,
+  key_packed BLOB NOT NULL,
+  PRIMARY KEY (table_name, key_packed)
+) WITHOUT ROWID;
+";
+
+/// Makes the internal tables in a file that has none, migrates older ones, and refuses
+/// newer ones.
+pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
+    if version(connection)? == Some(FORMAT_VERSION) {
+        return Ok(());
+    }
+    let doing = "preparing the internal tables";
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .doing(doing)?;
+    match version(&transaction)? {
+        None => transaction.execute_batch(FORMAT_1).doing(doing)?,
+        Some(FORMAT_VERSION) => {}
+        // Format 1 is the first one. A migration from an older format goes here, in this
+        // transaction.
+        Some(found) => {
+            return Err(RemoteError::TooNew {
+                found,
+                known: FORMAT_VERSION,
+            });
+        }
+    }
+    transaction.commit().doing(doing)
+}
+
+fn version(connection: &Connection) -> Result<Option<i64>, RemoteError> {
+    let doing = "reading the format version";
+    let exists: Option<i64> = connection
+        .query_row(
+            "SELECT 1 FROM sqlite_master WHERE name = 'tidewater_state'",
+            [],
+            |row| row.get(0),
+        )
+        .optional()
+        .doing(doing)?;
+    if exists.is_none() {
+        return Ok(None);
+    }
+    // A table of this name that somebody else made has no such column or row.
+    let version = connection
+        .query_row("SELECT format_version FROM tidewater_state", [], |row| {
+            row.get(0)
+        })
+        .optional();
+    match version {
+        Ok(Some(version)) => Ok(Some(version)),
+        _ => Ok(Some(i64::MAX)),
+    }
+}

@@ -1,0 +1,288 @@
+//! The remote's file: who it belongs to, what it subscribes to, and the doors to taking
+//! an upload and applying a download.
+//!
+//! Owns the connection. Leaves to its modules: the internal tables ([`layout`]), user
+//! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), reading an upload
+//! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]).
+
+mod apply;
+mod layout;
+mod quote;
+mod refused;
+mod status;
+mod subscription;
+mod tables;
+mod take;
+mod triggers;
+mod upload;
+
+pub use apply::{Applier, ApplyRefused, ApplySummary, RefusedSummary};
+pub use refused::{RefusedRow, Which};
+pub use status::{Status, SubscriptionStatus, TableStatus};
+pub use subscription::SubscriptionState;
+pub use upload::{UploadChunk, UploadCursor};
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
+use tidewater_protocol::{RemoteId, UploadId};
+
+use crate::error::{Doing, RemoteError};
+
+/// How long we wait for a lock that the application holds.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A remote database file.
+#[derive(Debug)]
+pub struct Database {
+    connection: Connection,
+    path: PathBuf,
+}
+
+/// Whom the remote belongs to, and how it proves it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Given by the server at the first sync.
+    pub remote_id: Option<RemoteId>,
+    /// The server's URL; empty before the first [`Database::subscribe`].
+    pub server: String,
+    /// The user; empty before the first [`Database::subscribe`].
+    pub user: String,
+    /// The remote's own credential.
+    pub credential: Option<Vec<u8>>,
+    /// The last session token.
+    pub token: Option<Vec<u8>>,
+    /// The file with the certificates to trust, if one was named.
+    pub ca: Option<String>,
+}
+
+impl Database {
+    /// Opens a remote database. A file that does not exist is made; an SQLite file with
+    /// tables of its own becomes a remote and keeps them.
+    ///
+    /// # Errors
+    /// The file is no SQLite database, cannot be written, is locked, or was written by a
+    /// newer version.
+    pub fn open(path: &Path) -> Result<Database, RemoteError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let not_a_remote = |what: String| RemoteError::NotARemote {
+            path: path.to_owned(),
+            what,
+        };
+        if path.is_dir() {
+            return Err(not_a_remote("it is a folder".into()));
+        }
+        let connection = Connection::open_with_flags(path, flags)
+            .map_err(|error| not_a_remote(error.to_string()))?;
+        configure(&connection).doing("opening the file")?;
+        let mut database = Database {
+            connection,
+            path: path.to_owned(),
+        };
+        layout::ensure(&mut database.connection).map_err(|error| match error {
+            RemoteError::Sqlite { source, .. }
+                if source.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) =>
+            {
+                not_a_remote("it is not an SQLite database".into())
+            }
+            other => other,
+        })?;
+        Ok(database)
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whom the remote belongs to.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn account(&self) -> Result<Account, RemoteError> {
+        let sql = "SELECT remote_id, server, user, credential, token, ca FROM tidewater_state";
+        self.connection
+            .query_row(sql, [], |row| {
+                let remote_id: Option<Vec<u8>> = row.get(0)?;
+                Ok(Account {
+                    remote_id: remote_id.and_then(|bytes| RemoteId::from_slice(&bytes)),
+                    server: row.get(1)?,
+                    user: row.get(2)?,
+                    credential: row.get(3)?,
+                    token: row.get(4)?,
+                    ca: row.get(5)?,
+                })
+            })
+            .doing("reading the account")
+    }
+
+    /// Subscribes to publications; those that the remote has already stay as they are.
+    ///
+    /// # Errors
+    /// The remote belongs to another server or user.
+    pub fn subscribe(
+        &mut self,
+        server: &str,
+        user: &str,
+        publications: &[&str],
+    ) -> Result<(), RemoteError> {
+        let account = self.account()?;
+        let other = |own: &str, wanted: &str| !own.is_empty() && own != wanted;
+        if other(&account.server, server) || other(&account.user, user) {
+            return Err(RemoteError::OtherAccount {
+                server: account.server,
+                user: account.user,
+            });
+        }
+        let transaction = self.write("subscribing")?;
+        let subscribe = || -> rusqlite::Result<()> {
+            transaction.execute(
+                "UPDATE tidewater_state SET server = ?1, user = ?2",
+                [server, user],
+            )?;
+            let mut insert = transaction.prepare(
+                "INSERT INTO tidewater_subscription (publication) VALUES (?1) \
+                 ON CONFLICT (publication) DO NOTHING",
+            )?;
+            for publication in publications {
+                insert.execute([publication])?;
+            }
+            Ok(())
+        };
+        subscribe().doing("subscribing")?;
+        transaction.commit().doing("subscribing")
+    }
+
+    /// Remembers the file with the certificates to trust, or forgets it.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn store_ca(&mut self, ca: Option<&str>) -> Result<(), RemoteError> {
+        self.connection
+            .execute(
+                "UPDATE tidewater_state SET ca = ?1 WHERE ca IS NOT ?1",
+                [ca],
+            )
+            .map(drop)
+            .doing("storing the certificate file's name")
+    }
+
+    /// Stores what a Welcome brought, at once. `None` leaves token or credential as it is.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn store_sign_in(
+        &mut self,
+        remote_id: RemoteId,
+        token: Option<&[u8]>,
+        credential: Option<&[u8]>,
+    ) -> Result<(), RemoteError> {
+        self.connection
+            .execute(
+                "UPDATE tidewater_state SET remote_id = ?1, token = coalesce(?2, token), \
+                 credential = coalesce(?3, credential) \
+                 WHERE remote_id IS NOT ?1 OR ?2 IS NOT NULL OR ?3 IS NOT NULL",
+                params![remote_id.0, token, credential],
+            )
+            .map(drop)
+            .doing("storing the sign-in")
+    }
+
+    /// Forgets the session token, so that the next sync proves itself by credential.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn forget_token(&mut self) -> Result<(), RemoteError> {
+        self.connection
+            .execute(
+                "UPDATE tidewater_state SET token = NULL WHERE token IS NOT NULL",
+                [],
+            )
+            .map(drop)
+            .doing("forgetting the session token")
+    }
+
+    /// Takes the identity that the server gave to a restored or copied remote: uploads
+    /// start again at sequence 0 with nothing known about the centre; what was taken but
+    /// not acknowledged keeps its generation under a new id.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn adopt_identity(
+        &mut self,
+        remote_id: RemoteId,
+        token: Option<&[u8]>,
+        credential: Option<&[u8]>,
+        new_upload_id: &mut dyn FnMut() -> UploadId,
+    ) -> Result<(), RemoteError> {
+        let transaction = self.write("taking a new identity")?;
+        let mut adopt = || -> rusqlite::Result<()> {
+            transaction.execute(
+                "UPDATE tidewater_state SET remote_id = ?1, token = ?2, \
+                 credential = coalesce(?3, credential)",
+                params![remote_id.0, token, credential],
+            )?;
+            let ids = transaction
+                .prepare("SELECT id FROM tidewater_subscription ORDER BY id")?
+                .query_map([], |row| row.get::<_, i64>(0))?
+                .collect::<rusqlite::Result<Vec<_>>>()?;
+            for id in ids {
+                transaction.execute(
+                    "UPDATE tidewater_subscription SET sequence = 0, upload_id = NULL, \
+                     checkpoint = NULL, taken_upload_id = CASE WHEN taken_generation IS NULL \
+                     THEN NULL ELSE ?2 END WHERE id = ?1",
+                    params![id, new_upload_id().0],
+                )?;
+            }
+            Ok(())
+        };
+        adopt().doing("taking a new identity")?;
+        transaction.commit().doing("taking a new identity")
+    }
+
+    /// Every subscription as it stands, in the order of the Hello.
+    ///
+    /// # Errors
+    /// SQLite failed, or a stored schema cannot be decoded.
+    pub fn subscriptions(&self) -> Result<Vec<SubscriptionState>, RemoteError> {
+        subscription::load_all(&self.connection)
+    }
+
+    /// Whether no subscription has tables yet: then the download may be applied while it
+    /// arrives.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn is_new(&self) -> Result<bool, RemoteError> {
+        let sql = "SELECT NOT EXISTS (SELECT 1 FROM tidewater_subscription \
+                   WHERE schema IS NOT NULL)";
+        self.connection
+            .query_row(sql, [], |row| row.get(0))
+            .doing("looking for tables")
+    }
+
+    /// Begins a transaction that holds the write lock from the start.
+    fn write(&mut self, doing: &str) -> Result<rusqlite::Transaction<'_>, RemoteError> {
+        self.connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .doing(doing)
+    }
+}
+
+/// Settings of our own connections. Foreign-key actions and triggers are for what the
+/// application does: our writes are either bookkeeping or already contain every effect.
+fn configure(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(128);
+    connection.pragma_update(None, "foreign_keys", false)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! A subscription's row, as it is stored and as the session knows it.
+
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use tidewater_protocol::{PublicationSchema, UploadId};
+
+use crate::error::{Doing, RemoteError};
+
+/// A subscription as it stood when a sync began.
+#[derive(Clone, Debug)]
+pub struct SubscriptionState {
+    /// Its number in the file.
+    pub id: i64,
+    /// The publication.
+    pub publication: String,
+    /// The last acknowledged upload; 0 if none.
+    pub sequence: u64,
+    /// Its id.
+    pub upload_id: Option<UploadId>,
+    /// The id of the upload that was taken and waits for its acknowledgement. Its sequence
+    /// number is `sequence + 1`.
+    pub taken: Option<UploadId>,
+    /// What the last download left for safekeeping; empty if none.
+    pub checkpoint: Vec<u8>,
+    /// The schema; `None` before the first download.
+    pub schema: Option<Arc<PublicationSchema>>,
+    /// The hash of the schema; empty if none.
+    pub schema_hash: Vec<u8>,
+    /// The generation that changes are recorded under now.
+    pub(crate) generation: i64,
+    /// The generation of the taken upload.
+    pub(crate) taken_generation: Option<i64>,
+}
+
+impl SubscriptionState {
+    /// Whether nothing that a sync relies on has changed since `self` was read.
+    pub(crate) fn still_is(&self, now: &SubscriptionState) -> bool {
+        self.id == now.id
+            && self.publication == now.publication
+            && self.sequence == now.sequence
+            && self.upload_id == now.upload_id
+            && self.taken == now.taken
+            && self.taken_generation == now.taken_generation
+            && self.checkpoint == now.checkpoint
+            && self.schema_hash == now.schema_hash
+    }
+}
+
+pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>, RemoteError> {
+    let doing = "reading the subscriptions";
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT id, publication, sequence, upload_id, taken_upload_id, checkpoint, schema, \
+             schema_hash, generation, taken_generation FROM tidewater_subscription ORDER BY id",
+        )
+        .doing(doing)?;
+    let mut rows = statement.query([]).doing(doing)?;
+    let mut subscriptions = Vec::new();
+    while let Some(row) = rows.next().doing(doing)? {
+        let (subscription, schema) = read(row).doing(doing)?;
+        let schema = match schema {
+            Some(bytes) => Some(Arc::new(PublicationSchema::decode(&bytes)?)),
+            None => None,
+        };
+        subscriptions.push(SubscriptionState {
+            schema,
+            ..subscription
+        });
+    }
+    Ok(subscriptions)
+}
+
+fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Option<Vec<u8>>)> {
+    let id = |bytes: Option<Vec<u8>>| bytes.and_then(|bytes| UploadId::from_slice(&bytes));
+    let subscription = SubscriptionState {
+        id: row.get(0)?,
+        publication: row.get(1)?,
+        sequence: row.get::<_, i64>(2)?.unsigned_abs(),
+        upload_id: id(row.get(3)?),
+        taken: id(row.get(4)?),
+        checkpoint: row.get::<_, Option<Vec<u8>>>(5)?.unwrap_or_default(),
+        schema: None,
+        schema_hash: row.get::<_, Option<Vec<u8>>>(7)?.unwrap_or_default(),
+        generation: row.get(8)?,
+        taken_generation: row.get(9)?,
+    };
+    Ok((subscription, row.get(6)?))
+}

@@ -1,0 +1,1 @@
+//! User tables and their change tables.

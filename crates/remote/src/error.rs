@@ -1,0 +1,203 @@
+//! What can go wrong on a remote, whose fault it is, and what to do next.
+//!
+//! Owns [`RemoteError`], the error of everything that touches the remote's file. The
+//! errors of a sync as a whole (network, server, sign-in) belong to the session.
+
+use std::path::PathBuf;
+
+use tidewater_protocol::schema::SchemaError;
+use tidewater_protocol::{Code, UnpackError};
+
+/// A failure on the remote database.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteError {
+    /// SQLite failed.
+    #[error("SQLite failed while {doing}: {source}")]
+    Sqlite {
+        /// What was being done.
+        doing: String,
+        /// SQLite's own words.
+        source: rusqlite::Error,
+    },
+    /// Another connection holds the lock for longer than we wait.
+    #[error("the remote database is locked by another connection ({doing})")]
+    Locked {
+        /// What was being done.
+        doing: String,
+    },
+    /// The file is not a remote database, or none that can be used.
+    #[error("{path} is not a remote database: {what}")]
+    NotARemote {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A newer version of Tidewater wrote the file.
+    #[error("the remote database has format {found}; this program knows formats up to {known}")]
+    TooNew {
+        /// The file's format.
+        found: i64,
+        /// The newest format that this version knows.
+        known: i64,
+    },
+    /// The remote belongs to another server or user.
+    #[error("this remote belongs to user {user:?} of {server}")]
+    OtherAccount {
+        /// The server that it belongs to.
+        server: String,
+        /// The user that it belongs to.
+        user: String,
+    },
+    /// Something in the file already has the name of a published table.
+    #[error(
+        "publication {publication:?} has a table {table:?}, but the file already has something of that name"
+    )]
+    TableInTheWay {
+        /// The publication.
+        publication: String,
+        /// The name.
+        table: String,
+    },
+    /// Two subscriptions of this remote publish the same table.
+    #[error(
+        "table {table:?} is in publication {first:?} and in publication {second:?}; a remote can hold it only once"
+    )]
+    TableInTwoPublications {
+        /// The table.
+        table: String,
+        /// The subscription that has it.
+        first: String,
+        /// The subscription that also wants it.
+        second: String,
+    },
+    /// A synced table was dropped or renamed behind our back.
+    #[error("the synced table {table:?} is no longer in the file")]
+    TableMissing {
+        /// The table.
+        table: String,
+    },
+    /// The publication's schema cannot be laid out in SQLite.
+    #[error("publication {publication:?} cannot be stored in SQLite: {what}")]
+    SchemaUnusable {
+        /// The publication.
+        publication: String,
+        /// Why not.
+        what: String,
+    },
+    /// A stored or received schema cannot be decoded.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// Another sync of this file changed its state since this one began.
+    #[error("another sync of this remote went ahead")]
+    AnotherSyncWentAhead,
+    /// The server sent rows that cannot be.
+    #[error("rows of table {table:?} from the server make no sense: {what}")]
+    BadRows {
+        /// The table.
+        table: String,
+        /// What is wrong with them.
+        what: String,
+    },
+    /// The server sent rows in a column layout that does not fit the schema.
+    #[error("rows of table {table:?} from the server do not fit its schema: {what}")]
+    BadLayout {
+        /// The table.
+        table: String,
+        /// What does not fit.
+        what: String,
+    },
+    /// The caller asked for something that does not make sense.
+    #[error("{what}")]
+    Usage {
+        /// What was wrong.
+        what: String,
+        /// What to do instead.
+        hint: String,
+    },
+}
+
+impl RemoteError {
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        match self {
+            RemoteError::Sqlite { .. } => Code::RemoteDatabase,
+            RemoteError::Locked { .. } => Code::RemoteLocked,
+            RemoteError::NotARemote { .. } => Code::NotARemote,
+            RemoteError::TooNew { .. } => Code::RemoteTooNew,
+            RemoteError::OtherAccount { .. } | RemoteError::Usage { .. } => Code::Usage,
+            RemoteError::TableInTheWay { .. } | RemoteError::TableInTwoPublications { .. } => {
+                Code::TableInTheWay
+            }
+            RemoteError::TableMissing { .. } => Code::RemoteDatabase,
+            RemoteError::SchemaUnusable { .. }
+            | RemoteError::Schema(_)
+            | RemoteError::BadLayout { .. } => Code::SchemaMismatch,
+            RemoteError::AnotherSyncWentAhead => Code::SyncInProgress,
+            RemoteError::BadRows { .. } => Code::MalformedMessage,
+        }
+    }
+
+    /// What to do next.
+    pub fn hint(&self) -> String {
+        match self {
+            RemoteError::Sqlite { .. } => {
+                "check that the disk is not full and that the file and its folder can be written; \
+                 `PRAGMA integrity_check` tells whether the file is damaged"
+            }
+            RemoteError::Locked { .. } => {
+                "end the transaction that the application holds open, then sync again"
+            }
+            RemoteError::NotARemote { .. } => {
+                "name another file, or a new one: it is made at the first sync"
+            }
+            RemoteError::TooNew { .. } => "update this program",
+            RemoteError::OtherAccount { .. } => {
+                "leave out the server and the user, or use a new file for the other account"
+            }
+            RemoteError::TableInTheWay { .. } => {
+                "rename or drop it, then sync again; nothing was changed"
+            }
+            RemoteError::TableInTwoPublications { .. } => {
+                "subscribe to only one of the two in this file"
+            }
+            RemoteError::TableMissing { .. } => {
+                "give the table back its name, or sync into a new file"
+            }
+            RemoteError::SchemaUnusable { .. } => {
+                "ask whoever runs the server to change the publication"
+            }
+            RemoteError::Schema(_)
+            | RemoteError::BadLayout { .. }
+            | RemoteError::BadRows { .. } => {
+                "this is a defect of the server or of this program; update both and report it"
+            }
+            RemoteError::AnotherSyncWentAhead => "nothing was changed; sync again",
+            RemoteError::Usage { hint, .. } => hint,
+        }
+        .to_owned()
+    }
+
+    /// Wraps an error of SQLite; a lock that somebody else holds is told apart.
+    pub(crate) fn sqlite(doing: impl Into<String>, source: rusqlite::Error) -> RemoteError {
+        let doing = doing.into();
+        match source.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
+                RemoteError::Locked { doing }
+            }
+            _ => RemoteError::Sqlite { doing, source },
+        }
+    }
+}
+
+/// Says what was being done when SQLite failed.
+pub(crate) trait Doing<T> {
+    fn doing(self, doing: &str) -> Result<T, RemoteError>;
+}
+
+impl<T> Doing<T> for Result<T, rusqlite::Error> {
+    fn doing(self, doing: &str) -> Result<T, RemoteError> {
+        self.map_err(|source| RemoteError::sqlite(doing, source))
+    }
+}
