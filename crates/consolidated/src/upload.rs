@@ -11,11 +11,12 @@ use prost::Message;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{RemoteId, UploadId};
 
+use crate::error::CentreError;
 use crate::scope::Checkpoint;
 
 /// One upload of one subscription, complete and validated: every chunk consists of
 /// whole well-formed rows of operations Insert, Update and Delete.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SyncUpload {
     /// Whose it is.
     pub remote_id: RemoteId,
@@ -37,7 +38,7 @@ pub struct SyncUpload {
 }
 
 /// The uploaded rows of one table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct UploadTable {
     /// Table and columns as the remote announced them: known to the publication, or
     /// to an older version of it.
@@ -101,6 +102,13 @@ pub enum UploadOutcome {
     },
     /// Its number does not follow; nothing was done.
     OutOfSequence,
+    /// It cannot be applied, now or ever (columns that cannot be reconciled, a spool
+    /// file that cannot be read): nothing of it was, and its number is still free.
+    /// The others of the list are not affected.
+    Failed {
+        /// Why.
+        error: CentreError,
+    },
 }
 
 /// What an upload came to, as it is stored and sent.

@@ -1,0 +1,1 @@
+//! The embedded consolidated database: one SQLite file.

@@ -1,0 +1,407 @@
+//! A remote as the suite needs it: uploads and downloads as values, its rows as text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidewater_consolidated::{
+    CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
+    OwnUpload, RowsChunk, SyncUpload, TableRequest, UploadOutcome, UploadResult, UploadTable,
+    Worker,
+};
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::pack::pack_values;
+use tidewater_protocol::{
+    ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, Table,
+    UploadId, Value,
+};
+
+use crate::fixture::Fixture;
+use crate::world::{NOW_MS, World};
+
+/// A remote database, reduced to what the centre sees of it.
+pub struct Remote {
+    pub id: RemoteId,
+    pub user: String,
+    pub schema: Arc<PublicationSchema>,
+    pub worker: Box<dyn Worker>,
+    /// The number of the last upload made.
+    pub sequence: u64,
+    pub checkpoint: Option<Checkpoint>,
+    /// What the last applied upload leaves out of the next download.
+    pub own: Option<OwnUpload>,
+    pub now_ms: i64,
+    /// By table, by packed key: the row as text.
+    rows: Vec<BTreeMap<Vec<u8>, Vec<Value>>>,
+}
+
+/// What a download brought.
+#[derive(Debug, Default)]
+pub struct Received {
+    pub scope_changed: bool,
+    /// `table: a|b|c` for each row, in the order of arrival.
+    pub upserts: Vec<String>,
+    /// `table [key]` for each key, `table {partition}` for each partition.
+    pub removals: Vec<String>,
+    /// Tables that were sent whole.
+    pub replaced: Vec<String>,
+    pub outcome: Option<DownloadOutcome>,
+}
+
+impl Received {
+    /// Everything that arrived, sorted.
+    pub fn rows(&self) -> Vec<String> {
+        let removals = self.removals.iter().map(|removal| format!("-{removal}"));
+        let mut rows: Vec<_> = self.upserts.iter().cloned().chain(removals).collect();
+        rows.sort();
+        rows
+    }
+
+    /// The checkpoint handed out, if any.
+    pub fn checkpoint(&self) -> Option<&Checkpoint> {
+        self.outcome.as_ref()?.checkpoint.as_ref()
+    }
+}
+
+/// A change to upload; rows are text, values separated by `|`.
+#[derive(Clone, Debug)]
+pub enum Change {
+    Insert(String, String),
+    Update(String, String, String),
+    Delete(String, String),
+}
+
+/// A new row.
+pub fn insert(table: &str, row: &str) -> Change {
+    Change::Insert(table.into(), row.into())
+}
+
+/// A changed row, from its pre-image.
+pub fn update(table: &str, old: &str, new: &str) -> Change {
+    Change::Update(table.into(), old.into(), new.into())
+}
+
+/// A removed row.
+pub fn delete(table: &str, old: &str) -> Change {
+    Change::Delete(table.into(), old.into())
+}
+
+impl Change {
+    fn table(&self) -> &str {
+        match self {
+            Change::Insert(table, _) | Change::Update(table, ..) | Change::Delete(table, _) => {
+                table
+            }
+        }
+    }
+}
+
+/// A value of text as a remote would store it; what does not fit stays text.
+fn value(column_type: ColumnType, text: &str) -> Value {
+    if text == "NULL" {
+        return Value::Null;
+    }
+    let number = match column_type {
+        ColumnType::Integer | ColumnType::Boolean => text.parse().ok().map(Value::Integer),
+        ColumnType::Real => text.parse().ok().map(Value::Real),
+        ColumnType::Bytes => Some(Value::Blob(text.as_bytes().to_vec())),
+        _ => None,
+    };
+    number.unwrap_or_else(|| Value::Text(text.into()))
+}
+
+/// The values of a row of text.
+pub fn values(table: &Table, row: &str) -> Vec<Value> {
+    let texts: Vec<_> = row.split('|').collect();
+    assert_eq!(texts.len(), table.columns.len(), "{row} in {}", table.name);
+    let columns = table.columns.iter().zip(texts);
+    columns
+        .map(|(column, text)| value(column.column_type, text))
+        .collect()
+}
+
+/// Stored values understood by their columns' types.
+pub fn datums<'a>(table: &Table, values: &'a [Value]) -> Vec<Datum<'a>> {
+    let columns = table.columns.iter().zip(values);
+    columns
+        .map(|(column, value)| column.column_type.datum(value.as_ref()).0)
+        .collect()
+}
+
+/// Values as text, separated by `|`.
+pub fn text(values: &[Datum<'_>]) -> String {
+    let texts: Vec<_> = values.iter().map(Datum::to_string).collect();
+    texts.join("|")
+}
+
+/// Packs changes, a table after the other in the order given.
+pub fn upload_tables(schema: &PublicationSchema, changes: &[Change]) -> Vec<UploadTable> {
+    let mut tables = Vec::new();
+    let same_table = |left: &Change, right: &Change| left.table() == right.table();
+    for group in changes.chunk_by(same_table) {
+        let table = schema.table(group[0].table()).unwrap();
+        let shape = table.shape();
+        let mut writer = RowsWriter::new(&shape);
+        for change in group {
+            match change {
+                Change::Insert(_, new) => {
+                    writer.row(Op::Insert, &datums(table, &values(table, new)));
+                }
+                Change::Update(_, old, new) => {
+                    let (old, new) = (values(table, old), values(table, new));
+                    writer.update(&datums(table, &old), &datums(table, &new));
+                }
+                Change::Delete(_, old) => writer.delete(&datums(table, &values(table, old))),
+            }
+        }
+        tables.push(UploadTable {
+            begin: TableBegin::of(table),
+            chunks: vec![RowsChunk::Memory(writer.take().into())],
+        });
+    }
+    tables
+}
+
+/// An upload's result as text: counts, then a line for each row.
+pub fn result_text(schema: &PublicationSchema, result: &UploadResult) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} inserted, {} updated, {} deleted, {} conflicts, {} refused",
+        result.inserts, result.updates, result.deletes, result.conflicts, result.refused
+    )];
+    for result in &result.tables {
+        let table = schema.table(&result.begin.table).unwrap();
+        let shape = table.shape();
+        let mut reader = RowsReader::new(&shape, &result.rows);
+        let mut row = Row::default();
+        while reader.next(&mut row).unwrap() {
+            let name = &table.name;
+            let key = text(&row.key);
+            lines.push(match row.op.unwrap() {
+                Op::ConflictRow => format!("conflict {name}: {}", text(&row.new)),
+                Op::ConflictGone => format!("gone {name} [{key}]"),
+                Op::Refused => {
+                    let code = tidewater_protocol::Code::from_number(row.code).unwrap();
+                    let op = row.refused_op.unwrap();
+                    format!("refused {name} [{key}] {op:?} {code}: {}", row.reason)
+                }
+                other => panic!("{other:?} in an upload's result"),
+            });
+        }
+    }
+    lines
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+fn fresh_id() -> [u8; 16] {
+    let mut bytes = [7; 16];
+    bytes[..8].copy_from_slice(&NEXT_ID.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    bytes
+}
+
+impl Remote {
+    /// A new remote of the user, subscribed to the first publication of the world.
+    pub async fn new<F: Fixture>(world: &World<F>, user: &str) -> Remote {
+        let schema = world.schema();
+        Remote {
+            id: RemoteId::from_random(fresh_id()),
+            user: user.into(),
+            worker: world.worker().await,
+            sequence: 0,
+            checkpoint: None,
+            own: None,
+            now_ms: NOW_MS,
+            rows: vec![BTreeMap::new(); schema.tables.len()],
+            schema,
+        }
+    }
+
+    /// A new remote that has downloaded for the first time.
+    pub async fn synced<F: Fixture>(world: &World<F>, user: &str) -> Remote {
+        let mut remote = Remote::new(world, user).await;
+        remote.download().await;
+        remote
+    }
+
+    /// The rows that the remote holds of a table, sorted by key.
+    pub fn rows(&self, table: &str) -> Vec<String> {
+        let index = self.index(table);
+        let table = &self.schema.tables[index];
+        let mut rows: Vec<_> = self.rows[index].values().cloned().collect();
+        let by_text = |row: &Vec<Value>| text(&datums(table, row));
+        rows.sort_by_cached_key(by_text);
+        rows.iter().map(by_text).collect()
+    }
+
+    fn index(&self, table: &str) -> usize {
+        let mut tables = self.schema.tables.iter();
+        tables.position(|each| each.name == table).unwrap()
+    }
+
+    /// The next upload, not yet applied.
+    pub fn next_upload(&mut self, changes: &[Change]) -> SyncUpload {
+        self.sequence += 1;
+        SyncUpload {
+            remote_id: self.id,
+            user: self.user.clone(),
+            publication: self.schema.name.clone(),
+            sequence: self.sequence,
+            upload_id: UploadId::from_random(fresh_id()),
+            checkpoint: self.checkpoint.clone(),
+            tables: upload_tables(&self.schema, changes),
+            now_ms: self.now_ms,
+        }
+    }
+
+    /// Applies one upload alone.
+    pub async fn apply(&mut self, upload: SyncUpload) -> UploadOutcome {
+        let mut outcomes = self.worker.apply(vec![upload]).await.unwrap();
+        assert_eq!(outcomes.len(), 1);
+        outcomes.remove(0)
+    }
+
+    /// Uploads changes that are applied; gives the result as text. The next download
+    /// knows them as its own.
+    pub async fn upload(&mut self, changes: &[Change]) -> Vec<String> {
+        let upload = self.next_upload(changes);
+        match self.apply(upload).await {
+            UploadOutcome::Applied { result, own } => {
+                self.own = Some(own);
+                result_text(&self.schema, &result)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Downloads, and applies what comes.
+    pub async fn download(&mut self) -> Received {
+        self.download_requesting(&[]).await
+    }
+
+    /// Downloads with requests: `(table, row)`, of whose row only the key counts.
+    pub async fn download_requesting(&mut self, requests: &[(&str, &str)]) -> Received {
+        self.try_download(requests).await.unwrap()
+    }
+
+    /// Downloads; what comes is applied only if it comes whole.
+    pub async fn try_download(
+        &mut self,
+        requests: &[(&str, &str)],
+    ) -> Result<Received, CentreError> {
+        let requests = requests.iter().map(|(name, row)| {
+            let table = self.schema.table(name).unwrap();
+            let values = values(table, row);
+            let datums = datums(table, &values);
+            let key: Vec<_> = table.key.iter().map(|&index| datums[index]).collect();
+            let shape = table.shape();
+            let mut writer = RowsWriter::new(&shape);
+            writer.key(Op::Request, &key);
+            TableRequest {
+                begin: TableBegin::of(table),
+                rows: writer.take().into(),
+            }
+        });
+        let job = DownloadJob {
+            remote_id: self.id,
+            user: self.user.clone(),
+            subscriptions: vec![DownloadSubscription {
+                publication: self.schema.name.clone(),
+                checkpoint: self.checkpoint.clone(),
+                requests: requests.collect(),
+                own: self.own.take(),
+            }],
+            now_ms: self.now_ms,
+        };
+        let mut sink = Sink {
+            schema: self.schema.clone(),
+            rows: self.rows.clone(),
+            table: None,
+            received: Received::default(),
+        };
+        self.worker.download(job, &mut sink).await?;
+        let outcome = sink.received.outcome.as_ref().expect("end() was called");
+        if let Some(checkpoint) = &outcome.checkpoint {
+            // What a remote presents has gone over the wire.
+            self.checkpoint = Checkpoint::decode(&checkpoint.encode());
+            assert_eq!(self.checkpoint.as_ref(), Some(checkpoint));
+        }
+        self.rows = sink.rows;
+        Ok(sink.received)
+    }
+}
+
+/// Applies a download to rows in memory.
+struct Sink {
+    schema: Arc<PublicationSchema>,
+    rows: Vec<BTreeMap<Vec<u8>, Vec<Value>>>,
+    table: Option<usize>,
+    received: Received,
+}
+
+impl DownloadSink for Sink {
+    fn begin(&mut self, index: usize, scope_changed: bool) {
+        assert_eq!(index, 0);
+        self.received.scope_changed = scope_changed;
+    }
+
+    fn table(&mut self, begin: TableBegin) {
+        let mut tables = self.schema.tables.iter();
+        let index = tables.position(|table| table.name == begin.table).unwrap();
+        let expected = TableBegin::of(&self.schema.tables[index]);
+        assert_eq!(begin.columns, expected.columns);
+        if begin.replace {
+            self.received.replaced.push(begin.table);
+            self.rows[index].clear();
+        }
+        self.table = Some(index);
+    }
+
+    fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError> {
+        let index = self.table.expect("rows come after a table");
+        let table = &self.schema.tables[index];
+        let shape = table.shape();
+        let mut reader = RowsReader::new(&shape, &rows);
+        let mut row = Row::default();
+        let types: Vec<_> = table.key_columns().map(|key| key.column_type).collect();
+        let packed = |key: &[Datum<'_>]| {
+            let mut packed = Vec::new();
+            pack_values(&mut packed, &types, key);
+            packed
+        };
+        while reader.next(&mut row).unwrap() {
+            let name = &table.name;
+            match row.op.unwrap() {
+                Op::Upsert => {
+                    self.received
+                        .upserts
+                        .push(format!("{name}: {}", text(&row.new)));
+                    let values = row.new.iter().map(Datum::to_value).collect();
+                    self.rows[index].insert(packed(&row.key), values);
+                }
+                Op::Remove => {
+                    self.received
+                        .removals
+                        .push(format!("{name} [{}]", text(&row.key)));
+                    self.rows[index].remove(&packed(&row.key));
+                }
+                Op::RemovePartition => {
+                    let partition: Vec<Value> = row.partition.iter().map(Datum::to_value).collect();
+                    self.received
+                        .removals
+                        .push(format!("{name} {{{}}}", text(&row.partition)));
+                    self.rows[index].retain(|_, values| {
+                        let held = table.partition.iter().map(|&column| &values[column]);
+                        !held.eq(partition.iter())
+                    });
+                }
+                other => panic!("{other:?} in a download"),
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, index: usize, outcome: DownloadOutcome) {
+        assert_eq!(index, 0);
+        self.received.outcome = Some(outcome);
+    }
+}
