@@ -1,1 +1,27 @@
-//! Placeholder.
+//! The Tidewater server: listeners, sessions, users, limits.
+//!
+//! Owns everything between a socket and a consolidated database: the configuration,
+//! connections and their flow control, signing in, the stages of a sync, workers
+//! and queues. What rows mean and how they are stored is the affair of
+//! `tidewater-consolidated`; what they look like, of `tidewater-protocol`. The
+//! stages and their reasons are in this crate's DESIGN.md.
+
+mod auth;
+pub mod config;
+pub mod environment;
+mod error;
+mod fault;
+mod link;
+mod listener;
+mod memory;
+mod server;
+mod session;
+mod spool;
+mod worker;
+
+pub use auth::hash_password;
+pub use config::Config;
+pub use environment::Environment;
+pub use error::ServerError;
+pub use listener::{DEFAULT_PORT, dev_certificate};
+pub use server::{Running, Server};

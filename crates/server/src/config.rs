@@ -1,0 +1,217 @@
+//! The configuration file: what an operator can say, its defaults, and errors that
+//! tell what to write instead. Documented in `docs/configuration.md`.
+//!
+//! What the settings do is left to the modules that they are handed to.
+
+mod keys;
+mod raw;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tidewater_consolidated::PublicationSpec;
+use tidewater_consolidated::records::Retention;
+
+use crate::error::ServerError;
+
+/// Everything that a configuration file says.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where and how the server listens, and its database.
+    pub server: ServerConfig,
+    /// How long things are kept.
+    pub retention: RetentionConfig,
+    /// How the server logs.
+    pub log: LogConfig,
+    /// What remotes may subscribe to.
+    pub publications: Vec<PublicationSpec>,
+}
+
+/// `[server]`.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// URLs to listen on: `tcp://host:port` or `tls://host:port`.
+    pub listen: Vec<String>,
+    /// The URL of the consolidated database.
+    pub consolidated: String,
+    /// Whether `tcp://` is allowed on addresses other than loopback.
+    pub insecure: bool,
+    /// The certificate for `tls://`.
+    pub tls: Option<TlsConfig>,
+    /// `[server.limits]`.
+    pub limits: Limits,
+}
+
+/// The consolidated database's URL may hold a password.
+impl fmt::Debug for ServerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerConfig")
+            .field("listen", &self.listen)
+            .field("insecure", &self.insecure)
+            .field("tls", &self.tls)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `[server.tls]`: PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The certificate, followed by those that lead to its issuer.
+    pub certificate: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// `[server.limits]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at the same time.
+    pub connections: usize,
+    /// Syncs that wait for a worker before new ones are told to come back later.
+    pub backlog: usize,
+    /// Memory for rows on their way; what does not fit goes to temporary files.
+    pub memory_bytes: u64,
+    /// Database connections that look up who signs in.
+    pub session_workers: usize,
+    /// Database connections that apply uploads.
+    pub upload_workers: usize,
+    /// Database connections that read downloads.
+    pub download_workers: usize,
+    /// Packed bytes of the uploads of one sync.
+    pub upload_bytes: u64,
+    /// Rows of the uploads of one sync.
+    pub upload_rows: u64,
+    /// Packed bytes of one uploaded row.
+    pub row_bytes: usize,
+    /// Publications in one sync.
+    pub subscriptions: usize,
+    /// Passwords that are checked at the same time (19 MiB and some ten milliseconds
+    /// of a core each).
+    pub password_checks: usize,
+    /// From the accepted connection to the complete Hello.
+    pub handshake: Duration,
+    /// Silence of a remote that has to say something, or takes nothing.
+    pub idle: Duration,
+    /// One whole sync.
+    pub sync: Duration,
+    /// What running syncs are given at shutdown.
+    pub shutdown: Duration,
+    /// How often a waiting remote hears that the server is there.
+    pub waiting: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections: 10_000,
+            backlog: 5_000,
+            memory_bytes: 256 << 20,
+            session_workers: 2,
+            upload_workers: 4,
+            download_workers: 4,
+            upload_bytes: 4 << 30,
+            upload_rows: 50_000_000,
+            row_bytes: 80 << 20,
+            subscriptions: 64,
+            password_checks: 2,
+            handshake: Duration::from_secs(15),
+            idle: Duration::from_secs(60),
+            sync: Duration::from_secs(3_600),
+            shutdown: Duration::from_secs(30),
+            waiting: Duration::from_secs(5),
+        }
+    }
+}
+
+/// `[retention]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetentionConfig {
+    /// How long things are kept.
+    pub keep: Retention,
+    /// How often what is older is dropped.
+    pub interval: Duration,
+}
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        RetentionConfig {
+            keep: Retention {
+                log_ms: 60 * DAY_MS,
+                history_ms: 14 * DAY_MS,
+                conflicts_ms: 180 * DAY_MS,
+            },
+            interval: Duration::from_secs(3_600),
+        }
+    }
+}
+
+/// `[log]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// How lines are written.
+    pub format: LogFormat,
+    /// What is logged: a level, or directives such as `info,tidewater_server=debug`.
+    pub level: String,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or says something that cannot be.
+    pub fn load(path: &Path) -> Result<Config, ServerError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ServerError::File {
+            what: "configuration",
+            path: path.display().to_string(),
+            source,
+        })?;
+        Config::parse(&text).map_err(|error| match error {
+            ServerError::Configuration { message, hint } => ServerError::Configuration {
+                message: format!("{}: {message}", path.display()),
+                hint,
+            },
+            other => other,
+        })
+    }
+
+    /// Reads a configuration. Environment variables that it names are taken from
+    /// this process.
+    ///
+    /// # Errors
+    /// It says something that cannot be; the message names the key and the place.
+    pub fn parse(text: &str) -> Result<Config, ServerError> {
+        Config::parse_with(text, &|name| std::env::var(name).ok())
+    }
+
+    /// Reads a configuration, with environment variables from a function.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_with(
+        text: &str,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Config, ServerError> {
+        keys::check(text)?;
+        let table: toml::Table = text.parse().map_err(|error| keys::not_toml(text, &error))?;
+        let mut value = toml::Value::Table(table);
+        text::expand(&mut value, "", variable)?;
+        raw::read(value)
+    }
+}

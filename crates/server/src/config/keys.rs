@@ -1,0 +1,146 @@
+//! Which keys a configuration may hold, and good errors for all others. Looks at
+//! the text before anything is read from it, because only the text has lines.
+
+use toml::de::{DeTable, DeValue};
+
+use crate::error::ServerError;
+
+/// Section (as a path without indexes) and its keys.
+const KEYS: &[(&str, &[&str])] = &[
+    ("", &["server", "retention", "log", "publication"]),
+    (
+        "server",
+        &["listen", "consolidated", "insecure", "tls", "limits"],
+    ),
+    ("server.tls", &["certificate", "key"]),
+    (
+        "server.limits",
+        &[
+            "connections",
+            "backlog",
+            "memory",
+            "session_workers",
+            "upload_workers",
+            "download_workers",
+            "upload_bytes",
+            "upload_rows",
+            "row_bytes",
+            "subscriptions",
+            "password_checks",
+            "handshake",
+            "idle",
+            "sync",
+            "shutdown",
+            "waiting",
+        ],
+    ),
+    ("retention", &["log", "history", "conflicts", "interval"]),
+    ("log", &["format", "level"]),
+    ("publication", &["name", "table"]),
+    (
+        "publication.table",
+        &["name", "partition", "direction", "columns", "tracking"],
+    ),
+    ("publication.table.partition", &["columns", "values"]),
+];
+
+/// Finds the first key that no section has.
+///
+/// # Errors
+/// There is one, or the text is not TOML.
+pub(super) fn check(text: &str) -> Result<(), ServerError> {
+    let table = DeTable::parse(text).map_err(|error| not_toml(text, &error))?;
+    check_table(text, table.get_ref(), "")
+}
+
+/// The error of a text that is not TOML.
+pub(super) fn not_toml(text: &str, error: &toml::de::Error) -> ServerError {
+    let place = error
+        .span()
+        .map(|span| format!("line {}: ", line_of(text, span.start)))
+        .unwrap_or_default();
+    ServerError::configuration(
+        format!("{place}{}", error.message()),
+        "see docs/configuration.md for an example of every setting",
+    )
+}
+
+fn check_table(text: &str, table: &DeTable<'_>, path: &str) -> Result<(), ServerError> {
+    let Some((_, known)) = KEYS.iter().find(|(section, _)| *section == path) else {
+        return Ok(());
+    };
+    for (key, value) in table {
+        let name: &str = key.get_ref();
+        if !known.contains(&name) {
+            let line = line_of(text, key.span().start);
+            return Err(unknown(name, path, line, known));
+        }
+        let below = if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}.{name}")
+        };
+        check_value(text, value.get_ref(), &below)?;
+    }
+    Ok(())
+}
+
+fn check_value(text: &str, value: &DeValue<'_>, path: &str) -> Result<(), ServerError> {
+    match value {
+        DeValue::Table(table) => check_table(text, table, path),
+        DeValue::Array(array) => array
+            .iter()
+            .try_for_each(|element| check_value(text, element.get_ref(), path)),
+        _ => Ok(()),
+    }
+}
+
+fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
+    let place = match path {
+        "" => "at the top level".to_owned(),
+        "publication" | "publication.table" => format!("in [[{path}]]"),
+        _ => format!("in [{path}]"),
+    };
+    let elsewhere = KEYS
+        .iter()
+        .find(|(section, keys)| *section != path && keys.contains(&name));
+    let hint = match (nearest(name, known), elsewhere) {
+        (Some(near), _) => format!("did you mean {near:?}?"),
+        (None, Some(("", _))) => format!("{name:?} belongs at the top level"),
+        (None, Some((section, _))) => format!("{name:?} belongs in [{section}]"),
+        (None, None) => format!("known here are: {}", known.join(", ")),
+    };
+    ServerError::configuration(format!("line {line}: unknown key {name:?} {place}"), hint)
+}
+
+/// The known name that is spelled most like `name`, if one is.
+pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let name = name.to_lowercase();
+    known
+        .iter()
+        .map(|candidate| (distance(&name, candidate), *candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len().max(name.len()) / 3).max(1))
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// The number of characters to insert, delete or replace (Levenshtein).
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, l) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, r) in right.iter().enumerate() {
+            let replaced = diagonal + usize::from(l != *r);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    let before = &text.as_bytes()[..offset.min(text.len())];
+    1 + before.iter().filter(|&&byte| byte == b'\n').count()
+}

@@ -1,0 +1,423 @@
+//! From TOML values to the configuration: types, ranges, and what must be said.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use tidewater_consolidated::{PartitionSpec, PublicationSpec, TableSpec, Tracking};
+use tidewater_protocol::Direction;
+
+use super::keys::nearest;
+use super::text;
+use super::{Config, Limits, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig};
+use crate::error::ServerError;
+
+#[derive(Deserialize)]
+struct RawConfig {
+    server: Option<RawServer>,
+    #[serde(default)]
+    retention: RawRetention,
+    #[serde(default)]
+    log: RawLog,
+    #[serde(default)]
+    publication: Vec<RawPublication>,
+}
+
+#[derive(Deserialize)]
+struct RawServer {
+    #[serde(default)]
+    listen: Vec<String>,
+    consolidated: Option<String>,
+    #[serde(default)]
+    insecure: bool,
+    tls: Option<RawTls>,
+    #[serde(default)]
+    limits: RawLimits,
+}
+
+#[derive(Deserialize)]
+struct RawTls {
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+#[derive(Deserialize, Default)]
+struct RawLimits {
+    connections: Option<u64>,
+    backlog: Option<u64>,
+    memory: Option<RawSize>,
+    session_workers: Option<u64>,
+    upload_workers: Option<u64>,
+    download_workers: Option<u64>,
+    upload_bytes: Option<RawSize>,
+    upload_rows: Option<u64>,
+    row_bytes: Option<RawSize>,
+    subscriptions: Option<u64>,
+    password_checks: Option<u64>,
+    handshake: Option<String>,
+    idle: Option<String>,
+    sync: Option<String>,
+    shutdown: Option<String>,
+    waiting: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawSize {
+    Bytes(u64),
+    Text(String),
+}
+
+#[derive(Deserialize, Default)]
+struct RawRetention {
+    log: Option<String>,
+    history: Option<String>,
+    conflicts: Option<String>,
+    interval: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+struct RawLog {
+    format: Option<String>,
+    level: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawPublication {
+    name: Option<String>,
+    #[serde(default)]
+    table: Vec<RawTable>,
+}
+
+#[derive(Deserialize)]
+struct RawTable {
+    name: Option<String>,
+    partition: Option<toml::Value>,
+    direction: Option<String>,
+    columns: Option<Vec<String>>,
+    tracking: Option<String>,
+}
+
+/// Makes a configuration of TOML whose keys are known and whose variables are
+/// expanded.
+///
+/// # Errors
+/// Something has the wrong type, is out of range, or must be said and is not.
+pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
+    let raw: RawConfig = value.try_into().map_err(|error: toml::de::Error| {
+        ServerError::configuration(
+            error.to_string().trim().replace('\n', " "),
+            "see docs/configuration.md for what each setting takes",
+        )
+    })?;
+    let server = raw.server.ok_or_else(|| {
+        ServerError::configuration(
+            "[server] is missing",
+            "write [server] with listen and consolidated",
+        )
+    })?;
+    let publications = raw.publication.into_iter().enumerate();
+    let publications: Vec<PublicationSpec> = publications
+        .map(|(index, publication)| publication.read(index))
+        .collect::<Result<_, _>>()?;
+    for (index, publication) in publications.iter().enumerate() {
+        if publications[..index]
+            .iter()
+            .any(|p| p.name == publication.name)
+        {
+            return Err(ServerError::configuration(
+                format!("two publications are named {:?}", publication.name),
+                "give each [[publication]] a name of its own",
+            ));
+        }
+    }
+    Ok(Config {
+        server: server.read()?,
+        retention: raw.retention.read()?,
+        log: raw.log.read()?,
+        publications,
+    })
+}
+
+impl RawServer {
+    fn read(self) -> Result<ServerConfig, ServerError> {
+        let consolidated = self.consolidated.ok_or_else(|| {
+            ServerError::configuration(
+                "server.consolidated is missing",
+                "write consolidated = \"postgres://user@host:5432/database\" or \"sqlite:path\"",
+            )
+        })?;
+        let listen = if self.listen.is_empty() {
+            vec!["tcp://127.0.0.1:7439".to_owned()]
+        } else {
+            self.listen
+        };
+        let tls = match self.tls {
+            None => None,
+            Some(RawTls {
+                certificate: Some(certificate),
+                key: Some(key),
+            }) => Some(TlsConfig { certificate, key }),
+            Some(_) => {
+                return Err(ServerError::configuration(
+                    "[server.tls] needs both certificate and key",
+                    "write certificate = \"FILE.pem\" and key = \"FILE.pem\"",
+                ));
+            }
+        };
+        Ok(ServerConfig {
+            listen,
+            consolidated,
+            insecure: self.insecure,
+            tls,
+            limits: self.limits.read()?,
+        })
+    }
+}
+
+impl RawLimits {
+    fn read(self) -> Result<Limits, ServerError> {
+        let default = Limits::default();
+        Ok(Limits {
+            connections: count("connections", self.connections, default.connections)?,
+            backlog: count("backlog", self.backlog, default.backlog)?,
+            memory_bytes: bytes("memory", self.memory, default.memory_bytes)?,
+            session_workers: count(
+                "session_workers",
+                self.session_workers,
+                default.session_workers,
+            )?,
+            upload_workers: count(
+                "upload_workers",
+                self.upload_workers,
+                default.upload_workers,
+            )?,
+            download_workers: count(
+                "download_workers",
+                self.download_workers,
+                default.download_workers,
+            )?,
+            upload_bytes: bytes("upload_bytes", self.upload_bytes, default.upload_bytes)?,
+            upload_rows: self.upload_rows.unwrap_or(default.upload_rows),
+            row_bytes: usize::try_from(bytes(
+                "row_bytes",
+                self.row_bytes,
+                default.row_bytes as u64,
+            )?)
+            .unwrap_or(usize::MAX),
+            subscriptions: count("subscriptions", self.subscriptions, default.subscriptions)?,
+            password_checks: count(
+                "password_checks",
+                self.password_checks,
+                default.password_checks,
+            )?,
+            handshake: deadline("handshake", self.handshake, default.handshake)?,
+            idle: deadline("idle", self.idle, default.idle)?,
+            sync: deadline("sync", self.sync, default.sync)?,
+            shutdown: deadline("shutdown", self.shutdown, default.shutdown)?,
+            waiting: deadline("waiting", self.waiting, default.waiting)?,
+        })
+    }
+}
+
+fn count(key: &str, value: Option<u64>, default: usize) -> Result<usize, ServerError> {
+    match value {
+        None => Ok(default),
+        Some(value @ 1..=1_000_000) => Ok(value as usize),
+        Some(value) => Err(ServerError::configuration(
+            format!("server.limits.{key} is {value}"),
+            "write a number from 1 to 1000000",
+        )),
+    }
+}
+
+fn bytes(key: &str, value: Option<RawSize>, default: u64) -> Result<u64, ServerError> {
+    let value = match value {
+        None => Some(default),
+        Some(RawSize::Bytes(bytes)) => Some(bytes),
+        Some(RawSize::Text(text)) => text::size(&text),
+    };
+    value.filter(|&bytes| bytes > 0).ok_or_else(|| {
+        ServerError::configuration(
+            format!("server.limits.{key} is not a size"),
+            "write a number of bytes, or \"64KiB\", \"256MiB\", \"4GiB\"",
+        )
+    })
+}
+
+fn deadline(key: &str, value: Option<String>, default: Duration) -> Result<Duration, ServerError> {
+    duration(&format!("server.limits.{key}"), value, default)
+}
+
+fn duration(key: &str, value: Option<String>, default: Duration) -> Result<Duration, ServerError> {
+    let Some(value) = value else {
+        return Ok(default);
+    };
+    text::duration(&value)
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| {
+            ServerError::configuration(
+                format!("{key} is {value:?}, which is no duration"),
+                "write a number and a unit: \"250ms\", \"30s\", \"5m\", \"12h\", \"60d\"",
+            )
+        })
+}
+
+impl RawRetention {
+    fn read(self) -> Result<RetentionConfig, ServerError> {
+        let mut retention = RetentionConfig::default();
+        let keep = |key, value, default_ms: &mut i64| {
+            let default = Duration::from_millis(*default_ms as u64);
+            let kept = duration(&format!("retention.{key}"), value, default)?;
+            *default_ms = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+            Ok::<(), ServerError>(())
+        };
+        keep("log", self.log, &mut retention.keep.log_ms)?;
+        keep("history", self.history, &mut retention.keep.history_ms)?;
+        keep(
+            "conflicts",
+            self.conflicts,
+            &mut retention.keep.conflicts_ms,
+        )?;
+        retention.interval = duration("retention.interval", self.interval, retention.interval)?;
+        Ok(retention)
+    }
+}
+
+impl RawLog {
+    fn read(self) -> Result<LogConfig, ServerError> {
+        let format = match self.format.as_deref() {
+            None | Some("text") => LogFormat::Text,
+            Some("json") => LogFormat::Json,
+            Some(other) => return Err(choice("log.format", other, &["text", "json"])),
+        };
+        Ok(LogConfig {
+            format,
+            level: self.level.unwrap_or_else(|| "info".into()),
+        })
+    }
+}
+
+impl RawPublication {
+    fn read(self, index: usize) -> Result<PublicationSpec, ServerError> {
+        let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
+            ServerError::configuration(
+                format!("[[publication]] number {} has no name", index + 1),
+                "write name = \"...\" below it",
+            )
+        })?;
+        if name.contains(',') {
+            return Err(ServerError::configuration(
+                format!("publication {name:?}: a name must not contain a comma"),
+                "choose another name",
+            ));
+        }
+        if self.table.is_empty() {
+            return Err(ServerError::configuration(
+                format!("publication {name:?} has no tables"),
+                "write [[publication.table]] below it, with name and partition",
+            ));
+        }
+        let tables = self.table.into_iter().enumerate();
+        let tables: Vec<TableSpec> = tables
+            .map(|(index, table)| table.read(&name, index))
+            .collect::<Result<_, _>>()?;
+        for (index, table) in tables.iter().enumerate() {
+            if tables[..index].iter().any(|t| t.name == table.name) {
+                return Err(ServerError::configuration(
+                    format!("publication {name:?} has the table {:?} twice", table.name),
+                    "remove one of the two",
+                ));
+            }
+        }
+        Ok(PublicationSpec { name, tables })
+    }
+}
+
+impl RawTable {
+    fn read(self, publication: &str, index: usize) -> Result<TableSpec, ServerError> {
+        let name = self.name.filter(|name| !name.is_empty()).ok_or_else(|| {
+            ServerError::configuration(
+                format!(
+                    "publication {publication:?}: [[publication.table]] number {} has no name",
+                    index + 1
+                ),
+                "write name = \"...\" below it",
+            )
+        })?;
+        let place = format!("publication {publication:?}, table {name:?}");
+        let direction = match self.direction.as_deref() {
+            None | Some("both") => Direction::Both,
+            Some("download") => Direction::Download,
+            Some("upload") => Direction::Upload,
+            Some(other) => {
+                let key = format!("{place}: direction");
+                return Err(choice(&key, other, &["both", "download", "upload"]));
+            }
+        };
+        let tracking = match self.tracking.as_deref() {
+            None | Some("log") => Tracking::Log,
+            Some("row") => Tracking::Row,
+            Some("off") => Tracking::Off,
+            Some(other) => {
+                let key = format!("{place}: tracking");
+                return Err(choice(&key, other, &["log", "row", "off"]));
+            }
+        };
+        if self.columns.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ServerError::configuration(
+                format!("{place}: columns is empty"),
+                "name the published columns, or leave the key out to publish all",
+            ));
+        }
+        Ok(TableSpec {
+            partition: partition(&place, self.partition)?,
+            name,
+            direction,
+            columns: self.columns,
+            tracking,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct RawPartition {
+    columns: Vec<String>,
+    values: String,
+}
+
+const PARTITION_HINT: &str = "write partition = \"everyone\" to give every row to every remote, \
+or partition = { columns = [\"...\"], values = \"SELECT ... WHERE login = {s.username}\" } to \
+give each remote the rows whose columns have one of the values that the query yields";
+
+fn partition(place: &str, value: Option<toml::Value>) -> Result<PartitionSpec, ServerError> {
+    let wrong = |what: String| ServerError::configuration(what, PARTITION_HINT);
+    match value {
+        None => Err(wrong(format!("{place}: partition is missing"))),
+        Some(toml::Value::String(text)) if text == "everyone" => Ok(PartitionSpec::Everyone),
+        Some(value @ toml::Value::Table(_)) => {
+            let raw: RawPartition = value.try_into().map_err(|error: toml::de::Error| {
+                wrong(format!("{place}: partition: {}", error.message()))
+            })?;
+            if raw.columns.is_empty() || raw.values.trim().is_empty() {
+                return Err(wrong(format!(
+                    "{place}: partition needs columns and values"
+                )));
+            }
+            Ok(PartitionSpec::Columns {
+                columns: raw.columns,
+                values: raw.values,
+            })
+        }
+        Some(other) => Err(wrong(format!("{place}: partition is {other}"))),
+    }
+}
+
+fn choice(key: &str, value: &str, known: &[&str]) -> ServerError {
+    let hint = match nearest(value, known) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => format!("write one of: {}", known.join(", ")),
+    };
+    ServerError::configuration(format!("{key} is {value:?}"), hint)
+}

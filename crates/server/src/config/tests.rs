@@ -1,0 +1,236 @@
+use super::*;
+use tidewater_consolidated::{PartitionSpec, Tracking};
+use tidewater_protocol::Direction;
+
+const ISSUE: &str = r#"
+[server]
+listen = ["tcp://127.0.0.1:7439"]
+consolidated = "postgres://tidewater@127.0.0.1:5432/shop"     # or "sqlite:shop.db"
+
+[retention]                                # all optional
+log = "60d"
+history = "14d"
+conflicts = "180d"
+
+[[publication]]
+name = "sales"
+
+[[publication.table]]
+name = "customer"                          # schema-qualified names accepted
+partition = { columns = ["support_rep_id"], values = "SELECT employee_id FROM employee WHERE login = {s.username}" }
+
+[[publication.table]]
+name = "product"
+partition = "everyone"
+direction = "download"                     # both (default), download, upload
+columns = ["product_id", "name", "price"]
+tracking = "log"                           # default; "row", "off"
+"#;
+
+fn parse(text: &str) -> Result<Config, ServerError> {
+    Config::parse_with(text, &|name| match name {
+        "DATABASE" => Some("postgres://\"quoted\"@host/shop".into()),
+        _ => None,
+    })
+}
+
+fn error_of(text: &str) -> (String, String) {
+    let error = parse(text).expect_err("the configuration is wrong");
+    (error.to_string(), error.hint())
+}
+
+#[test]
+fn the_documented_example_means_what_it_says() {
+    let config = parse(ISSUE).unwrap();
+    assert_eq!(config.server.listen, ["tcp://127.0.0.1:7439"]);
+    assert_eq!(config.server.limits, Limits::default());
+    assert_eq!(config.retention, RetentionConfig::default());
+    let [publication] = &config.publications[..] else {
+        panic!("one publication");
+    };
+    assert_eq!(publication.name, "sales");
+    let [customer, product] = &publication.tables[..] else {
+        panic!("two tables");
+    };
+    assert_eq!(
+        customer.partition,
+        PartitionSpec::Columns {
+            columns: vec!["support_rep_id".into()],
+            values: "SELECT employee_id FROM employee WHERE login = {s.username}".into(),
+        }
+    );
+    assert_eq!(customer.direction, Direction::Both);
+    assert_eq!(product.partition, PartitionSpec::Everyone);
+    assert_eq!(product.direction, Direction::Download);
+    assert_eq!(product.tracking, Tracking::Log);
+    assert_eq!(product.columns.as_ref().map(Vec::len), Some(3));
+}
+
+#[test]
+fn every_toml_block_of_the_manual_is_valid() {
+    let manual = include_str!("../../../../docs/configuration.md");
+    let blocks: Vec<&str> = manual
+        .split("```toml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    assert!(blocks.len() >= 4, "{} blocks", blocks.len());
+    for block in blocks {
+        // A block may show a part; what a part leaves out is added.
+        let mut text = block.to_owned();
+        if !text.contains("[server]") {
+            text.push_str("\n[server]\nconsolidated = \"sqlite:shop.db\"\n");
+        }
+        Config::parse_with(&text, &|_| Some("secret".into()))
+            .unwrap_or_else(|error| panic!("{error}\n{}\n{text}", error.hint()));
+    }
+}
+
+#[test]
+fn the_manual_names_every_key() {
+    let manual = include_str!("../../../../docs/configuration.md");
+    for key in [
+        "connections",
+        "backlog",
+        "memory",
+        "session_workers",
+        "upload_workers",
+        "download_workers",
+        "upload_bytes",
+        "upload_rows",
+        "row_bytes",
+        "subscriptions",
+        "password_checks",
+        "handshake",
+        "idle",
+        "sync",
+        "shutdown",
+        "waiting",
+        "interval",
+        "format",
+        "level",
+        "certificate",
+        "key",
+        "insecure",
+        "tracking",
+        "direction",
+    ] {
+        assert!(
+            manual.contains(&format!("`{key}`")),
+            "{key} is not documented"
+        );
+    }
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
+    let (message, hint) = error_of(&ISSUE.replace("direction", "dirction"));
+    assert_eq!(
+        message,
+        "line 21: unknown key \"dirction\" in [[publication.table]]"
+    );
+    assert_eq!(hint, "did you mean \"direction\"?");
+    let (message, hint) = error_of("listen = []\n[server]\nconsolidated = \"sqlite:x\"");
+    assert_eq!(message, "line 1: unknown key \"listen\" at the top level");
+    assert_eq!(hint, "\"listen\" belongs in [server]");
+    let (_, hint) = error_of("[log]\ncolour = true");
+    assert_eq!(hint, "known here are: format, level");
+    let (message, _) = error_of(&ISSUE.replace("values", "value"));
+    assert!(message.ends_with("unknown key \"value\" in [publication.table.partition]"));
+}
+
+#[test]
+fn a_table_without_partition_is_told_what_to_write() {
+    for partition in ["", "partition = \"TODO\"", "partition = 3"] {
+        let (message, hint) = error_of(&ISSUE.replace("partition = \"everyone\"", partition));
+        assert!(
+            message.starts_with("publication \"sales\", table \"product\": partition is"),
+            "{message}"
+        );
+        assert!(hint.contains("partition = \"everyone\""));
+        assert!(hint.contains("columns = "));
+    }
+}
+
+#[test]
+fn variables_come_from_the_environment_and_cannot_break_the_syntax() {
+    let text = "[server]\nconsolidated = \"${DATABASE}?x=$${y}\"";
+    let config = parse(text).unwrap();
+    assert_eq!(
+        config.server.consolidated,
+        "postgres://\"quoted\"@host/shop?x=${y}"
+    );
+    let (message, _) = error_of("[server]\nconsolidated = \"${MISSING}\"");
+    assert_eq!(
+        message,
+        "server.consolidated: the environment variable \"MISSING\" is not set"
+    );
+    let (message, _) = error_of("[server]\nlisten = [\"tcp://${X\"]");
+    assert_eq!(message, "server.listen[0]: \"${\" without \"}\"");
+}
+
+#[test]
+fn secrets_of_the_database_url_are_not_printed() {
+    let config = parse("[server]\nconsolidated = \"postgres://u:hunter2@h/d\"").unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn durations_and_sizes_have_units() {
+    let limits = "[server]\nconsolidated = \"sqlite:x\"\n[server.limits]\n";
+    let config = parse(&format!(
+        "{limits}idle = \"250ms\"\nsync = \"12h\"\nmemory = \"64MiB\"\nrow_bytes = 4096"
+    ))
+    .unwrap();
+    assert_eq!(config.server.limits.idle, Duration::from_millis(250));
+    assert_eq!(config.server.limits.sync, Duration::from_secs(43_200));
+    assert_eq!(config.server.limits.memory_bytes, 64 << 20);
+    assert_eq!(config.server.limits.row_bytes, 4096);
+    for wrong in [
+        "idle = \"10\"",
+        "idle = \"0s\"",
+        "idle = \"99999999999999999999d\"",
+        "idle = \"99999999999999d\"",
+        "memory = \"12MB\"",
+        "memory = \"99999999999999GiB\"",
+        "connections = 0",
+        "connections = \"many\"",
+        "connections = -1",
+    ] {
+        let (message, hint) = error_of(&format!("{limits}{wrong}"));
+        assert!(!message.is_empty() && !hint.is_empty(), "{wrong}");
+    }
+}
+
+#[test]
+fn what_must_be_said_is_asked_for() {
+    for (text, expected) in [
+        ("", "[server] is missing"),
+        ("[server]", "server.consolidated is missing"),
+        ("[server]\nlisten = [", "line 2: "),
+        (
+            "[server]\nconsolidated = \"sqlite:x\"\n[server.tls]\nkey = \"k\"",
+            "[server.tls] needs both",
+        ),
+        (
+            "[server]\nconsolidated = \"sqlite:x\"\n[[publication]]",
+            "[[publication]] number 1 has no name",
+        ),
+        (
+            "[server]\nconsolidated = \"sqlite:x\"\n[[publication]]\nname = \"p\"",
+            "publication \"p\" has no tables",
+        ),
+        (
+            "[server]\nconsolidated = \"sqlite:x\"\n[log]\nformat = \"xml\"",
+            "log.format is \"xml\"",
+        ),
+    ] {
+        let (message, _) = error_of(text);
+        assert!(message.starts_with(expected), "{message}");
+    }
+    let (message, _) = error_of(&ISSUE.replace("\"product\"", "\"customer\""));
+    assert_eq!(
+        message,
+        "publication \"sales\" has the table \"customer\" twice"
+    );
+}

@@ -1,0 +1,211 @@
+//! Why a sync ends without success: what the remote is told, and the log.
+
+use tidewater_consolidated::CentreError;
+use tidewater_protocol::Code;
+use tidewater_protocol::frame::FrameError;
+use tidewater_protocol::message::{Busy, Control, Failure};
+
+/// The end of a sync, as the remote is told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Fault {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+    pub(crate) hint: String,
+    pub(crate) retry_after_ms: u64,
+    /// For the log only: what the remote must not know.
+    pub(crate) detail: String,
+    /// Nobody is there who would understand an answer.
+    pub(crate) silent: bool,
+}
+
+impl Fault {
+    pub(crate) fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Fault {
+        Fault {
+            code,
+            message: message.into(),
+            hint: hint.into(),
+            retry_after_ms: 0,
+            detail: String::new(),
+            silent: false,
+        }
+    }
+
+    /// The remote broke the protocol.
+    pub(crate) fn peer(code: Code, message: impl Into<String>) -> Fault {
+        Fault::new(
+            code,
+            message,
+            "update the remote's Tidewater; if it is up to date, please report this",
+        )
+    }
+
+    /// A message came where none of its kind can be.
+    pub(crate) fn unexpected(what: &str) -> Fault {
+        Fault::peer(Code::UnexpectedMessage, format!("{what} came out of turn"))
+    }
+
+    /// Something is over a limit of the configuration.
+    pub(crate) fn limit(what: &str, limit: u64, key: &str) -> Fault {
+        Fault::new(
+            Code::LimitExceeded,
+            format!("{what} exceeds the server's limit of {limit}"),
+            format!("the server's operator can raise server.limits.{key}"),
+        )
+    }
+
+    /// The remote was silent, or took nothing, for too long.
+    pub(crate) fn timeout(what: &str) -> Fault {
+        Fault::new(
+            Code::Timeout,
+            format!("timed out: {what}"),
+            "check the network, then sync again",
+        )
+    }
+
+    /// The remote is gone. Nobody is told.
+    pub(crate) fn gone() -> Fault {
+        let mut fault = Fault::new(Code::ConnectionLost, "the remote closed the connection", "");
+        fault.silent = true;
+        fault
+    }
+
+    /// The remote gives up the sync, not the connection.
+    pub(crate) fn cancelled() -> Fault {
+        Fault::new(Code::Cancelled, "the remote cancelled the sync", "")
+    }
+
+    pub(crate) fn busy(retry_after_ms: u64) -> Fault {
+        let mut fault = Fault::new(Code::Busy, "the server is busy", "sync again later");
+        fault.retry_after_ms = retry_after_ms;
+        fault
+    }
+
+    pub(crate) fn shutting_down() -> Fault {
+        let mut fault = Fault::new(
+            Code::ShuttingDown,
+            "the server is shutting down",
+            "sync again later",
+        );
+        fault.retry_after_ms = 5_000;
+        fault
+    }
+
+    pub(crate) fn internal(detail: impl Into<String>) -> Fault {
+        let mut fault = Fault::new(
+            Code::Internal,
+            "internal error of the server",
+            "tell the server's operator to look into its log",
+        );
+        fault.detail = detail.into();
+        fault
+    }
+
+    /// Whether the connection itself is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.code == Code::ConnectionLost
+    }
+
+    /// What to send.
+    pub(crate) fn to_control(&self) -> Control {
+        if self.code == Code::Busy {
+            return Control::Busy(Busy {
+                retry_after_ms: self.retry_after_ms,
+            });
+        }
+        let mut failure = Failure::new(self.code, self.message.as_str(), self.hint.as_str());
+        failure.retry_after_ms = self.retry_after_ms;
+        Control::Failure(failure)
+    }
+}
+
+impl From<FrameError> for Fault {
+    fn from(error: FrameError) -> Fault {
+        let message = error.to_string();
+        match error {
+            FrameError::Version { .. } => Fault::new(
+                Code::ProtocolVersion,
+                message,
+                "update the older of the two: the remote's Tidewater or the server",
+            ),
+            other => {
+                let mut fault = Fault::peer(other.code(), message);
+                fault.silent = other == FrameError::NotTidewater;
+                fault
+            }
+        }
+    }
+}
+
+/// Remotes are told what to do; what the database says is for the server's log.
+impl From<CentreError> for Fault {
+    fn from(error: CentreError) -> Fault {
+        let detail = error.to_string();
+        let mut fault = match &error {
+            CentreError::Unavailable { .. } => {
+                let mut fault = Fault::new(
+                    Code::ConsolidatedUnavailable,
+                    "the server cannot reach its consolidated database",
+                    "sync again later",
+                );
+                fault.retry_after_ms = 5_000;
+                fault
+            }
+            // Retried by the adapter already; later it will do.
+            _ if error.is_retryable() => Fault::busy(1_000),
+            CentreError::Peer { message, code } => {
+                Fault::new(*code, format!("the remote sent {message}"), error.hint())
+            }
+            CentreError::Cancelled => Fault::gone(),
+            CentreError::NotDeployed { .. } => Fault::new(
+                Code::NotDeployed,
+                "what the server publishes is not what its database has",
+                "tell the server's operator to run: tidewater deploy -c FILE",
+            ),
+            CentreError::Refused { .. } => Fault::new(
+                Code::ConsolidatedRefused,
+                "the consolidated database refused an operation of the server",
+                "tell the server's operator to look into its log",
+            ),
+            _ => Fault::internal(""),
+        };
+        fault.detail = detail;
+        fault
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_database_says_stays_on_the_server() {
+        let fault = Fault::from(CentreError::Refused {
+            what: "INSERT".into(),
+            message: "relation secret".into(),
+            sqlstate: None,
+            retry: false,
+        });
+        assert!(!format!("{:?}", fault.to_control()).contains("secret"));
+        assert!(fault.detail.contains("secret"));
+    }
+
+    #[test]
+    fn what_may_succeed_later_says_when() {
+        for error in [
+            CentreError::Unavailable {
+                message: "gone".into(),
+            },
+            CentreError::Refused {
+                what: "COMMIT".into(),
+                message: "deadlock".into(),
+                sqlstate: None,
+                retry: true,
+            },
+        ] {
+            let fault = Fault::from(error);
+            assert!(fault.code.is_transient());
+            assert!(fault.retry_after_ms > 0);
+        }
+    }
+}

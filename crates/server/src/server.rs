@@ -1,0 +1,373 @@
+//! The server as a whole: starting, accepting, housekeeping, shutting down.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use tidewater_consolidated::Centre;
+use tidewater_protocol::frame::{SYNC_CHANNEL, put_control};
+use tidewater_protocol::{Code, PublicationSchema};
+
+use crate::auth::password::PasswordChecks;
+use crate::auth::signing::Signer;
+use crate::auth::throttle::Throttle;
+use crate::config::{Config, Limits, RetentionConfig};
+use crate::environment::{Environment, Incoming, Listener, Stream, random};
+use crate::error::ServerError;
+use crate::fault::Fault;
+use crate::link::{self, Link};
+use crate::listener::{ListenUrl, tls_acceptor};
+use crate::memory::MemoryBudget;
+use crate::session;
+use crate::worker::{DrainRate, Workers};
+
+/// How long a closing connection may take to send its last words and to see the
+/// remote close its side.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// Connections over the limit that are told so at the same time; others are closed.
+const TURNED_AWAY: usize = 64;
+
+/// How far shutting down has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Phase {
+    Running,
+    /// No new syncs.
+    Draining,
+    /// No syncs at all.
+    Aborting,
+}
+
+/// A publication as it is served.
+pub(crate) struct Published {
+    pub(crate) schema: Arc<PublicationSchema>,
+    pub(crate) encoded: Vec<u8>,
+    pub(crate) hash: [u8; 32],
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) limits: Limits,
+    pub(crate) environment: Environment,
+    pub(crate) signer: Signer,
+    pub(crate) passwords: PasswordChecks,
+    pub(crate) throttle: Throttle,
+    pub(crate) budget: MemoryBudget,
+    pub(crate) workers: Workers,
+    pub(crate) drain: DrainRate,
+    publications: HashMap<String, Arc<Published>>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl Shared {
+    /// The publication of this name.
+    pub(crate) fn published(&self, name: &str) -> Result<Arc<Published>, Fault> {
+        self.publications.get(name).cloned().ok_or_else(|| {
+            let mut names: Vec<&str> = self.publications.keys().map(String::as_str).collect();
+            names.sort_unstable();
+            Fault::new(
+                Code::UnknownPublication,
+                format!("the server has no publication {name:?}"),
+                format!("it has: {}", names.join(", ")),
+            )
+        })
+    }
+
+    /// Come back later; when, follows from how fast the backlog drains.
+    pub(crate) fn busy(&self) -> Fault {
+        let [jitter] = random(&*self.environment.randomness).unwrap_or([128]);
+        Fault::busy(self.drain.retry_after_ms(self.workers.backlog(), jitter))
+    }
+
+    /// Ends when no new syncs may begin.
+    pub(crate) async fn draining(&self) {
+        self.reached(Phase::Draining).await;
+    }
+
+    /// Ends when all syncs must.
+    pub(crate) async fn aborted(&self) {
+        self.reached(Phase::Aborting).await;
+    }
+
+    async fn reached(&self, phase: Phase) {
+        let mut current = self.phase.clone();
+        // The sender is gone only when the server is.
+        let _ = current.wait_for(|current| *current >= phase).await;
+    }
+}
+
+/// The server.
+pub struct Server;
+
+/// A server that runs until it is told to stop.
+pub struct Running {
+    /// The addresses that it listens on, as URLs, in the order of the
+    /// configuration.
+    pub addresses: Vec<String>,
+    shared: Arc<Shared>,
+    phase: watch::Sender<Phase>,
+    tasks: Vec<JoinHandle<()>>,
+    /// Yields nothing, and ends when the last connection has.
+    connections: mpsc::Receiver<()>,
+}
+
+impl Server {
+    /// Starts a server: checks the configuration and what is deployed, listens, and
+    /// returns. Runs on the current tokio runtime.
+    ///
+    /// # Errors
+    /// The configuration and the machine or the database do not fit; nothing was
+    /// started.
+    pub async fn start(
+        config: Config,
+        centre: Arc<dyn Centre>,
+        environment: Environment,
+    ) -> Result<Running, ServerError> {
+        let urls = config.server.listen.iter().map(|url| ListenUrl::parse(url));
+        let urls = urls.collect::<Result<Vec<_>, _>>()?;
+        for url in &urls {
+            url.check(&config.server)?;
+        }
+        let tls = match &config.server.tls {
+            Some(tls) if urls.iter().any(|url| url.tls) => Some(tls_acceptor(tls)?),
+            _ => None,
+        };
+        let schemas = centre.load(&config.publications).await?;
+        let publications = schemas.into_iter().map(|schema| {
+            let published = Published {
+                encoded: schema.encode(),
+                hash: schema.hash(),
+                schema,
+            };
+            (published.schema.name.clone(), Arc::new(published))
+        });
+        let publications = publications.collect();
+        let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
+        let mut listeners = Vec::new();
+        for url in &urls {
+            let listener = environment.network.listen(&url.address()).await;
+            let listener = listener.map_err(|source| ServerError::Listen {
+                url: url.to_string(),
+                source,
+            })?;
+            listeners.push((listener, url.tls));
+        }
+
+        let limits = config.server.limits;
+        let (phase, phases) = watch::channel(Phase::Running);
+        let shared = Arc::new(Shared {
+            signer,
+            passwords: PasswordChecks::new(environment.blocking.clone(), limits.password_checks),
+            throttle: Throttle::default(),
+            budget: MemoryBudget::new(limits.memory_bytes),
+            workers: Workers::start(centre.clone(), &limits),
+            drain: DrainRate::new(),
+            publications,
+            phase: phases,
+            environment,
+            limits,
+        });
+        let (alive, connections) = mpsc::channel(1);
+        let places = Arc::new(Semaphore::new(shared.limits.connections));
+        let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
+        let mut addresses = Vec::new();
+        let mut tasks = Vec::new();
+        for (listener, is_tls) in listeners {
+            let scheme = if is_tls { "tls" } else { "tcp" };
+            let address = format!("{scheme}://{}", listener.address());
+            tracing::info!(address, "listening");
+            addresses.push(address);
+            let door = Door {
+                shared: shared.clone(),
+                tls: tls.clone().filter(|_| is_tls),
+                alive: alive.clone(),
+                places: places.clone(),
+                turned_away: turned_away.clone(),
+            };
+            tasks.push(tokio::spawn(door.accept_all(listener)));
+        }
+        tasks.push(tokio::spawn(prune_regularly(
+            shared.clone(),
+            centre,
+            config.retention,
+        )));
+        Ok(Running {
+            addresses,
+            shared,
+            phase,
+            tasks,
+            connections,
+        })
+    }
+}
+
+impl Running {
+    /// Stops: no new connections and syncs; running syncs may finish within
+    /// `server.limits.shutdown` and are then told that the server shuts down.
+    pub async fn shutdown(self) {
+        let Running {
+            shared,
+            phase,
+            tasks,
+            mut connections,
+            ..
+        } = self;
+        tracing::info!("shutting down");
+        phase.send_replace(Phase::Draining);
+        for task in tasks {
+            task.abort();
+            // Either it ended or it was aborted; its listener is closed.
+            let _ = task.await;
+        }
+        if timeout(shared.limits.shutdown, connections.recv())
+            .await
+            .is_err()
+        {
+            tracing::warn!("syncs are cut short by the shutdown");
+            phase.send_replace(Phase::Aborting);
+            let _ = timeout(LINGER * 2, connections.recv()).await;
+        }
+        shared.workers.close(LINGER).await;
+        tracing::info!("shut down");
+    }
+}
+
+/// Lets connections in through one listener.
+struct Door {
+    shared: Arc<Shared>,
+    tls: Option<TlsAcceptor>,
+    alive: mpsc::Sender<()>,
+    places: Arc<Semaphore>,
+    turned_away: Arc<Semaphore>,
+}
+
+impl Door {
+    async fn accept_all(self, mut listener: Box<dyn Listener>) {
+        loop {
+            let incoming = match listener.accept().await {
+                Ok(incoming) => incoming,
+                Err(error) => {
+                    // Out of file descriptors, most likely: some will be closed.
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            match self.places.clone().try_acquire_owned() {
+                Ok(place) => {
+                    let shared = self.shared.clone();
+                    let guard = (place, self.alive.clone());
+                    tokio::spawn(serve(shared, self.tls.clone(), incoming, guard));
+                }
+                Err(_) => self.turn_away(incoming),
+            }
+        }
+    }
+
+    /// Busy is an answer, not a dropped socket, as far as there is room for answers.
+    fn turn_away(&self, mut incoming: Incoming) {
+        let Ok(place) = self.turned_away.clone().try_acquire_owned() else {
+            return;
+        };
+        if self.tls.is_some() {
+            return;
+        }
+        let busy = self.shared.busy();
+        tokio::spawn(async move {
+            let mut answer = bytes::BytesMut::new();
+            let _ = put_control(&mut answer, SYNC_CHANNEL, busy.to_control());
+            let goodbye = async {
+                incoming.stream.write_all(&answer).await?;
+                incoming.stream.shutdown().await?;
+                tokio::io::copy(&mut incoming.stream, &mut tokio::io::sink()).await
+            };
+            let _ = timeout(LINGER, goodbye).await;
+            drop(place);
+        });
+    }
+}
+
+/// One connection from its first byte to its last.
+async fn serve(
+    shared: Arc<Shared>,
+    tls: Option<TlsAcceptor>,
+    incoming: Incoming,
+    _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
+) {
+    let Incoming { stream, peer } = incoming;
+    let stream: Box<dyn Stream> = match tls {
+        None => stream,
+        Some(acceptor) => {
+            let handshake = timeout(shared.limits.handshake, acceptor.accept(stream));
+            match handshake.await {
+                Ok(Ok(stream)) => Box::new(stream),
+                Ok(Err(error)) => {
+                    tracing::warn!(peer, %error, "no TLS connection");
+                    return;
+                }
+                Err(_) => {
+                    tracing::warn!(peer, "the TLS handshake took too long");
+                    return;
+                }
+            }
+        }
+    };
+    let (read_half, write_half) = tokio::io::split(stream);
+    let link = Link::new();
+    let mut reader = pin!(link::read(&link, read_half));
+    let mut writer = pin!(link::write(&link, write_half));
+    let (mut reading, mut writing) = (true, true);
+    {
+        let mut session = pin!(session::run(&shared, &link, &peer));
+        // In this order, so that what arrives is answered in the same wake-up.
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut reader, if reading => reading = false,
+                () = &mut session => break,
+                () = &mut writer, if writing => writing = false,
+            }
+        }
+    }
+    link.close();
+    let goodbye = async {
+        while reading || writing {
+            tokio::select! {
+                () = &mut reader, if reading => reading = false,
+                () = &mut writer, if writing => writing = false,
+            }
+        }
+    };
+    // Whoever takes longer is cut off.
+    let _ = timeout(LINGER, goodbye).await;
+}
+
+async fn prune_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>, retention: RetentionConfig) {
+    loop {
+        // Servers that were started together need not all try at once.
+        let [jitter] = random(&*shared.environment.randomness).unwrap_or([0]);
+        sleep(
+            retention
+                .interval
+                .mul_f64(1.0 + f64::from(jitter) / 2_560.0),
+        )
+        .await;
+        let now_ms = shared.environment.clock.now_ms();
+        match centre.prune(retention.keep, now_ms).await {
+            Ok(pruned) => tracing::debug!(
+                log_entries = pruned.log_entries,
+                history = pruned.history,
+                conflicts = pruned.conflicts,
+                "dropped what is older than its retention time"
+            ),
+            Err(error) => tracing::warn!(%error, "what is old cannot be dropped"),
+        }
+    }
+}

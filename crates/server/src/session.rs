@@ -1,0 +1,544 @@
+//! A connection's syncs, one after the other: Hello, Welcome, uploads, results,
+//! downloads, the end.
+//!
+//! The stages are in the modules below; here is their order, their deadlines, and
+//! what is logged and recorded of each sync. Sockets belong to [`crate::link`],
+//! database connections to [`crate::worker`]; a session owns neither.
+
+mod hello;
+mod reply;
+mod sign_in;
+mod upload;
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use tidewater_consolidated::records::SyncRecord;
+use tidewater_consolidated::{
+    Checkpoint, DownloadJob, DownloadSubscription, OwnUpload, SyncUpload, UploadOutcome,
+    UploadResult,
+};
+use tidewater_protocol::message::{
+    Control, DownloadRequest, Hello, PROTOCOL_VERSION, Proof, SyncEnd, UploadState, Welcome,
+    WelcomeSubscription,
+};
+use tidewater_protocol::{Code, RemoteId, UploadId};
+
+use self::hello::Greeting;
+use self::reply::Watch;
+use self::sign_in::{SignedIn, answered, new_identity, sign_in};
+use self::upload::{Expected, Received, Receiver};
+use crate::auth::signing::{CheckpointFor, Keyring};
+use crate::fault::Fault;
+use crate::link::{Event, Link, SERVER_NAME};
+use crate::server::{Published, Shared};
+use crate::spool::download_spool;
+use crate::worker::{ApplyTask, DownloadTask, SessionTask};
+
+/// Serves a connection until it ends. What remains to be sent is left in the link.
+pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
+    let mut first = true;
+    loop {
+        let hello = match next_hello(server, link, first).await {
+            Ok(hello) => hello,
+            Err(fault) => {
+                tracing::debug!(peer, code = %fault.code, "{fault}");
+                if first && !fault.is_gone() {
+                    tracing::warn!(peer, code = %fault.code, "a connection without a sync: {fault}");
+                }
+                tell(link, &fault);
+                return;
+            }
+        };
+        let mut sync = Sync::new(server, link, peer, &hello, first);
+        first = false;
+        let result = tokio::select! {
+            biased;
+            () = server.aborted() => Err(Fault::shutting_down()),
+            result = timeout(server.limits.sync, Box::pin(sync.run(hello))) => {
+                result.unwrap_or_else(|_| Err(Fault::timeout("the sync took too long")))
+            }
+        };
+        if let Err(fault) = &result {
+            tell(link, fault);
+        }
+        link.flush();
+        sync.conclude(&result);
+        match result {
+            Ok(()) => {}
+            Err(fault) if fault.code == Code::Cancelled => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The next Hello. What is left of an abandoned sync before it is dropped.
+async fn next_hello(server: &Shared, link: &Link, first: bool) -> Result<Hello, Fault> {
+    let patience = if first {
+        server.limits.handshake
+    } else {
+        server.limits.idle
+    };
+    let wait = async {
+        loop {
+            match link.event().await {
+                Event::Control(Control::Hello(hello)) => return Ok(hello),
+                Event::Control(Control::Failure(_)) => return Err(Fault::gone()),
+                Event::Control(_) if first => return Err(Fault::unexpected("a message")),
+                Event::Control(_) => {}
+                Event::Rows(bytes) => link.consumed(bytes.len()),
+                Event::End(fault) => return Err(fault),
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        result = timeout(patience, wait) => match result {
+            Ok(result) => result,
+            Err(_) if first => Err(Fault::timeout("no Hello came")),
+            // Nothing was asked, nothing is to be told.
+            Err(_) => Err(Fault::gone()),
+        },
+        () = server.draining() => Err(Fault::shutting_down()),
+    }
+}
+
+fn tell(link: &Link, fault: &Fault) {
+    if !fault.silent && fault.code != Code::Cancelled {
+        // A message of a few hundred bytes fits into a frame.
+        let _ = link.send(fault.to_control());
+    }
+}
+
+/// One sync.
+struct Sync<'a> {
+    server: &'a Arc<Shared>,
+    link: &'a Link,
+    peer: &'a str,
+    started: Instant,
+    bytes_before: [u64; 2],
+    record: SyncRecord,
+    client: String,
+    /// Who it is was proved.
+    signed_in: bool,
+}
+
+/// The subscriptions of a Hello, with what the server knows of them.
+struct Opened {
+    remote_id: RemoteId,
+    user: String,
+    subscriptions: Vec<OpenSubscription>,
+    keyring: Keyring,
+}
+
+struct OpenSubscription {
+    published: Arc<Published>,
+    state: UploadState,
+    /// The upload that may come.
+    sequence: u64,
+    pending: Option<UploadId>,
+    checkpoint: Option<Checkpoint>,
+    schema_differs: bool,
+}
+
+/// What the uploads of a sync came to.
+#[derive(Default)]
+struct Applied {
+    /// Index of the subscription, sequence, id, result.
+    results: Vec<(usize, UploadResult)>,
+    own: Vec<(usize, OwnUpload)>,
+}
+
+impl<'a> Sync<'a> {
+    fn new(
+        server: &'a Arc<Shared>,
+        link: &'a Link,
+        peer: &'a str,
+        hello: &Hello,
+        first: bool,
+    ) -> Sync<'a> {
+        let names: Vec<&str> = hello
+            .subscriptions
+            .iter()
+            .map(|subscription| subscription.publication.as_str())
+            .collect();
+        Sync {
+            server,
+            link,
+            peer,
+            started: Instant::now(),
+            bytes_before: if first { [0; 2] } else { link.bytes() },
+            record: SyncRecord {
+                remote_id: RemoteId::from_slice(&hello.remote_id),
+                user: hello.user.clone(),
+                publications: names.join(","),
+                started_ms: server.environment.clock.now_ms(),
+                ..SyncRecord::default()
+            },
+            client: hello.client.clone(),
+            signed_in: false,
+        }
+    }
+
+    async fn run(&mut self, hello: Hello) -> Result<(), Fault> {
+        let greeting = Greeting::check(hello, self.server.limits.subscriptions)?;
+        if self.server.workers.backlog() >= self.server.limits.backlog {
+            return Err(self.server.busy());
+        }
+        let Some(opened) = self.open(greeting).await? else {
+            self.link.send(Control::SyncEnd(SyncEnd {}))?;
+            return Ok(());
+        };
+        let (received, request) = self.receive(&opened).await?;
+        let Received {
+            uploads,
+            requests,
+            rows,
+            bytes,
+            reservation,
+        } = received;
+        let mut applied = Applied::default();
+        if !uploads.is_empty() {
+            let indexes: Vec<usize> = uploads.iter().map(|upload| upload.subscription).collect();
+            let uploads = uploads.into_iter().map(|upload| opened.job(upload));
+            let now_ms = self.server.environment.clock.now_ms();
+            let uploads = uploads.map(|upload| SyncUpload { now_ms, ..upload });
+            let (reply, answer) = oneshot::channel();
+            let task = ApplyTask {
+                uploads: uploads.collect(),
+                rows,
+                bytes,
+                reservation,
+                reply,
+            };
+            applied = self.apply(task, indexes, answer).await?;
+        } else {
+            drop(reservation);
+        }
+        self.download(&opened, applied, requests, request).await?;
+        self.link.send(Control::SyncEnd(SyncEnd {}))
+    }
+
+    /// Signs in and says Welcome. `None`: the remote was given a new identity and
+    /// comes back with it.
+    async fn open(&mut self, greeting: Greeting) -> Result<Option<Opened>, Fault> {
+        let server = self.server;
+        let mut signed: Vec<&[u8]> = greeting
+            .subscriptions
+            .iter()
+            .map(|subscription| subscription.checkpoint.as_slice())
+            .collect();
+        if let Proof::Token(token) = &greeting.proof {
+            signed.push(token);
+        }
+        let now_ms = server.environment.clock.now_ms();
+        let keyring = server.signer.keyring(&signed, now_ms).await;
+        let SignedIn {
+            remote_id,
+            new_id,
+            state,
+            token,
+            credential,
+        } = sign_in(server, &greeting, &keyring, self.peer).await?;
+        self.signed_in = true;
+        self.record.remote_id = Some(remote_id);
+        self.link.sign_in();
+
+        let mut subscriptions = Vec::with_capacity(greeting.subscriptions.len());
+        // A remote that had an id and gets another starts over.
+        let mut restored = new_id && greeting.remote_id.is_some();
+        for (index, subscription) in greeting.subscriptions.iter().enumerate() {
+            let published = server.published(&subscription.publication)?;
+            let stored = state.subscriptions.get(index).and_then(Option::as_ref);
+            let stored = if new_id { None } else { stored };
+            let upload_state = subscription.upload_state(stored);
+            restored |= upload_state == UploadState::NewIdentity;
+            let subject = CheckpointFor {
+                remote_id,
+                publication: &subscription.publication,
+                schema_hash: &published.hash,
+            };
+            let schema_differs = subscription.schema_hash != published.hash;
+            let checkpoint = keyring
+                .open_checkpoint(subject, &subscription.checkpoint)
+                .filter(|_| !schema_differs);
+            subscriptions.push(OpenSubscription {
+                published,
+                state: upload_state,
+                sequence: subscription.sequence + 1,
+                pending: subscription.pending,
+                checkpoint,
+                schema_differs,
+            });
+        }
+        let (remote_id, token, credential) = if restored && !new_id {
+            new_identity(server, &greeting, &keyring).await?
+        } else {
+            (remote_id, token, credential)
+        };
+        if restored {
+            tracing::info!(
+                user = greeting.user,
+                old = ?greeting.remote_id,
+                new = %remote_id,
+                "a remote was restored or copied and has a new identity"
+            );
+            for subscription in &mut subscriptions {
+                subscription.state = UploadState::NewIdentity;
+            }
+        }
+        let welcome = Welcome {
+            protocol_version: PROTOCOL_VERSION,
+            remote_id: remote_id.to_vec(),
+            token,
+            credential,
+            subscriptions: subscriptions
+                .iter()
+                .map(|subscription| WelcomeSubscription {
+                    upload_state: subscription.state as i32,
+                    schema: if subscription.schema_differs {
+                        subscription.published.encoded.clone()
+                    } else {
+                        Vec::new()
+                    },
+                })
+                .collect(),
+            server: SERVER_NAME.into(),
+        };
+        self.link.send(Control::Welcome(welcome))?;
+        self.client = greeting.client;
+        Ok((!restored).then_some(Opened {
+            remote_id,
+            user: greeting.user,
+            subscriptions,
+            keyring,
+        }))
+    }
+
+    /// Receives everything up to the request for the download.
+    async fn receive(&self, opened: &Opened) -> Result<(Received, DownloadRequest), Fault> {
+        let limits = &self.server.limits;
+        let expected = opened.subscriptions.iter().map(|subscription| Expected {
+            schema: &subscription.published.schema,
+            state: subscription.state,
+            sequence: subscription.sequence,
+            upload_id: subscription.pending,
+        });
+        let mut receiver = Receiver::new(limits, &self.server.budget, expected.collect());
+        loop {
+            let event = timeout(limits.idle, self.link.event()).await;
+            match event.map_err(|_| Fault::timeout("the remote is silent"))? {
+                Event::Rows(bytes) => {
+                    receiver.rows(&bytes)?;
+                    self.link.consumed(bytes.len());
+                }
+                Event::Control(control) => match control {
+                    Control::UploadBegin(begin) => receiver.upload_begin(begin)?,
+                    Control::TableBegin(begin) => receiver.table_begin(begin)?,
+                    Control::UploadEnd(end) => receiver.upload_end(end)?,
+                    Control::RequestBegin(begin) => receiver.request_begin(begin)?,
+                    Control::DownloadRequest(request) => {
+                        return Ok((receiver.finish()?, request));
+                    }
+                    Control::Cancel(_) => return Err(Fault::cancelled()),
+                    Control::Failure(_) => return Err(Fault::gone()),
+                    _ => return Err(Fault::unexpected("a message")),
+                },
+                Event::End(fault) => return Err(fault),
+            }
+        }
+    }
+
+    /// Waits in the backlog and for the worker that applies the uploads.
+    async fn apply(
+        &mut self,
+        task: ApplyTask,
+        indexes: Vec<usize>,
+        answer: oneshot::Receiver<Result<Vec<UploadOutcome>, tidewater_consolidated::CentreError>>,
+    ) -> Result<Applied, Fault> {
+        let lane = &self.server.workers.uploads;
+        if lane.waiting() >= self.server.limits.backlog {
+            return Err(self.server.busy());
+        }
+        let ticket = lane.submit(task);
+        let mut watch = Watch::new(self.link, self.server.limits.waiting);
+        let outcomes = {
+            let mut answer = std::pin::pin!(answered(answer));
+            loop {
+                tokio::select! {
+                    biased;
+                    outcomes = &mut answer => break outcomes?,
+                    fault = watch.interrupted() => return Err(fault),
+                    () = watch.tick() => watch.waiting(lane.ahead(ticket))?,
+                }
+            }
+        };
+        let mut applied = Applied::default();
+        for (index, outcome) in indexes.into_iter().zip(outcomes) {
+            match outcome {
+                UploadOutcome::Applied { result, own } => {
+                    self.record.uploaded[0] += result.inserts;
+                    self.record.uploaded[1] += result.updates;
+                    self.record.uploaded[2] += result.deletes;
+                    self.record.conflicts += result.conflicts;
+                    self.record.refused += result.refused;
+                    applied.results.push((index, result));
+                    applied.own.push((index, own));
+                }
+                UploadOutcome::AlreadyApplied { result } => applied.results.push((index, result)),
+                // What the other subscriptions uploaded is applied all the same; their
+                // results follow at the next sync.
+                UploadOutcome::Failed { error } => return Err(error.into()),
+                UploadOutcome::OutOfSequence => {
+                    let mut fault = Fault::new(
+                        Code::SyncInProgress,
+                        "another sync of this remote went ahead",
+                        "sync again",
+                    );
+                    fault.retry_after_ms = 1_000;
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Has the downloads read, and sends results and downloads as they come.
+    async fn download(
+        &mut self,
+        opened: &Opened,
+        mut applied: Applied,
+        requests: Vec<Vec<tidewater_consolidated::TableRequest>>,
+        request: DownloadRequest,
+    ) -> Result<(), Fault> {
+        let stored: Vec<(usize, String)> = opened
+            .subscriptions
+            .iter()
+            .enumerate()
+            .filter(|(_, subscription)| subscription.state == UploadState::AlreadyApplied)
+            .map(|(index, subscription)| (index, subscription.published.schema.name.clone()))
+            .collect();
+        if request.upload_only && stored.is_empty() {
+            return reply::send_results(self, opened, applied.results).await;
+        }
+        let job = (!request.upload_only).then(|| {
+            let subscriptions = opened.subscriptions.iter().zip(requests).enumerate();
+            DownloadJob {
+                remote_id: opened.remote_id,
+                user: opened.user.clone(),
+                subscriptions: subscriptions
+                    .map(|(index, (subscription, requests))| DownloadSubscription {
+                        publication: subscription.published.schema.name.clone(),
+                        checkpoint: subscription.checkpoint.clone(),
+                        requests,
+                        own: take_own(&mut applied.own, index),
+                    })
+                    .collect(),
+                now_ms: self.server.environment.clock.now_ms(),
+            }
+        });
+        let (writer, reader) = download_spool(&self.server.budget);
+        let lane = &self.server.workers.downloads;
+        if lane.waiting() >= self.server.limits.backlog {
+            return Err(self.server.busy());
+        }
+        let ticket = lane.submit(DownloadTask {
+            remote_id: opened.remote_id,
+            stored,
+            job,
+            spool: writer,
+        });
+        reply::send_all(self, opened, applied.results, reader, ticket).await
+    }
+
+    /// Logs and records the sync.
+    fn conclude(mut self, result: &Result<(), Fault>) {
+        let [received, sent] = self.link.bytes();
+        self.record.bytes = [
+            received - self.bytes_before[0],
+            sent + self.link.unsent_bytes() - self.bytes_before[1],
+        ];
+        let now = Instant::now();
+        self.record.duration_ms =
+            u64::try_from((now - self.started).as_millis()).unwrap_or(u64::MAX);
+        if let Err(fault) = result {
+            self.record.error = fault.code.name().to_owned();
+        }
+        self.log(result);
+        if self.signed_in {
+            self.server.drain.completed(now);
+            self.server
+                .workers
+                .sessions
+                .submit(SessionTask::Record(self.record));
+        }
+    }
+
+    fn log(&self, result: &Result<(), Fault>) {
+        let record = &self.record;
+        let remote = record.remote_id.map(|id| id.to_string());
+        macro_rules! line {
+            ($level:ident, $message:literal $(, $($field:tt)*)?) => {
+                tracing::$level!(
+                    remote = remote.as_deref().unwrap_or(""),
+                    user = record.user,
+                    publications = record.publications,
+                    peer = self.peer,
+                    client = self.client,
+                    inserts = record.uploaded[0],
+                    updates = record.uploaded[1],
+                    deletes = record.uploaded[2],
+                    conflicts = record.conflicts,
+                    refused = record.refused,
+                    upserts = record.downloaded[0],
+                    removals = record.downloaded[1],
+                    bytes_received = record.bytes[0],
+                    bytes_sent = record.bytes[1],
+                    duration_ms = record.duration_ms,
+                    $($($field)*,)?
+                    $message
+                )
+            };
+        }
+        match result {
+            Ok(()) => line!(info, "sync"),
+            Err(fault) if fault.detail.is_empty() => {
+                line!(warn, "sync failed", code = record.error, error = %fault)
+            }
+            Err(fault) => {
+                line!(error, "sync failed", code = record.error, error = %fault, detail = fault.detail)
+            }
+        }
+    }
+}
+
+fn take_own(own: &mut Vec<(usize, OwnUpload)>, index: usize) -> Option<OwnUpload> {
+    let position = own.iter().position(|(of, _)| *of == index)?;
+    Some(own.swap_remove(position).1)
+}
+
+impl Opened {
+    /// What a worker needs to apply an upload; the time is the caller's.
+    fn job(&self, upload: upload::ReceivedUpload) -> SyncUpload {
+        let subscription = &self.subscriptions[upload.subscription];
+        SyncUpload {
+            remote_id: self.remote_id,
+            user: self.user.clone(),
+            publication: subscription.published.schema.name.clone(),
+            sequence: subscription.sequence,
+            upload_id: subscription.upload_id(),
+            checkpoint: subscription.checkpoint.clone(),
+            tables: upload.tables,
+            now_ms: 0,
+        }
+    }
+}
+
+impl OpenSubscription {
+    /// The id of the upload that came: the receiver takes none without one.
+    fn upload_id(&self) -> UploadId {
+        self.pending.unwrap_or(UploadId([0; 16]))
+    }
+}

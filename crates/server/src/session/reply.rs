@@ -1,0 +1,187 @@
+//! What a sync answers: results and downloads, sent as they come out of the spool.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use tidewater_consolidated::UploadResult;
+use tidewater_protocol::message::{
+    Control, DownloadBegin, DownloadEnd, ResultBegin, ResultEnd, Waiting,
+};
+
+use super::{Opened, Sync};
+use crate::auth::signing::CheckpointFor;
+use crate::fault::Fault;
+use crate::link::{Event, Link};
+use crate::spool::{SpoolItem, SpoolReader};
+use crate::worker::Ticket;
+
+/// Keeps an eye on the remote while the server works for it.
+pub(super) struct Watch<'a> {
+    link: &'a Link,
+    every: Duration,
+    next: Instant,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(link: &'a Link, every: Duration) -> Watch<'a> {
+        Watch {
+            link,
+            every,
+            next: Instant::now() + every,
+        }
+    }
+
+    /// Ends only when the remote gives up, goes away, or says something that it
+    /// must not say now. Safe to drop.
+    pub(super) async fn interrupted(&self) -> Fault {
+        match self.link.event_without_flush().await {
+            Event::Control(Control::Cancel(_)) => Fault::cancelled(),
+            Event::Control(Control::Failure(_)) => Fault::gone(),
+            Event::End(fault) => fault,
+            _ => Fault::unexpected("a message after the request for the download"),
+        }
+    }
+
+    /// Time to let the remote know that the server is alive. Safe to drop.
+    pub(super) async fn tick(&self) {
+        sleep_until(self.next).await;
+    }
+
+    /// Tells it how many syncs are before its own.
+    pub(super) fn waiting(&mut self, ahead: u64) -> Result<(), Fault> {
+        self.next = Instant::now() + self.every;
+        self.link.send(Control::Waiting(Waiting { ahead }))?;
+        self.link.flush();
+        Ok(())
+    }
+
+    /// Tells it in the middle of an answer.
+    fn ping(&mut self) {
+        self.next = Instant::now() + self.every;
+        self.link.ping();
+    }
+}
+
+/// Sends the results of uploads, in the order of the subscriptions.
+pub(super) async fn send_results(
+    sync: &Sync<'_>,
+    opened: &Opened,
+    mut results: Vec<(usize, UploadResult)>,
+) -> Result<(), Fault> {
+    results.sort_by_key(|(index, _)| *index);
+    for (index, result) in results {
+        let subscription = &opened.subscriptions[index];
+        sync.link.send(Control::ResultBegin(ResultBegin {
+            subscription: index as u32,
+            sequence: subscription.sequence,
+            upload_id: subscription.upload_id().to_vec(),
+        }))?;
+        let mut checksum = crc32fast::Hasher::new();
+        for table in result.tables {
+            sync.link.send(Control::TableBegin(table.begin))?;
+            checksum.update(&table.rows);
+            send_rows(sync, &table.rows).await?;
+        }
+        sync.link.send(Control::ResultEnd(ResultEnd {
+            inserts: result.inserts,
+            updates: result.updates,
+            deletes: result.deletes,
+            conflicts: result.conflicts,
+            refused: result.refused,
+            checksum: checksum.finalize(),
+        }))?;
+    }
+    Ok(())
+}
+
+/// Sends rows; meanwhile the remote may give up.
+async fn send_rows(sync: &Sync<'_>, rows: &[u8]) -> Result<(), Fault> {
+    let watch = Watch::new(sync.link, sync.server.limits.waiting);
+    tokio::select! {
+        biased;
+        result = sync.link.send_rows(rows, sync.server.limits.idle) => result,
+        fault = watch.interrupted() => Err(fault),
+    }
+}
+
+/// Sends results and downloads as a worker produces them.
+pub(super) async fn send_all(
+    sync: &mut Sync<'_>,
+    opened: &Opened,
+    results: Vec<(usize, UploadResult)>,
+    mut spool: SpoolReader,
+    ticket: Ticket,
+) -> Result<(), Fault> {
+    let mut watch = Watch::new(sync.link, sync.server.limits.waiting);
+    let mut checksum = crc32fast::Hasher::new();
+    // `Waiting` may only come before the results, and stored results are the first
+    // thing to come out of the spool.
+    let mut results = Some(results);
+    loop {
+        let item = spool
+            .try_next()
+            .map_err(|error| Fault::internal(format!("a spool cannot be read: {error}")))?;
+        let Some(item) = item else {
+            tokio::select! {
+                biased;
+                () = spool.ready() => {}
+                fault = watch.interrupted() => return Err(fault),
+                () = watch.tick() => match &results {
+                    Some(_) => {
+                        let ahead = sync.server.workers.downloads.ahead(ticket);
+                        watch.waiting(ahead)?;
+                    }
+                    None => watch.ping(),
+                },
+            }
+            continue;
+        };
+        if let SpoolItem::Stored(index, result) = item {
+            results.get_or_insert_default().push((index, result));
+            continue;
+        }
+        if let (false, Some(results)) = (is_failure(&item), results.take()) {
+            send_results(sync, opened, results).await?;
+        }
+        match item {
+            SpoolItem::Stored(..) => {}
+            SpoolItem::Begin(index, scope_changed) => {
+                checksum = crc32fast::Hasher::new();
+                sync.link.send(Control::DownloadBegin(DownloadBegin {
+                    subscription: index as u32,
+                    scope_changed,
+                }))?;
+            }
+            SpoolItem::Table(begin) => sync.link.send(Control::TableBegin(begin))?,
+            SpoolItem::Rows(rows) => {
+                checksum.update(&rows);
+                send_rows(sync, &rows).await?;
+            }
+            SpoolItem::End(index, outcome) => {
+                let checkpoint = outcome.checkpoint.and_then(|checkpoint| {
+                    let published = &opened.subscriptions.get(index)?.published;
+                    let subject = CheckpointFor {
+                        remote_id: opened.remote_id,
+                        publication: &published.schema.name,
+                        schema_hash: &published.hash,
+                    };
+                    Some(opened.keyring.sign_checkpoint(subject, &checkpoint))
+                });
+                sync.record.downloaded[0] += outcome.upserts;
+                sync.record.downloaded[1] += outcome.removals;
+                sync.link.send(Control::DownloadEnd(DownloadEnd {
+                    checkpoint: checkpoint.unwrap_or_default(),
+                    upserts: outcome.upserts,
+                    removals: outcome.removals,
+                    checksum: checksum.clone().finalize(),
+                }))?;
+            }
+            SpoolItem::Finished(result) => return Ok(result?),
+        }
+    }
+}
+
+fn is_failure(item: &SpoolItem) -> bool {
+    matches!(item, SpoolItem::Finished(Err(_)))
+}

@@ -1,0 +1,330 @@
+//! Signing in: proof against record, new ids, credentials and tokens.
+//!
+//! Nothing is said about users or remotes to somebody who has not proved who he is:
+//! unknown, disabled and wrong all look the same and take the same time.
+
+use tokio::sync::oneshot;
+
+use tidewater_consolidated::CentreError;
+use tidewater_consolidated::records::{RemoteRecord, SessionState, UserRecord};
+use tidewater_protocol::message::Proof;
+use tidewater_protocol::{Code, RemoteId};
+
+use super::hello::Greeting;
+use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
+use crate::auth::password::PasswordCheck;
+use crate::auth::signing::{Keyring, TokenCheck};
+use crate::environment::random;
+use crate::fault::Fault;
+use crate::server::Shared;
+use crate::worker::SessionTask;
+
+/// Somebody who is who he says.
+pub(crate) struct SignedIn {
+    pub(crate) remote_id: RemoteId,
+    /// The id is another than that of the Hello.
+    pub(crate) new_id: bool,
+    pub(crate) state: SessionState,
+    /// For the Welcome; empty if nothing changes.
+    pub(crate) token: Vec<u8>,
+    pub(crate) credential: Vec<u8>,
+}
+
+/// What is to be done about the remote's credential.
+enum Renewal {
+    Nothing,
+    /// The old one may still be what the remote has.
+    Rotate {
+        previous: Vec<u8>,
+    },
+}
+
+/// Lets a remote in.
+pub(crate) async fn sign_in(
+    server: &Shared,
+    greeting: &Greeting,
+    keyring: &Keyring,
+    peer: &str,
+) -> Result<SignedIn, Fault> {
+    match &greeting.proof {
+        Proof::Token(token) => by_token(server, greeting, keyring, token).await,
+        Proof::Credential(credential) => by_credential(server, greeting, keyring, credential).await,
+        Proof::Password(password) => by_password(server, greeting, keyring, password, peer).await,
+    }
+}
+
+async fn by_token(
+    server: &Shared,
+    greeting: &Greeting,
+    keyring: &Keyring,
+    token: &[u8],
+) -> Result<SignedIn, Fault> {
+    let now_ms = server.environment.clock.now_ms();
+    let valid = greeting.remote_id.filter(|&remote_id| {
+        keyring.check_token(token, remote_id, &greeting.user, now_ms) == TokenCheck::Valid
+    });
+    let Some(remote_id) = valid else {
+        return Err(Fault::new(
+            Code::TokenExpired,
+            "the session token is not, or no longer, valid",
+            "sign in with the remote's credential",
+        ));
+    };
+    let state = open(server, greeting).await?;
+    let (user, remote) = known(&state, greeting)?;
+    may_enter(user, remote)?;
+    Ok(SignedIn {
+        remote_id,
+        new_id: false,
+        state,
+        token: Vec::new(),
+        credential: Vec::new(),
+    })
+}
+
+async fn by_credential(
+    server: &Shared,
+    greeting: &Greeting,
+    keyring: &Keyring,
+    presented: &[u8],
+) -> Result<SignedIn, Fault> {
+    let state = open(server, greeting).await?;
+    let (user, remote) = known(&state, greeting)?;
+    let now_ms = server.environment.clock.now_ms();
+    let renewal = match credential::verify(remote, presented) {
+        Presented::Wrong => return Err(credential_invalid()),
+        Presented::Previous => Renewal::Rotate {
+            previous: remote.previous_credential_hash.clone(),
+        },
+        Presented::Current if (now_ms - remote.rotated_ms).abs() > ROTATE_AFTER_MS => {
+            Renewal::Rotate {
+                previous: remote.credential_hash.clone(),
+            }
+        }
+        Presented::Current => {
+            if !remote.previous_credential_hash.is_empty() {
+                let forget = SessionTask::ForgetPrevious(remote.id);
+                server.workers.sessions.submit(forget);
+            }
+            Renewal::Nothing
+        }
+    };
+    may_enter(user, remote)?;
+    let remote = remote.clone();
+    let credential = match renewal {
+        Renewal::Nothing => Vec::new(),
+        Renewal::Rotate { previous } => renew(server, remote.clone(), previous).await?,
+    };
+    Ok(SignedIn {
+        remote_id: remote.id,
+        new_id: false,
+        token: keyring.token(remote.id, &greeting.user, now_ms),
+        state,
+        credential,
+    })
+}
+
+async fn by_password(
+    server: &Shared,
+    greeting: &Greeting,
+    keyring: &Keyring,
+    password: &str,
+    peer: &str,
+) -> Result<SignedIn, Fault> {
+    let user = &greeting.user;
+    let now_ms = server.environment.clock.now_ms();
+    let wait_ms = server.throttle.attempt(user, peer, now_ms);
+    if wait_ms > 0 {
+        let mut fault = Fault::new(
+            Code::TooManyAttempts,
+            "too many failed attempts to sign in",
+            format!("wait {} seconds, then try again", wait_ms.div_ceil(1_000)),
+        );
+        fault.retry_after_ms = wait_ms;
+        return Err(fault);
+    }
+    let unanswered = Unanswered {
+        server,
+        user,
+        peer,
+        armed: true,
+    };
+    let state = open(server, greeting).await?;
+    let hash = state.user.as_ref().map(|user| user.password_hash.as_str());
+    match server.passwords.check(hash, password).await {
+        PasswordCheck::Busy => return Err(server.busy()),
+        PasswordCheck::Wrong => {
+            unanswered.disarm();
+            return Err(Fault::new(
+                Code::WrongPassword,
+                "user and password do not fit",
+                "check both; the server's operator can set a new password",
+            ));
+        }
+        PasswordCheck::Right => {
+            unanswered.disarm();
+            server.throttle.succeeded(user, peer);
+        }
+    }
+    if state.user.as_ref().is_none_or(|user| user.disabled) {
+        return Err(disabled());
+    }
+    let (remote, new_id) = match (&state.remote, greeting.remote_id) {
+        (Some(remote), Some(_)) if remote.user != *user => {
+            return Err(Fault::new(
+                Code::CredentialInvalid,
+                "this remote belongs to another user",
+                "sign in as the user who made it, or begin with a new file",
+            ));
+        }
+        (Some(remote), Some(_)) if remote.revoked => return Err(revoked()),
+        (Some(remote), Some(_)) => (remote.clone(), false),
+        _ => (blank_remote(server, user)?, true),
+    };
+    let remote_id = remote.id;
+    let previous = remote.credential_hash.clone();
+    let credential = renew(server, remote, previous).await?;
+    Ok(SignedIn {
+        remote_id,
+        new_id,
+        state,
+        token: keyring.token(remote_id, user, now_ms),
+        credential,
+    })
+}
+
+/// Registers the remote anew, for one that was restored or copied.
+pub(crate) async fn new_identity(
+    server: &Shared,
+    greeting: &Greeting,
+    keyring: &Keyring,
+) -> Result<(RemoteId, Vec<u8>, Vec<u8>), Fault> {
+    let remote = blank_remote(server, &greeting.user)?;
+    let remote_id = remote.id;
+    let credential = renew(server, remote, Vec::new()).await?;
+    let now_ms = server.environment.clock.now_ms();
+    let token = keyring.token(remote_id, &greeting.user, now_ms);
+    Ok((remote_id, token, credential))
+}
+
+/// Gives the attempt back if the password is never looked at.
+struct Unanswered<'a> {
+    server: &'a Shared,
+    user: &'a str,
+    peer: &'a str,
+    armed: bool,
+}
+
+impl Unanswered<'_> {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.server.throttle.unanswered(self.user, self.peer);
+        }
+    }
+}
+
+async fn open(server: &Shared, greeting: &Greeting) -> Result<SessionState, Fault> {
+    let (reply, answer) = oneshot::channel();
+    server.workers.sessions.submit(SessionTask::Open {
+        user: greeting.user.clone(),
+        remote_id: greeting.remote_id,
+        publications: greeting.publications(),
+        reply,
+    });
+    answered(answer).await
+}
+
+/// The answer of a worker.
+pub(crate) async fn answered<T>(
+    answer: oneshot::Receiver<Result<T, CentreError>>,
+) -> Result<T, Fault> {
+    match answer.await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(Fault::internal("a worker dropped its task")),
+    }
+}
+
+fn known<'a>(
+    state: &'a SessionState,
+    greeting: &Greeting,
+) -> Result<(&'a UserRecord, &'a RemoteRecord), Fault> {
+    match (&state.user, &state.remote) {
+        (Some(user), Some(remote)) if remote.user == greeting.user => Ok((user, remote)),
+        _ => Err(credential_invalid()),
+    }
+}
+
+fn may_enter(user: &UserRecord, remote: &RemoteRecord) -> Result<(), Fault> {
+    if user.disabled {
+        return Err(disabled());
+    }
+    if remote.revoked {
+        return Err(revoked());
+    }
+    Ok(())
+}
+
+fn credential_invalid() -> Fault {
+    Fault::new(
+        Code::CredentialInvalid,
+        "the remote's credential is not, or no longer, valid",
+        "sign in once more with user and password",
+    )
+}
+
+fn disabled() -> Fault {
+    Fault::new(
+        Code::UserDisabled,
+        "this user is disabled",
+        "ask the server's operator",
+    )
+}
+
+fn revoked() -> Fault {
+    Fault::new(
+        Code::RemoteRevoked,
+        "this remote was revoked",
+        "ask the server's operator, or begin with a new file",
+    )
+}
+
+fn blank_remote(server: &Shared, user: &str) -> Result<RemoteRecord, Fault> {
+    Ok(RemoteRecord {
+        id: RemoteId::from_random(random(&*server.environment.randomness).map_err(no_randomness)?),
+        user: user.to_owned(),
+        revoked: false,
+        credential_hash: Vec::new(),
+        previous_credential_hash: Vec::new(),
+        rotated_ms: 0,
+        created_ms: server.environment.clock.now_ms(),
+        last_sync_ms: 0,
+    })
+}
+
+/// Gives a remote a new credential, durably.
+async fn renew(
+    server: &Shared,
+    mut remote: RemoteRecord,
+    previous: Vec<u8>,
+) -> Result<Vec<u8>, Fault> {
+    let (credential, hash) =
+        credential::generate(&*server.environment.randomness).map_err(no_randomness)?;
+    remote.previous_credential_hash = previous;
+    remote.credential_hash = hash;
+    remote.rotated_ms = server.environment.clock.now_ms();
+    let (reply, answer) = oneshot::channel();
+    let save = SessionTask::Save { remote, reply };
+    server.workers.sessions.submit(save);
+    answered(answer).await?;
+    Ok(credential)
+}
+
+fn no_randomness(error: std::io::Error) -> Fault {
+    Fault::internal(error.to_string())
+}

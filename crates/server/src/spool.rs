@@ -1,0 +1,411 @@
+//! Rows on their way through the server: in memory while the budget allows it,
+//! behind that in an unlinked temporary file.
+//!
+//! [`RowStore`] keeps an upload until a worker applies it. [`download_spool`] lies
+//! between a worker that reads a download and the connection that sends it, so that
+//! a slow remote never holds a worker. Files are written and read 64 KiB at a time
+//! through the page cache, in place: handing each piece to another thread would
+//! cost more than the copy.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use tidewater_consolidated::{CentreError, DownloadOutcome, DownloadSink, RowsChunk, UploadResult};
+use tidewater_protocol::message::TableBegin;
+
+use crate::memory::{MemoryBudget, Reservation};
+
+/// How much of one download waits in memory before the rest goes to a file.
+const DOWNLOAD_MEMORY_BYTES: u64 = 1 << 20;
+
+/// The part of the budget that one upload can reserve by announcing its size. More
+/// is reserved only as rows arrive, so that announcing alone starves nobody.
+const ANNOUNCED_SHARE: u64 = 8;
+
+/// Where the rows of one sync's uploads are until they are applied.
+#[derive(Debug)]
+pub(crate) struct RowStore {
+    reservation: Reservation,
+    /// Bytes of the reservation that hold rows.
+    used: u64,
+    budget_bytes: u64,
+    file: Option<Arc<File>>,
+    file_end: u64,
+}
+
+impl RowStore {
+    pub(crate) fn new(budget: &MemoryBudget, budget_bytes: u64) -> RowStore {
+        RowStore {
+            reservation: budget.empty(),
+            used: 0,
+            budget_bytes,
+            file: None,
+            file_end: 0,
+        }
+    }
+
+    /// Reserves what an upload announces, if that much is free; otherwise its rows
+    /// go to a file as soon as nothing is free.
+    pub(crate) fn announce(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.budget_bytes / ANNOUNCED_SHARE);
+        let _ = self.reservation.grow(bytes);
+    }
+
+    /// Keeps rows.
+    ///
+    /// # Errors
+    /// They have to go to a file, and that fails.
+    pub(crate) fn put(&mut self, rows: Vec<u8>) -> io::Result<RowsChunk> {
+        if self.reserve(rows.len() as u64) {
+            return Ok(RowsChunk::Memory(rows.into()));
+        }
+        let file = match &self.file {
+            Some(file) => file.clone(),
+            None => self.file.insert(Arc::new(tempfile::tempfile()?)).clone(),
+        };
+        let offset = self.file_end;
+        file.write_all_at(&rows, offset)?;
+        self.file_end += rows.len() as u64;
+        Ok(RowsChunk::File {
+            file,
+            offset,
+            length: rows.len(),
+        })
+    }
+
+    /// Reserves memory for bytes that stay in memory whatever they are.
+    #[must_use]
+    pub(crate) fn reserve(&mut self, bytes: u64) -> bool {
+        let missing = (self.used + bytes).saturating_sub(self.reservation.bytes());
+        let fits = missing == 0 || self.reservation.grow(missing);
+        if fits {
+            self.used += bytes;
+        }
+        fits
+    }
+
+    /// Bytes in files.
+    #[cfg(test)]
+    pub(crate) fn spooled_bytes(&self) -> u64 {
+        self.file_end
+    }
+
+    /// The rows are complete: the memory that they hold, until they are applied.
+    pub(crate) fn into_reservation(mut self) -> Reservation {
+        let unused = self.reservation.bytes() - self.used;
+        self.reservation.shrink(unused);
+        self.reservation
+    }
+}
+
+/// What comes out of a [`SpoolReader`].
+#[derive(Debug)]
+pub(crate) enum SpoolItem {
+    /// The stored result of an upload that was applied before.
+    Stored(usize, UploadResult),
+    /// See [`DownloadSink::begin`].
+    Begin(usize, bool),
+    /// See [`DownloadSink::table`].
+    Table(TableBegin),
+    /// See [`DownloadSink::rows`].
+    Rows(Bytes),
+    /// See [`DownloadSink::end`].
+    End(usize, DownloadOutcome),
+    /// The worker is done.
+    Finished(Result<(), CentreError>),
+}
+
+enum Slot {
+    Item(SpoolItem),
+    File { offset: u64, length: usize },
+}
+
+struct State {
+    slots: VecDeque<Slot>,
+    reservation: Reservation,
+    file: Option<File>,
+    file_end: u64,
+    /// Slots that are in the file. At zero the file begins anew.
+    file_slots: usize,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    ready: Notify,
+    cancelled: AtomicBool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The worker's end. Dropping it without [`SpoolWriter::finish`] tells the reader
+/// that the worker failed.
+pub(crate) struct SpoolWriter {
+    shared: Arc<Shared>,
+    finished: bool,
+}
+
+/// The connection's end. Dropping it cancels the download.
+pub(crate) struct SpoolReader {
+    shared: Arc<Shared>,
+}
+
+/// Both ends of a spool.
+pub(crate) fn download_spool(budget: &MemoryBudget) -> (SpoolWriter, SpoolReader) {
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            slots: VecDeque::new(),
+            reservation: budget.empty(),
+            file: None,
+            file_end: 0,
+            file_slots: 0,
+        }),
+        ready: Notify::new(),
+        cancelled: AtomicBool::new(false),
+    });
+    let writer = SpoolWriter {
+        shared: shared.clone(),
+        finished: false,
+    };
+    (writer, SpoolReader { shared })
+}
+
+impl SpoolWriter {
+    /// Whether the reader is gone.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.shared.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// A stored result, before anything else.
+    pub(crate) fn stored(&mut self, index: usize, result: UploadResult) {
+        self.push(SpoolItem::Stored(index, result));
+    }
+
+    /// The worker is done.
+    pub(crate) fn finish(mut self, result: Result<(), CentreError>) {
+        self.finish_with(result);
+    }
+
+    fn finish_with(&mut self, result: Result<(), CentreError>) {
+        self.finished = true;
+        self.push(SpoolItem::Finished(result));
+        self.shared.ready.notify_one();
+    }
+
+    /// Without waking the reader: small things leave together with what follows.
+    fn push(&self, item: SpoolItem) {
+        self.shared.state().slots.push_back(Slot::Item(item));
+    }
+}
+
+impl Drop for SpoolWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.finish_with(Err(CentreError::Internal {
+                message: "a worker ended in the middle of a download".into(),
+            }));
+        }
+    }
+}
+
+impl DownloadSink for SpoolWriter {
+    fn begin(&mut self, index: usize, scope_changed: bool) {
+        self.push(SpoolItem::Begin(index, scope_changed));
+    }
+
+    fn table(&mut self, begin: TableBegin) {
+        self.push(SpoolItem::Table(begin));
+    }
+
+    fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError> {
+        if self.is_cancelled() {
+            return Err(CentreError::Cancelled);
+        }
+        let length = rows.len();
+        let mut state = self.shared.state();
+        let state = &mut *state;
+        // Once the file is in use, what follows goes there too until it is empty:
+        // alternating would only spread the writes.
+        let fits = state.file_slots == 0
+            && state.reservation.bytes() + length as u64 <= DOWNLOAD_MEMORY_BYTES
+            && state.reservation.grow(length as u64);
+        if fits {
+            let item = SpoolItem::Rows(rows.into());
+            state.slots.push_back(Slot::Item(item));
+        } else {
+            let offset = state.append(&rows).map_err(|error| CentreError::Internal {
+                message: format!("a download cannot be spooled to a temporary file: {error}"),
+            })?;
+            state.slots.push_back(Slot::File { offset, length });
+        }
+        self.shared.ready.notify_one();
+        Ok(())
+    }
+
+    fn end(&mut self, index: usize, outcome: DownloadOutcome) {
+        self.push(SpoolItem::End(index, outcome));
+    }
+}
+
+impl State {
+    fn append(&mut self, rows: &[u8]) -> io::Result<u64> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile()?),
+        };
+        let offset = self.file_end;
+        file.write_all_at(rows, offset)?;
+        self.file_end += rows.len() as u64;
+        self.file_slots += 1;
+        Ok(offset)
+    }
+
+    fn load(&mut self, offset: u64, length: usize) -> io::Result<Bytes> {
+        let mut buffer = vec![0; length];
+        self.file
+            .as_ref()
+            .ok_or_else(|| io::Error::other("the spool has no file"))?
+            .read_exact_at(&mut buffer, offset)?;
+        self.file_slots -= 1;
+        if self.file_slots == 0 {
+            self.file_end = 0;
+        }
+        Ok(buffer.into())
+    }
+}
+
+impl SpoolReader {
+    /// What comes next, if it is there.
+    pub(crate) fn try_next(&mut self) -> io::Result<Option<SpoolItem>> {
+        let mut state = self.shared.state();
+        match state.slots.pop_front() {
+            None => Ok(None),
+            Some(Slot::File { offset, length }) => {
+                Ok(Some(SpoolItem::Rows(state.load(offset, length)?)))
+            }
+            Some(Slot::Item(item)) => {
+                if let SpoolItem::Rows(rows) = &item {
+                    state.reservation.shrink(rows.len() as u64);
+                }
+                Ok(Some(item))
+            }
+        }
+    }
+
+    /// Waits until there is more, or nothing ever will be. Safe to drop.
+    pub(crate) async fn ready(&self) {
+        self.shared.ready.notified().await;
+    }
+}
+
+impl Drop for SpoolReader {
+    fn drop(&mut self) {
+        self.shared.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upload_that_does_not_fit_the_budget_is_spooled_and_reads_back() {
+        let budget = MemoryBudget::new(1_000);
+        let mut store = RowStore::new(&budget, 1_000);
+        store.announce(100);
+        assert_eq!(budget.free(), 900);
+        let chunks: Vec<RowsChunk> = (0..30u8)
+            .map(|number| store.put(vec![number; 100]).unwrap())
+            .collect();
+        assert_eq!(store.spooled_bytes(), 2_000);
+        for (number, chunk) in chunks.iter().enumerate() {
+            assert_eq!(chunk.read().unwrap(), vec![number as u8; 100]);
+        }
+        let reservation = store.into_reservation();
+        assert_eq!((reservation.bytes(), budget.free()), (1_000, 0));
+        drop(reservation);
+        assert_eq!(budget.free(), 1_000);
+    }
+
+    #[test]
+    fn announcing_alone_takes_only_a_share_of_the_budget() {
+        let budget = MemoryBudget::new(800);
+        let mut store = RowStore::new(&budget, 800);
+        store.announce(u64::MAX);
+        assert_eq!(budget.free(), 700);
+        assert_eq!(store.into_reservation().bytes(), 0);
+        assert_eq!(budget.free(), 800);
+    }
+
+    #[test]
+    fn two_uploads_that_together_exceed_the_budget_both_complete() {
+        let budget = MemoryBudget::new(1_000);
+        let mut one = RowStore::new(&budget, 1_000);
+        let mut two = RowStore::new(&budget, 1_000);
+        for _ in 0..20 {
+            one.put(vec![1; 100]).unwrap();
+            two.put(vec![2; 100]).unwrap();
+        }
+        assert_eq!(one.spooled_bytes() + two.spooled_bytes(), 3_000);
+    }
+
+    fn drain(reader: &mut SpoolReader) -> Vec<String> {
+        let mut seen = Vec::new();
+        while let Some(item) = reader.try_next().unwrap() {
+            seen.push(match item {
+                SpoolItem::Rows(rows) => format!("rows {}x{}", rows[0], rows.len()),
+                SpoolItem::Begin(index, _) => format!("begin {index}"),
+                SpoolItem::End(index, _) => format!("end {index}"),
+                SpoolItem::Finished(Ok(())) => "finished".into(),
+                SpoolItem::Finished(Err(error)) => format!("failed: {error}"),
+                other => format!("{other:?}"),
+            });
+        }
+        seen
+    }
+
+    #[test]
+    fn a_download_keeps_its_order_through_memory_and_file() {
+        let budget = MemoryBudget::new(100 << 20);
+        let (mut writer, mut reader) = download_spool(&budget);
+        for round in 0..2u8 {
+            writer.begin(0, false);
+            let mut expected = vec!["begin 0".to_owned()];
+            for number in 0..40 {
+                writer.rows(vec![round * 40 + number; 64 << 10]).unwrap();
+                expected.push(format!("rows {}x65536", round * 40 + number));
+            }
+            assert_eq!(budget.free(), (100 << 20) - DOWNLOAD_MEMORY_BYTES);
+            assert_eq!(drain(&mut reader), expected);
+            assert_eq!(budget.free(), 100 << 20);
+            // The file was emptied and begins anew.
+            assert_eq!(reader.shared.state().file_end, 0);
+        }
+        writer.finish(Ok(()));
+        assert_eq!(drain(&mut reader), ["finished"]);
+    }
+
+    #[test]
+    fn either_end_learns_that_the_other_is_gone() {
+        let budget = MemoryBudget::new(0);
+        let (mut writer, reader) = download_spool(&budget);
+        drop(reader);
+        assert!(matches!(writer.rows(vec![1]), Err(CentreError::Cancelled)));
+        let (writer, mut reader) = download_spool(&budget);
+        drop(writer);
+        assert_eq!(
+            drain(&mut reader),
+            ["failed: internal error: a worker ended in the middle of a download"]
+        );
+    }
+}

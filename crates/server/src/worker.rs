@@ -1,0 +1,563 @@
+//! Workers: tasks that own a database connection each, and the queues before them.
+//!
+//! Three lanes with limits of their own, so that neither long downloads nor bulk
+//! uploads keep anybody from signing in: lookups, uploads, downloads. A worker of
+//! the upload lane takes as many waiting syncs as fit and hands them over as one
+//! list; it never waits for more. Nothing here ever waits for a network.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use tidewater_consolidated::records::{RemoteRecord, SessionState, SyncRecord};
+use tidewater_consolidated::{Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker};
+use tidewater_protocol::RemoteId;
+
+use crate::config::Limits;
+use crate::memory::Reservation;
+use crate::spool::SpoolWriter;
+
+/// What one transaction takes at most, beyond the first sync of the list.
+const BATCH_SYNCS: usize = 64;
+const BATCH_ROWS: u64 = 20_000;
+const BATCH_BYTES: u64 = 16 << 20;
+
+/// How long a failed attempt to connect answers for the next ones.
+const RECONNECT_AFTER: Duration = Duration::from_millis(500);
+
+/// Tasks that wait for a worker of one kind.
+pub(crate) struct Lane<T> {
+    queue: Mutex<Queue<T>>,
+    ready: Notify,
+    submitted: AtomicU64,
+    taken: AtomicU64,
+}
+
+struct Queue<T> {
+    tasks: VecDeque<T>,
+    closed: bool,
+}
+
+/// A place in a lane, for "so many before you".
+#[derive(Clone, Copy)]
+pub(crate) struct Ticket(u64);
+
+impl<T> Lane<T> {
+    fn new() -> Arc<Lane<T>> {
+        Arc::new(Lane {
+            queue: Mutex::new(Queue {
+                tasks: VecDeque::new(),
+                closed: false,
+            }),
+            ready: Notify::new(),
+            submitted: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+        })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a task at the end. On a closed lane it is dropped, which its reply
+    /// channel tells.
+    pub(crate) fn submit(&self, task: T) -> Ticket {
+        let mut queue = self.queue();
+        let ticket = Ticket(self.submitted.fetch_add(1, Ordering::Relaxed));
+        if !queue.closed {
+            queue.tasks.push_back(task);
+            drop(queue);
+            // The worker that went idle last: its caches are warm, and workers
+            // beyond the load stay idle for good.
+            self.ready.notify_last();
+        }
+        ticket
+    }
+
+    /// How many tasks wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue().tasks.len()
+    }
+
+    /// How many tasks wait before this one.
+    pub(crate) fn ahead(&self, ticket: Ticket) -> u64 {
+        ticket.0.saturating_sub(self.taken.load(Ordering::Relaxed))
+    }
+
+    /// The next task and those behind it that `fits` takes along; `None` when the
+    /// lane is closed and empty.
+    async fn next(&self, mut fits: impl FnMut(&T) -> bool) -> Option<Vec<T>> {
+        loop {
+            {
+                let mut queue = self.queue();
+                if let Some(first) = queue.tasks.pop_front() {
+                    let mut batch = vec![first];
+                    while queue.tasks.front().is_some_and(&mut fits) {
+                        batch.extend(queue.tasks.pop_front());
+                    }
+                    self.taken.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                    if !queue.tasks.is_empty() {
+                        // Two tasks submitted at once may have left one wake-up.
+                        self.ready.notify_last();
+                    }
+                    return Some(batch);
+                }
+                if queue.closed {
+                    self.ready.notify_last();
+                    return None;
+                }
+            }
+            self.ready.notified().await;
+        }
+    }
+
+    fn close(&self) {
+        self.queue().closed = true;
+        self.ready.notify_waiters();
+        self.ready.notify_last();
+    }
+}
+
+/// Short lookups and notes.
+pub(crate) enum SessionTask {
+    /// Everything that opening a session needs.
+    Open {
+        user: String,
+        remote_id: Option<RemoteId>,
+        publications: Vec<String>,
+        reply: oneshot::Sender<Result<SessionState, CentreError>>,
+    },
+    /// A new remote or a new credential.
+    Save {
+        remote: RemoteRecord,
+        reply: oneshot::Sender<Result<(), CentreError>>,
+    },
+    /// The credential before is void.
+    ForgetPrevious(RemoteId),
+    /// For the history.
+    Record(SyncRecord),
+}
+
+/// The uploads of one sync.
+pub(crate) struct ApplyTask {
+    pub(crate) uploads: Vec<SyncUpload>,
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    /// The memory that the rows hold.
+    pub(crate) reservation: Reservation,
+    pub(crate) reply: oneshot::Sender<Result<Vec<UploadOutcome>, CentreError>>,
+}
+
+/// The downloads of one sync, and the stored results of uploads that were applied
+/// before.
+pub(crate) struct DownloadTask {
+    pub(crate) remote_id: RemoteId,
+    /// Index of the subscription and its publication.
+    pub(crate) stored: Vec<(usize, String)>,
+    pub(crate) job: Option<DownloadJob>,
+    pub(crate) spool: SpoolWriter,
+}
+
+/// All lanes with their workers.
+pub(crate) struct Workers {
+    pub(crate) sessions: Arc<Lane<SessionTask>>,
+    pub(crate) uploads: Arc<Lane<ApplyTask>>,
+    pub(crate) downloads: Arc<Lane<DownloadTask>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Workers {
+    /// Starts the tasks. Database connections are opened as they are needed.
+    pub(crate) fn start(centre: Arc<dyn Centre>, limits: &Limits) -> Workers {
+        let workers = Workers {
+            sessions: Lane::new(),
+            uploads: Lane::new(),
+            downloads: Lane::new(),
+            tasks: Mutex::new(Vec::new()),
+        };
+        let connector = Arc::new(Connector {
+            centre,
+            failed: Mutex::new(None),
+        });
+        for _ in 0..limits.session_workers {
+            let (lane, connector) = (workers.sessions.clone(), connector.clone());
+            workers.keep(move || run_sessions(lane.clone(), Connection::new(&connector)));
+        }
+        for _ in 0..limits.upload_workers {
+            let (lane, connector) = (workers.uploads.clone(), connector.clone());
+            workers.keep(move || run_uploads(lane.clone(), Connection::new(&connector)));
+        }
+        for _ in 0..limits.download_workers {
+            let (lane, connector) = (workers.downloads.clone(), connector.clone());
+            workers.keep(move || run_downloads(lane.clone(), Connection::new(&connector)));
+        }
+        workers
+    }
+
+    /// Runs a worker, and another one should it panic: a defect costs the tasks that
+    /// it held, never the lane.
+    fn keep<F>(&self, run: impl Fn() -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let supervisor = tokio::spawn(async move {
+            while let Err(error) = tokio::spawn(run()).await {
+                tracing::error!(%error, "a worker failed");
+                if error.is_cancelled() {
+                    break;
+                }
+            }
+        });
+        self.tasks().push(supervisor);
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Syncs that wait for a worker.
+    pub(crate) fn backlog(&self) -> usize {
+        self.uploads.waiting() + self.downloads.waiting()
+    }
+
+    /// Finishes what is queued and ends the workers.
+    pub(crate) async fn close(&self, deadline: Duration) {
+        self.sessions.close();
+        self.uploads.close();
+        self.downloads.close();
+        let tasks = std::mem::take(&mut *self.tasks());
+        let until = Instant::now() + deadline;
+        for mut task in tasks {
+            if tokio::time::timeout_at(until, &mut task).await.is_err() {
+                tracing::warn!(
+                    "a worker is still busy at shutdown; what it does is left to the database"
+                );
+                task.abort();
+            }
+        }
+    }
+}
+
+/// Opens database connections for all workers.
+struct Connector {
+    centre: Arc<dyn Centre>,
+    /// When it last failed, and what the driver said.
+    failed: Mutex<Option<(Instant, String)>>,
+}
+
+impl Connector {
+    async fn connect(&self) -> Result<Box<dyn Worker>, CentreError> {
+        if let Some((at, message)) = &*self.failed()
+            && at.elapsed() < RECONNECT_AFTER
+        {
+            return Err(CentreError::Unavailable {
+                message: message.clone(),
+            });
+        }
+        let result = self.centre.worker().await;
+        match &result {
+            Ok(_) => *self.failed() = None,
+            Err(error) => {
+                tracing::error!(%error, "no connection to the consolidated database");
+                *self.failed() = Some((Instant::now(), error.to_string()));
+            }
+        }
+        result
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One worker's database connection: opened when needed, replaced when broken.
+struct Connection {
+    connector: Arc<Connector>,
+    worker: Option<Box<dyn Worker>>,
+}
+
+impl Connection {
+    fn new(connector: &Arc<Connector>) -> Connection {
+        Connection {
+            connector: connector.clone(),
+            worker: None,
+        }
+    }
+
+    async fn open(&mut self) -> Result<&mut Box<dyn Worker>, CentreError> {
+        match &mut self.worker {
+            Some(worker) => Ok(worker),
+            none => Ok(none.insert(self.connector.connect().await?)),
+        }
+    }
+
+    /// Passes a result on; after [`CentreError::Unavailable`] the connection is
+    /// given up.
+    fn judge<T>(&mut self, result: Result<T, CentreError>) -> Result<T, CentreError> {
+        if let Err(CentreError::Unavailable { message }) = &result
+            && self.worker.take().is_some()
+        {
+            tracing::warn!(%message, "a connection to the consolidated database broke");
+        }
+        result
+    }
+
+    async fn session_state(
+        &mut self,
+        user: &str,
+        remote_id: Option<RemoteId>,
+        publications: &[String],
+    ) -> Result<SessionState, CentreError> {
+        // A connection that broke while it was idle is replaced on the spot: a
+        // lookup can be repeated.
+        let was_open = self.worker.is_some();
+        let result = match self.open().await {
+            Ok(worker) => worker.session_state(user, remote_id, publications).await,
+            Err(error) => Err(error),
+        };
+        let result = self.judge(result);
+        if !was_open || !matches!(result, Err(CentreError::Unavailable { .. })) {
+            return result;
+        }
+        let worker = self.open().await?;
+        let result = worker.session_state(user, remote_id, publications).await;
+        self.judge(result)
+    }
+
+    async fn apply(&mut self, uploads: Vec<SyncUpload>) -> Result<Vec<UploadOutcome>, CentreError> {
+        let expected = uploads.len();
+        let result = match self.open().await {
+            Ok(worker) => worker.apply(uploads).await,
+            Err(error) => Err(error),
+        };
+        let outcomes = self.judge(result)?;
+        if outcomes.len() != expected {
+            return Err(CentreError::Internal {
+                message: format!("{} outcomes of {expected} uploads", outcomes.len()),
+            });
+        }
+        Ok(outcomes)
+    }
+}
+
+async fn run_sessions(lane: Arc<Lane<SessionTask>>, mut connection: Connection) {
+    while let Some(tasks) = lane.next(|_| false).await {
+        for task in tasks {
+            run_session_task(task, &mut connection).await;
+        }
+    }
+}
+
+async fn run_session_task(task: SessionTask, connection: &mut Connection) {
+    match task {
+        SessionTask::Open {
+            user,
+            remote_id,
+            publications,
+            reply,
+        } => {
+            if reply.is_closed() {
+                return;
+            }
+            let result = connection
+                .session_state(&user, remote_id, &publications)
+                .await;
+            let _ = reply.send(result);
+        }
+        SessionTask::Save { remote, reply } => {
+            let result = match connection.open().await {
+                Ok(worker) => worker.save_remote(&remote).await,
+                Err(error) => Err(error),
+            };
+            let _ = reply.send(connection.judge(result));
+        }
+        SessionTask::ForgetPrevious(id) => {
+            let result = match connection.open().await {
+                Ok(worker) => worker.forget_previous_credential(id).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = connection.judge(result) {
+                // The next use of the new credential tries again.
+                tracing::warn!(%error, remote = %id, "an old credential could not be voided");
+            }
+        }
+        SessionTask::Record(record) => {
+            let result = match connection.open().await {
+                Ok(worker) => worker.record_sync(&record).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = connection.judge(result) {
+                tracing::warn!(%error, "a sync is missing in the history");
+            }
+        }
+    }
+}
+
+async fn run_uploads(lane: Arc<Lane<ApplyTask>>, mut connection: Connection) {
+    loop {
+        let (mut syncs, mut rows, mut bytes) = (1, 0, 0);
+        let batch = lane.next(|task| {
+            syncs += 1;
+            rows += task.rows;
+            bytes += task.bytes;
+            syncs <= BATCH_SYNCS && rows <= BATCH_ROWS && bytes <= BATCH_BYTES
+        });
+        match batch.await {
+            None => return,
+            Some(batch) => apply_batch(batch, &mut connection).await,
+        }
+    }
+}
+
+async fn apply_batch(batch: Vec<ApplyTask>, connection: &mut Connection) {
+    if batch.len() > 1 {
+        let all = batch.iter().flat_map(|task| task.uploads.iter().cloned());
+        match connection.apply(all.collect()).await {
+            Ok(outcomes) => {
+                let mut outcomes = outcomes.into_iter();
+                for task in batch {
+                    let own = outcomes.by_ref().take(task.uploads.len()).collect();
+                    let _ = task.reply.send(Ok(own));
+                }
+                return;
+            }
+            Err(CentreError::Unavailable { message }) => {
+                for task in batch {
+                    let message = message.clone();
+                    let _ = task.reply.send(Err(CentreError::Unavailable { message }));
+                }
+                return;
+            }
+            // One of them is to blame: nothing was applied, so each goes alone.
+            Err(error) => {
+                tracing::debug!(%error, syncs = batch.len(), "a list of uploads is applied singly");
+            }
+        }
+    }
+    for task in batch {
+        let result = connection.apply(task.uploads).await;
+        drop(task.reservation);
+        // A remote that is gone hears of it at its next sync.
+        let _ = task.reply.send(result);
+    }
+}
+
+async fn run_downloads(lane: Arc<Lane<DownloadTask>>, mut connection: Connection) {
+    while let Some(tasks) = lane.next(|_| false).await {
+        for mut task in tasks {
+            if task.spool.is_cancelled() {
+                continue;
+            }
+            let result = download(&mut task, &mut connection).await;
+            let result = connection.judge(result);
+            task.spool.finish(result);
+        }
+    }
+}
+
+async fn download(task: &mut DownloadTask, connection: &mut Connection) -> Result<(), CentreError> {
+    let worker = connection.open().await?;
+    for (index, publication) in &task.stored {
+        let result = worker.stored_result(task.remote_id, publication).await?;
+        task.spool.stored(*index, result.unwrap_or_default());
+    }
+    match task.job.take() {
+        Some(job) => worker.download(job, &mut task.spool).await,
+        None => Ok(()),
+    }
+}
+
+/// How fast the backlog drains: when to come back.
+pub(crate) struct DrainRate {
+    state: Mutex<Drain>,
+}
+
+struct Drain {
+    last: Option<Instant>,
+    /// Smoothed time between two completed syncs.
+    interval_ms: f64,
+}
+
+impl DrainRate {
+    pub(crate) fn new() -> DrainRate {
+        DrainRate {
+            state: Mutex::new(Drain {
+                last: None,
+                interval_ms: 20.0,
+            }),
+        }
+    }
+
+    /// A sync is complete.
+    pub(crate) fn completed(&self, now: Instant) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = state.last.replace(now) {
+            // Pauses without load say nothing about the rate under load.
+            let interval_ms = (now - last).as_secs_f64() * 1_000.0;
+            state.interval_ms += (interval_ms.min(1_000.0) - state.interval_ms) / 32.0;
+        }
+    }
+
+    /// When a remote should come back that finds so many before it, in
+    /// milliseconds. `jitter` is random: those turned away together must not come
+    /// back together.
+    pub(crate) fn retry_after_ms(&self, waiting: usize, jitter: u8) -> u64 {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let drained_ms = (waiting as f64 * state.interval_ms).clamp(1_000.0, 60_000.0);
+        (drained_ms * (0.75 + f64::from(jitter) / 340.0)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_takes_what_fits_and_never_waits_for_more() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let lane = Lane::new();
+            for number in 1..=5u32 {
+                lane.submit(number);
+            }
+            let last = lane.submit(6);
+            assert_eq!(lane.ahead(last), 5);
+            let mut left = 2;
+            let batch = lane.next(|_| {
+                left -= 1;
+                left >= 0
+            });
+            assert_eq!(batch.await, Some(vec![1, 2, 3]));
+            assert_eq!((lane.waiting(), lane.ahead(last)), (3, 2));
+            assert_eq!(lane.next(|_| true).await, Some(vec![4, 5, 6]));
+            lane.submit(7);
+            lane.close();
+            lane.submit(8);
+            assert_eq!(lane.next(|_| true).await, Some(vec![7]));
+            assert_eq!(lane.next(|_| true).await, None);
+        });
+    }
+
+    #[test]
+    fn the_time_to_come_back_follows_the_drain_rate() {
+        let rate = DrainRate::new();
+        assert!(rate.retry_after_ms(0, 0) >= 750);
+        let slow = rate.retry_after_ms(1_000, 0);
+        let mut now = Instant::now();
+        for _ in 0..1_000 {
+            now += Duration::from_millis(2);
+            rate.completed(now);
+        }
+        let fast = rate.retry_after_ms(1_000, 0);
+        assert!(fast < slow && (1_400..1_700).contains(&fast), "{fast}");
+        assert!(rate.retry_after_ms(1_000, 255) > fast * 3 / 2);
+        assert!(rate.retry_after_ms(usize::MAX, 255) <= 90_000);
+    }
+}
