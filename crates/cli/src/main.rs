@@ -1,2 +1,35 @@
-//! Placeholder.
-fn main() {}
+//! The `tidewater` program: reads the command line, runs one command, tells its fate by
+//! exit code.
+
+mod args;
+mod centre;
+mod command;
+mod failure;
+mod init_document;
+mod output;
+mod password;
+mod remote_file;
+
+use std::process::ExitCode;
+
+/// What a command that did its work has to tell by exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// Everything was done.
+    Fully,
+}
+
+fn main() -> ExitCode {
+    let cli = match args::parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(code) => return ExitCode::from(code),
+    };
+    let as_json = cli.command.wants_json();
+    match command::run(cli.command) {
+        Ok(Done::Fully) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::failure(&failure, as_json);
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A consolidated database, opened for one command.
+//!
+//! Owns the runtime that the asynchronous [`Centre`] needs, so that the commands read
+//! from top to bottom.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tidewater_consolidated::records::{
+    CentreStatus, ConflictRecord, RefusedRecord, RemoteRecord, UserRecord,
+};
+use tidewater_consolidated::{Centre, CentreError, DeployReport, LiveTable};
+use tidewater_protocol::{Code, RemoteId};
+use tidewater_server::{Config, Environment};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::args::ConfigArgs;
+use crate::failure::{Failure, describe};
+
+/// A consolidated database with its configuration, if it was opened by one.
+pub(crate) struct OpenCentre {
+    runtime: Runtime,
+    centre: Arc<dyn Centre>,
+    config: Option<Config>,
+}
+
+impl OpenCentre {
+    /// Opens the database that a configuration file names.
+    pub(crate) fn open(args: &ConfigArgs) -> Result<OpenCentre, Failure> {
+        let config = load(args)?;
+        let mut centre = OpenCentre::connect(&config.server.consolidated)?;
+        centre.config = Some(config);
+        Ok(centre)
+    }
+
+    /// Opens the database that a URL names.
+    pub(crate) fn connect(url: &str) -> Result<OpenCentre, Failure> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| {
+                let message = format!("cannot start: {}", describe(&error));
+                Failure::new(Code::Internal, message, "")
+            })?;
+        let centre = runtime.block_on(tidewater_consolidated::connect(url))?;
+        Ok(OpenCentre {
+            runtime,
+            centre,
+            config: None,
+        })
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = Result<T, CentreError>>) -> Result<T, Failure> {
+        Ok(self.runtime.block_on(future)?)
+    }
+
+    pub(crate) fn live_tables(&self) -> Result<Vec<LiveTable>, Failure> {
+        self.wait(self.centre.live_tables())
+    }
+
+    pub(crate) fn deploy(&self, dry_run: bool) -> Result<DeployReport, Failure> {
+        let publications = self.config.as_ref().map(|it| it.publications.as_slice());
+        let publications = publications.unwrap_or_default();
+        if publications.is_empty() {
+            return Err(Failure::usage(
+                "the configuration has no [[publication]]",
+                "write one, or let `tidewater init` write the file",
+            ));
+        }
+        self.wait(self.centre.deploy(publications, dry_run, now_ms()))
+    }
+
+    pub(crate) fn undeploy(&self, dry_run: bool) -> Result<DeployReport, Failure> {
+        self.wait(self.centre.undeploy(dry_run))
+    }
+
+    /// What only Tidewater's own tables hold of the users' work.
+    pub(crate) fn kept_records(
+        &self,
+    ) -> Result<(Vec<ConflictRecord>, Vec<RefusedRecord>), Failure> {
+        let conflicts = self.wait(self.centre.conflicts())?;
+        Ok((conflicts, self.wait(self.centre.refused())?))
+    }
+
+    /// False if the name is taken.
+    pub(crate) fn add_user(&self, name: &str, password: &str) -> Result<bool, Failure> {
+        let user = UserRecord {
+            name: name.to_owned(),
+            password_hash: hash(password)?,
+            disabled: false,
+            created_ms: now_ms(),
+        };
+        self.wait(self.centre.add_user(&user))
+    }
+
+    /// False if there is no such user, as with all that follow.
+    pub(crate) fn set_password(&self, name: &str, password: &str) -> Result<bool, Failure> {
+        let hash = hash(password)?;
+        self.wait(self.centre.set_password(name, &hash))
+    }
+
+    pub(crate) fn set_disabled(&self, name: &str, disabled: bool) -> Result<bool, Failure> {
+        self.wait(self.centre.set_disabled(name, disabled))
+    }
+
+    pub(crate) fn remove_user(&self, name: &str) -> Result<bool, Failure> {
+        self.wait(self.centre.remove_user(name))
+    }
+
+    pub(crate) fn users(&self) -> Result<Vec<UserRecord>, Failure> {
+        self.wait(self.centre.users())
+    }
+
+    pub(crate) fn remotes(&self) -> Result<Vec<RemoteRecord>, Failure> {
+        self.wait(self.centre.remotes())
+    }
+
+    pub(crate) fn revoke_remote(&self, id: RemoteId) -> Result<bool, Failure> {
+        self.wait(self.centre.revoke_remote(id))
+    }
+
+    pub(crate) fn status(&self) -> Result<CentreStatus, Failure> {
+        self.wait(self.centre.status())
+    }
+}
+
+/// Reads the configuration file.
+pub(crate) fn load(args: &ConfigArgs) -> Result<Config, Failure> {
+    Ok(Config::load(&args.path)?)
+}
+
+fn hash(password: &str) -> Result<String, Failure> {
+    Ok(tidewater_server::hash_password(
+        &Environment::real(),
+        password,
+    )?)
+}
+
+/// The system's clock, in milliseconds since 1970.
+fn now_ms() -> i64 {
+    Environment::real().clock.now_ms()
+}

@@ -1,0 +1,54 @@
+//! `tidewater cert`: a certificate for trying out `tls://`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+use tidewater_server::dev_certificate;
+
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::Failure;
+use crate::output;
+
+/// Make a self-signed certificate to try out tls://
+///
+/// For trials and test networks; take a real certificate for anything else. Writes
+/// tidewater-dev.pem and tidewater-dev.key. Remotes trust the certificate with --ca.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater cert --out . --host localhost --host 192.168.1.20
+  tidewater sync nancy.db --server tls://192.168.1.20 --user nancy --publication main --ca tidewater-dev.pem"))]
+pub(crate) struct CertArgs {
+    /// The folder to write to; made if need be
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// A name or address by which remotes reach the server
+    #[arg(long = "host", value_name = "NAME", required = true, num_args = 1..)]
+    hosts: Vec<String>,
+    /// Replace a certificate that was made before: remotes must then trust the new one
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
+    fs::create_dir_all(&args.out)
+        .map_err(|error| Failure::file("create the folder", &args.out, &error))?;
+    let existing = args.out.join("tidewater-dev.key");
+    if existing.exists() && !args.force {
+        return Err(Failure::usage(
+            format!("{} is there already", existing.display()),
+            "use it, name another folder, or replace it with --force",
+        ));
+    }
+    let tls = dev_certificate(&args.out, &args.hosts)?;
+    let quoted = |path: &PathBuf| toml::Value::String(path.display().to_string());
+    output::text(&format!(
+        "[server.tls]\ncertificate = {}\nkey = {}\n",
+        quoted(&tls.certificate),
+        quoted(&tls.key)
+    ))?;
+    output::note("next: put these lines into tidewater.toml and listen on tls://");
+    Ok(Done::Fully)
+}

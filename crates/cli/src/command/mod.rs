@@ -1,0 +1,32 @@
+//! One file per command: its arguments, its help, and what it does.
+
+pub(crate) mod cert;
+pub(crate) mod completions;
+pub(crate) mod deploy;
+pub(crate) mod init;
+pub(crate) mod refused;
+pub(crate) mod remote;
+pub(crate) mod serve;
+pub(crate) mod status;
+pub(crate) mod undeploy;
+pub(crate) mod user;
+
+use crate::Done;
+use crate::args::Command;
+use crate::failure::Failure;
+
+/// Runs a command to its end.
+pub(crate) fn run(command: Command) -> Result<Done, Failure> {
+    match command {
+        Command::Init(args) => init::run(&args),
+        Command::Deploy(args) => deploy::run(&args),
+        Command::Undeploy(args) => undeploy::run(&args),
+        Command::User(args) => user::run(&args),
+        Command::Remote(args) => remote::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Refused(args) => refused::run(&args),
+        Command::Cert(args) => cert::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    }
+}

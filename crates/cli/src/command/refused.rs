@@ -1,0 +1,207 @@
+//! `tidewater refused`: what becomes of changes that the centre did not take.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tidewater_remote::database::{RefusedRow, Which};
+
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::Failure;
+use crate::output;
+use crate::remote_file;
+
+const HELP: &str = with_exit_codes!(
+    "\
+Examples:
+  tidewater refused list nancy.db
+  tidewater refused retry nancy.db         # all of them, with the next sync
+  tidewater refused discard nancy.db 3 4   # rows 3 and 4 go back to what the centre has"
+);
+
+/// List, retry or discard changes of a remote that the centre refused
+///
+/// A refused change stays in the remote's file and does not hold up others. It goes up
+/// again after you change the row, after `retry`, and by itself after your partitions
+/// or the tables' columns change.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct RefusedArgs {
+    #[command(subcommand)]
+    action: RefusedAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum RefusedAction {
+    /// List the refused changes with their reasons
+    #[command(after_help = HELP)]
+    List(Listing),
+    /// Send refused changes again with the next sync
+    #[command(after_help = HELP)]
+    Retry(Retrial),
+    /// Give refused changes up: their rows go back to what the centre last had
+    #[command(after_help = HELP)]
+    Discard(Discarding),
+}
+
+#[derive(Debug, Args)]
+struct Listing {
+    /// The remote's file
+    #[arg(value_name = "REMOTE.db")]
+    remote: PathBuf,
+    /// Print {"refused":[{"id","publication","table","key","operation","code","reason","sequence","at_ms","values"}]}
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Retrial {
+    /// The remote's file
+    #[arg(value_name = "REMOTE.db")]
+    remote: PathBuf,
+    /// The changes' numbers, as `list` shows them [default: all]
+    #[arg(value_name = "ID")]
+    ids: Vec<i64>,
+}
+
+#[derive(Debug, Args)]
+struct Discarding {
+    /// The remote's file
+    #[arg(value_name = "REMOTE.db")]
+    remote: PathBuf,
+    /// The changes' numbers, as `list` shows them
+    #[arg(value_name = "ID", required_unless_present = "all")]
+    ids: Vec<i64>,
+    /// Give up every refused change
+    #[arg(long, conflicts_with = "ids")]
+    all: bool,
+}
+
+impl RefusedArgs {
+    pub(crate) fn wants_json(&self) -> bool {
+        matches!(&self.action, RefusedAction::List(args) if args.json)
+    }
+}
+
+pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
+    match &args.action {
+        RefusedAction::List(args) => list(args),
+        RefusedAction::Retry(args) => {
+            let mut database = remote_file::open(&args.remote)?;
+            check_ids(&args.ids, &database.refused()?)?;
+            let which = match args.ids.as_slice() {
+                [] => Which::All,
+                ids => Which::Ids(ids),
+            };
+            let count = database.retry_refused(which)?;
+            output::note(&format!(
+                "{} to be sent again with the next sync",
+                output::counted(count, "change", "changes")
+            ));
+            Ok(Done::Fully)
+        }
+        RefusedAction::Discard(args) => {
+            let mut database = remote_file::open(&args.remote)?;
+            check_ids(&args.ids, &database.refused()?)?;
+            let which = if args.all {
+                Which::All
+            } else {
+                Which::Ids(&args.ids)
+            };
+            let count = database.discard_refused(which)?;
+            output::note(&format!(
+                "{} given up; the next sync brings what the centre has",
+                output::counted(count, "change", "changes")
+            ));
+            Ok(Done::Fully)
+        }
+    }
+}
+
+/// A mistyped number must not pass for a change that was dealt with.
+fn check_ids(ids: &[i64], refused: &[RefusedRow]) -> Result<(), Failure> {
+    match ids.iter().find(|id| refused.iter().all(|it| it.id != **id)) {
+        None => Ok(()),
+        Some(id) => Err(Failure::usage(
+            format!("there is no refused change {id}; nothing was changed"),
+            "see: tidewater refused list REMOTE.db",
+        )),
+    }
+}
+
+fn list(args: &Listing) -> Result<Done, Failure> {
+    let refused = remote_file::open(&args.remote)?.refused()?;
+    if args.json {
+        let refused = refused.iter().map(ListedRow::of).collect();
+        output::json(&ListedRows { refused })?;
+    } else if refused.is_empty() {
+        output::note("no refused changes");
+    } else {
+        output::text(&describe(&refused))?;
+    }
+    Ok(Done::Fully)
+}
+
+/// A paragraph for each change: reasons are sentences, and do not fit a table.
+fn describe(refused: &[RefusedRow]) -> String {
+    let mut text = String::new();
+    for row in refused {
+        let line = format!(
+            "{}  {} {} {}  (upload {} of {}, {})",
+            row.id,
+            row.operation,
+            row.table,
+            row.key,
+            row.sequence,
+            row.publication,
+            output::moment(row.at_ms),
+        );
+        let _ = writeln!(text, "{}", output::printable(&line));
+        let reason = format!("{}: {}", row.code, row.reason);
+        let _ = writeln!(text, "    {}", output::printable(&reason));
+        if let Some(values) = &row.values {
+            let _ = writeln!(text, "    your values: {}", output::printable(values));
+        }
+    }
+    text
+}
+
+#[derive(Serialize)]
+struct ListedRows<'a> {
+    refused: Vec<ListedRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct ListedRow<'a> {
+    id: i64,
+    publication: &'a str,
+    table: &'a str,
+    key: &'a str,
+    operation: &'a str,
+    code: &'a str,
+    reason: &'a str,
+    sequence: u64,
+    at_ms: i64,
+    values: Option<Box<RawValue>>,
+}
+
+impl ListedRow<'_> {
+    fn of(row: &RefusedRow) -> ListedRow<'_> {
+        let values = row.values.as_ref();
+        ListedRow {
+            id: row.id,
+            publication: &row.publication,
+            table: &row.table,
+            key: &row.key,
+            operation: &row.operation,
+            code: &row.code,
+            reason: &row.reason,
+            sequence: row.sequence,
+            at_ms: row.at_ms,
+            values: values.and_then(|it| RawValue::from_string(it.clone()).ok()),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `tidewater remote`: the remote databases that have signed in.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tidewater_protocol::RemoteId;
+
+use crate::Done;
+use crate::args::{ConfigArgs, with_exit_codes};
+use crate::centre::OpenCentre;
+use crate::failure::Failure;
+use crate::output::{self, Table};
+
+const HELP: &str = with_exit_codes!(
+    "\
+Examples:
+  tidewater remote list
+  tidewater remote revoke 0f8fad5b-d9cb-469f-a165-70867728950e   # the laptop was stolen"
+);
+
+/// List the remotes that have signed in, or keep one out
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct RemoteArgs {
+    #[command(subcommand)]
+    action: RemoteAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum RemoteAction {
+    /// List the remotes
+    #[command(after_help = HELP)]
+    List(Listing),
+    /// Keep a remote out, whoever uses it
+    ///
+    /// Its credential and tokens are void at once. Rows that it holds stay on it.
+    #[command(after_help = HELP)]
+    Revoke(Revocation),
+}
+
+#[derive(Debug, Args)]
+struct Listing {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print {"remotes":[{"id","user","revoked","created_ms","last_sync_ms"}]}
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Revocation {
+    /// The remote's id, as `tidewater remote list` shows it
+    id: String,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+impl RemoteArgs {
+    pub(crate) fn wants_json(&self) -> bool {
+        matches!(&self.action, RemoteAction::List(args) if args.json)
+    }
+}
+
+pub(crate) fn run(args: &RemoteArgs) -> Result<Done, Failure> {
+    match &args.action {
+        RemoteAction::List(args) => list(args),
+        RemoteAction::Revoke(args) => revoke(args),
+    }
+}
+
+fn list(args: &Listing) -> Result<Done, Failure> {
+    let remotes = OpenCentre::open(&args.config)?.remotes()?;
+    if args.json {
+        let remotes = remotes.iter().map(|remote| ListedRemote {
+            id: remote.id.to_string(),
+            user: &remote.user,
+            revoked: remote.revoked,
+            created_ms: remote.created_ms,
+            last_sync_ms: (remote.last_sync_ms != 0).then_some(remote.last_sync_ms),
+        });
+        output::json(&ListedRemotes {
+            remotes: remotes.collect(),
+        })?;
+    } else if remotes.is_empty() {
+        output::note("no remote has signed in yet");
+    } else {
+        let mut table = Table::new(&["remote", "user", "first seen", "last sync", "state"]);
+        for remote in remotes {
+            let state = if remote.revoked { "revoked" } else { "" };
+            table.row([
+                remote.id.to_string(),
+                remote.user,
+                output::moment(remote.created_ms),
+                output::moment(remote.last_sync_ms),
+                state.into(),
+            ]);
+        }
+        output::text(&table.render(0))?;
+    }
+    Ok(Done::Fully)
+}
+
+fn revoke(args: &Revocation) -> Result<Done, Failure> {
+    let hint = "see: tidewater remote list";
+    let id: RemoteId = args
+        .id
+        .parse()
+        .map_err(|_| Failure::usage(format!("{:?} is not a remote id", args.id), hint))?;
+    let centre = OpenCentre::open(&args.config)?;
+    if !centre.revoke_remote(id)? {
+        return Err(Failure::usage(format!("there is no remote {id}"), hint));
+    }
+    output::note(&format!("{id} revoked"));
+    Ok(Done::Fully)
+}
+
+#[derive(Serialize)]
+struct ListedRemotes<'a> {
+    remotes: Vec<ListedRemote<'a>>,
+}
+
+#[derive(Serialize)]
+struct ListedRemote<'a> {
+    id: String,
+    user: &'a str,
+    revoked: bool,
+    created_ms: i64,
+    last_sync_ms: Option<i64>,
+}

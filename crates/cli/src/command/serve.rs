@@ -1,0 +1,138 @@
+//! `tidewater serve`: the server, until it is asked to end.
+
+use std::io::{self, IsTerminal};
+
+use clap::Args;
+use tidewater_protocol::Code;
+use tidewater_server::config::{LogConfig, LogFormat};
+use tidewater_server::{Config, Environment, Server};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::Done;
+use crate::args::{ConfigArgs, with_exit_codes};
+use crate::centre;
+use crate::command::deploy;
+use crate::failure::{Failure, describe};
+use crate::output;
+
+/// Run the server
+///
+/// Prints the addresses that it listens on to standard output and logs to standard
+/// error, one summary line per sync. SIGTERM or Ctrl-C ends it: no new syncs are
+/// admitted, running ones get some time to finish.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater serve
+  tidewater serve -c /etc/tidewater.toml --log-format json
+  tidewater serve --deploy --listen tcp://127.0.0.1:0      # any free port; it is printed"))]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Listen here instead of where the configuration says; repeatable
+    #[arg(long = "listen", value_name = "URL")]
+    listen: Vec<String>,
+    /// First do what `tidewater deploy` does
+    #[arg(long)]
+    deploy: bool,
+    /// How log lines are written [default: as the configuration says, or text]
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
+    log_format: Option<String>,
+    /// What is logged: error, warn, info, debug, trace, or directives such as
+    /// info,tidewater_server=debug [default: as the configuration says, or info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
+    let mut config = centre::load(&args.config)?;
+    if !args.listen.is_empty() {
+        config.server.listen.clone_from(&args.listen);
+    }
+    start_log(args, &config.log)?;
+    let runtime = Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| cannot_start(&error))?;
+    let served = runtime.block_on(serve(config, args.deploy));
+    // What still runs by now has been given its time.
+    runtime.shutdown_background();
+    served.map(|()| Done::Fully)
+}
+
+async fn serve(config: Config, deploys: bool) -> Result<(), Failure> {
+    // Before anything is announced: who reads the addresses may end the server at once.
+    let mut stop = Stop::listen().map_err(|error| cannot_start(&error))?;
+    let environment = Environment::real();
+    let centre = tidewater_consolidated::connect(&config.server.consolidated).await?;
+    if deploys {
+        let now_ms = environment.clock.now_ms();
+        let report = centre.deploy(&config.publications, false, now_ms).await?;
+        output::note(deploy::describe(&report, false).trim_end());
+    }
+    let running = Server::start(config, centre, environment).await?;
+    for address in &running.addresses {
+        output::text(&format!("listening on {address}\n"))?;
+    }
+    stop.requested().await;
+    tokio::select! {
+        () = running.shutdown() => {}
+        // Asked twice: the user does not want to wait for running syncs.
+        () = stop.requested() => tracing::warn!("ended without waiting for running syncs"),
+    }
+    Ok(())
+}
+
+/// The signals that end the server.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn listen() -> io::Result<Stop> {
+        Ok(Stop {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn requested(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+fn start_log(args: &ServeArgs, config: &LogConfig) -> Result<(), Failure> {
+    let level = args.log_level.as_deref().unwrap_or(&config.level);
+    let filter = EnvFilter::try_new(level).map_err(|error| {
+        Failure::usage(
+            format!("{level:?} does not say what to log: {error}"),
+            "write error, warn, info, debug, trace, or directives such as \
+             info,tidewater_server=debug",
+        )
+    })?;
+    let format = match args.log_format.as_deref() {
+        Some("json") => LogFormat::Json,
+        Some(_) => LogFormat::Text,
+        None => config.format,
+    };
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
+    match format {
+        LogFormat::Json => log.json().init(),
+        LogFormat::Text => log.init(),
+    }
+    Ok(())
+}
+
+fn cannot_start(error: &io::Error) -> Failure {
+    let message = format!("cannot start the server: {}", describe(error));
+    Failure::new(Code::Internal, message, "")
+}

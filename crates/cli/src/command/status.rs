@@ -1,0 +1,279 @@
+//! `tidewater status`: the state of a remote's file, or of the centre.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use tidewater_consolidated::records::{CentreStatus, SyncRecord};
+use tidewater_remote::database::{Status, SubscriptionStatus};
+
+use crate::Done;
+use crate::args::{ConfigArgs, with_exit_codes};
+use crate::centre::OpenCentre;
+use crate::failure::Failure;
+use crate::output::{self, Table, bytes, duration, moment, printable};
+use crate::remote_file;
+
+/// Show the state of a remote's file, or of the central database
+///
+/// Of a remote: whose it is, what it subscribes to, what waits to be uploaded, what was
+/// refused. Of the centre (-c FILE): users, remotes, kept conflicts and refused rows,
+/// change logs, the last syncs. Needs no server. Never shows passwords or credentials.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater status nancy.db
+  tidewater status nancy.db --json | jq .pending
+  tidewater status -c tidewater.toml"))]
+pub(crate) struct StatusArgs {
+    /// The remote's file
+    #[arg(value_name = "REMOTE.db", required_unless_present = "config")]
+    remote: Option<PathBuf>,
+    /// Show the centre of this configuration file instead
+    #[arg(short, long, value_name = "FILE", conflicts_with = "remote")]
+    config: Option<PathBuf>,
+    /// Print one JSON object; of a remote {"remote_id","user","server","pending","refused","stale","subscriptions":[...]}, of the centre {"users","users_disabled","remotes","remotes_revoked","conflicts","refused","logs":[...],"syncs":[...]}
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
+    match (&args.remote, &args.config) {
+        (Some(path), _) => {
+            let status = remote_file::open(path)?.status()?;
+            let totals = RemoteObject::of(&status);
+            if args.json {
+                output::json(&totals)?;
+            } else {
+                output::text(&describe_remote(&totals))?;
+            }
+        }
+        (None, config) => {
+            let path = config.clone().unwrap_or_else(|| "tidewater.toml".into());
+            let status = OpenCentre::open(&ConfigArgs { path })?.status()?;
+            if args.json {
+                output::json(&CentreObject::of(&status))?;
+            } else {
+                output::text(&describe_centre(&status))?;
+            }
+        }
+    }
+    Ok(Done::Fully)
+}
+
+#[derive(Serialize)]
+struct RemoteObject<'a> {
+    #[serde(flatten)]
+    status: &'a Status,
+    pending: u64,
+    refused: u64,
+    stale: u64,
+}
+
+impl RemoteObject<'_> {
+    fn of(status: &Status) -> RemoteObject<'_> {
+        let tables = || status.subscriptions.iter().flat_map(|it| &it.tables);
+        RemoteObject {
+            status,
+            pending: tables().map(|it| it.pending).sum(),
+            refused: tables().map(|it| it.refused).sum(),
+            stale: tables().map(|it| it.stale).sum(),
+        }
+    }
+}
+
+fn describe_remote(remote: &RemoteObject<'_>) -> String {
+    let or_dash = |text: &str| match text {
+        "" => "-".to_owned(),
+        text => printable(text),
+    };
+    let status = remote.status;
+    let id = status
+        .remote_id
+        .as_deref()
+        .unwrap_or("none before the first sync");
+    let mut text = String::new();
+    let _ = writeln!(text, "remote id  {id}");
+    let _ = writeln!(text, "user       {}", or_dash(&status.user));
+    let _ = writeln!(text, "server     {}", or_dash(&status.server));
+    for subscription in &status.subscriptions {
+        text.push_str(&describe_subscription(subscription));
+    }
+    let _ = writeln!(
+        text,
+        "\n{} to upload, {} refused",
+        output::counted(remote.pending, "change", "changes"),
+        remote.refused
+    );
+    if remote.refused > 0 {
+        text.push_str("see: tidewater refused list REMOTE.db\n");
+    }
+    text
+}
+
+fn describe_subscription(subscription: &SubscriptionStatus) -> String {
+    let mut text = String::new();
+    let last_sync = moment(subscription.last_sync_at_ms.unwrap_or_default());
+    let _ = writeln!(
+        text,
+        "\npublication {}  last sync {last_sync}, uploads acknowledged {}{}",
+        printable(&subscription.publication),
+        subscription.sequence,
+        if subscription.upload_in_flight {
+            ", one sent without an answer yet"
+        } else {
+            ""
+        }
+    );
+    let mut table = Table::new(&["table", ">rows", ">pending", ">refused", ">stale"]);
+    for status in &subscription.tables {
+        let figures = [status.rows, status.pending, status.refused, status.stale];
+        let figures = figures.map(|it| it.to_string());
+        table.row(std::iter::once(status.table.clone()).chain(figures));
+    }
+    if !table.is_empty() {
+        text.push_str(&table.render(2));
+    }
+    text
+}
+
+#[derive(Serialize)]
+struct CentreObject<'a> {
+    users: u64,
+    users_disabled: u64,
+    remotes: u64,
+    remotes_revoked: u64,
+    conflicts: u64,
+    refused: u64,
+    logs: Vec<LogObject<'a>>,
+    syncs: Vec<SyncObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct LogObject<'a> {
+    table: &'a str,
+    entries: u64,
+}
+
+#[derive(Serialize)]
+struct SyncObject<'a> {
+    remote_id: Option<String>,
+    user: &'a str,
+    publications: Vec<&'a str>,
+    started_ms: i64,
+    duration_ms: u64,
+    uploaded: Uploaded,
+    downloaded: Downloaded,
+    conflicts: u64,
+    refused: u64,
+    bytes_received: u64,
+    bytes_sent: u64,
+    error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Uploaded {
+    inserts: u64,
+    updates: u64,
+    deletes: u64,
+}
+
+#[derive(Serialize)]
+struct Downloaded {
+    upserts: u64,
+    removals: u64,
+}
+
+impl CentreObject<'_> {
+    fn of(status: &CentreStatus) -> CentreObject<'_> {
+        let logs = status.logs.iter();
+        CentreObject {
+            users: status.users[0],
+            users_disabled: status.users[1],
+            remotes: status.remotes[0],
+            remotes_revoked: status.remotes[1],
+            conflicts: status.conflicts,
+            refused: status.refused,
+            logs: logs
+                .map(|(table, entries)| LogObject {
+                    table,
+                    entries: *entries,
+                })
+                .collect(),
+            syncs: status.syncs.iter().map(SyncObject::of).collect(),
+        }
+    }
+}
+
+impl SyncObject<'_> {
+    fn of(sync: &SyncRecord) -> SyncObject<'_> {
+        let [inserts, updates, deletes] = sync.uploaded;
+        let [upserts, removals] = sync.downloaded;
+        SyncObject {
+            remote_id: sync.remote_id.map(|id| id.to_string()),
+            user: &sync.user,
+            publications: sync.publications.split(',').collect(),
+            started_ms: sync.started_ms,
+            duration_ms: sync.duration_ms,
+            uploaded: Uploaded {
+                inserts,
+                updates,
+                deletes,
+            },
+            downloaded: Downloaded { upserts, removals },
+            conflicts: sync.conflicts,
+            refused: sync.refused,
+            bytes_received: sync.bytes[0],
+            bytes_sent: sync.bytes[1],
+            error: (!sync.error.is_empty()).then_some(sync.error.as_str()),
+        }
+    }
+}
+
+fn describe_centre(status: &CentreStatus) -> String {
+    let mut text = String::new();
+    let [users, disabled] = status.users;
+    let [remotes, revoked] = status.remotes;
+    let _ = writeln!(text, "users      {users} ({disabled} disabled)");
+    let _ = writeln!(text, "remotes    {remotes} ({revoked} revoked)");
+    let _ = writeln!(text, "conflicts  {} kept", status.conflicts);
+    let _ = writeln!(text, "refused    {} kept", status.refused);
+    let mut logs = Table::new(&["change log of", ">entries"]);
+    for (table, entries) in &status.logs {
+        logs.row([table.clone(), entries.to_string()]);
+    }
+    if !logs.is_empty() {
+        let _ = write!(text, "\n{}", logs.render(0));
+    }
+    let mut syncs = Table::new(&[
+        "last syncs",
+        "user",
+        "publications",
+        ">up",
+        ">down",
+        ">conflicts",
+        ">refused",
+        ">bytes",
+        ">took",
+        "error",
+    ]);
+    for sync in &status.syncs {
+        syncs.row([
+            moment(sync.started_ms),
+            sync.user.clone(),
+            sync.publications.clone(),
+            sync.uploaded.iter().sum::<u64>().to_string(),
+            sync.downloaded.iter().sum::<u64>().to_string(),
+            sync.conflicts.to_string(),
+            sync.refused.to_string(),
+            bytes(sync.bytes.iter().sum()),
+            duration(sync.duration_ms),
+            sync.error.clone(),
+        ]);
+    }
+    if !syncs.is_empty() {
+        let _ = write!(text, "\n{}", syncs.render(0));
+    }
+    text
+}

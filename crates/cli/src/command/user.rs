@@ -1,0 +1,228 @@
+//! `tidewater user`: who may sign in.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::Done;
+use crate::args::{ConfigArgs, with_exit_codes};
+use crate::centre::OpenCentre;
+use crate::failure::Failure;
+use crate::output::{self, Table};
+use crate::password::PasswordArgs;
+
+/// The longest name that a user may have, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
+const HELP: &str = with_exit_codes!(
+    "\
+Examples:
+  tidewater user add nancy                                  # asks for the password
+  tidewater user add nancy --password-stdin < password.txt
+  TIDEWATER_PASSWORD=... tidewater user set-password nancy
+  tidewater user disable nancy
+  tidewater user list --json"
+);
+
+/// Add, remove, disable or list the users who may sign in
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct UserArgs {
+    #[command(subcommand)]
+    action: UserAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum UserAction {
+    /// Add a user
+    ///
+    /// The name is what partition queries see as {s.username}.
+    #[command(after_help = HELP)]
+    Add(WithPassword),
+    /// Set a user's password
+    ///
+    /// Remotes that have signed in already keep their own credentials: to shut one out,
+    /// see `tidewater remote revoke`.
+    #[command(after_help = HELP)]
+    SetPassword(WithPassword),
+    /// Keep a user out, with all remotes
+    #[command(after_help = HELP)]
+    Disable(Named),
+    /// Let a disabled user in again
+    #[command(after_help = HELP)]
+    Enable(Named),
+    /// Remove a user, with all remotes and subscriptions
+    ///
+    /// Rows stay where they are. What the user's remotes have not uploaded yet stays on
+    /// them and can no longer be uploaded.
+    #[command(after_help = HELP)]
+    Remove(Named),
+    /// List the users
+    #[command(after_help = HELP)]
+    List(Listing),
+}
+
+#[derive(Debug, Args)]
+struct WithPassword {
+    /// The user's name
+    name: String,
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    password: PasswordArgs,
+}
+
+#[derive(Debug, Args)]
+struct Named {
+    /// The user's name
+    name: String,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[derive(Debug, Args)]
+struct Listing {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Print {"users":[{"name","disabled","created_ms"}]}
+    #[arg(long)]
+    json: bool,
+}
+
+impl UserArgs {
+    pub(crate) fn wants_json(&self) -> bool {
+        matches!(&self.action, UserAction::List(args) if args.json)
+    }
+}
+
+pub(crate) fn run(args: &UserArgs) -> Result<Done, Failure> {
+    match &args.action {
+        UserAction::Add(args) => add(args),
+        UserAction::SetPassword(args) => set_password(args),
+        UserAction::Disable(args) => set_disabled(args, true),
+        UserAction::Enable(args) => set_disabled(args, false),
+        UserAction::Remove(args) => {
+            let centre = OpenCentre::open(&args.config)?;
+            found(centre.remove_user(&args.name)?, &args.name)?;
+            output::note(&format!("{} removed", output::printable(&args.name)));
+            Ok(Done::Fully)
+        }
+        UserAction::List(args) => list(args),
+    }
+}
+
+fn add(args: &WithPassword) -> Result<Done, Failure> {
+    check_name(&args.name)?;
+    let centre = OpenCentre::open(&args.config)?;
+    let prompt = format!("Password for {}: ", output::printable(&args.name));
+    let password = args.password.obtain_new(&prompt)?;
+    if !centre.add_user(&args.name, &password)? {
+        return Err(Failure::usage(
+            format!("there is a user {:?} already", args.name),
+            format!(
+                "to change the password: tidewater user set-password {}",
+                args.name
+            ),
+        ));
+    }
+    output::note(&format!("{} added", output::printable(&args.name)));
+    Ok(Done::Fully)
+}
+
+fn set_password(args: &WithPassword) -> Result<Done, Failure> {
+    let centre = OpenCentre::open(&args.config)?;
+    let prompt = format!("New password for {}: ", output::printable(&args.name));
+    let password = args.password.obtain_new(&prompt)?;
+    found(centre.set_password(&args.name, &password)?, &args.name)?;
+    output::note(&format!(
+        "password of {} set",
+        output::printable(&args.name)
+    ));
+    Ok(Done::Fully)
+}
+
+fn set_disabled(args: &Named, disabled: bool) -> Result<Done, Failure> {
+    let centre = OpenCentre::open(&args.config)?;
+    found(centre.set_disabled(&args.name, disabled)?, &args.name)?;
+    let state = if disabled { "disabled" } else { "enabled" };
+    output::note(&format!("{} {state}", output::printable(&args.name)));
+    Ok(Done::Fully)
+}
+
+fn list(args: &Listing) -> Result<Done, Failure> {
+    let users = OpenCentre::open(&args.config)?.users()?;
+    if args.json {
+        let users = users.iter().map(|user| ListedUser {
+            name: &user.name,
+            disabled: user.disabled,
+            created_ms: user.created_ms,
+        });
+        output::json(&ListedUsers {
+            users: users.collect(),
+        })?;
+    } else if users.is_empty() {
+        output::note("no users yet; add one: tidewater user add NAME");
+    } else {
+        let mut table = Table::new(&["user", "added", "state"]);
+        for user in users {
+            let state = if user.disabled { "disabled" } else { "" };
+            table.row([user.name, output::moment(user.created_ms), state.into()]);
+        }
+        output::text(&table.render(0))?;
+    }
+    Ok(Done::Fully)
+}
+
+#[derive(Serialize)]
+struct ListedUsers<'a> {
+    users: Vec<ListedUser<'a>>,
+}
+
+#[derive(Serialize)]
+struct ListedUser<'a> {
+    name: &'a str,
+    disabled: bool,
+    created_ms: i64,
+}
+
+fn found(exists: bool, name: &str) -> Result<(), Failure> {
+    if exists {
+        Ok(())
+    } else {
+        Err(Failure::usage(
+            format!("there is no user {name:?}"),
+            "see: tidewater user list",
+        ))
+    }
+}
+
+/// Any text can be a name, as long as a person can type it and see it.
+fn check_name(name: &str) -> Result<(), Failure> {
+    let wrong = if name.trim().is_empty() {
+        "is empty".to_owned()
+    } else if name.len() > MAX_NAME_BYTES {
+        format!("is longer than {MAX_NAME_BYTES} bytes")
+    } else if name.chars().any(char::is_control) {
+        "holds a control character".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Failure::usage(
+        format!("the name {name:?} {wrong}"),
+        "choose another name",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_be_any_visible_text() {
+        for name in ["nancy", "o'brien; DROP TABLE users", "名前", "a b"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", " ", "a\nb", "a\u{0}", &"x".repeat(256)] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+    }
+}

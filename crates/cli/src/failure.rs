@@ -1,0 +1,142 @@
+//! The program's one error: a stable code, what is wrong, and what to do next.
+//!
+//! Owns the exit codes too, because they follow from the code. How errors are printed
+//! is [`crate::output`]'s affair.
+
+use std::io;
+use std::path::Path;
+
+use tidewater_consolidated::CentreError;
+use tidewater_protocol::Code;
+use tidewater_server::ServerError;
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The stable code; its name stands in JSON, and the exit code follows from it.
+    pub(crate) code: Code,
+    /// What is wrong, and where.
+    pub(crate) message: String,
+    /// What to do next; empty if there is nothing to say.
+    pub(crate) hint: String,
+    /// When to try again, if the server said so.
+    pub(crate) retry_after_ms: Option<u64>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure {
+            code,
+            message: message.into(),
+            hint: hint.into(),
+            retry_after_ms: None,
+        }
+    }
+
+    /// Wrong usage or configuration.
+    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Code::Usage, message, hint)
+    }
+
+    /// A file or folder that the user named cannot be read or written.
+    pub(crate) fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound => "check the path",
+            io::ErrorKind::PermissionDenied => "check the permissions of the file and its folder",
+            _ => "",
+        };
+        Failure::usage(
+            format!("cannot {doing} {}: {}", path.display(), describe(error)),
+            hint,
+        )
+    }
+
+    /// The process's exit code, as `--help` lists them.
+    pub(crate) fn exit_code(&self) -> u8 {
+        exit_code(self.code)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<CentreError> for Failure {
+    fn from(error: CentreError) -> Failure {
+        Failure::new(error.code(), error.to_string(), error.hint())
+    }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Failure {
+        Failure::new(error.code(), error.to_string(), error.hint())
+    }
+}
+
+/// The error without Rust's `(os error 2)`, which tells a user nothing.
+pub(crate) fn describe(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => text[..end].to_lowercase(),
+        None => text,
+    }
+}
+
+/// Exit codes are for scripts: they tell whether trying again, signing in again, or
+/// calling somebody is what helps.
+pub(crate) fn exit_code(code: Code) -> u8 {
+    match code {
+        // The configuration disagrees with the database: `deploy` was not run.
+        Code::Usage | Code::NotARemote | Code::NotDeployed => 1,
+        Code::Timeout
+        | Code::ConnectionLost
+        | Code::Busy
+        | Code::ShuttingDown
+        | Code::ConsolidatedUnavailable
+        | Code::Unreachable
+        | Code::SyncInProgress => 2,
+        Code::WrongPassword
+        | Code::TokenExpired
+        | Code::CredentialInvalid
+        | Code::UserDisabled
+        | Code::RemoteRevoked
+        | Code::TooManyAttempts
+        | Code::CertificateInvalid => 3,
+        Code::ProtocolVersion
+        | Code::SchemaMismatch
+        | Code::UnknownPublication
+        | Code::TableInTheWay => 4,
+        _ => 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_documented_exit_code_and_none_means_success() {
+        for &code in Code::ALL {
+            assert!((1..=5).contains(&exit_code(code)), "{code}");
+        }
+    }
+
+    #[test]
+    fn exit_code_2_means_that_trying_again_later_can_help() {
+        for &code in Code::ALL {
+            if exit_code(code) == 2 {
+                assert!(code.is_transient(), "{code}");
+            }
+        }
+    }
+
+    #[test]
+    fn operating_system_errors_are_told_in_words() {
+        let error = io::Error::from_raw_os_error(2);
+        assert_eq!(describe(&error), "no such file or directory");
+    }
+}

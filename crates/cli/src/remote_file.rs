@@ -1,0 +1,69 @@
+//! Remote files as the command line names them: a file that is not a remote must not
+//! become one because somebody looked at it.
+
+use std::fs;
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+use tidewater_protocol::Code;
+use tidewater_remote::RemoteError;
+use tidewater_remote::database::Database;
+
+use crate::failure::Failure;
+
+impl From<RemoteError> for Failure {
+    fn from(error: RemoteError) -> Failure {
+        Failure::new(error.code(), error.to_string(), error.hint())
+    }
+}
+
+/// Opens a file that is a remote already.
+pub(crate) fn open(path: &Path) -> Result<Database, Failure> {
+    require(path)?;
+    Ok(Database::open(path)?)
+}
+
+/// Checks that a file is a remote already, without changing it.
+pub(crate) fn require(path: &Path) -> Result<(), Failure> {
+    let metadata = fs::metadata(path).map_err(|error| Failure::file("open", path, &error))?;
+    if metadata.is_dir() {
+        return Err(not_a_remote(path, "it is a folder"));
+    }
+    // Read-only would do, were it not for files in WAL mode, whose index must be written.
+    fs::File::open(path).map_err(|error| Failure::file("open", path, &error))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let has_state = Connection::open_with_flags(path, flags).and_then(|connection| {
+        connection.query_row(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tidewater_state')",
+            [],
+            |row| row.get(0),
+        )
+    });
+    match has_state {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(not_a_remote(path, "it has never been synced by Tidewater")),
+        Err(error) => Err(match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::NotADatabase) => {
+                not_a_remote(path, "it is not an SQLite database")
+            }
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
+                let doing = format!("opening {}", path.display());
+                RemoteError::Locked { doing }.into()
+            }
+            _ => Failure::new(
+                Code::RemoteDatabase,
+                format!("cannot open {}: {error}", path.display()),
+                "check the permissions of the file and its folder",
+            ),
+        }),
+    }
+}
+
+fn not_a_remote(path: &Path, what: &str) -> Failure {
+    Failure::new(
+        Code::NotARemote,
+        format!("{} is not a remote database: {what}", path.display()),
+        "check the path; a first `tidewater sync FILE --server URL --user NAME \
+         --publication NAME` makes a remote",
+    )
+}
