@@ -120,7 +120,8 @@ impl Database {
             .doing("reading the account")
     }
 
-    /// Subscribes to publications; those that the remote has already stay as they are.
+    /// Subscribes to publications; those that the remote has already stay as they are. As
+    /// long as it has never signed in, server and user may still change.
     ///
     /// # Errors
     /// The remote belongs to another server or user.
@@ -132,7 +133,8 @@ impl Database {
     ) -> Result<(), RemoteError> {
         let account = self.account()?;
         let other = |own: &str, wanted: &str| !own.is_empty() && own != wanted;
-        if other(&account.server, server) || other(&account.user, user) {
+        let differs = other(&account.server, server) || other(&account.user, user);
+        if account.remote_id.is_some() && differs {
             return Err(RemoteError::OtherAccount {
                 server: account.server,
                 user: account.user,
@@ -155,6 +157,28 @@ impl Database {
         };
         subscribe().doing("subscribing")?;
         transaction.commit().doing("subscribing")
+    }
+
+    /// Ends the subscriptions that no sync has brought any tables for yet, but for those
+    /// to be kept: a publication that was mistyped would make every further sync fail.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn forget_never_synced(&mut self, keep: &[&str]) -> Result<(), RemoteError> {
+        let subscriptions = self.subscriptions()?;
+        let forgotten = subscriptions.iter().filter(|subscription| {
+            subscription.schema.is_none() && !keep.contains(&subscription.publication.as_str())
+        });
+        let transaction = self.write("ending subscriptions")?;
+        for subscription in forgotten {
+            transaction
+                .execute(
+                    "DELETE FROM tidewater_subscription WHERE id = ?1",
+                    [subscription.id],
+                )
+                .doing("ending subscriptions")?;
+        }
+        transaction.commit().doing("ending subscriptions")
     }
 
     /// Remembers the file with the certificates to trust, or forgets it.
