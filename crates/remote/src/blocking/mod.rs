@@ -1,0 +1,300 @@
+//! Syncing on the caller's thread, over TCP and TLS.
+//!
+//! Owns the loop between a [`Session`] and a connection, and the clock and randomness that
+//! a session must not have. Leaves bytes and sockets to [`link`], certificates to [`tls`].
+//!
+//! One thread does everything and never waits for the server to read without reading
+//! itself: two sides that only write would wait for each other for ever.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a driver is where real time comes from"
+)]
+
+mod link;
+mod ping;
+mod tls;
+
+pub use ping::{PingReport, ping};
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+use self::link::{Link, Received};
+use crate::database::{Account, Database};
+use crate::report::Report;
+use crate::server_url::ServerUrl;
+use crate::session::{
+    Now, Outcome, Progress, ProofKind, Session, SessionOptions, SyncDirection, SyncError,
+};
+use crate::spool::FileSpool;
+
+/// How often the progress callback is asked whether to go on while nothing happens.
+const TICK: Duration = Duration::from_millis(200);
+
+/// How long a write waits for the server before we look whether it has sent something.
+const WRITE_SLICE: Duration = Duration::from_millis(20);
+
+/// How long the last words may take: nothing depends on them.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How many connections one sync may need: token refused, credential refused, password,
+/// new identity.
+const MAX_CONNECTIONS: usize = 5;
+
+/// How to sync.
+#[derive(Clone)]
+pub struct SyncOptions {
+    /// The user's password, for the first sync or when the credential is no longer valid.
+    pub password: Option<String>,
+    /// Which way.
+    pub direction: SyncDirection,
+    /// A PEM file with the authorities to trust, instead of those that the remote
+    /// remembers.
+    pub ca_file: Option<PathBuf>,
+    /// Whether `tcp://` to other machines is allowed.
+    pub insecure: bool,
+    /// How long the server may be silent.
+    pub timeout: Duration,
+    /// The program that syncs, for the server's logs.
+    pub client: String,
+}
+
+impl Default for SyncOptions {
+    fn default() -> SyncOptions {
+        SyncOptions {
+            password: None,
+            direction: SyncDirection::Both,
+            ca_file: None,
+            insecure: false,
+            timeout: Duration::from_secs(120),
+            client: concat!("tidewater-remote/", env!("CARGO_PKG_VERSION")).into(),
+        }
+    }
+}
+
+/// A password is not for logs.
+impl fmt::Debug for SyncOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SyncOptions")
+            .field("password", &self.password.as_ref().map(|_| "..."))
+            .field("direction", &self.direction)
+            .field("ca_file", &self.ca_file)
+            .field("insecure", &self.insecure)
+            .field("timeout", &self.timeout)
+            .field("client", &self.client)
+            .finish()
+    }
+}
+
+/// Syncs, and gives the database back.
+///
+/// # Errors
+/// See [`SyncError`].
+pub fn sync(
+    database: Database,
+    options: &SyncOptions,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> (Database, Result<Report, SyncError>) {
+    let clock = Clock::start();
+    let account = match database.account() {
+        Ok(account) => account,
+        Err(error) => return (database, Err(error.into())),
+    };
+    let mut database = database;
+    let mut first_proof = ProofKind::Token;
+    let (mut sent, mut received) = (0, 0);
+    for _ in 0..MAX_CONNECTIONS {
+        let link = match connect(&account, options) {
+            Ok(link) => link,
+            Err(error) => return (database, Err(error)),
+        };
+        let seed = match random_seed() {
+            Ok(seed) => seed,
+            Err(error) => return (database, Err(error)),
+        };
+        let session_options = SessionOptions {
+            direction: options.direction,
+            password: options.password.clone(),
+            first_proof,
+            client: options.client.clone(),
+            silence_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
+            spool: Box::new(FileSpool::beside(database.path())),
+        };
+        let mut session = Session::new(database, session_options, seed, clock.now());
+        Drive {
+            session: &mut session,
+            link,
+            clock: &clock,
+        }
+        .run(progress);
+        let traffic = session.traffic();
+        sent += traffic.0;
+        received += traffic.1;
+        let (back, outcome) = session.finish();
+        database = back;
+        match outcome {
+            Outcome::Done(mut report) => {
+                report.bytes_sent = sent;
+                report.bytes_received = received;
+                report.duration_ms = clock.now().ticks_ms;
+                return (database, Ok(report));
+            }
+            Outcome::Again(proof) => first_proof = proof,
+            Outcome::Failed(error) => return (database, Err(error)),
+        }
+    }
+    let error = SyncError::unexpected("it sent the remote away again and again");
+    (database, Err(error))
+}
+
+fn connect(account: &Account, options: &SyncOptions) -> Result<Link, SyncError> {
+    if account.server.is_empty() {
+        return Err(SyncError::Usage {
+            what: "the remote does not know its server yet".into(),
+            hint: "name a server, a user and a publication at the first sync".into(),
+        });
+    }
+    let url: ServerUrl = account.server.parse()?;
+    let remembered = account.ca.as_deref().map(Path::new);
+    let ca_file = options.ca_file.as_deref().or(remembered);
+    Link::connect(&url, ca_file, options.insecure, options.timeout)
+}
+
+fn random_seed() -> Result<[u8; 32], SyncError> {
+    let mut seed = [0; 32];
+    match SystemRandom::new().fill(&mut seed) {
+        Ok(()) => Ok(seed),
+        Err(_) => Err(SyncError::Defect {
+            what: "the system gives no random numbers",
+        }),
+    }
+}
+
+/// The clocks of a session.
+struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock {
+            start: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unix_ms = unix
+            .ok()
+            .and_then(|unix| i64::try_from(unix.as_millis()).ok());
+        Now {
+            ticks_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
+            unix_ms: unix_ms.unwrap_or(0),
+        }
+    }
+}
+
+/// The loop between a session and its connection.
+struct Drive<'a> {
+    session: &'a mut Session,
+    link: Link,
+    clock: &'a Clock,
+}
+
+impl Drive<'_> {
+    fn run(mut self, progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>) {
+        while !self.session.is_finished() {
+            if let Err(error) = self.turn() {
+                self.session.fail(error);
+            }
+            self.session.handle_timeout(self.clock.now());
+            if let ControlFlow::Break(()) = progress(self.session.progress()) {
+                self.session.cancel();
+            }
+        }
+        // What is left to say is a courtesy to the server.
+        let _ = self.farewell();
+    }
+
+    /// Applies, sends and receives what is possible now, or waits a moment for it.
+    fn turn(&mut self) -> Result<(), SyncError> {
+        if self.session.wants_work() {
+            self.session.handle_work(self.clock.now());
+            return Ok(());
+        }
+        self.refill();
+        if !self.link.has_output() {
+            self.receive(Some(self.patience()))?;
+            return Ok(());
+        }
+        let mut sent = self.link.send(false)?;
+        if !self.receive(None)? && !sent {
+            sent = self.link.send(true)?;
+        }
+        if sent {
+            self.session.handle_sent(self.clock.now());
+        }
+        Ok(())
+    }
+
+    fn refill(&mut self) {
+        if self.link.takes_output()
+            && let Some(bytes) = self.session.poll_transmit(self.clock.now())
+        {
+            self.link.push(bytes);
+        }
+    }
+
+    /// Whether something came.
+    fn receive(&mut self, wait: Option<Duration>) -> Result<bool, SyncError> {
+        let session = &mut *self.session;
+        let clock = self.clock;
+        let mut handle = |bytes: &[u8]| session.handle_bytes(bytes, clock.now());
+        let received = self.link.receive(wait, &mut handle)?;
+        match received {
+            Received::Nothing => return Ok(false),
+            Received::Bytes => {}
+            Received::End(error) => session.handle_end(error),
+        }
+        Ok(true)
+    }
+
+    /// How long nothing may happen before we look up.
+    fn patience(&self) -> Duration {
+        let deadline = self.session.poll_timeout().unwrap_or(u64::MAX);
+        let left = deadline.saturating_sub(self.clock.now().ticks_ms);
+        Duration::from_millis(left.max(1)).min(TICK)
+    }
+
+    /// Sends what is left and waits for the server to close: to close with unread bytes
+    /// would destroy what is still on its way.
+    fn farewell(&mut self) -> Result<(), SyncError> {
+        let end = Instant::now() + FAREWELL;
+        loop {
+            self.refill();
+            if !self.link.has_output() || Instant::now() >= end {
+                break;
+            }
+            if !self.link.send(true)? {
+                self.link.receive(None, &mut |_| {})?;
+            }
+        }
+        self.link.close()?;
+        while Instant::now() < end {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.link.receive(Some(left), &mut |_| {})? {
+                Received::End(_) => break,
+                Received::Bytes | Received::Nothing => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! Syncs against small scripted servers on loopback.

@@ -1,0 +1,172 @@
+//! [`Remote`]: the paved path for programs that sync.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::blocking::{self, SyncOptions};
+use crate::database::{Account, Database, RefusedRow, Status, Which};
+use crate::error::RemoteError;
+use crate::report::Report;
+use crate::server_url::ServerUrl;
+use crate::session::{Progress, SyncDirection, SyncError};
+
+/// A remote database and how to sync it.
+///
+/// While it syncs, any SQLite driver may read and write the file.
+#[derive(Debug)]
+pub struct Remote {
+    path: PathBuf,
+    /// `None` only while a sync has it, or after a progress callback panicked.
+    database: Option<Database>,
+    options: SyncOptions,
+}
+
+impl Remote {
+    /// Opens a remote database, or makes one.
+    ///
+    /// # Errors
+    /// The file is no SQLite database, cannot be written, is locked, or was written by a
+    /// newer version.
+    pub fn open(path: impl AsRef<Path>) -> Result<Remote, RemoteError> {
+        let path = path.as_ref().to_owned();
+        Ok(Remote {
+            database: Some(Database::open(&path)?),
+            path,
+            options: SyncOptions::default(),
+        })
+    }
+
+    /// Subscribes to publications of a server as a user. Repeatable; what the remote
+    /// subscribes to already stays as it is. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// The URL is none, or the remote belongs to another server or user.
+    pub fn subscribe(
+        &mut self,
+        server: &str,
+        user: &str,
+        publications: &[&str],
+    ) -> Result<(), SyncError> {
+        let server: ServerUrl = server.parse()?;
+        let database = self.database()?;
+        Ok(database.subscribe(&server.to_string(), user, publications)?)
+    }
+
+    /// The user's password, for the first sync or when the credential is no longer valid.
+    /// It is never stored in the file.
+    pub fn set_password(&mut self, password: impl Into<String>) {
+        self.options.password = Some(password.into());
+    }
+
+    /// Which way the next syncs go.
+    pub fn set_direction(&mut self, direction: SyncDirection) {
+        self.options.direction = direction;
+    }
+
+    /// Trusts the authorities whose certificates are in this PEM file, and no others. The
+    /// file's name is remembered in the database; `None` forgets it.
+    ///
+    /// # Errors
+    /// The name is not UTF-8, or SQLite failed.
+    pub fn set_ca_file(&mut self, file: Option<&Path>) -> Result<(), RemoteError> {
+        let Some(file) = file else {
+            return self.database()?.store_ca(None);
+        };
+        // The next sync may be started from another folder.
+        let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        let name = absolute.to_str().ok_or_else(|| RemoteError::Usage {
+            what: format!("the file name {} is not UTF-8", file.display()),
+            hint: "give the file another name".into(),
+        })?;
+        self.database()?.store_ca(Some(name))
+    }
+
+    /// Allows `tcp://` to other machines: everything travels readable for everybody on the
+    /// way, the password included.
+    pub fn set_insecure(&mut self, insecure: bool) {
+        self.options.insecure = insecure;
+    }
+
+    /// How long the server may be silent before a sync gives up. Two minutes by default.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.options.timeout = timeout;
+    }
+
+    /// The program that syncs, for the server's logs.
+    pub fn set_client(&mut self, client: impl Into<String>) {
+        self.options.client = client.into();
+    }
+
+    /// Syncs. `progress` is called again and again, at least a few times a second; when it
+    /// breaks, the sync is cancelled and the remote is as it was before.
+    ///
+    /// # Errors
+    /// See [`SyncError`]; [`SyncError::hint`] tells what to do next.
+    pub fn sync(
+        &mut self,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Report, SyncError> {
+        self.database()?;
+        let Some(database) = self.database.take() else {
+            return Err(SyncError::Defect {
+                what: "an open database is gone",
+            });
+        };
+        let (database, result) = blocking::sync(database, &self.options, progress);
+        self.database = Some(database);
+        result
+    }
+
+    /// Whom the remote belongs to.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn account(&mut self) -> Result<Account, RemoteError> {
+        self.database()?.account()
+    }
+
+    /// The state of the remote.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn status(&mut self) -> Result<Status, RemoteError> {
+        self.database()?.status()
+    }
+
+    /// Every refused change, oldest first.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn refused(&mut self) -> Result<Vec<RefusedRow>, RemoteError> {
+        self.database()?.refused()
+    }
+
+    /// Makes refused changes pending again; returns how many.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn retry_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+        self.database()?.retry_refused(which)
+    }
+
+    /// Gives refused changes up; returns how many. The rows go back to what the centre last
+    /// had, and the next sync asks for them again.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn discard_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+        self.database()?.discard_refused(which)
+    }
+
+    /// The database itself.
+    ///
+    /// # Errors
+    /// It had to be opened anew, and could not.
+    pub fn database(&mut self) -> Result<&mut Database, RemoteError> {
+        match &mut self.database {
+            Some(database) => Ok(database),
+            empty => Ok(empty.insert(Database::open(&self.path)?)),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a finished sync tells: the object that `tidewater sync --json` prints.
+//!
+//! Fields are only ever added.
+
+use serde::Serialize;
+
+use crate::database::{ApplySummary, RefusedSummary};
+
+/// What a sync moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// What the uploads of this sync changed in the centre. An upload whose first
+    /// acknowledgement was lost is told here once more.
+    pub uploaded: Uploaded,
+    /// What the downloads of this sync changed on the remote.
+    pub downloaded: Downloaded,
+    /// Changes that lost against the centre.
+    pub conflicts: u64,
+    /// Changes that the centre refused.
+    pub refused: u64,
+    /// The first 100 of them.
+    pub refused_rows: Vec<RefusedSummary>,
+    /// Bytes of the protocol sent, over all connections of this sync.
+    pub bytes_sent: u64,
+    /// Bytes of the protocol received.
+    pub bytes_received: u64,
+    /// How long it took, from the first connection on.
+    pub duration_ms: u64,
+}
+
+/// Rows that took effect in the centre.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Uploaded {
+    /// Inserted.
+    pub inserts: u64,
+    /// Updated.
+    pub updates: u64,
+    /// Deleted.
+    pub deletes: u64,
+}
+
+/// Rows that took effect on the remote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Downloaded {
+    /// Written.
+    pub upserts: u64,
+    /// Removed.
+    pub removals: u64,
+}
+
+impl Report {
+    /// Takes over what applying came to.
+    pub(crate) fn applied(&mut self, summary: ApplySummary) {
+        self.downloaded.upserts = summary.upserts;
+        self.downloaded.removals = summary.removals;
+        self.conflicts = summary.conflicts;
+        self.refused = summary.refused;
+        self.refused_rows = summary.refused_rows;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_in_json_are_the_documented_ones() {
+        let report = Report {
+            refused_rows: vec![RefusedSummary {
+                table: "t".into(),
+                key: "[1]".into(),
+                reason: "no".into(),
+            }],
+            ..Report::default()
+        };
+        assert_eq!(
+            serde_json::to_string(&report).unwrap(),
+            "{\"uploaded\":{\"inserts\":0,\"updates\":0,\"deletes\":0},\
+             \"downloaded\":{\"upserts\":0,\"removals\":0},\"conflicts\":0,\"refused\":0,\
+             \"refused_rows\":[{\"table\":\"t\",\"key\":\"[1]\",\"reason\":\"no\"}],\
+             \"bytes_sent\":0,\"bytes_received\":0,\"duration_ms\":0}"
+        );
+    }
+}

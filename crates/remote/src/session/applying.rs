@@ -1,0 +1,111 @@
+//! From messages to the applier: while they arrive, or out of the spool.
+//!
+//! Owns the count of rows against what the server announced. Leaves the order of messages
+//! and their checksums to [`super::incoming`]: what comes here passed it.
+
+use bytes::BytesMut;
+use tidewater_protocol::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD_BYTES, take_frame};
+use tidewater_protocol::message::Control;
+
+use super::error::SyncError;
+use super::progress::{Phase, Progress};
+use crate::database::Applier;
+use crate::spool::Spool;
+
+/// How much of the spool one step applies.
+const STEP_BYTES: usize = 256 << 10;
+
+/// Feeds an applier.
+#[derive(Debug, Default)]
+pub(super) struct Feed {
+    /// Rows since the result or download began.
+    rows: u64,
+    /// What was read from the spool and is no whole frame yet.
+    buffer: BytesMut,
+}
+
+impl Feed {
+    /// Applies one message or piece of rows.
+    pub(super) fn frame(
+        &mut self,
+        applier: &mut Applier,
+        frame: &Frame,
+        phase: Phase,
+        progress: &mut Progress,
+    ) -> Result<(), SyncError> {
+        let control = match frame {
+            Frame::Rows { bytes, .. } => {
+                let rows = applier.rows(bytes)?;
+                self.rows += rows;
+                progress.rows += rows;
+                return Ok(());
+            }
+            Frame::Control { control: None, .. } => return Ok(()),
+            Frame::Control {
+                control: Some(control),
+                ..
+            } => control,
+        };
+        match control {
+            Control::ResultBegin(begin) => {
+                self.rows = 0;
+                applier.result_begin(begin.subscription as usize)?;
+            }
+            Control::ResultEnd(_) => applier.result_end()?,
+            Control::DownloadBegin(begin) => {
+                self.rows = 0;
+                applier.download_begin(begin.subscription as usize, begin.scope_changed)?;
+            }
+            Control::TableBegin(begin) => {
+                progress.table(phase, &begin.table, begin.expected_rows);
+                applier.table_begin(begin)?;
+            }
+            Control::DownloadEnd(end) => {
+                let announced = end.upserts.checked_add(end.removals);
+                if announced != Some(self.rows) {
+                    return Err(SyncError::checksum(format!(
+                        "it announced {} rows and {} removals, but {} came",
+                        end.upserts, end.removals, self.rows
+                    )));
+                }
+                applier.download_end(&end.checkpoint)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Applies the next step of the spool; false at its end.
+    pub(super) fn step(
+        &mut self,
+        spool: &mut dyn Spool,
+        applier: &mut Applier,
+        progress: &mut Progress,
+    ) -> Result<bool, SyncError> {
+        let mut applied = 0;
+        while applied < STEP_BYTES {
+            let before = self.buffer.len();
+            while let Some(frame) = take_frame(&mut self.buffer)? {
+                self.frame(applier, &frame, Phase::Applying, progress)?;
+            }
+            applied += before - self.buffer.len();
+            debug_assert!(self.buffer.len() < HEADER_BYTES + MAX_PAYLOAD_BYTES);
+            let at = self.buffer.len();
+            self.buffer.resize(at + STEP_BYTES, 0);
+            let count = spool
+                .read(&mut self.buffer[at..])
+                .map_err(SyncError::Spool)?;
+            self.buffer.truncate(at + count);
+            if count == 0 {
+                return if self.buffer.is_empty() {
+                    Ok(false)
+                } else {
+                    Err(SyncError::Defect {
+                        what: "the spool ends inside of a frame",
+                    })
+                };
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,311 @@
+//! What can go wrong with a sync as a whole, whose fault it is, and what to do next.
+
+use std::io;
+
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+use tidewater_protocol::Code;
+use tidewater_protocol::frame::FrameError;
+use tidewater_protocol::message::Failure;
+
+use crate::error::RemoteError;
+use crate::server_url::UrlError;
+
+/// The longest message or hint of a server that is passed on, in characters.
+const MAX_SERVER_TEXT: usize = 2_000;
+
+/// Why a sync did not happen. The remote is as it was before, except for what the error
+/// is about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// The server broke the protocol.
+    #[error("the server broke the protocol: {what}")]
+    Protocol {
+        /// How.
+        code: Code,
+        /// What it did.
+        what: String,
+    },
+    /// Whoever answered is no Tidewater server.
+    #[error("whoever answered does not speak the Tidewater protocol: {what}")]
+    NotTidewater {
+        /// What came instead.
+        what: String,
+        /// What to do next.
+        hint: &'static str,
+    },
+    /// The server said that it cannot go on.
+    #[error("{message}")]
+    Server {
+        /// The server's code, or the nearest that this version knows.
+        code: Code,
+        /// What is wrong.
+        message: String,
+        /// What to do next.
+        hint: String,
+        /// When to come back, if that helps.
+        retry_after_ms: Option<u64>,
+    },
+    /// The server has too much to do.
+    #[error("the server is busy")]
+    Busy {
+        /// When to come back.
+        retry_after_ms: u64,
+    },
+    /// No proof of who we are is at hand.
+    #[error("the remote has not signed in yet")]
+    PasswordMissing,
+    /// Something about the remote's file.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// The download could not be kept until it was complete.
+    #[error("the download cannot be kept beside the database: {0}")]
+    Spool(#[source] io::Error),
+    /// The server cannot be reached.
+    #[error("{server} cannot be reached: {source}")]
+    Unreachable {
+        /// Its URL.
+        server: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The server did not prove that it is the one it should be.
+    #[error("the certificate of {server} is not trusted: {what}")]
+    Certificate {
+        /// Its URL.
+        server: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Encryption could not be agreed on.
+    #[error("no encrypted connection to {server}: {what}")]
+    Tls {
+        /// Its URL.
+        server: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The server was silent for too long.
+    #[error("the server was silent for {} seconds ({during})", .after_ms / 1000)]
+    Timeout {
+        /// How long we waited.
+        after_ms: u64,
+        /// What we waited for.
+        during: &'static str,
+    },
+    /// The connection ended in the middle.
+    #[error("the connection to the server was lost ({during})")]
+    ConnectionLost {
+        /// What was going on.
+        during: &'static str,
+        /// What the system said, if anything.
+        source: Option<io::Error>,
+    },
+    /// The caller cancelled.
+    #[error("the sync was cancelled")]
+    Cancelled,
+    /// The server's URL cannot be used.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The caller asked for something that does not make sense.
+    #[error("{what}")]
+    Usage {
+        /// What was wrong.
+        what: String,
+        /// What to do instead.
+        hint: String,
+    },
+    /// A defect of this program.
+    #[error("a defect of Tidewater: {what}")]
+    Defect {
+        /// What should never be.
+        what: &'static str,
+    },
+}
+
+impl SyncError {
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        match self {
+            SyncError::Protocol { code, .. } | SyncError::Server { code, .. } => *code,
+            SyncError::NotTidewater { .. } => Code::MalformedFrame,
+            SyncError::Busy { .. } => Code::Busy,
+            SyncError::PasswordMissing => Code::CredentialInvalid,
+            SyncError::Remote(error) => error.code(),
+            SyncError::Spool(_) => Code::RemoteDatabase,
+            SyncError::Unreachable { .. } => Code::Unreachable,
+            SyncError::Certificate { .. } => Code::CertificateInvalid,
+            SyncError::Tls { .. } => Code::Unreachable,
+            SyncError::Timeout { .. } => Code::Timeout,
+            SyncError::ConnectionLost { .. } => Code::ConnectionLost,
+            SyncError::Cancelled => Code::Cancelled,
+            SyncError::Url(_) | SyncError::Usage { .. } => Code::Usage,
+            SyncError::Defect { .. } => Code::Internal,
+        }
+    }
+
+    /// What to do next.
+    pub fn hint(&self) -> String {
+        match self {
+            SyncError::Protocol { .. } | SyncError::Defect { .. } => {
+                "nothing was changed; update both programs, and report it if it happens again"
+            }
+            SyncError::NotTidewater { hint, .. } => hint,
+            SyncError::Server { hint, code, .. } if hint.is_empty() => sign_in_hint(*code),
+            SyncError::Server { hint, .. } | SyncError::Usage { hint, .. } => hint,
+            SyncError::Busy { .. } => "nothing was changed; sync again later",
+            SyncError::PasswordMissing => "sign in with the user's password",
+            SyncError::Remote(error) => return error.hint(),
+            SyncError::Spool(_) => {
+                "make room on the disk, and see that the database's folder can be written"
+            }
+            SyncError::Unreachable { .. } => {
+                "see that the server runs, that its address is right and that the network lets \
+                 you through; local changes are kept"
+            }
+            SyncError::Certificate { .. } => {
+                "see that the address is right; for a certificate of your own, name the file \
+                 with the certificate of its authority (--ca FILE)"
+            }
+            SyncError::Tls { .. } => "see that the server listens on tls:// at this port",
+            SyncError::Timeout { .. } | SyncError::ConnectionLost { .. } => {
+                "nothing is lost; sync again when the network is better"
+            }
+            SyncError::Cancelled => "nothing is lost; sync again when you like",
+            SyncError::Url(_) => "write it as tls://host:port or tcp://127.0.0.1:port",
+        }
+        .to_owned()
+    }
+
+    /// When to come back, where the server said so.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            SyncError::Busy { retry_after_ms } => Some(*retry_after_ms),
+            SyncError::Server { retry_after_ms, .. } => *retry_after_ms,
+            _ => None,
+        }
+    }
+
+    pub(crate) fn unexpected(what: impl Into<String>) -> SyncError {
+        SyncError::Protocol {
+            code: Code::UnexpectedMessage,
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn malformed(what: impl Into<String>) -> SyncError {
+        SyncError::Protocol {
+            code: Code::MalformedMessage,
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn checksum(what: impl Into<String>) -> SyncError {
+        SyncError::Protocol {
+            code: Code::ChecksumMismatch,
+            what: what.into(),
+        }
+    }
+}
+
+fn sign_in_hint(code: Code) -> &'static str {
+    match code {
+        Code::CredentialInvalid => "sign in with the user's password again",
+        Code::WrongPassword => "see that user and password are right",
+        _ => "ask whoever runs the server",
+    }
+}
+
+/// Bytes on a connection that has proven to be Tidewater's, but are no frame.
+impl From<FrameError> for SyncError {
+    fn from(error: FrameError) -> SyncError {
+        SyncError::Protocol {
+            code: error.code(),
+            what: error.to_string(),
+        }
+    }
+}
+
+/// What a server says is shown to people: it gets no control characters through.
+impl From<Failure> for SyncError {
+    fn from(failure: Failure) -> SyncError {
+        let code = known_code(failure.code);
+        let mut message = printable(&failure.message);
+        if message.is_empty() {
+            message = format!("the server failed with code {}", failure.code);
+        }
+        SyncError::Server {
+            code,
+            message,
+            hint: printable(&failure.hint),
+            retry_after_ms: (failure.retry_after_ms > 0).then_some(failure.retry_after_ms),
+        }
+    }
+}
+
+/// A code of a newer server is taken for its hundred's plainest.
+fn known_code(number: u32) -> Code {
+    Code::from_number(number).unwrap_or(match number / 100 {
+        1 => Code::UnexpectedMessage,
+        2 => Code::SchemaMismatch,
+        3 => Code::CredentialInvalid,
+        4 => Code::Busy,
+        _ => Code::Internal,
+    })
+}
+
+fn printable(text: &str) -> String {
+    let replace = |character: char| {
+        if character.is_control() {
+            ' '
+        } else {
+            character
+        }
+    };
+    text.chars().take(MAX_SERVER_TEXT).map(replace).collect()
+}
+
+/// The object that `--json` prints under `error`.
+impl Serialize for SyncError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("SyncError", 4)?;
+        object.serialize_field("code", self.code().name())?;
+        object.serialize_field("message", &self.to_string())?;
+        object.serialize_field("hint", &self.hint())?;
+        object.serialize_field("retry_after_ms", &self.retry_after_ms())?;
+        object.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_the_documented_fields() {
+        let busy = SyncError::Busy {
+            retry_after_ms: 1500,
+        };
+        assert_eq!(
+            serde_json::to_string(&busy).unwrap(),
+            "{\"code\":\"busy\",\"message\":\"the server is busy\",\
+             \"hint\":\"nothing was changed; sync again later\",\"retry_after_ms\":1500}"
+        );
+    }
+
+    #[test]
+    fn a_servers_words_cannot_move_the_cursor_of_a_terminal() {
+        let failure = Failure {
+            code: 399,
+            message: "no\x1b[2J\nway".into(),
+            hint: String::new(),
+            retry_after_ms: 0,
+        };
+        let error = SyncError::from(failure);
+        assert_eq!(error.to_string(), "no [2J way");
+        assert_eq!(error.code(), Code::CredentialInvalid);
+        assert!(!error.hint().is_empty());
+        assert_eq!(error.retry_after_ms(), None);
+    }
+}

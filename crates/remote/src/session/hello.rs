@@ -1,0 +1,68 @@
+//! Opening a sync: who we are, how we prove it, what we subscribe to.
+
+use bytes::BytesMut;
+use tidewater_protocol::frame::{PREFACE, SYNC_CHANNEL, put_control};
+use tidewater_protocol::message::{Control, Hello, HelloSubscription, PROTOCOL_VERSION, Proof};
+
+use super::error::SyncError;
+use super::{ProofKind, SessionOptions};
+use crate::database::{Account, SubscriptionState};
+
+/// The proof to present: the cheapest at hand that was not refused already.
+pub(super) fn choose_proof(
+    account: &Account,
+    options: &SessionOptions,
+) -> Result<(ProofKind, Proof), SyncError> {
+    let from = options.first_proof;
+    // A remote without an id is not known to the server: only the password speaks for it.
+    let known = account.remote_id.is_some();
+    if known
+        && from == ProofKind::Token
+        && let Some(token) = &account.token
+    {
+        return Ok((ProofKind::Token, Proof::Token(token.clone())));
+    }
+    if known
+        && from != ProofKind::Password
+        && let Some(credential) = &account.credential
+    {
+        return Ok((ProofKind::Credential, Proof::Credential(credential.clone())));
+    }
+    match &options.password {
+        Some(password) => Ok((ProofKind::Password, Proof::Password(password.clone()))),
+        None => Err(SyncError::PasswordMissing),
+    }
+}
+
+/// The preface and the Hello.
+pub(super) fn opening(
+    account: &Account,
+    proof: Proof,
+    client: &str,
+    subscriptions: &[SubscriptionState],
+) -> Result<BytesMut, SyncError> {
+    let subscriptions = subscriptions.iter().map(|subscription| HelloSubscription {
+        publication: subscription.publication.clone(),
+        sequence: subscription.sequence,
+        upload_id: subscription
+            .upload_id
+            .map(|id| id.to_vec())
+            .unwrap_or_default(),
+        // Also when the upload itself is not sent: the server may have applied it, and
+        // would take us for a copy if we did not know it.
+        pending_upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
+        checkpoint: subscription.checkpoint.clone(),
+        schema_hash: subscription.schema_hash.clone(),
+    });
+    let hello = Hello {
+        protocol_version: PROTOCOL_VERSION,
+        remote_id: account.remote_id.map(|id| id.to_vec()).unwrap_or_default(),
+        user: account.user.clone(),
+        subscriptions: subscriptions.collect(),
+        client: client.to_owned(),
+        proof: Some(proof),
+    };
+    let mut out = BytesMut::from(&PREFACE[..]);
+    put_control(&mut out, SYNC_CHANNEL, Control::Hello(hello))?;
+    Ok(out)
+}

@@ -1,0 +1,247 @@
+//! What may come from the server, and when.
+//!
+//! Owns the order of the server's messages, the checksums over rows and the credit that
+//! the server has. Leaves what messages mean to the session, and what rows mean to the
+//! applier.
+
+use tidewater_protocol::Code;
+use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
+use tidewater_protocol::message::{Control, ResultBegin};
+
+use super::error::SyncError;
+use crate::database::SubscriptionState;
+
+/// What the server's messages are checked against. A `Welcome` settles it.
+#[derive(Debug, Default)]
+struct Agreed {
+    /// The subscriptions whose uploads get a result, in order.
+    results: Vec<usize>,
+    /// How many downloads come.
+    downloads: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing of substance has come.
+    AwaitWelcome,
+    /// Between results and downloads.
+    Between,
+    /// Inside of a result.
+    Result,
+    /// Inside of a download.
+    Download,
+    /// Everything has come.
+    Ended,
+}
+
+/// Follows what the server sends.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    state: State,
+    agreed: Agreed,
+    /// Results that have ended.
+    results: usize,
+    /// Downloads that have ended.
+    downloads: usize,
+    /// Whether a table has begun inside of the result or download.
+    in_table: bool,
+    checksum: crc32fast::Hasher,
+    /// Bytes of rows that the server may still send.
+    credit: u64,
+    /// Bytes of rows taken since credit was last given.
+    taken: u64,
+}
+
+impl Incoming {
+    pub(super) fn new() -> Incoming {
+        Incoming {
+            state: State::AwaitWelcome,
+            agreed: Agreed::default(),
+            results: 0,
+            downloads: 0,
+            in_table: false,
+            checksum: crc32fast::Hasher::new(),
+            credit: INITIAL_CREDIT_BYTES,
+            taken: 0,
+        }
+    }
+
+    pub(super) fn is_welcomed(&self) -> bool {
+        self.state != State::AwaitWelcome
+    }
+
+    /// What is going on, for messages to people.
+    pub(super) fn during(&self) -> &'static str {
+        match self.state {
+            State::AwaitWelcome => "before the server let us in",
+            State::Between if self.downloads == 0 => "while the server was at work",
+            State::Between | State::Download => "during the download",
+            State::Result => "while the server told the result of the upload",
+            State::Ended => "after the download",
+        }
+    }
+
+    /// The server let us in: so many results and downloads must follow.
+    pub(super) fn welcomed(&mut self, results: Vec<usize>, downloads: usize) {
+        debug_assert_eq!(self.state, State::AwaitWelcome);
+        self.state = State::Between;
+        self.agreed = Agreed { results, downloads };
+    }
+
+    /// A message that frames rows. `may_result` tells for a subscription whether its
+    /// upload is over, `requested` whether the download was asked for.
+    pub(super) fn control(
+        &mut self,
+        control: &Control,
+        subscriptions: &[SubscriptionState],
+        may_result: impl Fn(usize) -> bool,
+        requested: bool,
+    ) -> Result<(), SyncError> {
+        match (self.state, control) {
+            (State::Between, Control::ResultBegin(begin))
+                if self.results < self.agreed.results.len() =>
+            {
+                let index = self.agreed.results[self.results];
+                check_result(begin, index, &subscriptions[index])?;
+                if !may_result(index) {
+                    return Err(SyncError::unexpected(
+                        "the result of an upload came before its end",
+                    ));
+                }
+                self.enter(State::Result);
+                Ok(())
+            }
+            (State::Between, Control::DownloadBegin(begin))
+                if self.results == self.agreed.results.len()
+                    && self.downloads < self.agreed.downloads
+                    && requested =>
+            {
+                if begin.subscription as usize != self.downloads {
+                    return Err(SyncError::unexpected(format!(
+                        "the download of subscription {} came in the place of {}",
+                        begin.subscription, self.downloads
+                    )));
+                }
+                self.enter(State::Download);
+                Ok(())
+            }
+            (State::Result | State::Download, Control::TableBegin(_)) => {
+                self.in_table = true;
+                Ok(())
+            }
+            (State::Result, Control::ResultEnd(end)) => {
+                self.results += 1;
+                self.leave(end.checksum, "the result of the upload")
+            }
+            (State::Download, Control::DownloadEnd(end)) => {
+                self.downloads += 1;
+                self.leave(end.checksum, "the download")
+            }
+            (State::Between, Control::SyncEnd(_))
+                if self.results == self.agreed.results.len()
+                    && self.downloads == self.agreed.downloads
+                    && requested =>
+            {
+                self.state = State::Ended;
+                Ok(())
+            }
+            _ => Err(SyncError::unexpected(format!(
+                "a {} came {}, where it does not belong",
+                name(control),
+                self.during()
+            ))),
+        }
+    }
+
+    /// A piece of rows. Returns the credit to give, if it is time to.
+    pub(super) fn rows(&mut self, bytes: &[u8]) -> Result<Option<u64>, SyncError> {
+        if !self.in_table {
+            return Err(SyncError::unexpected(format!(
+                "rows came {} without a table",
+                self.during()
+            )));
+        }
+        let count = bytes.len() as u64;
+        self.credit = self
+            .credit
+            .checked_sub(count)
+            .ok_or_else(|| SyncError::Protocol {
+                code: Code::LimitExceeded,
+                what: "it sent more rows than it had credit for".into(),
+            })?;
+        self.checksum.update(bytes);
+        self.taken += count;
+        if self.taken < INITIAL_CREDIT_BYTES / 2 {
+            return Ok(None);
+        }
+        let grant = std::mem::take(&mut self.taken);
+        self.credit += grant;
+        Ok(Some(grant))
+    }
+
+    fn enter(&mut self, state: State) {
+        self.state = state;
+        self.in_table = false;
+        self.checksum.reset();
+    }
+
+    fn leave(&mut self, checksum: u32, what: &str) -> Result<(), SyncError> {
+        self.state = State::Between;
+        self.in_table = false;
+        if self.checksum.clone().finalize() == checksum {
+            Ok(())
+        } else {
+            Err(SyncError::checksum(format!(
+                "the checksum of {what} does not agree with what arrived"
+            )))
+        }
+    }
+}
+
+fn check_result(
+    begin: &ResultBegin,
+    index: usize,
+    subscription: &SubscriptionState,
+) -> Result<(), SyncError> {
+    let taken = subscription.taken.map(|id| id.to_vec());
+    let fits = begin.subscription as usize == index
+        && begin.sequence == subscription.sequence + 1
+        && Some(&begin.upload_id) == taken.as_ref();
+    if fits {
+        Ok(())
+    } else {
+        Err(SyncError::unexpected(format!(
+            "the result of another upload came (subscription {}, number {}) in the place of \
+             subscription {index}, number {}",
+            begin.subscription,
+            begin.sequence,
+            subscription.sequence + 1
+        )))
+    }
+}
+
+/// A message's name, for messages to people.
+pub(super) fn name(control: &Control) -> &'static str {
+    match control {
+        Control::Hello(_) => "Hello",
+        Control::Welcome(_) => "Welcome",
+        Control::UploadBegin(_) => "UploadBegin",
+        Control::TableBegin(_) => "TableBegin",
+        Control::UploadEnd(_) => "UploadEnd",
+        Control::RequestBegin(_) => "RequestBegin",
+        Control::DownloadRequest(_) => "DownloadRequest",
+        Control::ResultBegin(_) => "ResultBegin",
+        Control::ResultEnd(_) => "ResultEnd",
+        Control::DownloadBegin(_) => "DownloadBegin",
+        Control::DownloadEnd(_) => "DownloadEnd",
+        Control::SyncEnd(_) => "SyncEnd",
+        Control::Ack(_) => "Ack",
+        Control::Busy(_) => "Busy",
+        Control::Failure(_) => "Failure",
+        Control::Credit(_) => "Credit",
+        Control::Ping(_) => "Ping",
+        Control::Pong(_) => "Pong",
+        Control::Waiting(_) => "Waiting",
+        Control::Cancel(_) => "Cancel",
+    }
+}

@@ -1,0 +1,71 @@
+//! How far a sync is.
+
+use std::sync::Arc;
+
+/// What a sync is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Reaching the server and signing in.
+    Connecting,
+    /// Sending changes.
+    Uploading,
+    /// Everything is sent; the server has not answered yet.
+    Waiting {
+        /// Syncs that the server serves before this one, as far as it said.
+        ahead: u64,
+    },
+    /// Receiving. Rows are counted only if they are applied while they arrive.
+    Downloading,
+    /// Writing what was received into the database.
+    Applying,
+    /// Committed.
+    Done,
+}
+
+/// How far a sync is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// What it is at.
+    pub phase: Phase,
+    /// The table it is at.
+    pub table: Option<Arc<str>>,
+    /// Rows of this table so far.
+    pub rows: u64,
+    /// Rows of this table altogether, where that is known; else 0.
+    pub expected_rows: u64,
+    /// Bytes sent so far.
+    pub bytes_sent: u64,
+    /// Bytes received so far.
+    pub bytes_received: u64,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Progress {
+        Progress {
+            phase: Phase::Connecting,
+            table: None,
+            rows: 0,
+            expected_rows: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+        }
+    }
+
+    pub(crate) fn phase(&mut self, phase: Phase) {
+        if self.phase != phase {
+            self.phase = phase;
+            self.table = None;
+            self.rows = 0;
+            self.expected_rows = 0;
+        }
+    }
+
+    pub(crate) fn table(&mut self, phase: Phase, table: &str, expected_rows: u64) {
+        self.phase = phase;
+        self.table = Some(table.into());
+        self.rows = 0;
+        self.expected_rows = expected_rows;
+    }
+}

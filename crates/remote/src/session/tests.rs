@@ -1,0 +1,1 @@
+//! Sessions against a scripted server.

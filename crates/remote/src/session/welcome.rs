@@ -1,0 +1,107 @@
+//! The server lets us in: what a Welcome says, checked against the Hello.
+
+use tidewater_protocol::message::{PROTOCOL_MAJOR, UploadState, Welcome};
+use tidewater_protocol::{Code, PublicationSchema, RemoteId};
+
+use super::error::SyncError;
+use crate::database::SubscriptionState;
+
+/// A Welcome that makes sense.
+#[derive(Debug)]
+pub(super) struct Admission {
+    pub(super) remote_id: RemoteId,
+    pub(super) token: Option<Vec<u8>>,
+    pub(super) credential: Option<Vec<u8>>,
+    /// Whether the server takes us for a restored or copied remote.
+    pub(super) new_identity: bool,
+    /// For each subscription: whether its pending upload was applied already.
+    pub(super) already_applied: Vec<bool>,
+    /// For each subscription: its new schema.
+    pub(super) schemas: Vec<Option<PublicationSchema>>,
+}
+
+impl Admission {
+    /// Reads a Welcome. `own` is the remote's id so far.
+    pub(super) fn read(
+        welcome: Welcome,
+        own: Option<RemoteId>,
+        subscriptions: &[SubscriptionState],
+    ) -> Result<Admission, SyncError> {
+        let major = welcome.protocol_version >> 16;
+        if major != PROTOCOL_MAJOR {
+            return Err(SyncError::Protocol {
+                code: Code::ProtocolVersion,
+                what: format!("it chose protocol version {major}, which we do not speak"),
+            });
+        }
+        let remote_id = RemoteId::from_slice(&welcome.remote_id)
+            .ok_or_else(|| SyncError::malformed("the remote id in its Welcome is no UUID"))?;
+        if welcome.subscriptions.len() != subscriptions.len() {
+            return Err(SyncError::malformed(format!(
+                "its Welcome answers to {} subscriptions; we have {}",
+                welcome.subscriptions.len(),
+                subscriptions.len()
+            )));
+        }
+        let mut admission = Admission {
+            remote_id,
+            token: some(welcome.token),
+            credential: some(welcome.credential),
+            new_identity: false,
+            already_applied: Vec::new(),
+            schemas: Vec::new(),
+        };
+        for (answer, subscription) in welcome.subscriptions.iter().zip(subscriptions) {
+            let state = UploadState::try_from(answer.upload_state).map_err(|_| {
+                SyncError::malformed(format!("unknown upload state {}", answer.upload_state))
+            })?;
+            if state == UploadState::AlreadyApplied && subscription.taken.is_none() {
+                return Err(SyncError::unexpected(format!(
+                    "it has an upload of {:?} that was never sent",
+                    subscription.publication
+                )));
+            }
+            admission.new_identity |= state == UploadState::NewIdentity;
+            admission
+                .already_applied
+                .push(state == UploadState::AlreadyApplied);
+            let schema = schema(&answer.schema, subscription)?;
+            admission.schemas.push(schema);
+        }
+        if own.is_none() && admission.new_identity {
+            return Err(SyncError::unexpected(
+                "it gave another identity to a remote that has none",
+            ));
+        }
+        // Under another id nothing of what we know about uploads would hold.
+        if !admission.new_identity && own.is_some_and(|own| own != remote_id) {
+            return Err(SyncError::unexpected(
+                "it gave the remote another id without saying that it starts over",
+            ));
+        }
+        Ok(admission)
+    }
+}
+
+fn some(bytes: Vec<u8>) -> Option<Vec<u8>> {
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+fn schema(
+    bytes: &[u8],
+    subscription: &SubscriptionState,
+) -> Result<Option<PublicationSchema>, SyncError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let schema = PublicationSchema::decode(bytes)
+        .map_err(|error| SyncError::malformed(error.to_string()))?;
+    if schema.name == subscription.publication {
+        Ok(Some(schema))
+    } else {
+        Err(SyncError::unexpected(format!(
+            "it sent the schema of {:?} for {:?}",
+            schema.name, subscription.publication
+        )))
+    }
+}
