@@ -69,8 +69,10 @@ pub(crate) enum Command {
     User(command::user::UserArgs),
     Remote(command::remote::RemoteArgs),
     Serve(command::serve::ServeArgs),
+    Sync(command::sync::SyncArgs),
     Status(command::status::StatusArgs),
     Refused(command::refused::RefusedArgs),
+    Ping(command::ping::PingArgs),
     Cert(command::cert::CertArgs),
     Completions(command::completions::CompletionsArgs),
 }
@@ -81,8 +83,10 @@ impl Command {
         match self {
             Command::User(args) => args.wants_json(),
             Command::Remote(args) => args.wants_json(),
+            Command::Sync(args) => args.json,
             Command::Status(args) => args.json,
             Command::Refused(args) => args.wants_json(),
+            Command::Ping(args) => args.json,
             _ => false,
         }
     }

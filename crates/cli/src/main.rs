@@ -6,8 +6,10 @@ mod centre;
 mod command;
 mod failure;
 mod init_document;
+mod interrupt;
 mod output;
 mod password;
+mod progress;
 mod remote_file;
 
 use std::process::ExitCode;
@@ -17,6 +19,8 @@ use std::process::ExitCode;
 pub(crate) enum Done {
     /// Everything was done.
     Fully,
+    /// A sync was done, but the centre did not take every row.
+    WithRefusedRows,
 }
 
 fn main() -> ExitCode {
@@ -27,6 +31,7 @@ fn main() -> ExitCode {
     let as_json = cli.command.wants_json();
     match command::run(cli.command) {
         Ok(Done::Fully) => ExitCode::SUCCESS,
+        Ok(Done::WithRefusedRows) => ExitCode::from(6),
         Err(failure) => {
             output::failure(&failure, as_json);
             ExitCode::from(failure.exit_code())

@@ -37,6 +37,14 @@ impl PasswordArgs {
         }
     }
 
+    /// The password of somebody who signs in.
+    pub(crate) fn obtain(&self, prompt: &str) -> Result<String, Failure> {
+        match self.given()? {
+            Some(password) => Ok(password),
+            None => ask(prompt),
+        }
+    }
+
     /// A password to be set: whoever types it types it twice.
     pub(crate) fn obtain_new(&self, prompt: &str) -> Result<String, Failure> {
         if let Some(password) = self.given()? {

@@ -4,10 +4,12 @@ pub(crate) mod cert;
 pub(crate) mod completions;
 pub(crate) mod deploy;
 pub(crate) mod init;
+pub(crate) mod ping;
 pub(crate) mod refused;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod sync;
 pub(crate) mod undeploy;
 pub(crate) mod user;
 
@@ -24,8 +26,10 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::User(args) => user::run(&args),
         Command::Remote(args) => remote::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Sync(args) => sync::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Refused(args) => refused::run(&args),
+        Command::Ping(args) => ping::run(&args),
         Command::Cert(args) => cert::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

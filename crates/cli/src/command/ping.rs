@@ -1,0 +1,65 @@
+//! `tidewater ping`: whether a server answers, and how fast.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tidewater_remote::blocking::SyncOptions;
+use tidewater_remote::server_url::ServerUrl;
+use tidewater_remote::{SyncError, ping};
+
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::command::sync;
+use crate::failure::Failure;
+use crate::output;
+
+/// How long a server may be silent: it has nothing to do for an answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Ask a server whether it is there
+///
+/// Needs no account. Shows the server's version and the time of one round trip.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater ping tcp://127.0.0.1:7439
+  tidewater ping tls://sync.example.com --json"))]
+pub(crate) struct PingArgs {
+    /// The server: tls://host:port, or tcp://host:port on loopback [default port: 7439]
+    url: String,
+    /// Trust the authorities in this PEM file, and no others
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Allow tcp:// off loopback: everything can be read on the way
+    #[arg(long)]
+    insecure: bool,
+    /// Print {"url","server","protocol_version","connect_ms","round_trip_ms"}
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &PingArgs) -> Result<Done, Failure> {
+    let url: ServerUrl = args.url.parse().map_err(SyncError::from)?;
+    sync::check_transport(&url, args.insecure)?;
+    let options = SyncOptions {
+        ca_file: args.ca.clone(),
+        insecure: args.insecure,
+        timeout: TIMEOUT,
+        ..SyncOptions::default()
+    };
+    let report = ping(&args.url, &options)?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::text(&format!(
+            "{}: {}, protocol {}, connected in {:.1} ms, round trip {:.1} ms\n",
+            report.url,
+            output::printable(&report.server),
+            report.protocol_version,
+            report.connect_ms,
+            report.round_trip_ms,
+        ))?;
+    }
+    Ok(Done::Fully)
+}

@@ -1,0 +1,261 @@
+//! `tidewater sync`: one sync of a remote's file with its server.
+
+use std::fmt::Write;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use clap::Args;
+use tidewater_protocol::Code;
+use tidewater_remote::database::Account;
+use tidewater_remote::server_url::{ServerUrl, Transport};
+use tidewater_remote::{Remote, Report, SyncDirection, SyncError};
+
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output::{self, Table};
+use crate::password::{self, PasswordArgs};
+use crate::progress::ProgressLine;
+use crate::remote_file;
+
+/// Sync a remote's file with its server
+///
+/// The first time, name the server, the user and the publications: the file is made, or
+/// an SQLite file of yours gets the publications' tables beside its own. Every time
+/// after that the file alone is enough; no password is kept in it, but a credential of
+/// its own that can be revoked. Other programs may read and write the file meanwhile.
+///
+/// Rows that the centre refuses stay in the file, marked, and do not hold up the rest
+/// (exit code 6); see `tidewater refused`. Ctrl-C cancels; nothing is lost.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater sync nancy.db --server tcp://127.0.0.1:7439 --user nancy --publication main
+  tidewater sync nancy.db
+  tidewater sync nancy.db --upload-only --json
+  TIDEWATER_PASSWORD=... tidewater sync nancy.db    # sign in again, e.g. after a restore
+
+The object of --json:
+  {\"uploaded\":{\"inserts\":n,\"updates\":n,\"deletes\":n},\"downloaded\":{\"upserts\":n,\"removals\":n},
+   \"conflicts\":n,\"refused\":n,\"refused_rows\":[{\"table\",\"key\",\"reason\"}, the first 100],
+   \"bytes_sent\":n,\"bytes_received\":n,\"duration_ms\":n}
+or, when it failed:
+  {\"error\":{\"code\",\"message\",\"hint\",\"retry_after_ms\"}}"))]
+pub(crate) struct SyncArgs {
+    /// The remote's file
+    #[arg(value_name = "REMOTE.db")]
+    remote: PathBuf,
+    /// The server: tls://host:port, or tcp://host:port on loopback [default port: 7439]
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// The user who signs in
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// A publication to subscribe to; repeatable, also later
+    #[arg(long = "publication", value_name = "NAME")]
+    publications: Vec<String>,
+    /// Upload the file's changes, download nothing
+    #[arg(long, conflicts_with = "download_only")]
+    upload_only: bool,
+    /// Download, and keep the file's changes for a later sync
+    #[arg(long)]
+    download_only: bool,
+    /// Trust the authorities in this PEM file, and no others; remembered
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Allow tcp:// off loopback: everything can be read on the way
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    password: PasswordArgs,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
+    let interrupt = Interrupt::listen()?;
+    let (mut remote, mut password) = prepared(args)?;
+    let report = loop {
+        let may_ask = password.is_none() && password::can_ask();
+        if let Some(password) = password.take() {
+            remote.set_password(password);
+        }
+        match sync(&mut remote, args, &interrupt) {
+            Err(error) if error.code() == Code::CredentialInvalid && may_ask => {
+                output::note(&format!("{error}: sign in again"));
+                let account = remote.account()?;
+                password = Some(args.password.obtain(&prompt(&account.user))?);
+            }
+            result => break result?,
+        }
+    };
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::text(&describe(&report))?;
+    }
+    if report.refused > 0 {
+        tell_refused(args, &report);
+        Ok(Done::WithRefusedRows)
+    } else {
+        Ok(Done::Fully)
+    }
+}
+
+fn sync(remote: &mut Remote, args: &SyncArgs, interrupt: &Interrupt) -> Result<Report, SyncError> {
+    let line = ProgressLine::new(!args.quiet);
+    remote.sync(&mut |progress| {
+        line.show(progress);
+        if interrupt.is_raised() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })
+}
+
+impl From<SyncError> for Failure {
+    fn from(error: SyncError) -> Failure {
+        let mut hint = error.hint();
+        if error.code() == Code::CredentialInvalid {
+            hint = format!("{hint}: pipe it in with --password-stdin, or set TIDEWATER_PASSWORD");
+        }
+        Failure {
+            code: error.code(),
+            message: error.to_string(),
+            hint,
+            retry_after_ms: error.retry_after_ms(),
+        }
+    }
+}
+
+/// The remote, subscribed, and the password if there is one. A file is only made when
+/// everything is at hand that a first sync needs.
+fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
+    let missing = missing_for_a_first_sync(args);
+    let known = match remote_file::open(&args.remote) {
+        Ok(database) => database.account()?,
+        Err(_) if missing.is_empty() => Account::default(),
+        Err(mut failure) => {
+            if !failure.code.is_transient() {
+                failure.hint = format!("for a first sync into it, add {}", missing.join(", "));
+            }
+            return Err(failure);
+        }
+    };
+    let choose = |given: &Option<String>, known: &str| given.clone().unwrap_or(known.to_owned());
+    let server = choose(&args.server, &known.server);
+    let user = choose(&args.user, &known.user);
+    if server.is_empty() || user.is_empty() {
+        return Err(Failure::usage(
+            format!("{} has never been synced", args.remote.display()),
+            format!("add {}", missing.join(", ")),
+        ));
+    }
+    let server: ServerUrl = server.parse().map_err(SyncError::from)?;
+    check_transport(&server, args.insecure)?;
+    let password = match known.credential {
+        Some(_) => args.password.given()?,
+        None => Some(args.password.obtain(&prompt(&user))?),
+    };
+
+    let mut remote = Remote::open(&args.remote)?;
+    if args.server.is_some() || args.user.is_some() || !args.publications.is_empty() {
+        let publications: Vec<&str> = args.publications.iter().map(String::as_str).collect();
+        if !publications.is_empty() {
+            // A name that was mistyped the last time would fail for ever.
+            remote.database()?.forget_never_synced(&publications)?;
+        }
+        remote.subscribe(&server.to_string(), &user, &publications)?;
+    }
+    if let Some(file) = &args.ca {
+        remote.set_ca_file(Some(file))?;
+    }
+    remote.set_insecure(args.insecure);
+    remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
+    remote.set_direction(match (args.upload_only, args.download_only) {
+        (true, _) => SyncDirection::UploadOnly,
+        (_, true) => SyncDirection::DownloadOnly,
+        _ => SyncDirection::Both,
+    });
+    Ok((remote, password))
+}
+
+/// Checked before anything is remembered; the driver checks again.
+pub(super) fn check_transport(server: &ServerUrl, insecure: bool) -> Result<(), Failure> {
+    if server.transport == Transport::Tls || insecure || server.is_loopback() {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        format!("{server} would send everything unencrypted over the network"),
+        "use tls://, or allow it with --insecure",
+    ))
+}
+
+fn prompt(user: &str) -> String {
+    format!("Password for {}: ", output::printable(user))
+}
+
+/// The options without which nobody knows where to sync, and as whom.
+fn missing_for_a_first_sync(args: &SyncArgs) -> Vec<&'static str> {
+    let options = [
+        ("--server URL", args.server.is_none()),
+        ("--user NAME", args.user.is_none()),
+        ("--publication NAME", args.publications.is_empty()),
+    ];
+    let missing = options.into_iter().filter(|(_, missing)| *missing);
+    missing.map(|(option, _)| option).collect()
+}
+
+/// What moved, for people.
+fn describe(report: &Report) -> String {
+    let up = &report.uploaded;
+    let down = &report.downloaded;
+    let mut text = format!(
+        "uploaded    {} inserted, {} updated, {} deleted\n\
+         downloaded  {}, {}\n",
+        up.inserts,
+        up.updates,
+        up.deletes,
+        output::counted(down.upserts, "row", "rows"),
+        output::counted(down.removals, "removal", "removals"),
+    );
+    if report.conflicts > 0 {
+        let lost = output::counted(report.conflicts, "change", "changes");
+        let _ = writeln!(text, "conflicts   {lost} lost against the centre's");
+    }
+    if report.refused > 0 {
+        let rows = output::counted(report.refused, "row", "rows");
+        let _ = writeln!(text, "refused     {rows} not taken by the centre");
+    }
+    let _ = writeln!(
+        text,
+        "in {}, {} sent, {} received",
+        output::duration(report.duration_ms),
+        output::bytes(report.bytes_sent),
+        output::bytes(report.bytes_received),
+    );
+    text
+}
+
+/// Lists what was refused, on standard error: it is a warning also for scripts.
+fn tell_refused(args: &SyncArgs, report: &Report) {
+    let mut table = Table::new(&["refused in", "key", "reason"]);
+    for row in &report.refused_rows {
+        table.row([row.table.clone(), row.key.clone(), row.reason.clone()]);
+    }
+    output::note(table.render(0).trim_end());
+    let more = report.refused - report.refused_rows.len() as u64;
+    if more > 0 {
+        output::note(&format!("and {more} more"));
+    }
+    let path = args.remote.display();
+    output::note(&format!(
+        "they stay in the file until you change them; see: tidewater refused list {path}"
+    ));
+}

@@ -1,0 +1,81 @@
+//! The progress of a sync, as one line at the foot of the terminal.
+//!
+//! Nothing is written when standard error is not a terminal: logs of scripts stay clean.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tidewater_remote::{Phase, Progress};
+
+use crate::output::{bytes, counted, printable};
+
+/// How often the line is drawn, at most, in times a second.
+const DRAWN_PER_SECOND: u8 = 15;
+
+/// The line.
+pub(crate) struct ProgressLine {
+    bar: ProgressBar,
+}
+
+impl ProgressLine {
+    /// A line on standard error, or none if that is no terminal or nobody wants it.
+    pub(crate) fn new(wanted: bool) -> ProgressLine {
+        let target = if wanted {
+            ProgressDrawTarget::stderr_with_hz(DRAWN_PER_SECOND)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(None, target);
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
+            bar.set_style(style);
+        }
+        ProgressLine { bar }
+    }
+
+    /// Shows how far the sync is.
+    pub(crate) fn show(&self, progress: &Progress) {
+        if !self.bar.is_hidden() {
+            self.bar.set_message(describe(progress));
+            self.bar.tick();
+        }
+    }
+}
+
+/// What stands on the screen afterwards is the result, not the line.
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn describe(progress: &Progress) -> String {
+    let doing = match progress.phase {
+        Phase::Connecting => "connecting",
+        Phase::Uploading => "uploading",
+        Phase::Waiting { ahead: 0 } => "waiting for the server",
+        Phase::Waiting { ahead } => {
+            let syncs = counted(ahead, "sync", "syncs");
+            return format!("waiting for the server, {syncs} ahead");
+        }
+        Phase::Downloading => "downloading",
+        Phase::Applying => "applying",
+        _ => "finishing",
+    };
+    let mut line = doing.to_owned();
+    if let Some(table) = &progress.table {
+        line.push(' ');
+        line.push_str(&printable(table));
+    }
+    match (progress.rows, progress.expected_rows) {
+        (0, 0) => {}
+        (rows, 0) => line.push_str(&format!(": {}", counted(rows, "row", "rows"))),
+        (rows, expected) => line.push_str(&format!(": {rows} of {expected} rows")),
+    }
+    let traffic = match progress.phase {
+        Phase::Uploading => Some((progress.bytes_sent, "sent")),
+        Phase::Downloading => Some((progress.bytes_received, "received")),
+        _ => None,
+    };
+    if let Some((count, direction)) = traffic.filter(|(count, _)| *count > 0) {
+        line.push_str(&format!(", {} {direction}", bytes(count)));
+    }
+    line
+}
