@@ -5,8 +5,8 @@
 
 use std::path::PathBuf;
 
+use tidewater_protocol::Code;
 use tidewater_protocol::schema::SchemaError;
-use tidewater_protocol::{Code, UnpackError};
 
 /// A failure on the remote database.
 #[derive(Debug, thiserror::Error)]

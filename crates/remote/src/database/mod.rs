@@ -9,6 +9,7 @@ mod apply;
 mod layout;
 mod quote;
 mod refused;
+mod row;
 mod status;
 mod subscription;
 mod tables;

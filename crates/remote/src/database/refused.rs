@@ -1,9 +1,20 @@
 //! Refused rows: what the centre did not take, why, and what the user decides about it.
+//!
+//! A refused change is *parked*: its row in the change table moves to generation 0 and keeps
+//! the pre-image, its row in `tidewater_refused` tells why. It goes up again when the row is
+//! changed again, when the user says so, or when scope or schema changed. A refused change
+//! whose row had to leave the remote has no parked row any more, only the user's own values.
 
+use rusqlite::{Connection, params};
 use serde::Serialize;
+use tidewater_protocol::{Table, Value};
 
-use super::Database;
-use crate::error::RemoteError;
+use super::subscription::load_all;
+use super::tables::Names;
+use super::take::{PARKED, bind_key, keys_of, merge_into};
+use super::upload::mark_stale;
+use super::{Database, SubscriptionState, row};
+use crate::error::{Doing, RemoteError};
 
 /// A change that the centre refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,22 +50,346 @@ pub enum Which<'a> {
     Ids(&'a [i64]),
 }
 
+impl Which<'_> {
+    fn includes(&self, id: i64) -> bool {
+        match self {
+            Which::All => true,
+            Which::Ids(ids) => ids.contains(&id),
+        }
+    }
+}
+
 impl Database {
     /// Every refused change, oldest first.
+    ///
+    /// # Errors
+    /// SQLite failed.
     pub fn refused(&self) -> Result<Vec<RefusedRow>, RemoteError> {
-        todo!()
+        let read = || -> rusqlite::Result<Vec<RefusedRow>> {
+            self.connection
+                .prepare(
+                    "SELECT id, publication, table_name, key, operation, code, reason, sequence, \
+                     at, row_values FROM tidewater_refused ORDER BY id",
+                )?
+                .query_map([], |row| {
+                    Ok(RefusedRow {
+                        id: row.get(0)?,
+                        publication: row.get(1)?,
+                        table: row.get(2)?,
+                        key: row.get(3)?,
+                        operation: row.get(4)?,
+                        code: row.get(5)?,
+                        reason: row.get(6)?,
+                        sequence: row.get::<_, i64>(7)?.unsigned_abs(),
+                        at_ms: row.get(8)?,
+                        values: row.get(9)?,
+                    })
+                })?
+                .collect()
+        };
+        read().doing("reading refused rows")
     }
 
-    /// Makes refused changes pending again; returns how many.
+    /// Makes refused changes pending again, so that the next sync uploads them; returns how
+    /// many. Those whose row left the remote cannot be: there is nothing to upload.
+    ///
+    /// # Errors
+    /// The file is locked or SQLite failed.
     pub fn retry_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
-        let _ = which;
-        todo!()
+        self.decide(which, "retrying refused rows", |connection, found| {
+            let Some(parked) = &found.parked else {
+                return Ok(false);
+            };
+            unpark(connection, &parked.names, &parked.key, parked.generation)?;
+            Ok(true)
+        })
     }
 
-    /// Gives refused changes up: the rows go back to what the centre last had, and are
-    /// asked for again. Returns how many.
+    /// Gives refused changes up: the rows go back to what the centre last had, and are asked
+    /// for again. Returns how many.
+    ///
+    /// # Errors
+    /// The file is locked or SQLite failed.
     pub fn discard_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
-        let _ = which;
-        todo!()
+        self.decide(which, "discarding refused rows", |connection, found| {
+            if let Some(parked) = &found.parked {
+                give_up(connection, parked)?;
+                mark_stale(connection, &parked.table.name, &found.key_packed)?;
+            }
+            Ok(true)
+        })
     }
+
+    /// Goes through refused rows in one transaction; those that `decision` settled are
+    /// forgotten.
+    fn decide(
+        &mut self,
+        which: Which<'_>,
+        doing: &str,
+        decision: impl Fn(&Connection, &Found<'_>) -> rusqlite::Result<bool>,
+    ) -> Result<u64, RemoteError> {
+        let entries: Vec<RefusedRow> = self.refused()?;
+        let transaction = self.write(doing)?;
+        let subscriptions = load_all(&transaction)?;
+        let mut settled = 0;
+        for entry in entries.iter().filter(|entry| which.includes(entry.id)) {
+            let decided = find(&transaction, &subscriptions, entry)
+                .and_then(|found| match found {
+                    Some(found) => decision(&transaction, &found),
+                    None => Ok(false),
+                })
+                .doing(doing)?;
+            if decided {
+                transaction
+                    .execute("DELETE FROM tidewater_refused WHERE id = ?1", [entry.id])
+                    .doing(doing)?;
+                settled += 1;
+            }
+        }
+        transaction.commit().doing(doing)?;
+        Ok(settled)
+    }
+}
+
+/// A refused row with what is parked of it.
+struct Found<'a> {
+    key_packed: Vec<u8>,
+    parked: Option<Parked<'a>>,
+}
+
+struct Parked<'a> {
+    table: &'a Table,
+    names: Names,
+    key: Vec<Value>,
+    /// The subscription's current generation.
+    generation: i64,
+}
+
+/// `None` when the entry is gone meanwhile.
+fn find<'a>(
+    connection: &Connection,
+    subscriptions: &'a [SubscriptionState],
+    entry: &RefusedRow,
+) -> rusqlite::Result<Option<Found<'a>>> {
+    let mut statement =
+        connection.prepare_cached("SELECT key_packed FROM tidewater_refused WHERE id = ?1")?;
+    let mut rows = statement.query([entry.id])?;
+    let Some(found) = rows.next()? else {
+        return Ok(None);
+    };
+    let key_packed: Vec<u8> = found.get(0)?;
+    let table = subscriptions.iter().find_map(|subscription| {
+        let schema = subscription.schema.as_deref()?;
+        Some((subscription, schema.table(&entry.table)?))
+    });
+    let mut parked = None;
+    if let Some((subscription, table)) = table
+        && let Ok(key) = row::unpack_key(&row::key_types(table), &key_packed)
+    {
+        let key: Vec<Value> = key.iter().map(|datum| datum.to_value()).collect();
+        let names = Names::of(table);
+        if entry.values.is_none() && is_parked(connection, &names, &key)? {
+            parked = Some(Parked {
+                table,
+                names,
+                key,
+                generation: subscription.generation,
+            });
+        }
+    }
+    Ok(Some(Found { key_packed, parked }))
+}
+
+fn is_parked(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Result<bool> {
+    has_change(connection, names, key, PARKED)
+}
+
+fn has_change(
+    connection: &Connection,
+    names: &Names,
+    key: &[Value],
+    generation: i64,
+) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT 1 FROM {} WHERE {} AND generation = ?{}",
+        names.change,
+        names.change_key_is_bound(),
+        key.len() + 1
+    ))?;
+    bind_key(&mut statement, key)?;
+    statement.raw_bind_parameter(key.len() + 1, generation)?;
+    let found = statement.raw_query().next()?.is_some();
+    Ok(found)
+}
+
+/// Makes a parked change pending again: as the change of the current generation, or as the
+/// pre-image of the one that is there already.
+fn unpark(
+    connection: &Connection,
+    names: &Names,
+    key: &[Value],
+    generation: i64,
+) -> rusqlite::Result<()> {
+    if has_change(connection, names, key, generation)? {
+        return merge_into(connection, names, key, PARKED, generation);
+    }
+    let mut statement = connection.prepare_cached(&format!(
+        "UPDATE {} SET generation = ?{} WHERE {} AND generation = {PARKED}",
+        names.change,
+        key.len() + 1,
+        names.change_key_is_bound(),
+    ))?;
+    bind_key(&mut statement, key)?;
+    statement.raw_bind_parameter(key.len() + 1, generation)?;
+    statement.raw_execute().map(drop)
+}
+
+/// Makes every parked change of a table pending again and forgets the refusals.
+pub(crate) fn unpark_all(
+    connection: &Connection,
+    table: &Table,
+    generation: i64,
+) -> Result<(), RemoteError> {
+    if !exist(connection, &table.name)? {
+        return Ok(());
+    }
+    let doing = "trying refused rows again";
+    let names = Names::of(table);
+    let sql = format!(
+        "SELECT {} FROM {} WHERE generation = {PARKED}",
+        names.change_key.join(", "),
+        names.change
+    );
+    for key in keys_of(connection, &sql, &[], table).doing(doing)? {
+        unpark(connection, &names, &key, generation).doing(doing)?;
+    }
+    connection
+        .execute(
+            "DELETE FROM tidewater_refused WHERE table_name = ?1 AND row_values IS NULL",
+            [&table.name],
+        )
+        .map(drop)
+        .doing(doing)
+}
+
+/// Puts the pre-image of a parked change back into the user table. Triggers and foreign-key
+/// actions are off on our connections.
+fn give_up(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
+    let names = &parked.names;
+    let key_len = parked.key.len();
+    if !has_change(connection, names, &parked.key, parked.generation)? {
+        restore_row(connection, parked)?;
+        let mut delete = connection.prepare_cached(&format!(
+            "DELETE FROM {} WHERE {} AND generation = {PARKED}",
+            names.change,
+            names.change_key_is_bound()
+        ))?;
+        bind_key(&mut delete, &parked.key)?;
+        return delete.raw_execute().map(drop);
+    }
+    // Changed again since: the newer change stays pending, against the centre's row.
+    debug_assert!(key_len > 0);
+    merge_into(connection, names, &parked.key, PARKED, parked.generation)
+}
+
+fn restore_row(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
+    let names = &parked.names;
+    let mut delete = connection.prepare_cached(&format!(
+        "DELETE FROM {} WHERE {}",
+        names.table,
+        names.key_is_bound()
+    ))?;
+    bind_key(&mut delete, &parked.key)?;
+    delete.raw_execute()?;
+    let columns: Vec<&str> = names
+        .key
+        .iter()
+        .map(String::as_str)
+        .chain(
+            names
+                .values
+                .iter()
+                .map(|&index| names.columns[index].as_str()),
+        )
+        .collect();
+    let images: Vec<&str> = names
+        .change_key
+        .iter()
+        .chain(&names.pre)
+        .map(String::as_str)
+        .collect();
+    let mut insert = connection.prepare_cached(&format!(
+        "INSERT OR IGNORE INTO {} ({}) SELECT {} FROM {} WHERE {} AND generation = {PARKED} \
+         AND present = 1",
+        names.table,
+        columns.join(", "),
+        images.join(", "),
+        names.change,
+        names.change_key_is_bound()
+    ))?;
+    bind_key(&mut insert, &parked.key)?;
+    insert.raw_execute().map(drop)
+}
+
+/// Whether a table has refused rows.
+pub(crate) fn exist(connection: &Connection, table: &str) -> Result<bool, RemoteError> {
+    connection
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM tidewater_refused WHERE table_name = ?1)")
+        .and_then(|mut statement| statement.query_row([table], |row| row.get(0)))
+        .doing("looking for refused rows")
+}
+
+/// Forgets that a key was refused; entries that hold the user's values stay.
+pub(crate) fn forget(
+    connection: &Connection,
+    table: &str,
+    key_packed: &[u8],
+) -> Result<(), RemoteError> {
+    connection
+        .prepare_cached(
+            "DELETE FROM tidewater_refused WHERE table_name = ?1 AND key_packed = ?2 \
+             AND row_values IS NULL",
+        )
+        .and_then(|mut statement| statement.execute(params![table, key_packed]))
+        .map(drop)
+        .doing("forgetting a refusal")
+}
+
+/// A refusal to be written down.
+pub(crate) struct Refusal<'a> {
+    pub(crate) publication: &'a str,
+    pub(crate) table: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) key_packed: &'a [u8],
+    pub(crate) operation: &'a str,
+    pub(crate) code: &'a str,
+    pub(crate) reason: &'a str,
+    pub(crate) sequence: u64,
+    pub(crate) row_values: Option<&'a str>,
+}
+
+/// The time of a refusal before the apply that brought it knows its own.
+pub(crate) const TIME_UNKNOWN: i64 = -1;
+
+/// Writes a refusal down.
+pub(crate) fn record(connection: &Connection, refusal: &Refusal<'_>) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO tidewater_refused (publication, table_name, key, key_packed, operation, \
+             code, reason, sequence, at, row_values) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        )?
+        .execute(params![
+            refusal.publication,
+            refusal.table,
+            refusal.key,
+            refusal.key_packed,
+            refusal.operation,
+            refusal.code,
+            refusal.reason,
+            i64::try_from(refusal.sequence).unwrap_or(i64::MAX),
+            TIME_UNKNOWN,
+            refusal.row_values,
+        ])
+        .map(drop)
 }

@@ -1,12 +1,17 @@
 //! What a remote can tell about itself without a server.
 
+use rusqlite::Connection;
 use serde::Serialize;
+use tidewater_protocol::Table;
 
-use super::Database;
-use crate::error::RemoteError;
+use super::subscription::load_all;
+use super::tables::Names;
+use super::take::PARKED;
+use super::{Database, SubscriptionState, quote};
+use crate::error::{Doing, RemoteError};
 
 /// The state of a remote.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// The remote's id, once it has one.
     pub remote_id: Option<String>,
@@ -19,7 +24,7 @@ pub struct Status {
 }
 
 /// The state of a subscription.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SubscriptionStatus {
     /// The publication.
     pub publication: String,
@@ -34,7 +39,7 @@ pub struct SubscriptionStatus {
 }
 
 /// The state of a table.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TableStatus {
     /// The table.
     pub table: String,
@@ -50,7 +55,72 @@ pub struct TableStatus {
 
 impl Database {
     /// The state of the remote.
+    ///
+    /// # Errors
+    /// SQLite failed.
     pub fn status(&self) -> Result<Status, RemoteError> {
-        todo!()
+        let account = self.account()?;
+        let doing = "reading the state of the remote";
+        // One snapshot for all the counts.
+        let snapshot = self.connection.unchecked_transaction().doing(doing)?;
+        let subscriptions = load_all(&snapshot)?;
+        let subscriptions = subscriptions
+            .iter()
+            .map(|subscription| subscription_status(&snapshot, subscription))
+            .collect::<rusqlite::Result<_>>()
+            .doing(doing)?;
+        Ok(Status {
+            remote_id: account.remote_id.map(|id| id.to_string()),
+            server: account.server,
+            user: account.user,
+            subscriptions,
+        })
     }
+}
+
+fn subscription_status(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> rusqlite::Result<SubscriptionStatus> {
+    let last_sync_at_ms = connection.query_row(
+        "SELECT last_sync_at FROM tidewater_subscription WHERE id = ?1",
+        [subscription.id],
+        |row| row.get(0),
+    )?;
+    let tables = subscription
+        .schema
+        .iter()
+        .flat_map(|schema| &schema.tables)
+        .map(|table| table_status(connection, table))
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(SubscriptionStatus {
+        publication: subscription.publication.clone(),
+        last_sync_at_ms,
+        sequence: subscription.sequence,
+        upload_in_flight: subscription.taken.is_some(),
+        tables,
+    })
+}
+
+fn table_status(connection: &Connection, table: &Table) -> rusqlite::Result<TableStatus> {
+    let names = Names::of(table);
+    let keys = names.change_key.join(", ");
+    let name = quote::text(&table.name);
+    let count = |sql: &str| -> rusqlite::Result<u64> {
+        connection.query_row(sql, [], |row| Ok(row.get::<_, i64>(0)?.unsigned_abs()))
+    };
+    Ok(TableStatus {
+        table: table.name.clone(),
+        rows: count(&format!("SELECT count(*) FROM {}", names.table))?,
+        pending: count(&format!(
+            "SELECT count(*) FROM (SELECT DISTINCT {keys} FROM {} WHERE generation > {PARKED})",
+            names.change
+        ))?,
+        refused: count(&format!(
+            "SELECT count(*) FROM tidewater_refused WHERE table_name = {name}"
+        ))?,
+        stale: count(&format!(
+            "SELECT count(*) FROM tidewater_stale WHERE table_name = {name}"
+        ))?,
+    })
 }

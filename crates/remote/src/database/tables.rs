@@ -1,1 +1,369 @@
-//! User tables and their change tables.
+//! User tables and their change tables: names, definitions, indexes.
+//!
+//! Owns every name that is derived from a published table, and the DDL. When the DDL runs
+//! is decided by [`super::apply`]; what fills the change tables is [`super::triggers`].
+
+mod canonical;
+
+use std::collections::HashSet;
+
+use rusqlite::{Connection, OptionalExtension};
+use tidewater_protocol::{
+    Column, ColumnType, ForeignKey, ForeignKeyAction, PublicationSchema, Table,
+};
+
+use super::layout::PREFIX;
+use super::quote;
+use crate::error::{Doing, RemoteError};
+
+/// The names of a published table in SQL, quoted.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    /// The user table.
+    pub(crate) table: String,
+    /// The change table.
+    pub(crate) change: String,
+    /// The columns of the user table, in the schema's order.
+    pub(crate) columns: Vec<String>,
+    /// The key columns of the user table, in key order.
+    pub(crate) key: Vec<String>,
+    /// The same columns in the change table.
+    pub(crate) change_key: Vec<String>,
+    /// The columns that are not part of the key, as indexes into the schema's.
+    pub(crate) values: Vec<usize>,
+    /// The same columns in the change table.
+    pub(crate) pre: Vec<String>,
+}
+
+impl Names {
+    pub(crate) fn of(table: &Table) -> Names {
+        let change_column = |prefix: &str, index: usize| {
+            quote::name(&format!("{prefix}{}", table.columns[index].name))
+        };
+        let values: Vec<usize> = (0..table.columns.len())
+            .filter(|index| !table.key.contains(index))
+            .collect();
+        Names {
+            table: quote::name(&table.name),
+            change: quote::name(&change_table(&table.name)),
+            columns: table
+                .columns
+                .iter()
+                .map(|column| quote::name(&column.name))
+                .collect(),
+            key: table
+                .key_columns()
+                .map(|column| quote::name(&column.name))
+                .collect(),
+            change_key: table
+                .key
+                .iter()
+                .map(|&index| change_column("key_", index))
+                .collect(),
+            pre: values
+                .iter()
+                .map(|&index| change_column("pre_", index))
+                .collect(),
+            values,
+        }
+    }
+
+    /// `change.key_a = row.a AND ...`: the change rows of a row, by two aliases.
+    pub(crate) fn change_of(&self, change: &str, row: &str) -> String {
+        let pairs = self.change_key.iter().zip(&self.key);
+        quote::list(pairs, " AND ", |(change_key, key)| {
+            format!("{change}.{change_key} = {row}.{key}")
+        })
+    }
+
+    /// `a = ?1 AND b = ?2 ...` over the user table.
+    pub(crate) fn key_is_bound(&self) -> String {
+        bound(&self.key)
+    }
+
+    /// `key_a = ?1 AND key_b = ?2 ...` over the change table.
+    pub(crate) fn change_key_is_bound(&self) -> String {
+        bound(&self.change_key)
+    }
+}
+
+fn bound(columns: &[String]) -> String {
+    quote::list(columns.iter().enumerate(), " AND ", |(index, column)| {
+        format!("{column} = ?{}", index + 1)
+    })
+}
+
+/// The name of a table's change table.
+pub(crate) fn change_table(table: &str) -> String {
+    format!("{PREFIX}change_{table}")
+}
+
+/// Checks that a schema can be laid out at all.
+pub(crate) fn check_schema(schema: &PublicationSchema) -> Result<(), RemoteError> {
+    let unusable = |what: String| RemoteError::SchemaUnusable {
+        publication: schema.name.clone(),
+        what,
+    };
+    let mut tables = HashSet::new();
+    for table in &schema.tables {
+        let name = table.name.to_ascii_lowercase();
+        if name.is_empty() || name.contains('\0') {
+            return Err(unusable(format!("{:?} is no name for a table", table.name)));
+        }
+        if name.starts_with("sqlite_") || name.starts_with(PREFIX) {
+            return Err(unusable(format!(
+                "the name of table {:?} begins with a reserved prefix",
+                table.name
+            )));
+        }
+        if !tables.insert(name) {
+            return Err(unusable(format!(
+                "two tables differ from {:?} only by upper and lower case",
+                table.name
+            )));
+        }
+        let mut columns = HashSet::new();
+        for column in &table.columns {
+            if column.name.is_empty() || column.name.contains('\0') {
+                return Err(unusable(format!(
+                    "table {:?}: {:?} is no name for a column",
+                    table.name, column.name
+                )));
+            }
+            if !columns.insert(column.name.to_ascii_lowercase()) {
+                return Err(unusable(format!(
+                    "table {:?}: two columns differ from {:?} only by upper and lower case",
+                    table.name, column.name
+                )));
+            }
+            if let Some(default) = &column.default
+                && !is_literal(default)
+            {
+                return Err(unusable(format!(
+                    "table {:?}: the default of column {:?} is not a literal",
+                    table.name, column.name
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether something in the file, that is not ours, has the name already.
+pub(crate) fn name_is_taken(connection: &Connection, name: &str) -> Result<bool, RemoteError> {
+    connection
+        .query_row(
+            "SELECT 1 FROM sqlite_master WHERE name = ?1 COLLATE NOCASE \
+             AND type IN ('table', 'view', 'index')",
+            [name],
+            |_| Ok(()),
+        )
+        .optional()
+        .map(|found| found.is_some())
+        .doing("looking for tables in the way")
+}
+
+/// Whether a default is one SQL literal and nothing more: it comes from the server and
+/// stands unquoted in our DDL.
+fn is_literal(default: &str) -> bool {
+    let quoted = |text: &str| {
+        text.strip_prefix('\'')
+            .and_then(|rest| rest.strip_suffix('\''))
+            .is_some_and(|inner| !inner.replace("''", "").contains('\''))
+    };
+    let upper = default.to_ascii_uppercase();
+    let word = matches!(
+        upper.as_str(),
+        "NULL" | "TRUE" | "FALSE" | "CURRENT_TIMESTAMP" | "CURRENT_DATE" | "CURRENT_TIME"
+    );
+    let unsigned = default.strip_prefix(['-', '+']).unwrap_or(default);
+    let number = unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.')
+        && unsigned
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-'))
+        && unsigned.parse::<f64>().is_ok();
+    let blob = default.strip_prefix(['x', 'X']).is_some_and(|rest| {
+        quoted(rest)
+            && rest[1..rest.len() - 1].len() % 2 == 0
+            && rest[1..rest.len() - 1]
+                .bytes()
+                .all(|byte| byte.is_ascii_hexdigit())
+    });
+    word || number || blob || quoted(default)
+}
+
+/// The statement that creates a user table under the given name.
+pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name: &str) -> String {
+    let names = Names::of(table);
+    let mut parts = Vec::new();
+    for (index, column) in table.columns.iter().enumerate() {
+        let mut part = format!(
+            "{} {}",
+            names.columns[index],
+            column.column_type.sqlite_type()
+        );
+        let in_key = table.key.contains(&index);
+        if in_key || !column.nullable {
+            part.push_str(" NOT NULL");
+        }
+        if let Some(default) = &column.default {
+            part.push_str(&format!(" DEFAULT {default}"));
+        }
+        if in_key {
+            let check = canonical::check(column.column_type, &names.columns[index]);
+            part.push_str(&format!(
+                " CONSTRAINT {} CHECK ({check})",
+                quote::name(&format!("{} in canonical form", column.name))
+            ));
+        }
+        parts.push(part);
+    }
+    parts.push(format!("PRIMARY KEY ({})", names.key.join(", ")));
+    for foreign_key in &table.foreign_keys {
+        if enforceable(foreign_key, schema) {
+            parts.push(foreign_key_clause(foreign_key, &names));
+        }
+    }
+    format!(
+        "CREATE TABLE {} (\n  {}\n) WITHOUT ROWID",
+        quote::name(name),
+        parts.join(",\n  ")
+    )
+}
+
+/// SQLite wants the referred columns to be unique; on remotes only the primary key is.
+pub(crate) fn enforceable(foreign_key: &ForeignKey, schema: &PublicationSchema) -> bool {
+    let Some(parent) = schema.table(&foreign_key.parent) else {
+        return false;
+    };
+    let wanted: HashSet<&str> = foreign_key
+        .parent_columns
+        .iter()
+        .map(String::as_str)
+        .collect();
+    let key: HashSet<&str> = parent
+        .key_columns()
+        .map(|column| column.name.as_str())
+        .collect();
+    wanted == key && foreign_key.parent_columns.len() == key.len()
+}
+
+fn foreign_key_clause(foreign_key: &ForeignKey, names: &Names) -> String {
+    let action = |action: ForeignKeyAction| match action {
+        ForeignKeyAction::NoAction => "NO ACTION",
+        ForeignKeyAction::Restrict => "RESTRICT",
+        ForeignKeyAction::Cascade => "CASCADE",
+        ForeignKeyAction::SetNull => "SET NULL",
+        ForeignKeyAction::SetDefault => "SET DEFAULT",
+    };
+    format!(
+        "FOREIGN KEY ({}) REFERENCES {} ({}) ON DELETE {} ON UPDATE {}",
+        quote::list(&foreign_key.columns, ", ", |&index| names.columns[index]
+            .clone()),
+        quote::name(&foreign_key.parent),
+        quote::list(&foreign_key.parent_columns, ", ", |column| quote::name(
+            column
+        )),
+        action(foreign_key.on_delete),
+        action(foreign_key.on_update),
+    )
+}
+
+/// The statement that creates a change table under the given name. Its columns are declared
+/// like the user table's, so that affinity changes nothing on the way.
+pub(crate) fn create_change_table(table: &Table, name: &str) -> String {
+    let names = Names::of(table);
+    let mut parts = Vec::new();
+    for (name, column) in names.change_key.iter().zip(table.key_columns()) {
+        parts.push(format!(
+            "{name} {} NOT NULL",
+            column.column_type.sqlite_type()
+        ));
+    }
+    parts.push("generation INTEGER NOT NULL".into());
+    parts.push("present INTEGER NOT NULL".into());
+    for (name, &index) in names.pre.iter().zip(&names.values) {
+        parts.push(format!(
+            "{name} {}",
+            table.columns[index].column_type.sqlite_type()
+        ));
+    }
+    parts.push(format!(
+        "PRIMARY KEY ({}, generation)",
+        names.change_key.join(", ")
+    ));
+    format!(
+        "CREATE TABLE {} (\n  {}\n) WITHOUT ROWID",
+        quote::name(name),
+        parts.join(",\n  ")
+    )
+}
+
+/// The statements that create a user table's secondary indexes: for the centre's unique
+/// constraints, for references, and for removing a partition. What the primary key already
+/// finds gets none.
+pub(crate) fn create_indexes(table: &Table) -> Vec<String> {
+    let names = Names::of(table);
+    let wanted = table
+        .unique
+        .iter()
+        .chain(
+            table
+                .foreign_keys
+                .iter()
+                .map(|foreign_key| &foreign_key.columns),
+        )
+        .chain(std::iter::once(&table.partition));
+    let mut seen: Vec<&[usize]> = vec![&table.key];
+    let mut statements = Vec::new();
+    for columns in wanted {
+        if columns.is_empty() || seen.iter().any(|index| index.starts_with(columns)) {
+            continue;
+        }
+        seen.push(columns);
+        statements.push(format!(
+            "CREATE INDEX {} ON {} ({})",
+            quote::name(&index_name(&table.name, statements.len() + 1)),
+            names.table,
+            quote::list(columns, ", ", |&index| names.columns[index].clone()),
+        ));
+    }
+    statements
+}
+
+fn index_name(table: &str, number: usize) -> String {
+    format!("{PREFIX}index_{number}_{table}")
+}
+
+/// What a row that was there before a column was published holds in it: the default, else
+/// NULL, else a zero of the type (until the centre's value arrives).
+pub(crate) fn filler(column: &Column) -> String {
+    match &column.default {
+        Some(default) => default.clone(),
+        None if column.nullable => "NULL".into(),
+        None => zero(column.column_type),
+    }
+}
+
+/// A value of the type that satisfies NOT NULL, as an SQL literal.
+pub(crate) fn zero(column_type: ColumnType) -> String {
+    match column_type {
+        ColumnType::Integer | ColumnType::Boolean => "0".into(),
+        ColumnType::Real => "0.0".into(),
+        ColumnType::Decimal { scale } => match scale {
+            Some(scale @ 1..) => format!("'0.{}'", "0".repeat(usize::from(scale))),
+            _ => "'0'".into(),
+        },
+        ColumnType::Text | ColumnType::Opaque => "''".into(),
+        ColumnType::Bytes => "x''".into(),
+        ColumnType::Date => "'1970-01-01'".into(),
+        ColumnType::Time => "'00:00:00.000000'".into(),
+        ColumnType::Timestamp => "'1970-01-01T00:00:00.000000'".into(),
+        ColumnType::TimestampTz => "'1970-01-01T00:00:00.000000Z'".into(),
+        ColumnType::Uuid => "'00000000-0000-0000-0000-000000000000'".into(),
+        ColumnType::Json => "'null'".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,19 +1,204 @@
 //! Beginning a sync: restoring the triggers and taking the current generation.
+//!
+//! Taking is one durable update of the subscription's row. Everything recorded under the
+//! generation that was current is then the next upload; what the application changes from
+//! now on is recorded under the next.
 
-use tidewater_protocol::UploadId;
+use rusqlite::{Connection, params};
+use tidewater_protocol::{Table, UploadId};
 
-use super::{Database, SubscriptionState};
-use crate::error::RemoteError;
+use super::refused;
+use super::subscription::load_all;
+use super::tables::Names;
+use super::{Database, SubscriptionState, quote, row, triggers};
+use crate::error::{Doing, RemoteError};
+
+/// The generation of refused changes: they wait here for the user or for another try.
+pub(crate) const PARKED: i64 = 0;
 
 impl Database {
     /// Begins a sync: restores tracking triggers that are missing and, unless only a
     /// download is wanted, takes what is pending as the next upload of each subscription.
+    /// What was taken before and not acknowledged stays as it is.
+    ///
+    /// # Errors
+    /// The file is locked, a synced table is missing, or SQLite failed.
     pub fn begin_sync(
         &mut self,
         download_only: bool,
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<Vec<SubscriptionState>, RemoteError> {
-        let _ = (download_only, new_upload_id);
-        todo!()
+        let subscriptions = load_all(&self.connection)?;
+        let in_order = triggers::are_checked(&self.connection)?;
+        // Most syncs find nothing to take: then nothing is written either.
+        let mut to_take = false;
+        if !download_only {
+            for subscription in &subscriptions {
+                to_take |= can_take(&self.connection, subscription)?;
+            }
+        }
+        if in_order && !to_take {
+            return Ok(subscriptions);
+        }
+        let doing = "beginning a sync";
+        let transaction = self.write(doing)?;
+        let subscriptions = load_all(&transaction)?;
+        triggers::ensure(&transaction, &subscriptions)?;
+        if !download_only {
+            for subscription in &subscriptions {
+                if can_take(&transaction, subscription)? {
+                    take(&transaction, subscription, new_upload_id())?;
+                }
+            }
+        }
+        let subscriptions = load_all(&transaction)?;
+        transaction.commit().doing(doing)?;
+        Ok(subscriptions)
     }
+}
+
+/// Whether there are changes of the current generation and nothing is on its way.
+fn can_take(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> Result<bool, RemoteError> {
+    let Some(schema) = &subscription.schema else {
+        return Ok(false);
+    };
+    if subscription.taken_generation.is_some() {
+        return Ok(false);
+    }
+    for table in schema
+        .tables
+        .iter()
+        .filter(|table| table.direction.uploads())
+    {
+        if has_generation(connection, table, subscription.generation)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn has_generation(
+    connection: &Connection,
+    table: &Table,
+    generation: i64,
+) -> Result<bool, RemoteError> {
+    let change = Names::of(table).change;
+    connection
+        .prepare_cached(&format!(
+            "SELECT EXISTS (SELECT 1 FROM {change} WHERE generation = ?1)"
+        ))
+        .and_then(|mut statement| statement.query_row([generation], |row| row.get(0)))
+        .doing("looking for changes")
+}
+
+fn take(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    upload_id: UploadId,
+) -> Result<(), RemoteError> {
+    if let Some(schema) = &subscription.schema {
+        for table in &schema.tables {
+            adopt_parked(connection, table, subscription.generation)?;
+        }
+    }
+    connection
+        .execute(
+            "UPDATE tidewater_subscription SET taken_generation = generation, \
+             generation = generation + 1, taken_upload_id = ?2 WHERE id = ?1",
+            params![subscription.id, upload_id.0],
+        )
+        .map(drop)
+        .doing("taking an upload")
+}
+
+/// A refused change that was changed again goes up with the new one: the change of the
+/// current generation takes over its pre-image, and the refusal is forgotten.
+fn adopt_parked(
+    connection: &Connection,
+    table: &Table,
+    generation: i64,
+) -> Result<(), RemoteError> {
+    if !refused::exist(connection, &table.name)? {
+        return Ok(());
+    }
+    let names = Names::of(table);
+    let keys = quote::list(&names.change_key, ", ", |key| format!("p.{key}"));
+    let same = quote::list(&names.change_key, " AND ", |key| {
+        format!("p.{key} = c.{key}")
+    });
+    let change = &names.change;
+    let sql = format!(
+        "SELECT {keys} FROM {change} AS p JOIN {change} AS c ON {same} AND c.generation = ?1 \
+         WHERE p.generation = {PARKED}"
+    );
+    let doing = "taking refused changes that were changed again";
+    let found = keys_of(connection, &sql, &[&generation], table).doing(doing)?;
+    for key in &found {
+        merge_into(connection, &names, key, PARKED, generation).doing(doing)?;
+        let packed = row::pack_key(
+            &row::key_types(table),
+            &row::datums(&row::key_types(table), key),
+        );
+        refused::forget(connection, &table.name, &packed)?;
+    }
+    Ok(())
+}
+
+/// Moves the pre-image of a key's change in generation `from` into its change in generation
+/// `to`, which must exist, and removes the former.
+pub(crate) fn merge_into(
+    connection: &Connection,
+    names: &Names,
+    key: &[tidewater_protocol::Value],
+    from: i64,
+    to: i64,
+) -> rusqlite::Result<()> {
+    let columns = std::iter::once("present").chain(names.pre.iter().map(String::as_str));
+    let columns: Vec<&str> = columns.collect();
+    let columns = columns.join(", ");
+    let change = &names.change;
+    let key_is = names.change_key_is_bound();
+    let parameter = key.len() + 1;
+    let mut update = connection.prepare_cached(&format!(
+        "UPDATE {change} SET ({columns}) = (SELECT {columns} FROM {change} \
+         WHERE {key_is} AND generation = ?{}) WHERE {key_is} AND generation = ?{parameter}",
+        parameter + 1
+    ))?;
+    bind_key(&mut update, key)?;
+    update.raw_bind_parameter(parameter, to)?;
+    update.raw_bind_parameter(parameter + 1, from)?;
+    update.raw_execute()?;
+    let mut delete = connection.prepare_cached(&format!(
+        "DELETE FROM {change} WHERE {key_is} AND generation = ?{parameter}"
+    ))?;
+    bind_key(&mut delete, key)?;
+    delete.raw_bind_parameter(parameter, from)?;
+    delete.raw_execute()?;
+    Ok(())
+}
+
+/// Binds an owned key to the parameters from 1 on.
+pub(crate) fn bind_key(
+    statement: &mut rusqlite::Statement<'_>,
+    key: &[tidewater_protocol::Value],
+) -> rusqlite::Result<()> {
+    for (index, value) in key.iter().enumerate() {
+        statement.raw_bind_parameter(index + 1, row::Bind(value.as_ref()))?;
+    }
+    Ok(())
+}
+
+/// The keys that a query yields in its first columns.
+pub(crate) fn keys_of(
+    connection: &Connection,
+    sql: &str,
+    parameters: &[&dyn rusqlite::ToSql],
+    table: &Table,
+) -> rusqlite::Result<Vec<Vec<tidewater_protocol::Value>>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map(parameters, |found| row::owned(found, 0, table.key.len()))?;
+    rows.collect()
 }

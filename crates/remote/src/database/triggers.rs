@@ -1,1 +1,367 @@
-//! Tracking triggers.
+//! Tracking triggers: they write down the pre-image of every row before its first change in
+//! a generation.
+//!
+//! All of them are BEFORE triggers. A trigger of the user that runs first and touches the
+//! same row fires them again, nested, with what the row was before; and a row that REPLACE
+//! displaces is still there to be read. What is recorded and then does not happen (OR IGNORE,
+//! DO NOTHING) is no net change and is never sent. They use built-in functions only and must
+//! never use `INSERT OR ...`: the conflict clause of the application's statement would
+//! override it.
+
+mod unique;
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension};
+use tidewater_protocol::Table;
+
+pub(crate) use unique::{UniqueIndex, unique_indexes};
+
+use super::SubscriptionState;
+use super::layout::PREFIX;
+use super::quote;
+use super::tables::Names;
+use crate::error::{Doing, RemoteError};
+
+/// Makes the tracking triggers of all tables as they should be; returns whether anything
+/// had to be done.
+///
+/// Any DDL changes the file's schema version. While it is the one that was found in order
+/// last time, nothing needs to be looked at.
+pub(crate) fn ensure(
+    connection: &Connection,
+    subscriptions: &[SubscriptionState],
+) -> Result<bool, RemoteError> {
+    let mut changed = false;
+    let existing = existing(connection)?;
+    for subscription in subscriptions {
+        let Some(schema) = &subscription.schema else {
+            continue;
+        };
+        for table in &schema.tables {
+            changed |= ensure_table(connection, subscription.id, table, &existing)?;
+        }
+    }
+    remember_checked(connection)?;
+    Ok(changed)
+}
+
+/// Whether the schema is the one that [`ensure`] last saw.
+pub(crate) fn are_checked(connection: &Connection) -> Result<bool, RemoteError> {
+    let doing = "reading the schema version";
+    let checked: i64 = connection
+        .prepare_cached("SELECT checked_schema_version FROM tidewater_state")
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+        .doing(doing)?;
+    Ok(schema_version(connection).doing(doing)? == checked)
+}
+
+/// Notes that the triggers fit the schema as it is now.
+fn remember_checked(connection: &Connection) -> Result<(), RemoteError> {
+    let doing = "noting the schema version";
+    let version = schema_version(connection).doing(doing)?;
+    connection
+        .execute(
+            "UPDATE tidewater_state SET checked_schema_version = ?1 \
+             WHERE checked_schema_version <> ?1",
+            [version],
+        )
+        .map(drop)
+        .doing(doing)
+}
+
+fn schema_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("PRAGMA schema_version", [], |row| row.get(0))
+}
+
+fn existing(connection: &Connection) -> Result<BTreeMap<String, String>, RemoteError> {
+    let doing = "looking for tracking triggers";
+    let mut statement = connection
+        .prepare(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' \
+             AND name LIKE 'tidewater\\_%' ESCAPE '\\'",
+        )
+        .doing(doing)?;
+    let rows = statement
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .doing(doing)?;
+    rows.collect::<rusqlite::Result<_>>().doing(doing)
+}
+
+fn ensure_table(
+    connection: &Connection,
+    subscription: i64,
+    table: &Table,
+    existing: &BTreeMap<String, String>,
+) -> Result<bool, RemoteError> {
+    let without_rowid = is_without_rowid(connection, &table.name)?;
+    let unique = unique_indexes(connection, &table.name)?;
+    let wanted = statements(subscription, table, &unique, without_rowid);
+    let mut changed = false;
+    for kind in KINDS {
+        let name = trigger_name(kind, &table.name);
+        let found = existing.get(&name);
+        let expected = wanted.get(kind);
+        if found == expected {
+            continue;
+        }
+        changed = true;
+        if found.is_some() {
+            let drop = format!("DROP TRIGGER {}", quote::name(&name));
+            connection
+                .execute_batch(&drop)
+                .doing("dropping a trigger")?;
+        }
+        if let Some(sql) = expected {
+            connection.execute_batch(sql).doing("creating a trigger")?;
+        }
+    }
+    Ok(changed)
+}
+
+/// Drops the tracking triggers of a table.
+pub(crate) fn drop_table_triggers(connection: &Connection, table: &str) -> Result<(), RemoteError> {
+    for kind in KINDS {
+        let name = quote::name(&trigger_name(kind, table));
+        connection
+            .execute_batch(&format!("DROP TRIGGER IF EXISTS {name}"))
+            .doing("dropping a trigger")?;
+    }
+    Ok(())
+}
+
+/// The table has no rowid, as we made it. A tool that rebuilds tables may give it one.
+fn is_without_rowid(connection: &Connection, table: &str) -> Result<bool, RemoteError> {
+    connection
+        .query_row(
+            "SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = ?1 \
+             COLLATE NOCASE AND type = 'table'",
+            [table],
+            |row| row.get(0),
+        )
+        .optional()
+        .doing("looking at a table")?
+        .ok_or_else(|| RemoteError::TableMissing {
+            table: table.to_owned(),
+        })
+}
+
+const KINDS: [&str; 7] = [
+    "insert",
+    "inserted",
+    "insert_displaces",
+    "update",
+    "rekey",
+    "update_displaces",
+    "delete",
+];
+
+fn trigger_name(kind: &str, table: &str) -> String {
+    format!("{PREFIX}{kind}_{table}")
+}
+
+/// The triggers that a table should have, by kind.
+fn statements(
+    subscription: i64,
+    table: &Table,
+    unique: &[UniqueIndex],
+    without_rowid: bool,
+) -> BTreeMap<&'static str, String> {
+    let writer = Writer {
+        names: Names::of(table),
+        table,
+        generation: format!(
+            "(SELECT generation FROM tidewater_subscription WHERE id = {subscription})"
+        ),
+    };
+    if !table.direction.uploads() {
+        return BTreeMap::from([
+            ("insert", writer.download_only("insert", "INSERT")),
+            ("update", writer.download_only("update", "UPDATE")),
+            ("delete", writer.download_only("delete", "DELETE")),
+        ]);
+    }
+    let mut statements = BTreeMap::from([
+        ("insert", writer.insert("insert", "BEFORE INSERT")),
+        ("update", writer.gone("update", "BEFORE UPDATE")),
+        ("rekey", writer.rekey()),
+        ("delete", writer.gone("delete", "BEFORE DELETE")),
+    ]);
+    if !without_rowid {
+        // The key may be assigned by SQLite, and BEFORE INSERT does not know it then.
+        statements.insert("inserted", writer.inserted());
+    }
+    if !unique.is_empty() {
+        statements.insert("insert_displaces", writer.insert_displaces(unique));
+        statements.insert("update_displaces", writer.update_displaces(unique));
+    }
+    statements
+}
+
+struct Writer<'a> {
+    names: Names,
+    table: &'a Table,
+    generation: String,
+}
+
+impl Writer<'_> {
+    fn create(&self, kind: &str, event: &str, when: &str, body: &str) -> String {
+        let name = quote::name(&trigger_name(kind, &self.table.name));
+        let table = &self.names.table;
+        format!("CREATE TRIGGER {name} {event} ON {table}\n{when}BEGIN\n{body}END")
+    }
+
+    fn download_only(&self, kind: &str, event: &str) -> String {
+        let message = format!(
+            "table \"{}\" is download-only: changes made here would never reach the server",
+            self.table.name
+        );
+        let body = format!("  SELECT RAISE(ABORT, {});\n", quote::text(&message));
+        self.create(kind, &format!("BEFORE {event}"), "", &body)
+    }
+
+    /// The key of `row` is not recorded in this generation yet.
+    fn unrecorded(&self, row: &str) -> String {
+        format!(
+            "NOT EXISTS (SELECT 1 FROM {} AS c WHERE {} AND c.generation = {})",
+            self.names.change,
+            self.names.change_of("c", row),
+            self.generation
+        )
+    }
+
+    /// The application gets SQLite's own error for a NULL in the key, not one about our table.
+    fn key_is_complete(&self) -> String {
+        quote::list(&self.names.key, " AND ", |key| {
+            format!("NEW.{key} IS NOT NULL")
+        })
+    }
+
+    fn change_columns(&self) -> String {
+        let mut columns = self.names.change_key.clone();
+        columns.push("generation".into());
+        columns.push("present".into());
+        columns.extend(self.names.pre.iter().cloned());
+        columns.join(", ")
+    }
+
+    /// `row.a, row.b, ...`: the columns outside the key.
+    fn values(&self, row: &str) -> String {
+        self.names
+            .values
+            .iter()
+            .map(|&index| format!(", {row}.{}", self.names.columns[index]))
+            .collect()
+    }
+
+    fn key(&self, row: &str) -> String {
+        quote::list(&self.names.key, ", ", |key| format!("{row}.{key}"))
+    }
+
+    /// Records OLD as it is.
+    fn gone(&self, kind: &str, event: &str) -> String {
+        let body = format!(
+            "  INSERT INTO {} ({})\n  VALUES ({}, {}, 1{});\n",
+            self.names.change,
+            self.change_columns(),
+            self.key("OLD"),
+            self.generation,
+            self.values("OLD"),
+        );
+        let when = format!("WHEN {}\n", self.unrecorded("OLD"));
+        self.create(kind, event, &when, &body)
+    }
+
+    /// Records what stands under the key of NEW now: the row that is displaced, or nothing.
+    fn under_new_key(&self) -> String {
+        let same_key = quote::list(&self.names.key, " AND ", |key| {
+            format!("t.{key} = NEW.{key}")
+        });
+        format!(
+            "  INSERT INTO {} ({})\n  SELECT {}, s.generation, t.{} IS NOT NULL{}\n  \
+             FROM (SELECT {} AS generation) AS s LEFT JOIN {} AS t ON {same_key};\n",
+            self.names.change,
+            self.change_columns(),
+            self.key("NEW"),
+            self.names.key[0],
+            self.values("t"),
+            self.generation,
+            self.names.table,
+        )
+    }
+
+    fn insert(&self, kind: &str, event: &str) -> String {
+        let when = format!(
+            "WHEN {} AND {}\n",
+            self.key_is_complete(),
+            self.unrecorded("NEW")
+        );
+        self.create(kind, event, &when, &self.under_new_key())
+    }
+
+    /// Records that a row whose key SQLite assigned was not there.
+    fn inserted(&self) -> String {
+        let body = format!(
+            "  INSERT INTO {} ({}, generation, present)\n  VALUES ({}, {}, 0);\n",
+            self.names.change,
+            self.names.change_key.join(", "),
+            self.key("NEW"),
+            self.generation,
+        );
+        let when = format!("WHEN {}\n", self.unrecorded("NEW"));
+        self.create("inserted", "AFTER INSERT", &when, &body)
+    }
+
+    /// An update of the key is a delete (recorded by `update`) and an insert.
+    fn rekey(&self) -> String {
+        let changed = quote::list(&self.names.key, " OR ", |key| {
+            format!("NEW.{key} IS NOT OLD.{key}")
+        });
+        let when = format!(
+            "WHEN ({changed}) AND {} AND {}\n",
+            self.key_is_complete(),
+            self.unrecorded("NEW")
+        );
+        let event = format!("BEFORE UPDATE OF {}", self.names.key.join(", "));
+        self.create("rekey", &event, &when, &self.under_new_key())
+    }
+
+    /// Records the rows that share a unique value with NEW.
+    fn displaced(&self, index: &UniqueIndex, condition: &str) -> String {
+        let row = |column: &str| format!("NEW.{}", quote::name(column));
+        let Some(collides) = index.collides("t", &row) else {
+            return String::new();
+        };
+        format!(
+            "  INSERT INTO {} ({})\n  SELECT {}, {}, 1{}\n  FROM {} AS t\n  \
+             WHERE {collides}{condition}\n  AND {};\n",
+            self.names.change,
+            self.change_columns(),
+            self.key("t"),
+            self.generation,
+            self.values("t"),
+            self.names.table,
+            self.unrecorded("t"),
+        )
+    }
+
+    fn insert_displaces(&self, unique: &[UniqueIndex]) -> String {
+        let body: String = unique
+            .iter()
+            .map(|index| self.displaced(index, ""))
+            .collect();
+        self.create("insert_displaces", "BEFORE INSERT", "", &body)
+    }
+
+    fn update_displaces(&self, unique: &[UniqueIndex]) -> String {
+        let other = quote::list(&self.names.key, " AND ", |key| {
+            format!("t.{key} = OLD.{key}")
+        });
+        let condition = format!(" AND NOT ({other})");
+        let body: String = unique
+            .iter()
+            .map(|index| self.displaced(index, &condition))
+            .collect();
+        self.create("update_displaces", "BEFORE UPDATE", "", &body)
+    }
+}

@@ -1,18 +1,41 @@
-//! Applying what a sync brought, in one transaction.
+//! Applying what a sync brought, in one transaction: the results of uploads, then the
+//! downloads.
+//!
+//! Owns the transaction, its phases and its end. Leaves to its modules: one table's rows
+//! ([`rows`]), what leaves ([`remove`]), results ([`ack`]), the application's own triggers
+//! ([`user_triggers`]), new schemas ([`migrate`]).
 
+mod ack;
+mod migrate;
+mod remove;
+mod rows;
+mod table;
+mod user_triggers;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, params};
 use serde::Serialize;
-use tidewater_protocol::PublicationSchema;
 use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::pack::MAX_VALUE_BYTES;
+use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
 
-use super::{Database, SubscriptionState};
-use crate::error::RemoteError;
+use self::rows::Sink;
+use self::table::TableApply;
+use self::user_triggers::UserTriggers;
+use super::refused::{self, TIME_UNKNOWN};
+use super::subscription::load_all;
+use super::{Database, SubscriptionState, tables, triggers};
+use crate::error::{Doing, RemoteError};
+
+/// The largest packed row that is put together out of pieces.
+const MAX_ROW_BYTES: usize = 4 * MAX_VALUE_BYTES;
 
 /// What an apply did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplySummary {
-    /// Rows written.
+    /// Rows written by downloads.
     pub upserts: u64,
-    /// Rows removed.
+    /// Rows removed by downloads.
     pub removals: u64,
     /// Changes that lost against the centre.
     pub conflicts: u64,
@@ -22,6 +45,8 @@ pub struct ApplySummary {
     pub refused_rows: Vec<RefusedSummary>,
     /// Rows that could not be applied and will be asked for again.
     pub stale: u64,
+    /// The application's own indexes and triggers that a new schema made impossible.
+    pub not_restored: Vec<String>,
 }
 
 /// One refused change in a report.
@@ -46,9 +71,40 @@ pub struct ApplyRefused {
 
 /// An apply under way. It owns the database so that a session can hold it from message to
 /// message; dropping it rolls everything back and closes the file.
+///
+/// After an error only [`Applier::abort`] is of use.
 #[derive(Debug)]
 pub struct Applier {
     database: Database,
+    subscriptions: Vec<Subscription>,
+    phase: Phase,
+    table: Option<TableApply>,
+    /// The beginning of a row whose rest has not arrived.
+    partial: Vec<u8>,
+    summary: ApplySummary,
+    user_triggers: UserTriggers,
+    /// Statements that create what waits for the rows: indexes of new tables, and those of
+    /// the application on rebuilt ones.
+    indexes: Vec<String>,
+    /// Tables, triggers or indexes were made or dropped.
+    schema_changed: bool,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    state: SubscriptionState,
+    new_schema: Option<PublicationSchema>,
+    /// Columns that the new schema added, by table: pending rows get the centre's values.
+    added_columns: Vec<(String, Vec<String>)>,
+    checkpoint: Option<Vec<u8>>,
+    synced: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Result(usize),
+    Download(usize),
 }
 
 impl Database {
@@ -62,66 +118,398 @@ impl Database {
         expected: &[SubscriptionState],
         new_schemas: &[Option<PublicationSchema>],
     ) -> Result<Applier, Box<ApplyRefused>> {
-        let _ = (expected, new_schemas);
-        todo!()
+        match begin(&self.connection, expected) {
+            Ok(states) => Ok(Applier {
+                database: self,
+                subscriptions: states
+                    .into_iter()
+                    .enumerate()
+                    .map(|(index, state)| Subscription {
+                        state,
+                        new_schema: new_schemas.get(index).cloned().flatten(),
+                        added_columns: Vec::new(),
+                        checkpoint: None,
+                        synced: false,
+                    })
+                    .collect(),
+                phase: Phase::Idle,
+                table: None,
+                partial: Vec::new(),
+                summary: ApplySummary::default(),
+                user_triggers: UserTriggers::default(),
+                indexes: Vec::new(),
+                schema_changed: false,
+            }),
+            Err(error) => {
+                roll_back(&self.connection);
+                Err(Box::new(ApplyRefused {
+                    database: self,
+                    error,
+                }))
+            }
+        }
+    }
+}
+
+/// Takes the write lock and checks that the file still is what the Hello said about it.
+fn begin(
+    connection: &Connection,
+    expected: &[SubscriptionState],
+) -> Result<Vec<SubscriptionState>, RemoteError> {
+    connection
+        .execute_batch("BEGIN IMMEDIATE")
+        .doing("beginning to apply")?;
+    let now = load_all(connection)?;
+    expected
+        .iter()
+        .map(|expected| {
+            let found = now.iter().find(|now| expected.still_is(now));
+            found.cloned().ok_or(RemoteError::AnotherSyncWentAhead)
+        })
+        .collect()
+}
+
+/// Ends the transaction, if one is open, without keeping anything.
+fn roll_back(connection: &Connection) {
+    if !connection.is_autocommit() {
+        // A failure leaves the transaction to be undone when the file is closed.
+        let _ = connection.execute_batch("ROLLBACK");
     }
 }
 
 impl Applier {
     /// The result of a subscription's upload follows.
+    ///
+    /// # Errors
+    /// Nothing was uploaded for this subscription.
     pub fn result_begin(&mut self, subscription: usize) -> Result<(), RemoteError> {
-        let _ = subscription;
-        todo!()
+        self.expect_idle()?;
+        let state = &self.subscription(subscription)?.state;
+        if state.taken_generation.is_none() {
+            return Err(RemoteError::BadRows {
+                table: state.publication.clone(),
+                what: "a result came for an upload that was not sent".into(),
+            });
+        }
+        self.phase = Phase::Result(subscription);
+        Ok(())
     }
 
     /// The result is complete: what was taken is acknowledged.
+    ///
+    /// # Errors
+    /// SQLite failed, or a row is incomplete.
     pub fn result_end(&mut self) -> Result<(), RemoteError> {
-        todo!()
+        self.finish_table()?;
+        let Phase::Result(index) = self.phase else {
+            return Err(out_of_order("the end of a result"));
+        };
+        let subscription = &mut self.subscriptions[index];
+        ack::acknowledge(&self.database.connection, &mut subscription.state)?;
+        subscription.synced = true;
+        self.phase = Phase::Idle;
+        Ok(())
     }
 
     /// The download of a subscription follows. Its new schema, if any, is put in place.
+    ///
+    /// # Errors
+    /// The schema cannot be put in place, or SQLite failed.
     pub fn download_begin(
         &mut self,
         subscription: usize,
         scope_changed: bool,
     ) -> Result<(), RemoteError> {
-        let _ = (subscription, scope_changed);
-        todo!()
+        self.expect_idle()?;
+        let new_schema = self.subscription(subscription)?.new_schema.take();
+        let migrated = new_schema.is_some();
+        if let Some(schema) = new_schema {
+            self.migrate(subscription, schema)?;
+        }
+        if scope_changed || migrated {
+            let state = &self.subscriptions[subscription].state;
+            for table in state.schema.iter().flat_map(|schema| &schema.tables) {
+                refused::unpark_all(&self.database.connection, table, state.generation)?;
+            }
+        }
+        self.phase = Phase::Download(subscription);
+        Ok(())
     }
 
     /// Rows of this table follow.
+    ///
+    /// # Errors
+    /// The table or its columns are not those of the schema, or SQLite failed.
     pub fn table_begin(&mut self, begin: &TableBegin) -> Result<(), RemoteError> {
-        let _ = begin;
-        todo!()
+        self.finish_table()?;
+        let (index, result) = match self.phase {
+            Phase::Idle => return Err(out_of_order("rows")),
+            Phase::Result(index) => (index, true),
+            Phase::Download(index) => (index, false),
+        };
+        self.switch_triggers()?;
+        let connection = &self.database.connection;
+        let subscription = &self.subscriptions[index];
+        let mut table = if result {
+            TableApply::of_result(connection, &subscription.state, begin)?
+        } else {
+            let added = subscription
+                .added_columns
+                .iter()
+                .find(|(table, _)| *table == begin.table);
+            let added = added.map_or(&[][..], |(_, columns)| columns);
+            TableApply::of_download(connection, &subscription.state, begin, added)?
+        };
+        if begin.replace && !result {
+            remove::clear(connection, &mut table, &mut self.summary)?;
+        }
+        self.table = Some(table);
+        Ok(())
     }
 
     /// Packed rows, cut anywhere; a partial row at the end is kept for the next call.
     /// Returns how many rows were complete.
+    ///
+    /// # Errors
+    /// The bytes are not rows of the table, or SQLite failed.
     pub fn rows(&mut self, bytes: &[u8]) -> Result<u64, RemoteError> {
-        let _ = bytes;
-        todo!()
+        if self.partial.is_empty() {
+            let (count, consumed) = self.whole_rows(bytes)?;
+            self.keep_rest(&bytes[consumed..])?;
+            return Ok(count);
+        }
+        let mut joined = std::mem::take(&mut self.partial);
+        joined.extend_from_slice(bytes);
+        let (count, consumed) = self.whole_rows(&joined)?;
+        self.keep_rest(&joined[consumed..])?;
+        Ok(count)
+    }
+
+    /// Applies the complete rows at the beginning of `bytes`; returns how many there were and
+    /// how many bytes they took.
+    fn whole_rows(&mut self, bytes: &[u8]) -> Result<(u64, usize), RemoteError> {
+        let (Phase::Result(index) | Phase::Download(index), Some(table)) =
+            (self.phase, &mut self.table)
+        else {
+            return Err(out_of_order("rows"));
+        };
+        let Some(shape) = table.shape.clone() else {
+            return Ok((0, bytes.len()));
+        };
+        let mut sink = Sink::new(
+            &self.database.connection,
+            &self.subscriptions[index].state,
+            table,
+            &mut self.summary,
+        )?;
+        let mut reader = RowsReader::new(&shape, bytes);
+        let mut row = Row::default();
+        let mut count = 0;
+        loop {
+            match reader.next(&mut row) {
+                Ok(true) => {}
+                Ok(false) | Err(UnpackError::Truncated) => return Ok((count, reader.consumed())),
+                Err(error) => return Err(sink.bad_rows(error.to_string())),
+            }
+            match (self.phase, row.op) {
+                (Phase::Download(_), Some(Op::Upsert)) => sink.download(&row)?,
+                (Phase::Download(_), Some(Op::Remove)) => sink.remove(&row.key)?,
+                (Phase::Download(_), Some(Op::RemovePartition)) => {
+                    sink.remove_partition(&row.partition)?;
+                }
+                (Phase::Result(_), Some(Op::Refused)) => sink.refuse(&row)?,
+                (Phase::Result(_), Some(Op::ConflictRow)) => sink.conflict_row(&row)?,
+                (Phase::Result(_), Some(Op::ConflictGone)) => sink.conflict_gone(&row.key)?,
+                (_, op) => return Err(sink.bad_rows(format!("{op:?} has no place here"))),
+            }
+            count += 1;
+        }
+    }
+
+    /// The beginning of a row waits for the rest.
+    fn keep_rest(&mut self, rest: &[u8]) -> Result<(), RemoteError> {
+        if rest.len() > MAX_ROW_BYTES {
+            return Err(RemoteError::BadRows {
+                table: self.table.as_ref().map_or("", TableApply::name).to_owned(),
+                what: "a row is longer than the limit".into(),
+            });
+        }
+        self.partial = rest.to_vec();
+        Ok(())
     }
 
     /// The download is complete. An empty checkpoint leaves the old one.
+    ///
+    /// # Errors
+    /// SQLite failed, or a row is incomplete.
     pub fn download_end(&mut self, checkpoint: &[u8]) -> Result<(), RemoteError> {
-        let _ = checkpoint;
-        todo!()
+        self.finish_table()?;
+        let Phase::Download(index) = self.phase else {
+            return Err(out_of_order("the end of a download"));
+        };
+        let subscription = &mut self.subscriptions[index];
+        if !checkpoint.is_empty() {
+            subscription.checkpoint = Some(checkpoint.to_vec());
+        }
+        subscription.synced = true;
+        self.phase = Phase::Idle;
+        Ok(())
     }
 
     /// What was done so far.
     pub fn summary(&self) -> &ApplySummary {
-        todo!()
+        &self.summary
     }
 
     /// Commits everything, and gives the database back, also when that failed: then nothing
     /// is changed.
-    pub fn commit(self, now_ms: i64) -> (Database, Result<ApplySummary, RemoteError>) {
-        let _ = now_ms;
-        todo!()
+    pub fn commit(mut self, now_ms: i64) -> (Database, Result<ApplySummary, RemoteError>) {
+        let result = self.finish(now_ms);
+        let summary = std::mem::take(&mut self.summary);
+        let database = self.abort();
+        if result.is_ok() {
+            prefer_wal(&database.connection);
+        }
+        (database, result.map(|()| summary))
     }
 
     /// Rolls everything back and gives the database back.
     pub fn abort(self) -> Database {
+        let connection = &self.database.connection;
+        roll_back(connection);
+        // Neither can fail: they only set flags of the connection.
+        let _ = connection.pragma_update(None, "legacy_alter_table", false);
+        let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false);
         self.database
+    }
+
+    fn finish(&mut self, now_ms: i64) -> Result<(), RemoteError> {
+        self.expect_idle()?;
+        let connection = &self.database.connection;
+        for sql in &self.indexes {
+            if let Err(error) = connection.execute_batch(sql) {
+                // Ours fit their tables; one of the application may use a column that went.
+                match error.sqlite_error_code() {
+                    Some(
+                        rusqlite::ErrorCode::Unknown | rusqlite::ErrorCode::ConstraintViolation,
+                    ) => {
+                        self.summary.not_restored.push(sql.clone());
+                    }
+                    _ => return Err(RemoteError::sqlite("creating an index", error)),
+                }
+            }
+        }
+        let lost = self.user_triggers.restore(connection)?;
+        self.summary.not_restored.extend(lost);
+        if self.schema_changed || self.user_triggers.were_dropped() {
+            let states: Vec<SubscriptionState> = load_all(connection)?;
+            triggers::ensure(connection, &states)?;
+        }
+        let doing = "committing what the sync brought";
+        if self.summary.refused > 0 || self.schema_changed {
+            connection
+                .execute(
+                    "UPDATE tidewater_refused SET at = ?1 WHERE at = ?2",
+                    [now_ms, TIME_UNKNOWN],
+                )
+                .doing(doing)?;
+        }
+        for subscription in self.subscriptions.iter().filter(|each| each.synced) {
+            connection
+                .prepare_cached(
+                    "UPDATE tidewater_subscription SET last_sync_at = ?2, \
+                     checkpoint = coalesce(?3, checkpoint) WHERE id = ?1",
+                )
+                .and_then(|mut statement| {
+                    statement.execute(params![
+                        subscription.state.id,
+                        now_ms,
+                        subscription.checkpoint
+                    ])
+                })
+                .doing(doing)?;
+        }
+        connection.execute_batch("COMMIT").doing(doing)
+    }
+
+    fn subscription(&mut self, index: usize) -> Result<&mut Subscription, RemoteError> {
+        self.subscriptions
+            .get_mut(index)
+            .ok_or_else(|| out_of_order("a subscription that this remote does not have"))
+    }
+
+    fn expect_idle(&self) -> Result<(), RemoteError> {
+        if self.phase == Phase::Idle {
+            Ok(())
+        } else {
+            Err(out_of_order("the next part before the end of the last"))
+        }
+    }
+
+    /// Ends the rows of a table: what a replaced table still had to lose goes.
+    fn finish_table(&mut self) -> Result<(), RemoteError> {
+        let Some(mut table) = self.table.take() else {
+            return Ok(());
+        };
+        if !self.partial.is_empty() {
+            return Err(RemoteError::BadRows {
+                table: table.name().to_owned(),
+                what: "they end in the middle of a row".into(),
+            });
+        }
+        if let Phase::Download(index) = self.phase {
+            let state = &self.subscriptions[index].state;
+            let connection = &self.database.connection;
+            Sink::new(connection, state, &mut table, &mut self.summary)?.evict_unseen()?;
+        }
+        Ok(())
+    }
+
+    /// Before the first row is written: tracking triggers, and those of the application that
+    /// would repeat what arrives anyway, go out of the way.
+    fn switch_triggers(&mut self) -> Result<(), RemoteError> {
+        let schemas = self
+            .subscriptions
+            .iter()
+            .filter_map(|subscription| subscription.state.schema.clone());
+        let schemas: Vec<_> = schemas.collect();
+        self.user_triggers
+            .switch_off(&self.database.connection, &schemas)
+    }
+
+    fn migrate(&mut self, index: usize, schema: PublicationSchema) -> Result<(), RemoteError> {
+        tables::check_schema(&schema)?;
+        self.switch_triggers()?;
+        let others: Vec<SubscriptionState> = self
+            .subscriptions
+            .iter()
+            .map(|subscription| subscription.state.clone())
+            .collect();
+        let connection = &self.database.connection;
+        let migration =
+            migrate::migrate(connection, &others, index, schema, &mut self.user_triggers)?;
+        self.indexes.extend(migration.indexes);
+        self.schema_changed = true;
+        let subscription = &mut self.subscriptions[index];
+        subscription.added_columns = migration.added_columns;
+        subscription.state.schema_hash = migration.schema.hash().to_vec();
+        subscription.state.schema = Some(migration.schema);
+        Ok(())
+    }
+}
+
+fn out_of_order(what: &str) -> RemoteError {
+    RemoteError::BadRows {
+        table: String::new(),
+        what: format!("{what} came out of order"),
+    }
+}
+
+/// Write-ahead logging lets the application read and write while we sync. It cannot be
+/// switched on while somebody else uses the file; the next sync tries again.
+fn prefer_wal(connection: &Connection) {
+    let mode = connection.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0));
+    if mode.is_ok_and(|mode| mode != "wal" && mode != "memory") {
+        let _ = connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()));
     }
 }

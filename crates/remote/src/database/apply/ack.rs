@@ -1,0 +1,187 @@
+//! The result of an upload: what was refused is parked, what lost gives way to the centre's
+//! row, and everything else stops being pending.
+
+use rusqlite::{Connection, params};
+use tidewater_protocol::{Code, Datum, Op, Row, Value};
+
+use super::RefusedSummary;
+use super::rows::Sink;
+use super::table::is_not_empty;
+use crate::database::refused::{self, Refusal};
+use crate::database::tables::Names;
+use crate::database::take::{PARKED, merge_into};
+use crate::database::{SubscriptionState, row};
+use crate::error::{Doing, RemoteError};
+
+const DOING: &str = "applying the result of an upload";
+
+/// So many refused rows stand in a report.
+const REPORTED_ROWS: usize = 100;
+
+/// The taken upload is acknowledged: what is left of its generation is no longer pending.
+pub(super) fn acknowledge(
+    connection: &Connection,
+    subscription: &mut SubscriptionState,
+) -> Result<(), RemoteError> {
+    let Some(generation) = subscription.taken_generation else {
+        return Ok(());
+    };
+    for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
+        forget_generation(connection, &Names::of(table).change, generation).doing(DOING)?;
+    }
+    connection
+        .execute(
+            "UPDATE tidewater_subscription SET sequence = sequence + 1, \
+             upload_id = taken_upload_id, taken_generation = NULL, taken_upload_id = NULL \
+             WHERE id = ?1",
+            params![subscription.id],
+        )
+        .doing(DOING)?;
+    subscription.sequence += 1;
+    subscription.upload_id = subscription.taken.take();
+    subscription.taken_generation = None;
+    Ok(())
+}
+
+fn forget_generation(
+    connection: &Connection,
+    change: &str,
+    generation: i64,
+) -> rusqlite::Result<()> {
+    if !is_not_empty(connection, change)? {
+        return Ok(());
+    }
+    let others: bool = connection
+        .prepare_cached(&format!(
+            "SELECT EXISTS (SELECT 1 FROM {change} WHERE generation <> ?1)"
+        ))?
+        .query_row([generation], |row| row.get(0))?;
+    if others {
+        connection
+            .prepare_cached(&format!("DELETE FROM {change} WHERE generation = ?1"))?
+            .execute([generation])?;
+    } else {
+        // Without a condition SQLite drops all pages at once.
+        connection
+            .prepare_cached(&format!("DELETE FROM {change}"))?
+            .execute([])?;
+    }
+    Ok(())
+}
+
+impl Sink<'_> {
+    /// A change that the centre refused.
+    pub(super) fn refuse(&mut self, refused_row: &Row<'_>) -> Result<(), RemoteError> {
+        let key: Vec<Value> = refused_row.key.iter().map(Datum::to_value).collect();
+        let readable = row::readable_key(&refused_row.key);
+        self.summary.refused += 1;
+        if self.summary.refused_rows.len() < REPORTED_ROWS {
+            self.summary.refused_rows.push(RefusedSummary {
+                table: self.table.name().to_owned(),
+                key: readable.clone(),
+                reason: refused_row.reason.to_owned(),
+            });
+        }
+        let Some(taken) = self.subscription.taken_generation else {
+            return Ok(());
+        };
+        match self.later_change(&refused_row.key, taken)? {
+            // It was changed again: the later change takes over the pre-image and goes up
+            // with the next upload.
+            Some(later) => {
+                merge_into(self.connection, &self.table.names, &key, taken, later).doing(DOING)
+            }
+            None => self.park(refused_row, taken, &readable),
+        }
+    }
+
+    fn park(
+        &mut self,
+        refused_row: &Row<'_>,
+        taken: i64,
+        readable: &str,
+    ) -> Result<(), RemoteError> {
+        let names = &self.table.names;
+        let key = &refused_row.key;
+        let park = |scratch: &mut String| -> rusqlite::Result<usize> {
+            let mut statement = self.connection.prepare_cached(&format!(
+                "UPDATE {} SET generation = {PARKED} WHERE {} AND generation = ?{}",
+                names.change,
+                names.change_key_is_bound(),
+                key.len() + 1
+            ))?;
+            row::bind(&mut statement, 1, key, scratch)?;
+            statement.raw_bind_parameter(key.len() + 1, taken)?;
+            statement.raw_execute()
+        };
+        if park(&mut self.scratch).doing(DOING)? == 0 {
+            // Not a change of ours: there is nothing to keep.
+            return Ok(());
+        }
+        let packed = row::pack_key(&self.table.key_types, key);
+        refused::forget(self.connection, self.table.name(), &packed)?;
+        let code = match Code::from_number(refused_row.code) {
+            Some(code) => code.name().to_owned(),
+            None => refused_row.code.to_string(),
+        };
+        refused::record(
+            self.connection,
+            &Refusal {
+                publication: &self.subscription.publication,
+                table: self.table.name(),
+                key: readable,
+                key_packed: &packed,
+                operation: match refused_row.refused_op {
+                    Some(Op::Insert) => "insert",
+                    Some(Op::Delete) => "delete",
+                    _ => "update",
+                },
+                code: &code,
+                reason: refused_row.reason,
+                sequence: self.subscription.sequence + 1,
+                row_values: None,
+            },
+        )
+        .doing(DOING)
+    }
+
+    /// A change that lost against a row of the centre.
+    pub(super) fn conflict_row(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+        if !self.lost(&row.key)? {
+            return Ok(());
+        }
+        if self.table.same_layout {
+            self.write(&row.new, &row.key).map(drop)
+        } else {
+            // The row is of an older schema; it comes again in the new one.
+            self.mark_stale(&row.key)
+        }
+    }
+
+    /// A change that lost against a delete in the centre.
+    pub(super) fn conflict_gone(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
+        if self.lost(key)? {
+            self.take_away(key)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a change that lost; whether the centre's row may take its place. A later change
+    /// keeps its own pre-image, so that it will lose too, and the row is asked for.
+    fn lost(&mut self, key: &[Datum<'_>]) -> Result<bool, RemoteError> {
+        self.summary.conflicts += 1;
+        let Some(taken) = self.subscription.taken_generation else {
+            return Ok(false);
+        };
+        self.delete_change(key, taken).doing(DOING)?;
+        if self.newest_change(key)?.is_some() {
+            self.mark_stale(key)?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn later_change(&mut self, key: &[Datum<'_>], taken: i64) -> Result<Option<i64>, RemoteError> {
+        Ok(self.newest_change(key)?.filter(|&newest| newest > taken))
+    }
+}

@@ -1,0 +1,404 @@
+//! What leaves the remote: single rows, whole partitions, tables that are replaced.
+//!
+//! Nothing that is pending goes. A row with a refused change goes, but the user's own values
+//! stay with the refusal. A parent that a pending child refers to stays for now.
+
+use rusqlite::Connection;
+use serde_json::Map;
+use tidewater_protocol::{Datum, Value};
+
+use super::ApplySummary;
+use super::rows::{Sink, is_local_rule};
+use super::table::TableApply;
+use crate::database::refused::{self, Refusal};
+use crate::database::take::{PARKED, bind_key, keys_of};
+use crate::database::upload::mark_stale;
+use crate::database::{quote, row};
+use crate::error::{Doing, RemoteError};
+use tidewater_protocol::Code;
+
+const DOING: &str = "removing rows";
+
+/// Empties a table whose rows all arrive anew, but for what is pending.
+pub(super) fn clear(
+    connection: &Connection,
+    table: &mut TableApply,
+    summary: &mut ApplySummary,
+) -> Result<(), RemoteError> {
+    let name = table.name().to_owned();
+    connection
+        .execute("DELETE FROM tidewater_stale WHERE table_name = ?1", [&name])
+        .doing(DOING)?;
+    table.has_stale = false;
+    let names = &table.names;
+    let mut kept = Vec::new();
+    let mut stays = Vec::new();
+    if table.has_changes {
+        let keys = names.change_key.join(", ");
+        let change = &names.change;
+        let pending = format!("SELECT DISTINCT {keys} FROM {change} WHERE generation > {PARKED}");
+        kept = keys_of(connection, &pending, &[], table.table()).doing(DOING)?;
+        let parked = format!("SELECT {keys} FROM {change} WHERE generation = {PARKED}");
+        for key in keys_of(connection, &parked, &[], table.table()).doing(DOING)? {
+            if !kept.contains(&key) {
+                let key = row::datums(&table.key_types, &key);
+                table
+                    .parked_unseen
+                    .insert(row::pack_key(&table.key_types, &key));
+            }
+        }
+        stays.push(unchanged(table));
+    }
+    if let Some(needed) = table.needed() {
+        let keys = quote::list(&table.names.key, ", ", |key| format!("p.{key}"));
+        let mut conditions = vec![needed.clone()];
+        conditions.extend(stays.iter().cloned());
+        let parents = format!(
+            "SELECT {keys} FROM {} AS p WHERE {}",
+            table.names.table,
+            conditions.join(" AND ")
+        );
+        kept.extend(keys_of(connection, &parents, &[], table.table()).doing(DOING)?);
+        stays.push(format!("NOT {needed}"));
+    }
+    for key in &kept {
+        let key = row::datums(&table.key_types, key);
+        let packed = row::pack_key(&table.key_types, &key);
+        mark_stale(connection, &name, &packed).doing(DOING)?;
+        table.has_stale = true;
+        summary.stale += 1;
+    }
+    delete_where(connection, table, &stays, &[]).map(drop)
+}
+
+/// The condition that a row, alias `p`, has no local change.
+fn unchanged(table: &TableApply) -> String {
+    let names = &table.names;
+    format!(
+        "NOT EXISTS (SELECT 1 FROM {} AS h WHERE {})",
+        names.change,
+        names.change_of("h", "p")
+    )
+}
+
+/// Deletes the rows, alias `p`, that all the conditions hold for; returns how many. A trigger
+/// of the application that forbids one does not keep the others.
+fn delete_where(
+    connection: &Connection,
+    table: &TableApply,
+    conditions: &[String],
+    parameters: &[&dyn rusqlite::ToSql],
+) -> Result<u64, RemoteError> {
+    let names = &table.names;
+    let condition = match conditions {
+        [] => String::new(),
+        _ => format!(" WHERE {}", conditions.join(" AND ")),
+    };
+    // Without a condition and without an alias, SQLite drops all pages at once.
+    let sql = if conditions.is_empty() {
+        format!("DELETE FROM {}", names.table)
+    } else {
+        format!("DELETE FROM {} AS p{condition}", names.table)
+    };
+    let deleted = connection
+        .prepare_cached(&sql)
+        .and_then(|mut statement| statement.execute(parameters));
+    match deleted {
+        Ok(count) => return Ok(count as u64),
+        Err(error) if is_local_rule(connection, &error) => {}
+        Err(error) => return Err(RemoteError::sqlite(DOING, error)),
+    }
+    let keys = quote::list(&names.key, ", ", |key| format!("p.{key}"));
+    let select = format!("SELECT {keys} FROM {} AS p{condition}", names.table);
+    let one = format!("DELETE FROM {} WHERE {}", names.table, names.key_is_bound());
+    let mut count = 0;
+    for key in keys_of(connection, &select, parameters, table.table()).doing(DOING)? {
+        let delete = || -> rusqlite::Result<usize> {
+            let mut statement = connection.prepare_cached(&one)?;
+            bind_key(&mut statement, &key)?;
+            statement.raw_execute()
+        };
+        match delete() {
+            Ok(deleted) => count += deleted as u64,
+            Err(error) if is_local_rule(connection, &error) => {
+                let key = row::datums(&table.key_types, &key);
+                let packed = row::pack_key(&table.key_types, &key);
+                mark_stale(connection, table.name(), &packed).doing(DOING)?;
+            }
+            Err(error) => return Err(RemoteError::sqlite(DOING, error)),
+        }
+    }
+    Ok(count)
+}
+
+impl Sink<'_> {
+    /// A key that is not, or no longer, in the remote's scope.
+    pub(super) fn remove(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
+        self.summary.removals += self.take_away(key)?;
+        Ok(())
+    }
+
+    /// Removes a row as far as local changes allow; returns how many went.
+    pub(super) fn take_away(&mut self, key: &[Datum<'_>]) -> Result<u64, RemoteError> {
+        if self.table.has_changes {
+            match self.newest_change(key)? {
+                Some(PARKED) => return self.evict(key),
+                Some(_) => {
+                    self.mark_stale(key)?;
+                    return Ok(0);
+                }
+                None => {}
+            }
+        }
+        if self.is_needed(key)? {
+            self.mark_stale(key)?;
+            return Ok(0);
+        }
+        self.delete_or_mark(key)
+    }
+
+    fn delete_or_mark(&mut self, key: &[Datum<'_>]) -> Result<u64, RemoteError> {
+        let deleted = match self.delete_row(key) {
+            Ok(deleted) => deleted,
+            Err(error) if is_local_rule(self.connection, &error) => {
+                self.mark_stale(key)?;
+                return Ok(0);
+            }
+            Err(error) => return Err(RemoteError::sqlite(DOING, error)),
+        };
+        if self.table.has_stale {
+            self.clear_stale(key)?;
+        }
+        Ok(deleted)
+    }
+
+    /// Whether a pending child refers to the row.
+    fn is_needed(&mut self, key: &[Datum<'_>]) -> Result<bool, RemoteError> {
+        let Some(needed) = self.table.needed() else {
+            return Ok(false);
+        };
+        let names = &self.table.names;
+        let sql = format!(
+            "SELECT 1 FROM {} AS p WHERE {} AND {needed}",
+            names.table,
+            names.key_is_bound()
+        );
+        let check = |scratch: &mut String| -> rusqlite::Result<bool> {
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            row::bind(&mut statement, 1, key, scratch)?;
+            let found = statement.raw_query().next()?.is_some();
+            Ok(found)
+        };
+        check(&mut self.scratch).doing(DOING)
+    }
+
+    /// All rows of a partition leave.
+    pub(super) fn remove_partition(&mut self, values: &[Datum<'_>]) -> Result<(), RemoteError> {
+        let values: Vec<Value> = values.iter().map(Datum::to_value).collect();
+        let binds: Vec<row::Bind<'_>> = values
+            .iter()
+            .map(|value| row::Bind(value.as_ref()))
+            .collect();
+        let parameters: Vec<&dyn rusqlite::ToSql> = binds
+            .iter()
+            .map(|bind| bind as &dyn rusqlite::ToSql)
+            .collect();
+        let partition = &self.table.table().partition;
+        let names = &self.table.names;
+        let here = quote::list(partition.iter().enumerate(), " AND ", |(number, &index)| {
+            format!("p.{} IS ?{}", names.columns[index], number + 1)
+        });
+        if partition.is_empty() || values.len() != partition.len() {
+            return Err(RemoteError::BadRows {
+                table: self.table.name().to_owned(),
+                what: "a partition leaves, but the table has none".into(),
+            });
+        }
+        let mut conditions = vec![here.clone()];
+        if self.table.has_changes {
+            let (pending, parked) = self.changed_in_partition(&here, &parameters).doing(DOING)?;
+            let types = self.table.key_types.clone();
+            for key in &pending {
+                self.mark_stale(&row::datums(&types, key))?;
+            }
+            for key in &parked {
+                self.summary.removals += self.evict(&row::datums(&types, key))?;
+            }
+            conditions.push(unchanged(self.table));
+        }
+        if let Some(needed) = self.table.needed() {
+            let keys = quote::list(&self.table.names.key, ", ", |key| format!("p.{key}"));
+            let sql = format!(
+                "SELECT {keys} FROM {} AS p WHERE {} AND {needed}",
+                self.table.names.table,
+                conditions.join(" AND ")
+            );
+            let parents =
+                keys_of(self.connection, &sql, &parameters, self.table.table()).doing(DOING)?;
+            let types = self.table.key_types.clone();
+            for key in &parents {
+                self.mark_stale(&row::datums(&types, key))?;
+            }
+            conditions.push(format!("NOT {needed}"));
+        }
+        self.summary.removals +=
+            delete_where(self.connection, self.table, &conditions, &parameters)?;
+        Ok(())
+    }
+
+    /// The keys with local changes that are in a partition, or were before: pending ones, and
+    /// those that are only refused.
+    #[expect(clippy::type_complexity, reason = "two lists of keys")]
+    fn changed_in_partition(
+        &self,
+        here: &str,
+        parameters: &[&dyn rusqlite::ToSql],
+    ) -> rusqlite::Result<(Vec<Vec<Value>>, Vec<Vec<Value>>)> {
+        let table = self.table.table();
+        let names = &self.table.names;
+        let before = table.partition.iter().enumerate();
+        let before = quote::list(before, " AND ", |(number, index)| {
+            let key = table.key.iter().position(|key| key == index);
+            let value = names.values.iter().position(|value| value == index);
+            let column = match (key, value) {
+                (Some(key), _) => &names.change_key[key],
+                (None, Some(value)) => &names.pre[value],
+                (None, None) => unreachable!("a column is in the key or it is not"),
+            };
+            format!("h.{column} IS ?{}", number + 1)
+        });
+        let keys = quote::list(&names.change_key, ", ", |key| format!("h.{key}"));
+        let same = quote::list(&names.change_key, " AND ", |key| {
+            format!("n.{key} = h.{key}")
+        });
+        let select = |generations: &str, exclude: &str| {
+            format!(
+                "SELECT DISTINCT {keys} FROM {change} AS h LEFT JOIN {table} AS p ON {join} \
+                 WHERE h.generation {generations} AND ((h.present = 1 AND {before}) OR \
+                 (p.{first} IS NOT NULL AND {here})){exclude}",
+                change = names.change,
+                table = names.table,
+                join = names.change_of("h", "p"),
+                first = names.key[0],
+            )
+        };
+        let pending = select(&format!("> {PARKED}"), "");
+        let only = format!(
+            " AND NOT EXISTS (SELECT 1 FROM {} AS n WHERE {same} AND n.generation > {PARKED})",
+            names.change
+        );
+        let parked = select(&format!("= {PARKED}"), &only);
+        Ok((
+            keys_of(self.connection, &pending, parameters, table)?,
+            keys_of(self.connection, &parked, parameters, table)?,
+        ))
+    }
+
+    /// After the last row of a replaced table: refused changes whose rows did not come are
+    /// out of scope.
+    pub(super) fn evict_unseen(&mut self) -> Result<(), RemoteError> {
+        let types = self.table.key_types.clone();
+        for packed in std::mem::take(&mut self.table.parked_unseen) {
+            let Ok(key) = row::unpack_key(&types, &packed) else {
+                continue;
+            };
+            self.summary.removals += self.evict(&key)?;
+        }
+        Ok(())
+    }
+
+    /// A row with a refused change leaves: the user's own values go to the refusal.
+    fn evict(&mut self, key: &[Datum<'_>]) -> Result<u64, RemoteError> {
+        let own = self.own_values(key).doing(DOING)?;
+        let packed = row::pack_key(&self.table.key_types, key);
+        let kept = self
+            .connection
+            .prepare_cached(
+                "UPDATE tidewater_refused SET row_values = ?3 WHERE table_name = ?1 \
+                 AND key_packed = ?2 AND row_values IS NULL",
+            )
+            .and_then(|mut statement| statement.execute((self.table.name(), &packed, &own)))
+            .doing(DOING)?;
+        if kept == 0 {
+            refused::record(
+                self.connection,
+                &Refusal {
+                    publication: &self.subscription.publication,
+                    table: self.table.name(),
+                    key: &row::readable_key(key),
+                    key_packed: &packed,
+                    operation: "update",
+                    code: Code::RowOutOfScope.name(),
+                    reason: "the row left the user's partitions",
+                    sequence: self.subscription.sequence,
+                    row_values: Some(&own),
+                },
+            )
+            .doing(DOING)?;
+            self.summary.refused += 1;
+        }
+        self.delete_change(key, PARKED).doing(DOING)?;
+        if self.is_needed(key)? {
+            self.mark_stale(key)?;
+            return Ok(0);
+        }
+        self.delete_or_mark(key)
+    }
+
+    /// What the user wrote in a refused change, as a JSON object: the key, and the columns
+    /// that differ from the pre-image.
+    fn own_values(&self, key: &[Datum<'_>]) -> rusqlite::Result<String> {
+        let key: Vec<Value> = key.iter().map(Datum::to_value).collect();
+        own_values(self.connection, self.table.table(), &key, PARKED)
+    }
+}
+
+/// See [`Sink::own_values`]; for the change of any generation.
+pub(super) fn own_values(
+    connection: &Connection,
+    table: &tidewater_protocol::Table,
+    key: &[Value],
+    generation: i64,
+) -> rusqlite::Result<String> {
+    let names = crate::database::tables::Names::of(table);
+    let pre = quote::list(&names.pre, "", |pre| format!(", h.{pre}"));
+    let now = quote::list(&names.values, "", |&index| {
+        format!(", p.{}", names.columns[index])
+    });
+    let key_is = quote::list(
+        names.change_key.iter().enumerate(),
+        " AND ",
+        |(index, key)| format!("h.{key} = ?{}", index + 1),
+    );
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT h.present, p.{} IS NOT NULL{pre}{now} FROM {} AS h LEFT JOIN {} AS p ON {} \
+         WHERE {key_is} AND h.generation = ?{}",
+        names.key[0],
+        names.change,
+        names.table,
+        names.change_of("h", "p"),
+        key.len() + 1,
+    ))?;
+    bind_key(&mut statement, key)?;
+    statement.raw_bind_parameter(key.len() + 1, generation)?;
+    let mut own = Map::new();
+    let types = row::key_types(table);
+    for (column, datum) in table.key_columns().zip(row::datums(&types, key)) {
+        own.insert(column.name.clone(), row::json(&datum));
+    }
+    let mut rows = statement.raw_query();
+    if let Some(found) = rows.next()? {
+        let (present, exists): (bool, bool) = (found.get(0)?, found.get(1)?);
+        let count = names.values.len();
+        for (position, &index) in names.values.iter().enumerate() {
+            let before = found.get_ref(2 + position)?;
+            let now = found.get_ref(2 + count + position)?;
+            if exists && (!present || before != now) {
+                let column = &table.columns[index];
+                let (datum, _) = column.column_type.datum(row::value(now));
+                own.insert(column.name.clone(), row::json(&datum));
+            }
+        }
+    }
+    Ok(serde_json::Value::Object(own).to_string())
+}

@@ -1,0 +1,308 @@
+//! Writing the rows of one table: an arriving row, and everything that can be in its way.
+//!
+//! A local change is never overwritten: its row is marked stale and asked for again. Neither
+//! does one row that cannot be written keep the others from being written.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use rusqlite::{CachedStatement, Connection, ErrorCode};
+use tidewater_protocol::{Datum, Row, Value};
+
+use super::ApplySummary;
+use super::table::TableApply;
+use crate::database::take::{PARKED, bind_key, keys_of};
+use crate::database::upload::mark_stale;
+use crate::database::{SubscriptionState, quote, row};
+use crate::error::{Doing, RemoteError};
+
+const DOING: &str = "applying rows";
+
+/// Where the rows of one table go.
+pub(super) struct Sink<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) subscription: &'a SubscriptionState,
+    pub(super) table: &'a mut TableApply,
+    pub(super) summary: &'a mut ApplySummary,
+    upsert: CachedStatement<'a>,
+    pub(super) scratch: String,
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn new(
+        connection: &'a Connection,
+        subscription: &'a SubscriptionState,
+        table: &'a mut TableApply,
+        summary: &'a mut ApplySummary,
+    ) -> Result<Sink<'a>, RemoteError> {
+        Ok(Sink {
+            connection,
+            subscription,
+            upsert: connection.prepare_cached(&table.upsert_sql).doing(DOING)?,
+            table,
+            summary,
+            scratch: String::new(),
+        })
+    }
+
+    /// The peer sent what cannot be.
+    pub(super) fn bad_rows(&self, what: String) -> RemoteError {
+        RemoteError::BadRows {
+            table: self.table.name().to_owned(),
+            what,
+        }
+    }
+
+    /// A row of a download.
+    pub(super) fn download(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+        if self.table.has_changes && self.newest_change(&row.key)?.is_some() {
+            return self.keep_local(row);
+        }
+        if self.write(&row.new, &row.key)? {
+            self.summary.upserts += 1;
+        }
+        Ok(())
+    }
+
+    /// The key has a local change: the row that arrived has to wait.
+    fn keep_local(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+        self.fill_added_columns(row)?;
+        if !self.table.parked_unseen.is_empty() {
+            let packed = row::pack_key(&self.table.key_types, &row.key);
+            self.table.parked_unseen.remove(&packed);
+        }
+        self.mark_stale(&row.key)
+    }
+
+    /// Writes a row over whatever is under its key; false if it had to be marked stale.
+    pub(super) fn write(
+        &mut self,
+        new: &[Datum<'_>],
+        key: &[Datum<'_>],
+    ) -> Result<bool, RemoteError> {
+        let mut result = self.try_write(new);
+        if let Err(error) = &result {
+            if !is_local_rule(self.connection, error) {
+                return result.map(|()| false).doing(DOING);
+            }
+            if !self.make_room(new, key)? {
+                self.mark_stale(key)?;
+                return Ok(false);
+            }
+            result = self.try_write(new);
+            if let Err(error) = result {
+                if !is_local_rule(self.connection, &error) {
+                    return Err(RemoteError::sqlite(DOING, error));
+                }
+                self.mark_stale(key)?;
+                return Ok(false);
+            }
+        }
+        if self.table.has_stale {
+            self.clear_stale(key)?;
+        }
+        if !self.table.unique.is_empty() {
+            self.table.written.insert(hash(&self.table.key_types, key));
+        }
+        Ok(true)
+    }
+
+    fn try_write(&mut self, new: &[Datum<'_>]) -> rusqlite::Result<()> {
+        row::bind(&mut self.upsert, 1, new, &mut self.scratch)?;
+        self.upsert.raw_execute().map(drop)
+    }
+
+    /// A unique index of the application's stands against the row. Rows in the way that are
+    /// merely older go, and are asked for again; false if one of them must stay.
+    fn make_room(&mut self, new: &[Datum<'_>], key: &[Datum<'_>]) -> Result<bool, RemoteError> {
+        let mut in_the_way: Vec<Vec<Value>> = Vec::new();
+        for index in 0..self.table.unique.len() {
+            for found in self.colliding(index, new).doing(DOING)? {
+                let same = found
+                    .iter()
+                    .zip(key)
+                    .all(|(found, key)| *found == key.to_value());
+                if !same && !in_the_way.contains(&found) {
+                    in_the_way.push(found);
+                }
+            }
+        }
+        if in_the_way.is_empty() {
+            return Ok(false);
+        }
+        let types = self.table.key_types.clone();
+        for found in &in_the_way {
+            let found = row::datums(&types, found);
+            let fresh = self.table.written.contains(&hash(&types, &found));
+            if fresh || self.newest_change(&found)?.is_some() {
+                return Ok(false);
+            }
+        }
+        for found in &in_the_way {
+            let found = row::datums(&types, found);
+            self.delete_row(&found).doing(DOING)?;
+            self.mark_stale(&found)?;
+        }
+        Ok(true)
+    }
+
+    /// The keys of the rows that collide with a new one through a unique index.
+    fn colliding(&self, index: usize, new: &[Datum<'_>]) -> rusqlite::Result<Vec<Vec<Value>>> {
+        let table = self.table.table();
+        let unique = &self.table.unique[index];
+        let position = |name: &str| {
+            let columns = table.columns.iter();
+            columns
+                .clone()
+                .position(|column| column.name.eq_ignore_ascii_case(name))
+        };
+        if !unique.uses_only(&|name| position(name).is_some()) {
+            return Ok(Vec::new());
+        }
+        let parameter = |name: &str| match position(name) {
+            Some(position) => format!("?{}", position + 1),
+            None => "NULL".into(),
+        };
+        let Some(collides) = unique.collides("t", &parameter) else {
+            return Ok(Vec::new());
+        };
+        let names = &self.table.names;
+        // The last condition holds always; it makes the statement have a parameter for every
+        // column.
+        let sql = format!(
+            "SELECT {} FROM {} AS t WHERE ({collides}) AND (?{} IS NULL OR TRUE)",
+            quote::list(&names.key, ", ", |key| format!("t.{key}")),
+            names.table,
+            new.len(),
+        );
+        let owned: Vec<Value> = new.iter().map(Datum::to_value).collect();
+        let binds: Vec<row::Bind<'_>> = owned
+            .iter()
+            .map(|value| row::Bind(value.as_ref()))
+            .collect();
+        let parameters: Vec<&dyn rusqlite::ToSql> = binds
+            .iter()
+            .map(|bind| bind as &dyn rusqlite::ToSql)
+            .collect();
+        keys_of(self.connection, &sql, &parameters, table)
+    }
+
+    /// The newest generation with a change of this key; parked ones count.
+    pub(super) fn newest_change(&mut self, key: &[Datum<'_>]) -> Result<Option<i64>, RemoteError> {
+        let names = &self.table.names;
+        let find = |scratch: &mut String| -> rusqlite::Result<Option<i64>> {
+            let mut statement = self.connection.prepare_cached(&format!(
+                "SELECT generation FROM {} WHERE {} ORDER BY generation DESC LIMIT 1",
+                names.change,
+                names.change_key_is_bound()
+            ))?;
+            row::bind(&mut statement, 1, key, scratch)?;
+            let mut rows = statement.raw_query();
+            rows.next()?.map(|found| found.get(0)).transpose()
+        };
+        find(&mut self.scratch).doing(DOING)
+    }
+
+    pub(super) fn mark_stale(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
+        let packed = row::pack_key(&self.table.key_types, key);
+        mark_stale(self.connection, self.table.name(), &packed).doing(DOING)?;
+        self.table.has_stale = true;
+        self.summary.stale += 1;
+        Ok(())
+    }
+
+    pub(super) fn clear_stale(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
+        let packed = row::pack_key(&self.table.key_types, key);
+        self.connection
+            .prepare_cached("DELETE FROM tidewater_stale WHERE table_name = ?1 AND key_packed = ?2")
+            .and_then(|mut statement| statement.execute((self.table.name(), packed)))
+            .map(drop)
+            .doing(DOING)
+    }
+
+    /// Deletes a row; returns how many there were (none or one).
+    pub(super) fn delete_row(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<u64> {
+        let names = &self.table.names;
+        let mut statement = self.connection.prepare_cached(&format!(
+            "DELETE FROM {} WHERE {}",
+            names.table,
+            names.key_is_bound()
+        ))?;
+        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        Ok(statement.raw_execute()? as u64)
+    }
+
+    /// Deletes the change of a key in a generation.
+    pub(super) fn delete_change(
+        &mut self,
+        key: &[Datum<'_>],
+        generation: i64,
+    ) -> rusqlite::Result<()> {
+        let names = &self.table.names;
+        let mut statement = self.connection.prepare_cached(&format!(
+            "DELETE FROM {} WHERE {} AND generation = ?{}",
+            names.change,
+            names.change_key_is_bound(),
+            key.len() + 1
+        ))?;
+        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        statement.raw_bind_parameter(key.len() + 1, generation)?;
+        statement.raw_execute().map(drop)
+    }
+
+    /// A column that came with the new schema holds a filler in a row with a local change.
+    /// The centre's value belongs both in the row and in its pre-image, or the next upload
+    /// would write the filler over it.
+    fn fill_added_columns(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+        if self.table.added.is_empty() {
+            return Ok(());
+        }
+        let key: Vec<Value> = row.key.iter().map(Datum::to_value).collect();
+        let names = &self.table.names;
+        let fill = || -> rusqlite::Result<()> {
+            for &index in &self.table.added {
+                let Some(position) = names.values.iter().position(|&value| value == index) else {
+                    continue;
+                };
+                let value = row.new[index].to_value();
+                let parameter = key.len() + 1;
+                for sql in [
+                    format!(
+                        "UPDATE {} SET {} = ?{parameter} WHERE {} AND EXISTS (SELECT 1 FROM {} \
+                         WHERE {} AND present = 1)",
+                        names.table,
+                        names.columns[index],
+                        names.key_is_bound(),
+                        names.change,
+                        names.change_key_is_bound(),
+                    ),
+                    format!(
+                        "UPDATE {} SET {} = ?{parameter} WHERE {} AND present = 1 \
+                         AND generation >= {PARKED}",
+                        names.change,
+                        names.pre[position],
+                        names.change_key_is_bound(),
+                    ),
+                ] {
+                    let mut statement = self.connection.prepare_cached(&sql)?;
+                    bind_key(&mut statement, &key)?;
+                    statement.raw_bind_parameter(parameter, row::Bind(value.as_ref()))?;
+                    statement.raw_execute()?;
+                }
+            }
+            Ok(())
+        };
+        fill().doing(DOING)
+    }
+}
+
+fn hash(types: &[tidewater_protocol::ColumnType], key: &[Datum<'_>]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    row::pack_key(types, key).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether a statement failed because of something the application put into the file: a
+/// unique index, a CHECK, a trigger that raises. One that ended our transaction is none.
+pub(super) fn is_local_rule(connection: &Connection, error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) && !connection.is_autocommit()
+}

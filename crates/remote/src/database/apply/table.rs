@@ -1,0 +1,239 @@
+//! What applying rows of one table needs to know: names, statements, and what of the slow
+//! paths can be needed at all. Found out once a table, not once a row.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
+
+use crate::database::tables::Names;
+use crate::database::triggers::{UniqueIndex, unique_indexes};
+use crate::database::{SubscriptionState, quote, row};
+use crate::error::{Doing, RemoteError};
+
+/// One table of a result or a download.
+#[derive(Debug)]
+pub(super) struct TableApply {
+    schema: Arc<PublicationSchema>,
+    /// The table in the schema.
+    index: usize,
+    pub(super) names: Names,
+    pub(super) key_types: Vec<ColumnType>,
+    /// How the rows are packed; `None` when they are of no use (their table is gone).
+    pub(super) shape: Option<RowShape>,
+    /// The rows have the columns of the schema. Otherwise only their keys are used.
+    pub(super) same_layout: bool,
+    pub(super) upsert_sql: String,
+    /// The change table is not empty.
+    pub(super) has_changes: bool,
+    /// There are stale rows.
+    pub(super) has_stale: bool,
+    /// For each reference to this table from one with pending changes: the condition that a
+    /// row of this table, alias `p`, has such a child.
+    pub(super) needed_by: Vec<String>,
+    /// The application's own unique indexes.
+    pub(super) unique: Vec<UniqueIndex>,
+    /// Hashes of keys that were written in this apply; kept only where a row can be pushed
+    /// out by another through a unique index.
+    pub(super) written: HashSet<u64>,
+    /// Replacing: the packed keys of refused changes that have not arrived yet.
+    pub(super) parked_unseen: HashSet<Vec<u8>>,
+    /// Columns that the schema has since this apply, as indexes into the schema's.
+    pub(super) added: Vec<usize>,
+}
+
+impl TableApply {
+    pub(super) fn of_download(
+        connection: &Connection,
+        subscription: &SubscriptionState,
+        begin: &TableBegin,
+        added: &[String],
+    ) -> Result<TableApply, RemoteError> {
+        let bad = |what: &str| RemoteError::BadLayout {
+            table: begin.table.clone(),
+            what: what.to_owned(),
+        };
+        let (schema, index) =
+            find(subscription, &begin.table).ok_or_else(|| bad("no such table"))?;
+        let table = &schema.tables[index];
+        if !same_columns(begin, table) {
+            return Err(bad("other columns than the schema's"));
+        }
+        let shape = table.shape();
+        let added = added.iter().filter_map(|name| table.column(name)).collect();
+        TableApply::new(connection, schema.clone(), index, Some(shape), true, added)
+    }
+
+    /// Results are kept by the server and may be older than the schema: the columns are those
+    /// of their own header.
+    pub(super) fn of_result(
+        connection: &Connection,
+        subscription: &SubscriptionState,
+        begin: &TableBegin,
+    ) -> Result<TableApply, RemoteError> {
+        let bad = |what: &str| RemoteError::BadLayout {
+            table: begin.table.clone(),
+            what: what.to_owned(),
+        };
+        let Some(own) = subscription.schema.clone() else {
+            return Err(bad("no such table"));
+        };
+        let Some((schema, index)) = find(subscription, &begin.table) else {
+            // The table has left the publication. There is nothing to apply its rows to.
+            return TableApply::new(connection, own, 0, None, false, Vec::new());
+        };
+        let table = &schema.tables[index];
+        if same_columns(begin, table) {
+            let shape = table.shape();
+            return TableApply::new(connection, schema, index, Some(shape), true, Vec::new());
+        }
+        let position = |name: &str| begin.columns.iter().position(|column| column.name == name);
+        let key: Option<Vec<usize>> = table
+            .key_columns()
+            .map(|column| position(&column.name))
+            .collect();
+        let columns: Option<Vec<ColumnType>> = begin
+            .columns
+            .iter()
+            .map(|column| column.column_type())
+            .collect();
+        let columns = columns.ok_or_else(|| bad("a column of an unknown type"))?;
+        let shape = key.map(|key| RowShape {
+            columns,
+            key,
+            partition: Vec::new(),
+        });
+        TableApply::new(connection, schema, index, shape, false, Vec::new())
+    }
+
+    fn new(
+        connection: &Connection,
+        schema: Arc<PublicationSchema>,
+        index: usize,
+        shape: Option<RowShape>,
+        same_layout: bool,
+        added: Vec<usize>,
+    ) -> Result<TableApply, RemoteError> {
+        let Some(table) = schema.tables.get(index) else {
+            return Err(RemoteError::BadLayout {
+                table: String::new(),
+                what: "the schema has no tables".into(),
+            });
+        };
+        let names = Names::of(table);
+        let doing = "looking at a table's pending changes";
+        let has_changes = is_not_empty(connection, &names.change).doing(doing)?;
+        let has_stale = connection
+            .prepare_cached("SELECT EXISTS (SELECT 1 FROM tidewater_stale WHERE table_name = ?1)")
+            .and_then(|mut statement| statement.query_row([&table.name], |row| row.get(0)))
+            .doing(doing)?;
+        let needed_by = needed_by(connection, &schema, table).doing(doing)?;
+        Ok(TableApply {
+            upsert_sql: upsert_sql(&names),
+            key_types: row::key_types(table),
+            shape,
+            same_layout,
+            has_changes,
+            has_stale,
+            needed_by,
+            unique: unique_indexes(connection, &table.name)?,
+            written: HashSet::new(),
+            parked_unseen: HashSet::new(),
+            added,
+            names,
+            index,
+            schema,
+        })
+    }
+
+    pub(super) fn table(&self) -> &Table {
+        &self.schema.tables[self.index]
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.table().name
+    }
+
+    /// The condition that a row, alias `p`, is the parent of a pending child.
+    pub(super) fn needed(&self) -> Option<String> {
+        (!self.needed_by.is_empty()).then(|| format!("({})", self.needed_by.join(" OR ")))
+    }
+}
+
+fn find(subscription: &SubscriptionState, table: &str) -> Option<(Arc<PublicationSchema>, usize)> {
+    let schema = subscription.schema.as_ref()?;
+    let index = schema.tables.iter().position(|each| each.name == table)?;
+    Some((Arc::clone(schema), index))
+}
+
+fn same_columns(begin: &TableBegin, table: &Table) -> bool {
+    begin.columns == TableBegin::of(table).columns
+}
+
+/// Whether a table has any row.
+pub(super) fn is_not_empty(connection: &Connection, quoted: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached(&format!("SELECT EXISTS (SELECT 1 FROM {quoted})"))?
+        .query_row([], |row| row.get(0))
+}
+
+fn upsert_sql(names: &Names) -> String {
+    let parameters: Vec<String> = (1..=names.columns.len()).map(|n| format!("?{n}")).collect();
+    let update = if names.values.is_empty() {
+        "NOTHING".to_owned()
+    } else {
+        let sets = quote::list(&names.values, ", ", |&index| {
+            let column = &names.columns[index];
+            format!("{column} = excluded.{column}")
+        });
+        format!("UPDATE SET {sets}")
+    };
+    format!(
+        "INSERT INTO {} ({}) VALUES ({}) ON CONFLICT ({}) DO {update}",
+        names.table,
+        names.columns.join(", "),
+        parameters.join(", "),
+        names.key.join(", "),
+    )
+}
+
+fn needed_by(
+    connection: &Connection,
+    schema: &PublicationSchema,
+    parent: &Table,
+) -> rusqlite::Result<Vec<String>> {
+    let mut conditions = Vec::new();
+    for child in &schema.tables {
+        let references: Vec<_> = child
+            .foreign_keys
+            .iter()
+            .filter(|foreign_key| foreign_key.parent == parent.name)
+            .collect();
+        if references.is_empty() {
+            continue;
+        }
+        let names = Names::of(child);
+        if !is_not_empty(connection, &names.change)? {
+            continue;
+        }
+        for foreign_key in references {
+            let pairs = foreign_key.columns.iter().zip(&foreign_key.parent_columns);
+            let refers = quote::list(pairs, " AND ", |(&column, parent_column)| {
+                format!(
+                    "c.{} = p.{}",
+                    names.columns[column],
+                    quote::name(parent_column)
+                )
+            });
+            conditions.push(format!(
+                "EXISTS (SELECT 1 FROM {} AS c JOIN {} AS h ON {} WHERE {refers})",
+                names.table,
+                names.change,
+                names.change_of("h", "c"),
+            ));
+        }
+    }
+    Ok(conditions)
+}

@@ -1,0 +1,197 @@
+//! The application's own triggers during an apply.
+//!
+//! A trigger that writes a synced table is off: its effects happened where the row was first
+//! written, and arrive as rows. One that writes only other tables (full-text indexes, local
+//! audit) fires. When no synced table has a trigger of the application, which is usual,
+//! nothing needs to be told apart and no trigger of any kind is on.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use tidewater_protocol::PublicationSchema;
+
+use crate::database::layout::PREFIX;
+use crate::database::tables::Names;
+use crate::database::{quote, triggers};
+use crate::error::{Doing, RemoteError};
+
+const DOING: &str = "switching triggers off";
+
+/// What was done to the triggers, and how to undo it.
+#[derive(Debug, Default)]
+pub(super) struct UserTriggers {
+    switched: bool,
+    /// Tracking triggers were dropped.
+    dropped: bool,
+    saved: Vec<Saved>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Saved {
+    /// The order in which they were made, which is the order in which they run.
+    position: i64,
+    name: String,
+    table: String,
+    sql: String,
+}
+
+impl UserTriggers {
+    /// Makes sure that nothing but harmless triggers of the application will fire. Does its
+    /// work once.
+    pub(super) fn switch_off(
+        &mut self,
+        connection: &Connection,
+        schemas: &[Arc<PublicationSchema>],
+    ) -> Result<(), RemoteError> {
+        if self.switched {
+            return Ok(());
+        }
+        self.switched = true;
+        let all = application_triggers(connection).doing(DOING)?;
+        let is_synced = |table: &str| {
+            let mut tables = schemas.iter().flat_map(|schema| &schema.tables);
+            tables.any(|synced| synced.name.eq_ignore_ascii_case(table))
+        };
+        if !all.iter().any(|trigger| is_synced(&trigger.table)) {
+            return Ok(());
+        }
+        self.dropped = true;
+        connection
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, true)
+            .doing(DOING)?;
+        for table in schemas.iter().flat_map(|schema| &schema.tables) {
+            triggers::drop_table_triggers(connection, &table.name)?;
+        }
+        let writers = writers(connection, schemas, &all, &is_synced)?;
+        for trigger in all.into_iter().filter(|each| writers.contains(&each.name)) {
+            self.save(connection, trigger).doing(DOING)?;
+        }
+        Ok(())
+    }
+
+    /// Sets aside the triggers of a table that is about to be rebuilt.
+    pub(super) fn save_table(
+        &mut self,
+        connection: &Connection,
+        table: &str,
+    ) -> rusqlite::Result<()> {
+        for trigger in application_triggers(connection)? {
+            if trigger.table.eq_ignore_ascii_case(table) {
+                self.save(connection, trigger)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, connection: &Connection, trigger: Saved) -> rusqlite::Result<()> {
+        connection.execute_batch(&format!("DROP TRIGGER {}", quote::name(&trigger.name)))?;
+        self.saved.push(trigger);
+        Ok(())
+    }
+
+    /// Whether tracking triggers have to be made again.
+    pub(super) fn were_dropped(&self) -> bool {
+        self.dropped
+    }
+
+    /// Makes the saved triggers again, word for word; returns those that a new schema made
+    /// impossible.
+    pub(super) fn restore(&mut self, connection: &Connection) -> Result<Vec<String>, RemoteError> {
+        self.saved.sort_by_key(|trigger| trigger.position);
+        let mut lost = Vec::new();
+        for trigger in self.saved.drain(..) {
+            if let Err(error) = connection.execute_batch(&trigger.sql) {
+                if error.sqlite_error_code() != Some(rusqlite::ErrorCode::Unknown) {
+                    return Err(RemoteError::sqlite("restoring a trigger", error));
+                }
+                lost.push(trigger.sql);
+            }
+        }
+        Ok(lost)
+    }
+}
+
+fn application_triggers(connection: &Connection) -> rusqlite::Result<Vec<Saved>> {
+    connection
+        .prepare_cached(
+            "SELECT rowid, name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger' \
+             ORDER BY rowid",
+        )?
+        .query_map([], |row| {
+            Ok(Saved {
+                position: row.get(0)?,
+                name: row.get(1)?,
+                table: row.get(2)?,
+                sql: row.get(3)?,
+            })
+        })?
+        .filter(|trigger| !matches!(trigger, Ok(trigger) if trigger.name.starts_with(PREFIX)))
+        .collect()
+}
+
+/// The names of the triggers that write a synced table, directly or as the trigger of a
+/// trigger. SQLite itself tells: compiling a statement compiles everything that it fires, and
+/// the authorizer hears who wants to write what.
+fn writers(
+    connection: &Connection,
+    schemas: &[Arc<PublicationSchema>],
+    all: &[Saved],
+    is_synced: &dyn Fn(&str) -> bool,
+) -> Result<BTreeSet<String>, RemoteError> {
+    let heard: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
+    let listener = Arc::clone(&heard);
+    connection.authorizer(Some(move |context: AuthContext<'_>| {
+        let written = match context.action {
+            AuthAction::Insert { table_name }
+            | AuthAction::Delete { table_name }
+            | AuthAction::Update { table_name, .. } => Some(table_name),
+            _ => None,
+        };
+        if let (Some(table), Some(trigger)) = (written, context.accessor)
+            && let Ok(mut heard) = listener.lock()
+        {
+            heard.push((trigger.to_owned(), table.to_owned()));
+        }
+        Authorization::Allow
+    }));
+    let mut names = BTreeSet::new();
+    for table in schemas.iter().flat_map(|schema| &schema.tables) {
+        let own = |trigger: &&Saved| trigger.table.eq_ignore_ascii_case(&table.name);
+        if !all.iter().any(|trigger| own(&trigger)) {
+            continue;
+        }
+        let compiles = statements(&Names::of(table))
+            .iter()
+            .all(|sql| connection.prepare(sql).is_ok());
+        if !compiles {
+            // It needs functions or modules that only the application has: it cannot fire here.
+            names.extend(all.iter().filter(own).map(|trigger| trigger.name.clone()));
+        }
+    }
+    connection.authorizer(None::<fn(AuthContext<'_>) -> Authorization>);
+    let heard = heard.lock().map(|heard| heard.clone()).unwrap_or_default();
+    let writing = heard.into_iter().filter(|(_, table)| is_synced(table));
+    names.extend(writing.map(|(trigger, _)| trigger));
+    Ok(names)
+}
+
+/// Statements that fire every trigger of a table.
+fn statements(names: &Names) -> [String; 3] {
+    let table = &names.table;
+    let columns = &names.columns;
+    [
+        format!(
+            "INSERT INTO {table} ({}) VALUES ({})",
+            columns.join(", "),
+            vec!["?"; columns.len()].join(", ")
+        ),
+        format!(
+            "UPDATE {table} SET {}",
+            quote::list(columns, ", ", |column| format!("{column} = ?"))
+        ),
+        format!("DELETE FROM {table}"),
+    ]
+}

@@ -1,0 +1,115 @@
+//! Between SQLite's values and the protocol's: reading, binding, packing keys.
+
+use rusqlite::ToSql;
+use rusqlite::types::{ToSqlOutput, ValueRef as SqlRef};
+use tidewater_protocol::pack::{pack_values, unpack_values};
+use tidewater_protocol::{ColumnType, Datum, Table, UnpackError, Value, ValueRef};
+
+/// A value of the protocol as a parameter of a statement.
+pub(crate) struct Bind<'a>(pub(crate) ValueRef<'a>);
+
+impl ToSql for Bind<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self.0 {
+            ValueRef::Null => SqlRef::Null,
+            ValueRef::Integer(integer) => SqlRef::Integer(integer),
+            ValueRef::Real(real) => SqlRef::Real(real),
+            ValueRef::Text(text) => SqlRef::Text(text.as_bytes()),
+            ValueRef::Blob(blob) => SqlRef::Blob(blob),
+        }))
+    }
+}
+
+/// A value that SQLite read. TEXT that is no UTF-8 counts as a blob: the centre will refuse
+/// it by name.
+pub(crate) fn value(value: SqlRef<'_>) -> ValueRef<'_> {
+    match value {
+        SqlRef::Null => ValueRef::Null,
+        SqlRef::Integer(integer) => ValueRef::Integer(integer),
+        SqlRef::Real(real) => ValueRef::Real(real),
+        SqlRef::Text(text) => match std::str::from_utf8(text) {
+            Ok(text) => ValueRef::Text(text),
+            Err(_) => ValueRef::Blob(text),
+        },
+        SqlRef::Blob(blob) => ValueRef::Blob(blob),
+    }
+}
+
+/// Binds the values of a key (or any row) to the parameters from `first` on.
+pub(crate) fn bind(
+    statement: &mut rusqlite::Statement<'_>,
+    first: usize,
+    values: &[Datum<'_>],
+    scratch: &mut String,
+) -> rusqlite::Result<()> {
+    for (index, datum) in values.iter().enumerate() {
+        statement.raw_bind_parameter(first + index, Bind(datum.stored(scratch)))?;
+    }
+    Ok(())
+}
+
+/// The types of a table's key columns, in key order.
+pub(crate) fn key_types(table: &Table) -> Vec<ColumnType> {
+    table
+        .key_columns()
+        .map(|column| column.column_type)
+        .collect()
+}
+
+/// A key as it stands in `tidewater_stale` and `tidewater_refused`.
+pub(crate) fn pack_key(types: &[ColumnType], key: &[Datum<'_>]) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(key.len() * 12);
+    pack_values(&mut packed, types, key);
+    packed
+}
+
+/// Reads back what [`pack_key`] wrote.
+pub(crate) fn unpack_key<'a>(
+    types: &[ColumnType],
+    packed: &'a [u8],
+) -> Result<Vec<Datum<'a>>, UnpackError> {
+    unpack_values(packed, types)
+}
+
+/// Owned values out of a row's columns `from..from + count`.
+pub(crate) fn owned(
+    row: &rusqlite::Row<'_>,
+    from: usize,
+    count: usize,
+) -> rusqlite::Result<Vec<Value>> {
+    (from..from + count)
+        .map(|index| Ok(value(row.get_ref(index)?).to_owned()))
+        .collect()
+}
+
+/// Owned values, understood by their types.
+pub(crate) fn datums<'a>(types: &[ColumnType], values: &'a [Value]) -> Vec<Datum<'a>> {
+    let pairs = types.iter().zip(values);
+    pairs
+        .map(|(column_type, value)| column_type.datum(value.as_ref()).0)
+        .collect()
+}
+
+/// A key for people: a JSON array.
+pub(crate) fn readable_key(key: &[Datum<'_>]) -> String {
+    serde_json::Value::Array(key.iter().map(json).collect()).to_string()
+}
+
+/// A value as JSON: numbers and text as such, blobs in hexadecimal, NULL as null.
+pub(crate) fn json(datum: &Datum<'_>) -> serde_json::Value {
+    let mut scratch = String::new();
+    match datum.stored(&mut scratch) {
+        ValueRef::Null => serde_json::Value::Null,
+        ValueRef::Integer(integer) => integer.into(),
+        ValueRef::Real(real) => real.into(),
+        ValueRef::Text(text) => text.into(),
+        ValueRef::Blob(_) => datum.to_string().into(),
+    }
+}
+
+/// Empties a vector of borrowed values and keeps its memory for others.
+pub(crate) fn recycle<'b>(mut values: Vec<Datum<'_>>) -> Vec<Datum<'b>> {
+    values.clear();
+    // Nothing is left to convert; the collection reuses the allocation.
+    values.into_iter().map(|_| Datum::Null).collect()
+}

@@ -1,0 +1,190 @@
+//! The unique indexes of a user table, and which rows a new row would collide with.
+//!
+//! Publications bring no unique index but the primary key; these are the application's own.
+
+use rusqlite::Connection;
+
+use crate::database::quote;
+use crate::error::{Doing, RemoteError};
+
+/// A unique index other than the primary key.
+#[derive(Clone, Debug)]
+pub(crate) struct UniqueIndex {
+    terms: Vec<Term>,
+    /// The columns of the table, for terms that are expressions.
+    columns: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Term {
+    what: What,
+    collation: String,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Column(String),
+    Expression(String),
+}
+
+impl UniqueIndex {
+    /// The condition for a row of the table (alias `row`) to collide with a new one, whose
+    /// column is what `new` makes of its name. A partial index collides less often: more rows
+    /// than necessary are found, which does no harm. `None` if nothing can be said.
+    pub(crate) fn collides(&self, row: &str, new: &dyn Fn(&str) -> String) -> Option<String> {
+        let conditions: Vec<String> = self
+            .terms
+            .iter()
+            .map(|term| {
+                let (left, right) = match &term.what {
+                    What::Column(column) => (format!("{row}.{}", quote::name(column)), new(column)),
+                    What::Expression(expression) => (
+                        // As it stands in the index, so that the index finds it: the row is
+                        // the only one in sight whose columns need no alias.
+                        format!("({expression})"),
+                        format!(
+                            "(SELECT {expression} FROM (SELECT {}))",
+                            self.columns_from(new)
+                        ),
+                    ),
+                };
+                format!("{left} = {right} COLLATE {}", quote::name(&term.collation))
+            })
+            .collect();
+        (!conditions.is_empty()).then(|| conditions.join(" AND "))
+    }
+
+    fn columns_from(&self, value: &dyn Fn(&str) -> String) -> String {
+        quote::list(&self.columns, ", ", |column| {
+            format!("{} AS {}", value(column), quote::name(column))
+        })
+    }
+
+    /// Whether only these columns decide.
+    pub(crate) fn uses_only(&self, known: &dyn Fn(&str) -> bool) -> bool {
+        self.terms.iter().all(|term| match &term.what {
+            What::Column(column) => known(column),
+            What::Expression(_) => self.columns.iter().all(|column| known(column)),
+        })
+    }
+}
+
+/// The unique indexes of a table but its primary key.
+pub(crate) fn unique_indexes(
+    connection: &Connection,
+    table: &str,
+) -> Result<Vec<UniqueIndex>, RemoteError> {
+    read(connection, table).doing("looking at the indexes of a table")
+}
+
+fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<UniqueIndex>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT l.name, m.sql FROM pragma_index_list(?1, 'main') AS l \
+         LEFT JOIN sqlite_master AS m ON m.type = 'index' AND m.name = l.name \
+         WHERE l.\"unique\" AND l.origin <> 'pk' ORDER BY l.name",
+    )?;
+    let indexes = statement
+        .query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<Vec<(String, Option<String>)>>>()?;
+    if indexes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let columns = connection
+        .prepare("SELECT name FROM pragma_table_info(?1, 'main')")?
+        .query_map([table], |row| row.get(0))?
+        .collect::<rusqlite::Result<Vec<String>>>()?;
+    let mut found = Vec::new();
+    for (index, sql) in indexes {
+        let expressions = sql.as_deref().map(index_terms).unwrap_or_default();
+        let terms = connection
+            .prepare(
+                "SELECT seqno, name, coll FROM pragma_index_xinfo(?1, 'main') WHERE key \
+                 ORDER BY seqno",
+            )?
+            .query_map([index], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+            .collect::<rusqlite::Result<Vec<(usize, Option<String>, Option<String>)>>>()?;
+        let terms = terms.into_iter().filter_map(|(position, name, collation)| {
+            let what = match name {
+                Some(column) => What::Column(column),
+                None => What::Expression(expressions.get(position)?.clone()),
+            };
+            Some(Term {
+                what,
+                collation: collation.unwrap_or_else(|| "BINARY".into()),
+            })
+        });
+        found.push(UniqueIndex {
+            terms: terms.collect(),
+            columns: columns.clone(),
+        });
+    }
+    Ok(found)
+}
+
+/// The terms of a CREATE INDEX statement, without sort orders.
+fn index_terms(sql: &str) -> Vec<String> {
+    let mut terms = vec![String::new()];
+    let mut depth = 0;
+    let mut quoted_until = None;
+    for character in sql.chars() {
+        if let Some(end) = quoted_until {
+            if character == end {
+                quoted_until = None;
+            }
+        } else {
+            match character {
+                '\'' | '"' | '`' => quoted_until = Some(character),
+                '[' => quoted_until = Some(']'),
+                '(' => {
+                    depth += 1;
+                    if depth == 1 {
+                        continue;
+                    }
+                }
+                ')' => {
+                    depth -= 1;
+                    if depth == 0 {
+                        break;
+                    }
+                }
+                ',' if depth == 1 => {
+                    terms.push(String::new());
+                    continue;
+                }
+                _ => {}
+            }
+        }
+        if depth > 0
+            && let Some(term) = terms.last_mut()
+        {
+            term.push(character);
+        }
+    }
+    terms.iter().map(|term| without_order(term)).collect()
+}
+
+fn without_order(term: &str) -> String {
+    let term = term.trim();
+    let upper = term.to_ascii_uppercase();
+    for order in [" ASC", " DESC"] {
+        if upper.ends_with(order) {
+            return term[..term.len() - order.len()].trim().to_owned();
+        }
+    }
+    term.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_terms_of_an_index_are_found_among_quotes_and_parentheses() {
+        assert_eq!(
+            index_terms(
+                "CREATE UNIQUE INDEX \"i(,\" ON t (lower(a || ',)'), \"b,\" DESC) WHERE (c)"
+            ),
+            ["lower(a || ',)')", "\"b,\""]
+        );
+    }
+}
