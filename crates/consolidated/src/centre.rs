@@ -137,6 +137,9 @@ pub trait Worker: Send {
 /// # Errors
 /// The URL is of no known kind, or the database cannot be reached.
 pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
+    if let Some(path) = crate::sqlite::path_of(url) {
+        return crate::sqlite::connect(path).await;
+    }
     Err(CentreError::Configuration {
         message: format!("{url:?} does not name a consolidated database"),
         hint: "write postgres://user@host:5432/database or sqlite:path".into(),

@@ -93,11 +93,12 @@ impl ColumnMap {
     }
 
     /// The values of an uploaded row in the order of the published columns; `None`
-    /// for those that the remote does not send.
+    /// for those that the remote does not send (all of them for an image that the
+    /// operation does not have).
     pub(crate) fn arrange<'v>(&self, uploaded: &[Datum<'v>]) -> Vec<Option<Datum<'v>>> {
         let sources = self.sources.iter();
         sources
-            .map(|source| source.map(|position| uploaded[position]))
+            .map(|source| source.and_then(|position| uploaded.get(position).copied()))
             .collect()
     }
 }

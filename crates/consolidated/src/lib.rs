@@ -8,18 +8,14 @@
 //! server's affair.
 
 pub mod centre;
-#[allow(dead_code)] // until the first adapter uses them all
 mod columns;
 pub mod download;
 pub mod error;
 pub mod publication;
 pub mod records;
-#[allow(dead_code)]
 mod result;
-#[allow(dead_code)]
 mod row_json;
 pub mod scope;
-#[allow(dead_code)]
 mod script;
 mod sqlite;
 pub mod upload;

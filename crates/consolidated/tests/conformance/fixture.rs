@@ -36,6 +36,10 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// triggers, functions, by name. Empty before deploying and after undeploying.
     fn traces(&self) -> impl Future<Output = Vec<String>> + Send;
 
+    /// A trigger of the application on `customer` of the shop: after an insert it names
+    /// the product 1 `tea of NAME` and turns the name into capitals.
+    fn stock_trigger() -> String;
+
     /// Runs SQL statements that must succeed.
     fn execute(&self, sql: &str) -> impl Future<Output = ()> + Send {
         async move {

@@ -16,12 +16,53 @@ mod sqlite;
 mod world;
 
 mod deploying;
+mod downloading;
+mod uploading;
 
 /// Runs every case of the suite on one database.
 macro_rules! suite {
     ($backend:ident, $fixture:ty) => {
         suite!(@cases $backend, $fixture;
             deploying::deploying_twice_does_nothing_the_second_time,
+            downloading::the_first_download_brings_exactly_the_partitions,
+            downloading::later_downloads_bring_what_changed,
+            downloading::an_empty_download_gives_no_checkpoint,
+            downloading::a_transaction_open_across_a_download_is_brought_by_the_next,
+            downloading::writers_during_downloads_lose_nothing,
+            downloading::a_row_that_moves_leaves_one_remote_and_reaches_the_other,
+            downloading::a_changed_key_is_a_removal_and_a_row,
+            downloading::gained_partitions_are_sent_and_lost_ones_removed,
+            downloading::a_row_that_moves_with_its_partitions_is_never_lost,
+            downloading::null_is_in_no_partition,
+            downloading::a_removed_parent_takes_no_children_with_it,
+            downloading::own_rows_are_not_sent_back,
+            downloading::requested_rows_are_sent_again,
+            downloading::an_unknown_mark_means_everything_anew,
+            downloading::a_pruned_log_means_everything_anew,
+            downloading::an_emptied_table_is_emptied_everywhere,
+            downloading::an_untracked_table_is_sent_whole,
+            downloading::an_upload_only_table_is_not_downloaded,
+            downloading::twenty_thousand_rows_arrive,
+            downloading::a_sink_that_is_gone_ends_the_download,
+            uploading::inserts_updates_and_deletes_take_effect,
+            uploading::a_repeated_upload_is_applied_once_and_tells_the_same,
+            uploading::an_upload_out_of_sequence_is_not_applied,
+            uploading::one_upload_at_two_workers_takes_effect_once,
+            uploading::of_two_updates_in_one_list_the_first_wins,
+            uploading::every_kind_of_conflict_is_found,
+            uploading::what_the_centre_refuses_does_not_block_the_rest,
+            uploading::rows_outside_of_the_scope_are_neither_touched_nor_shown,
+            uploading::changes_of_a_lost_partition_are_taken_once,
+            uploading::a_replayed_old_scope_is_refused,
+            uploading::what_triggers_change_beside_an_upload_is_sent,
+            uploading::a_download_only_table_takes_no_changes,
+            uploading::a_deferred_constraint_hits_only_its_own_upload,
+            uploading::unique_values_can_be_freed_and_taken_in_one_upload,
+            uploading::values_are_compared_by_their_type,
+            uploading::an_upload_of_unknown_columns_fails_alone,
+            uploading::columns_that_a_remote_does_not_know_are_left_alone,
+            uploading::sql_metacharacters_are_only_characters,
+            uploading::regions_come_from_the_query_of_each_moment,
         );
     };
     (@cases $backend:ident, $fixture:ty; $($topic:ident::$case:ident,)*) => {
@@ -35,3 +76,5 @@ macro_rules! suite {
         }
     };
 }
+
+suite!(on_sqlite, crate::sqlite::SqliteFixture);

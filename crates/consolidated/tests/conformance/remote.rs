@@ -31,6 +31,8 @@ pub struct Remote {
     /// What the last applied upload leaves out of the next download.
     pub own: Option<OwnUpload>,
     pub now_ms: i64,
+    /// Whether its sink takes no rows.
+    pub refuse_rows: bool,
     /// By table, by packed key: the row as text.
     rows: Vec<BTreeMap<Vec<u8>, Vec<Value>>>,
 }
@@ -211,6 +213,7 @@ impl Remote {
             checkpoint: None,
             own: None,
             now_ms: NOW_MS,
+            refuse_rows: false,
             rows: vec![BTreeMap::new(); schema.tables.len()],
             schema,
         }
@@ -316,6 +319,7 @@ impl Remote {
             schema: self.schema.clone(),
             rows: self.rows.clone(),
             table: None,
+            refuse_rows: self.refuse_rows,
             received: Received::default(),
         };
         self.worker.download(job, &mut sink).await?;
@@ -335,6 +339,7 @@ struct Sink {
     schema: Arc<PublicationSchema>,
     rows: Vec<BTreeMap<Vec<u8>, Vec<Value>>>,
     table: Option<usize>,
+    refuse_rows: bool,
     received: Received,
 }
 
@@ -357,6 +362,9 @@ impl DownloadSink for Sink {
     }
 
     fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError> {
+        if self.refuse_rows {
+            return Err(CentreError::Cancelled);
+        }
         let index = self.table.expect("rows come after a table");
         let table = &self.schema.tables[index];
         let shape = table.shape();

@@ -78,6 +78,14 @@ impl Fixture for SqliteFixture {
         SqliteTransaction { connection }
     }
 
+    fn stock_trigger() -> String {
+        "CREATE TRIGGER stock AFTER INSERT ON customer BEGIN
+             UPDATE product SET name = 'tea of ' || NEW.name WHERE product_id = 1;
+             UPDATE customer SET name = upper(name) WHERE customer_id = NEW.customer_id;
+         END"
+        .into()
+    }
+
     async fn traces(&self) -> Vec<String> {
         self.query("SELECT name FROM sqlite_schema WHERE name LIKE '%tidewater%' ORDER BY 1")
             .await

@@ -1,0 +1,604 @@
+//! Makes the file fit the publications, tells whether it does, and removes every
+//! trace.
+//!
+//! One procedure serves all three: it runs in a transaction and notes each difference
+//! that it removes. A dry run rolls back, and what is served must be what a dry run
+//! finds nothing to do for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ring::rand::{SecureRandom, SystemRandom};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+
+use tidewater_protocol::{PublicationSchema, Table};
+
+use super::compile::{Deployed, Publication};
+use super::live::{self, Live};
+use super::triggers::Log;
+use super::{failure, quote, state};
+use crate::error::CentreError;
+use crate::publication::{DeployReport, DeployStep, PartitionSpec, PublicationSpec};
+
+/// Publications as they are served, and the change logs that they read.
+#[derive(Debug, Default)]
+pub(super) struct Served {
+    pub(super) publications: Vec<Publication>,
+    pub(super) logs: BTreeMap<i64, Log>,
+}
+
+/// Deploys, or tells what that would do.
+pub(super) fn deploy(
+    connection: &mut Connection,
+    specs: &[PublicationSpec],
+    dry_run: bool,
+    now_ms: i64,
+) -> Result<(DeployReport, Served), CentreError> {
+    let mut report = DeployReport::default();
+    use_write_ahead_log(connection, dry_run, &mut report)?;
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(failure("beginning to deploy"))?;
+    let mut deployment = Deployment {
+        connection: &transaction,
+        live: Vec::new(),
+        report,
+    };
+    let served = deployment.run(specs, now_ms)?;
+    let report = deployment.report;
+    let end = if dry_run {
+        transaction.rollback()
+    } else {
+        transaction.commit()
+    };
+    end.map_err(failure("deploying"))?;
+    Ok((report, served))
+}
+
+/// The publications, if the file is deployed for exactly them.
+pub(super) fn load(
+    connection: &mut Connection,
+    specs: &[PublicationSpec],
+) -> Result<Served, CentreError> {
+    let (report, served) = deploy(connection, specs, true, 0)?;
+    if report.steps.is_empty() {
+        return Ok(served);
+    }
+    let steps = report.steps.into_iter().map(|step| step.description);
+    Err(CentreError::NotDeployed {
+        message: format!("deploying would {}", steps.collect::<Vec<_>>().join("; ")),
+    })
+}
+
+/// Removes every trace, or tells what that would be.
+pub(super) fn undeploy(
+    connection: &mut Connection,
+    dry_run: bool,
+) -> Result<DeployReport, CentreError> {
+    let mut report = DeployReport::default();
+    let undeploying = failure("undeploying");
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(undeploying)?;
+    if state::exists(&transaction)? {
+        for id in state::logs(&transaction)? {
+            let table = drop_log(&transaction, id)?;
+            report.steps.push(step(format!(
+                "drop the change log and the triggers of {table:?}"
+            )));
+        }
+        let drops: String = state::TABLE_NAMES
+            .iter()
+            .map(|name| format!("DROP TABLE {};", quote(name)))
+            .collect();
+        transaction.execute_batch(&drops).map_err(undeploying)?;
+        report.steps.push(step(
+            "drop the server's state: users, remotes, history".into(),
+        ));
+    }
+    let end = if dry_run {
+        transaction.rollback()
+    } else {
+        transaction.commit()
+    };
+    end.map_err(undeploying)?;
+    Ok(report)
+}
+
+/// Readers must not wait for writers: that takes the write-ahead log.
+fn use_write_ahead_log(
+    connection: &Connection,
+    dry_run: bool,
+    report: &mut DeployReport,
+) -> Result<(), CentreError> {
+    let switching = failure("switching to the write-ahead log");
+    let mode = |sql: &str| {
+        let mode: Result<String, _> = connection.query_row(sql, [], |row| row.get(0));
+        mode.map_err(switching)
+    };
+    if mode("PRAGMA journal_mode")? == "wal" {
+        return Ok(());
+    }
+    report.steps.push(DeployStep {
+        description: "switch the file to write-ahead logging".into(),
+        lock: "the whole file, for a moment".into(),
+    });
+    if dry_run || mode("PRAGMA journal_mode = WAL")? == "wal" {
+        return Ok(());
+    }
+    Err(CentreError::Configuration {
+        message: "the file cannot be switched to write-ahead logging".into(),
+        hint: "put it on a local disk and close other programs that use it".into(),
+    })
+}
+
+fn step(description: String) -> DeployStep {
+    DeployStep {
+        description,
+        lock: "writers wait until it is done".into(),
+    }
+}
+
+fn drop_log(connection: &Connection, id: i64) -> Result<String, CentreError> {
+    let dropping = failure("dropping a change log");
+    let table: String = connection
+        .query_row(
+            "DELETE FROM tidewater_change_log WHERE id = ?1 RETURNING table_name",
+            [id],
+            |row| row.get(0),
+        )
+        .map_err(dropping)?;
+    for (name, _) in triggers_of(connection, id)? {
+        let sql = format!("DROP TRIGGER {}", quote(&name));
+        connection.execute_batch(&sql).map_err(dropping)?;
+    }
+    let sql = format!("DROP TABLE IF EXISTS {}", quote(&state::log_table(id)));
+    connection.execute_batch(&sql).map_err(dropping)?;
+    Ok(table)
+}
+
+/// The triggers that feed a log now: name and SQL.
+fn triggers_of(connection: &Connection, id: i64) -> Result<BTreeMap<String, String>, CentreError> {
+    let reading = failure("reading the triggers");
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT name, sql FROM sqlite_schema
+             WHERE type = 'trigger' AND substr(name, 1, length(?1)) = ?1",
+        )
+        .map_err(reading)?;
+    let prefix = format!("{}_", state::log_table(id));
+    let triggers = statement
+        .query_map([prefix], |row| Ok((row.get(0)?, row.get(1)?)))
+        .map_err(reading)?;
+    triggers.collect::<rusqlite::Result<_>>().map_err(reading)
+}
+
+/// One run of deploying, inside its transaction.
+struct Deployment<'c> {
+    connection: &'c Connection,
+    live: Vec<Live>,
+    report: DeployReport,
+}
+
+impl Deployment<'_> {
+    fn step(&mut self, description: String) {
+        self.report.steps.push(step(description));
+    }
+
+    fn run(&mut self, specs: &[PublicationSpec], now_ms: i64) -> Result<Served, CentreError> {
+        if !state::exists(self.connection)? {
+            self.step("create the server's state (tables tidewater_*)".into());
+            state::create(self.connection)?;
+        }
+        self.live = live::tables(self.connection)?;
+        let mut names = BTreeSet::new();
+        if let Some(twice) = specs.iter().find(|spec| !names.insert(&spec.name)) {
+            return Err(CentreError::Configuration {
+                message: format!("the publication {:?} is there twice", twice.name),
+                hint: "rename one of the two".into(),
+            });
+        }
+        let mut publications = Vec::with_capacity(specs.len());
+        for spec in specs {
+            publications.push(Publication::compile(self.connection, &self.live, spec)?);
+        }
+        for publication in &publications {
+            self.warn(publication);
+        }
+        let (logs, interrupted) = self.logs(&publications)?;
+        for (publication, spec) in publications.iter_mut().zip(specs) {
+            self.publish(publication, spec, &logs, &interrupted)?;
+        }
+        self.unpublish(&names)?;
+        self.signing_key(now_ms)?;
+        Ok(Served { publications, logs })
+    }
+
+    /// Makes the change logs and triggers that are missing and removes those that are
+    /// not needed. Gives the logs, and those whose triggers had been missing.
+    fn logs(
+        &mut self,
+        publications: &[Publication],
+    ) -> Result<(BTreeMap<i64, Log>, BTreeSet<i64>), CentreError> {
+        let mut wanted: BTreeMap<(String, String), Log> = BTreeMap::new();
+        for publication in publications {
+            for (table, compiled) in publication.schema.tables.iter().zip(&publication.tables) {
+                if compiled.is_logged(table) {
+                    let log = Log {
+                        id: 0,
+                        table: table.name.clone(),
+                        partition: compiled.partition_names.clone(),
+                        key: compiled.key_names.clone(),
+                    };
+                    wanted.insert((table.name.clone(), log_identity(&log)), log);
+                }
+            }
+        }
+        let mut logs = BTreeMap::new();
+        let mut interrupted = BTreeSet::new();
+        for (id, table, identity) in self.existing_logs()? {
+            match wanted.remove(&(table.clone(), identity)) {
+                Some(log) => {
+                    let log = Log { id, ..log };
+                    if self.triggers(&table, &log, false)? {
+                        interrupted.insert(id);
+                    }
+                    logs.insert(id, log);
+                }
+                None => {
+                    drop_log(self.connection, id)?;
+                    self.step(format!(
+                        "drop the change log of {table:?}, not needed any more"
+                    ));
+                }
+            }
+        }
+        for ((table, identity), log) in wanted {
+            let creating = failure("creating a change log");
+            let sql = "INSERT INTO tidewater_change_log (table_name, identity) VALUES (?1, ?2)
+                       RETURNING id";
+            let id = self
+                .connection
+                .query_row(sql, [&table, &identity], |row| row.get(0));
+            let log = Log {
+                id: id.map_err(creating)?,
+                ..log
+            };
+            self.connection
+                .execute_batch(&log.create())
+                .map_err(creating)?;
+            self.step(match log.partition.as_slice() {
+                [] => format!("create the change log of {table:?}"),
+                columns => format!(
+                    "create the change log of {table:?} by {}",
+                    columns.join(", ")
+                ),
+            });
+            self.triggers(&table, &log, true)?;
+            logs.insert(log.id, log);
+        }
+        Ok((logs, interrupted))
+    }
+
+    fn existing_logs(&self) -> Result<Vec<(i64, String, String)>, CentreError> {
+        let reading = failure("reading the list of change logs");
+        let mut statement = self
+            .connection
+            .prepare("SELECT id, table_name, identity FROM tidewater_change_log ORDER BY id")
+            .map_err(reading)?;
+        let logs = statement
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            .map_err(reading)?;
+        logs.collect::<rusqlite::Result<_>>().map_err(reading)
+    }
+
+    /// Makes the triggers of a log what they should be. True if they were not.
+    fn triggers(&mut self, table: &str, log: &Log, new: bool) -> Result<bool, CentreError> {
+        let live = self.live.iter().find(|live| live.name == table);
+        let live = live.ok_or_else(|| CentreError::Internal {
+            message: format!("the published table {table:?} is not among the live ones"),
+        })?;
+        let wanted = log.triggers(live);
+        let mut found = triggers_of(self.connection, log.id)?;
+        let creating = failure("creating triggers");
+        let mut created = false;
+        for trigger in wanted {
+            if found
+                .remove(&trigger.name)
+                .is_some_and(|sql| sql == trigger.sql)
+            {
+                continue;
+            }
+            created = true;
+            let name = quote(&trigger.name);
+            let sql = format!("DROP TRIGGER IF EXISTS {name}; {}", trigger.sql);
+            self.connection.execute_batch(&sql).map_err(creating)?;
+        }
+        for name in found.keys() {
+            created = true;
+            let sql = format!("DROP TRIGGER {}", quote(name));
+            self.connection.execute_batch(&sql).map_err(creating)?;
+        }
+        if created {
+            let again = if new { "" } else { " anew" };
+            self.step(format!("create the triggers of {table:?}{again}"));
+        }
+        Ok(created)
+    }
+
+    /// Records a publication and its tables, and fills in what is deployed.
+    fn publish(
+        &mut self,
+        publication: &mut Publication,
+        spec: &PublicationSpec,
+        logs: &BTreeMap<i64, Log>,
+        interrupted: &BTreeSet<i64>,
+    ) -> Result<(), CentreError> {
+        let recording = failure("recording a publication");
+        let name = publication.schema.name.clone();
+        let stored: Option<(String, Vec<u8>)> = self
+            .connection
+            .query_row(
+                "SELECT definition, schema FROM tidewater_publication WHERE name = ?1",
+                [&name],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .optional()
+            .map_err(recording)?;
+        let definition = definition(spec);
+        let schema = publication.schema.encode();
+        let before = stored
+            .as_ref()
+            .and_then(|(_, schema)| PublicationSchema::decode(schema).ok());
+        for index in 0..publication.tables.len() {
+            let table = &publication.schema.tables[index];
+            let old = before.as_ref().and_then(|schema| schema.table(&table.name));
+            let changed = old.is_some_and(|old| columns_differ(old, table));
+            let log = publication.tables[index]
+                .is_logged(table)
+                .then(|| log_of(table, &publication.tables[index].partition_names, logs))
+                .transpose()?;
+            let again = changed || log.is_some_and(|log| interrupted.contains(&log));
+            let identity = publication.identity(index);
+            let deployed = self.published_table(&name, &table.name, &identity, log, again)?;
+            publication.tables[index].deployed = deployed;
+        }
+        if stored.is_none_or(|stored| stored != (definition.clone(), schema.clone())) {
+            self.step(format!("record the publication {name:?}"));
+            self.connection
+                .execute(
+                    "INSERT INTO tidewater_publication VALUES (?1, ?2, ?3)
+                     ON CONFLICT (name) DO UPDATE SET definition = ?2, schema = ?3",
+                    params![name, definition, schema],
+                )
+                .map_err(recording)?;
+        }
+        self.unpublish_tables(publication)
+    }
+
+    /// Records one published table; `again`: remotes must fetch it whole.
+    fn published_table(
+        &mut self,
+        publication: &str,
+        table: &str,
+        identity: &str,
+        log: Option<i64>,
+        again: bool,
+    ) -> Result<Deployed, CentreError> {
+        let recording = failure("recording a published table");
+        let stored: Option<(Deployed, String)> = self
+            .connection
+            .query_row(
+                "SELECT id, generation, log_id, identity FROM tidewater_published_table
+                 WHERE publication = ?1 AND name = ?2",
+                [publication, table],
+                |row| {
+                    let deployed = Deployed {
+                        id: row.get(0)?,
+                        generation: row.get(1)?,
+                        log: row.get(2)?,
+                    };
+                    Ok((deployed, row.get(3)?))
+                },
+            )
+            .optional()
+            .map_err(recording)?;
+        if let Some((deployed, old_identity)) = stored {
+            if old_identity == identity {
+                if deployed.log == log && !again {
+                    return Ok(deployed);
+                }
+                self.step(format!(
+                    "have remotes fetch {table:?} of {publication:?} anew"
+                ));
+                let deployed = Deployed {
+                    generation: deployed.generation + 1,
+                    log,
+                    ..deployed
+                };
+                self.connection
+                    .execute(
+                        "UPDATE tidewater_published_table SET generation = ?2, log_id = ?3
+                         WHERE id = ?1",
+                        params![deployed.id, deployed.generation, log],
+                    )
+                    .map_err(recording)?;
+                return Ok(deployed);
+            }
+            self.connection
+                .execute(
+                    "DELETE FROM tidewater_published_table WHERE id = ?1",
+                    [deployed.id],
+                )
+                .map_err(recording)?;
+        }
+        self.step(format!("publish {table:?} in {publication:?}"));
+        let id = self.connection.query_row(
+            "INSERT INTO tidewater_published_table (publication, name, identity, log_id)
+             VALUES (?1, ?2, ?3, ?4) RETURNING id",
+            params![publication, table, identity, log],
+            |row| row.get(0),
+        );
+        Ok(Deployed {
+            id: id.map_err(recording)?,
+            generation: 1,
+            log,
+        })
+    }
+
+    /// Forgets tables that a publication has no more.
+    fn unpublish_tables(&mut self, publication: &Publication) -> Result<(), CentreError> {
+        let removing = failure("removing a published table");
+        let name = &publication.schema.name;
+        let mut statement = self
+            .connection
+            .prepare("SELECT id, name FROM tidewater_published_table WHERE publication = ?1")
+            .map_err(removing)?;
+        let tables = statement
+            .query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))
+            .map_err(removing)?;
+        let tables: Vec<(i64, String)> =
+            tables.collect::<rusqlite::Result<_>>().map_err(removing)?;
+        for (id, table) in tables {
+            if publication.schema.table(&table).is_none() {
+                self.step(format!("remove {table:?} from {name:?}"));
+                self.connection
+                    .execute("DELETE FROM tidewater_published_table WHERE id = ?1", [id])
+                    .map_err(removing)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets publications that the configuration has no more. Subscriptions stay:
+    /// their numbers must go on if the publication comes back.
+    fn unpublish(&mut self, names: &BTreeSet<&String>) -> Result<(), CentreError> {
+        let removing = failure("removing a publication");
+        let mut statement = self
+            .connection
+            .prepare("SELECT name FROM tidewater_publication ORDER BY name")
+            .map_err(removing)?;
+        let stored = statement
+            .query_map([], |row| row.get(0))
+            .map_err(removing)?;
+        let stored: Vec<String> = stored.collect::<rusqlite::Result<_>>().map_err(removing)?;
+        for name in stored.iter().filter(|name| !names.contains(name)) {
+            self.step(format!("remove the publication {name:?}"));
+            for sql in [
+                "DELETE FROM tidewater_publication WHERE name = ?1",
+                "DELETE FROM tidewater_published_table WHERE publication = ?1",
+            ] {
+                self.connection.execute(sql, [name]).map_err(removing)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn signing_key(&mut self, now_ms: i64) -> Result<(), CentreError> {
+        let making = failure("making a signing key");
+        let sql = "SELECT count(*) FROM tidewater_signing_key";
+        let keys: i64 = self
+            .connection
+            .query_row(sql, [], |row| row.get(0))
+            .map_err(making)?;
+        if keys > 0 {
+            return Ok(());
+        }
+        self.step("make a signing key".into());
+        let secret: [u8; 32] = random()?;
+        self.connection
+            .execute(
+                "INSERT INTO tidewater_signing_key (secret, created_ms) VALUES (?1, ?2)",
+                params![secret, now_ms],
+            )
+            .map_err(making)?;
+        Ok(())
+    }
+
+    /// What works, but not as well as it could.
+    fn warn(&mut self, publication: &Publication) {
+        for (table, compiled) in publication.schema.tables.iter().zip(&publication.tables) {
+            let Some(live) = self.live.iter().find(|live| live.name == table.name) else {
+                continue;
+            };
+            let is_prefix = |index: &Vec<String>| index.starts_with(&compiled.partition_names);
+            if !live.indexed.iter().any(is_prefix) && !compiled.partition_names.is_empty() {
+                self.report.warnings.push(format!(
+                    "{:?} has no index on {}: sending a partition whole reads the whole table",
+                    table.name,
+                    compiled.partition_names.join(", ")
+                ));
+            }
+            let unwritten = live.columns.iter().filter(|column| {
+                let published = table.column(&column.name).is_some();
+                !published && !column.nullable && column.default.is_none() && !column.generated
+            });
+            for column in unwritten.filter(|_| table.direction.uploads()) {
+                self.report.warnings.push(format!(
+                    "{:?}: the column {:?} is not published, NOT NULL and without a default: \
+                     inserts of remotes will be refused",
+                    table.name, column.name
+                ));
+            }
+        }
+    }
+}
+
+/// Random bytes that nobody can guess.
+pub(super) fn random<const N: usize>() -> Result<[u8; N], CentreError> {
+    let mut bytes = [0; N];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| CentreError::Internal {
+            message: "the operating system has no random bytes".into(),
+        })?;
+    Ok(bytes)
+}
+
+/// The change log of a published table.
+fn log_of(
+    table: &Table,
+    partition: &[String],
+    logs: &BTreeMap<i64, Log>,
+) -> Result<i64, CentreError> {
+    let mut logs = logs.values();
+    let log = logs.find(|log| log.table == table.name && log.partition == partition);
+    log.map(|log| log.id).ok_or_else(|| CentreError::Internal {
+        message: format!("no change log was made for {:?}", table.name),
+    })
+}
+
+/// What makes two change logs of a table different.
+fn log_identity(log: &Log) -> String {
+    serde_json::json!({ "partition": log.partition, "key": log.key }).to_string()
+}
+
+/// Whether remotes must fetch a table anew to fit its columns.
+fn columns_differ(old: &Table, new: &Table) -> bool {
+    let columns = |table: &Table| -> Vec<_> {
+        let columns = table.columns.iter();
+        columns
+            .map(|column| (column.name.clone(), column.column_type))
+            .collect()
+    };
+    columns(old) != columns(new) || old.key != new.key
+}
+
+/// A publication as it is kept, to notice when the configuration changes.
+fn definition(spec: &PublicationSpec) -> String {
+    let tables = spec.tables.iter().map(|table| {
+        let partition = match &table.partition {
+            PartitionSpec::Everyone => serde_json::json!("everyone"),
+            PartitionSpec::Columns { columns, values } => {
+                serde_json::json!({ "columns": columns, "values": values })
+            }
+        };
+        serde_json::json!({
+            "name": table.name,
+            "partition": partition,
+            "direction": format!("{:?}", table.direction).to_lowercase(),
+            "columns": table.columns,
+            "tracking": format!("{:?}", table.tracking).to_lowercase(),
+        })
+    });
+    serde_json::json!({ "name": spec.name, "tables": tables.collect::<Vec<_>>() }).to_string()
+}

@@ -1,0 +1,318 @@
+//! The application's tables as SQLite describes them.
+
+use rusqlite::Connection;
+
+use tidewater_protocol::ForeignKeyAction;
+
+use super::{failure, index_sql, state, types};
+use crate::error::CentreError;
+use crate::publication::{LiveColumn, LiveTable};
+
+/// A table of the application.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) name: String,
+    pub(super) columns: Vec<Column>,
+    /// The primary key, as indexes into `columns`, in key order.
+    pub(super) key: Vec<usize>,
+    /// Everything by which a row can displace another; the primary key first.
+    pub(super) uniques: Vec<Unique>,
+    pub(super) foreign_keys: Vec<Reference>,
+    /// The leading columns of its indexes, the primary key's included.
+    pub(super) indexed: Vec<Vec<String>>,
+    /// Whether a statement on it may leave something behind when it fails, or end
+    /// the transaction: triggers of the application, conflict clauses.
+    pub(super) has_triggers: bool,
+    pub(super) has_conflict_clauses: bool,
+}
+
+/// A column of a [`Live`] table.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub(super) name: String,
+    pub(super) declared: String,
+    pub(super) nullable: bool,
+    pub(super) default: Option<String>,
+    pub(super) generated: bool,
+}
+
+/// The primary key or a unique index.
+#[derive(Debug)]
+pub(super) struct Unique {
+    pub(super) is_primary_key: bool,
+    pub(super) terms: Vec<Term>,
+    /// The condition of a partial index, as SQL over the table's columns.
+    pub(super) condition: Option<String>,
+}
+
+/// What a unique index is about.
+#[derive(Debug)]
+pub(super) enum Term {
+    /// A column, and the collation by which it is compared.
+    Column(usize, String),
+    /// SQL over the table's columns.
+    Expression(String),
+}
+
+/// A foreign key.
+#[derive(Debug)]
+pub(super) struct Reference {
+    pub(super) columns: Vec<String>,
+    pub(super) parent: String,
+    /// Empty for the parent's primary key.
+    pub(super) parent_columns: Vec<String>,
+    pub(super) on_delete: ForeignKeyAction,
+    pub(super) on_update: ForeignKeyAction,
+}
+
+impl Live {
+    /// A column's index by its name, whatever its case.
+    pub(super) fn column(&self, name: &str) -> Option<usize> {
+        let exact = self.columns.iter().position(|column| column.name == name);
+        exact.or_else(|| {
+            let mut columns = self.columns.iter();
+            columns.position(|column| column.name.eq_ignore_ascii_case(name))
+        })
+    }
+
+    /// Whether it has unique constraints besides its primary key.
+    pub(super) fn has_secondary_unique(&self) -> bool {
+        self.uniques.iter().any(|unique| !unique.is_primary_key)
+    }
+
+    /// Why it cannot be published, and the way out.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        if self.name.to_ascii_lowercase().starts_with(state::PREFIX) {
+            return Some(format!(
+                "names that begin with {} are Tidewater's own; rename the table",
+                state::PREFIX
+            ));
+        }
+        if self.key.is_empty() {
+            return Some("it has no primary key; declare one".into());
+        }
+        let mut key = self.key.iter().map(|&index| &self.columns[index]);
+        if let Some(column) = key.find(|column| types::column_type(&column.declared).is_none()) {
+            return Some(type_obstacle(column));
+        }
+        None
+    }
+}
+
+/// Why a column of unknown type cannot be published, and the way out.
+pub(super) fn type_obstacle(column: &Column) -> String {
+    format!(
+        "the column {:?} has the declared type {:?}, which stands for no type; \
+         declare INTEGER, REAL, BOOLEAN, DECIMAL(p,s), TEXT, BLOB, DATE, TIME, TIMESTAMP, \
+         TIMESTAMPTZ, UUID or JSON, or leave it out with columns = [...]",
+        column.name, column.declared
+    )
+}
+
+/// All tables of the application, by name.
+pub(super) fn tables(connection: &Connection) -> Result<Vec<Live>, CentreError> {
+    read_tables(connection).map_err(failure("reading the database's schema"))
+}
+
+/// The tables as `tidewater init` lists them.
+pub(super) fn listed(connection: &Connection) -> Result<Vec<LiveTable>, CentreError> {
+    let tables = tables(connection)?;
+    let listed = tables.iter().map(|table| {
+        let columns = table.columns.iter();
+        let unknown = columns
+            .clone()
+            .find(|column| !column.generated && types::column_type(&column.declared).is_none());
+        let mut references: Vec<_> = table
+            .foreign_keys
+            .iter()
+            .map(|reference| reference.parent.clone())
+            .collect();
+        references.sort();
+        references.dedup();
+        LiveTable {
+            name: table.name.clone(),
+            columns: columns
+                .filter(|column| !column.generated)
+                .map(|column| LiveColumn {
+                    name: column.name.clone(),
+                    type_name: column.declared.clone(),
+                    nullable: column.nullable,
+                })
+                .collect(),
+            primary_key: table
+                .key
+                .iter()
+                .map(|&index| table.columns[index].name.clone())
+                .collect(),
+            references,
+            obstacle: table.obstacle().or_else(|| unknown.map(type_obstacle)),
+        }
+    });
+    Ok(listed.collect())
+}
+
+fn read_tables(connection: &Connection) -> rusqlite::Result<Vec<Live>> {
+    // Virtual tables and their shadows keep rows by means that no trigger sees.
+    let mut statement = connection.prepare(
+        "SELECT name, sql FROM sqlite_schema s WHERE type = 'table'
+         AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\'
+         AND sql NOT LIKE 'CREATE VIRTUAL%'
+         AND NOT EXISTS (SELECT 1 FROM sqlite_schema v WHERE v.sql LIKE 'CREATE VIRTUAL%'
+             AND s.name LIKE v.name || '\\_%' ESCAPE '\\') ORDER BY name",
+    )?;
+    let named = statement.query_map([], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+    })?;
+    let named = named.collect::<rusqlite::Result<Vec<_>>>()?;
+    let tables = named.into_iter();
+    tables
+        .map(|(name, sql)| read_table(connection, name, &sql))
+        .collect()
+}
+
+fn read_table(connection: &Connection, name: String, sql: &str) -> rusqlite::Result<Live> {
+    let mut columns = Vec::new();
+    let mut key: Vec<(i64, usize)> = Vec::new();
+    let mut statement = connection.prepare_cached(
+        "SELECT name, type, \"notnull\", dflt_value, pk, hidden FROM pragma_table_xinfo(?1)
+         WHERE hidden <> 1 ORDER BY cid",
+    )?;
+    let mut rows = statement.query([&name])?;
+    while let Some(row) = rows.next()? {
+        let position: i64 = row.get(4)?;
+        if position > 0 {
+            key.push((position, columns.len()));
+        }
+        columns.push(Column {
+            name: row.get(0)?,
+            declared: row.get(1)?,
+            nullable: row.get::<_, i64>(2)? == 0 && position == 0,
+            default: row.get(3)?,
+            generated: row.get::<_, i64>(5)? != 0,
+        });
+    }
+    key.sort_unstable();
+    let mut live = Live {
+        foreign_keys: read_references(connection, &name)?,
+        has_triggers: has_triggers(connection, &name)?,
+        has_conflict_clauses: sql.to_ascii_uppercase().contains("CONFLICT"),
+        columns,
+        key: key.into_iter().map(|(_, index)| index).collect(),
+        uniques: Vec::new(),
+        indexed: Vec::new(),
+        name,
+    };
+    read_indexes(connection, &mut live)?;
+    Ok(live)
+}
+
+fn has_triggers(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare_cached(
+        "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE
+         AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\'",
+    )?;
+    statement.exists([table])
+}
+
+fn read_indexes(connection: &Connection, live: &mut Live) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(
+        "SELECT l.name, l.\"unique\", l.origin, s.sql FROM pragma_index_list(?1) l
+         LEFT JOIN sqlite_schema s ON s.type = 'index' AND s.name = l.name ORDER BY l.name",
+    )?;
+    let mut rows = statement.query([&live.name])?;
+    while let Some(row) = rows.next()? {
+        let name: String = row.get(0)?;
+        let is_unique: bool = row.get(1)?;
+        let is_primary_key = row.get::<_, String>(2)? == "pk";
+        let sql: Option<String> = row.get(3)?;
+        let parts = sql.as_deref().and_then(index_sql::parts);
+        let (mut texts, condition) = parts.unwrap_or_default();
+        let mut terms = Vec::new();
+        let mut details = connection.prepare_cached(
+            "SELECT cid, coll FROM pragma_index_xinfo(?1) WHERE key = 1 ORDER BY seqno",
+        )?;
+        let mut details = details.query([&name])?;
+        while let Some(detail) = details.next()? {
+            let column: i64 = detail.get(0)?;
+            let text = texts.get_mut(terms.len()).map(std::mem::take);
+            terms.push(match (usize::try_from(column), text) {
+                (Ok(column), _) => Term::Column(column, detail.get(1)?),
+                (Err(_), Some(text)) => Term::Expression(text),
+                // Only the rowid, which no CREATE INDEX can name.
+                (Err(_), None) => continue,
+            });
+        }
+        if condition.is_none() {
+            let leading = terms.iter().map_while(|term| match term {
+                Term::Column(column, _) => Some(live.columns[*column].name.clone()),
+                Term::Expression(_) => None,
+            });
+            live.indexed.push(leading.collect());
+        }
+        if is_unique {
+            live.uniques.push(Unique {
+                is_primary_key,
+                terms,
+                condition,
+            });
+        }
+    }
+    live.uniques.sort_by_key(|unique| !unique.is_primary_key);
+    if !live.key.is_empty() && !live.uniques.iter().any(|unique| unique.is_primary_key) {
+        // INTEGER PRIMARY KEY is the rowid and has no index.
+        let key = live.key.iter();
+        let names = key.clone().map(|&index| live.columns[index].name.clone());
+        live.indexed.push(names.collect());
+        let terms = key.map(|&index| Term::Column(index, "BINARY".into()));
+        live.uniques.insert(
+            0,
+            Unique {
+                is_primary_key: true,
+                terms: terms.collect(),
+                condition: None,
+            },
+        );
+    }
+    Ok(())
+}
+
+fn read_references(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Reference>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, \"table\", \"from\", \"to\", on_update, on_delete
+         FROM pragma_foreign_key_list(?1) ORDER BY id DESC, seq",
+    )?;
+    let mut rows = statement.query([table])?;
+    let mut references: Vec<(i64, Reference)> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let id: i64 = row.get(0)?;
+        if references.last().is_none_or(|(last, _)| *last != id) {
+            let reference = Reference {
+                columns: Vec::new(),
+                parent: row.get(1)?,
+                parent_columns: Vec::new(),
+                on_update: action(&row.get::<_, String>(4)?),
+                on_delete: action(&row.get::<_, String>(5)?),
+            };
+            references.push((id, reference));
+        }
+        let (_, reference) = references.last_mut().expect("one was pushed just now");
+        reference.columns.push(row.get(2)?);
+        reference
+            .parent_columns
+            .extend(row.get::<_, Option<String>>(3)?);
+    }
+    Ok(references
+        .into_iter()
+        .map(|(_, reference)| reference)
+        .collect())
+}
+
+fn action(name: &str) -> ForeignKeyAction {
+    match name {
+        "RESTRICT" => ForeignKeyAction::Restrict,
+        "CASCADE" => ForeignKeyAction::Cascade,
+        "SET NULL" => ForeignKeyAction::SetNull,
+        "SET DEFAULT" => ForeignKeyAction::SetDefault,
+        _ => ForeignKeyAction::NoAction,
+    }
+}

@@ -1,0 +1,151 @@
+//! The server's own tables in the centre: their definition and its version.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::{failure, quote};
+use crate::error::CentreError;
+
+/// The version of the tables below; later ones migrate from it.
+const FORMAT_VERSION: i64 = 1;
+
+/// Everything of ours begins with this.
+pub(super) const PREFIX: &str = "tidewater_";
+
+const TABLES: &str = "
+CREATE TABLE tidewater_meta (format_version INTEGER NOT NULL);
+CREATE TABLE tidewater_signing_key (
+    id INTEGER PRIMARY KEY, secret BLOB NOT NULL, created_ms INTEGER NOT NULL);
+CREATE TABLE tidewater_user_account (
+    name TEXT NOT NULL PRIMARY KEY, password_hash TEXT NOT NULL, disabled INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL);
+CREATE TABLE tidewater_remote (
+    id BLOB NOT NULL PRIMARY KEY, user_name TEXT NOT NULL, revoked INTEGER NOT NULL,
+    credential_hash BLOB NOT NULL, previous_credential_hash BLOB NOT NULL,
+    rotated_ms INTEGER NOT NULL, created_ms INTEGER NOT NULL, last_sync_ms INTEGER NOT NULL);
+CREATE TABLE tidewater_subscription (
+    remote_id BLOB NOT NULL, publication TEXT NOT NULL,
+    sequence INTEGER NOT NULL DEFAULT 0, upload_id BLOB, result BLOB,
+    -- The last scope handed out, the one that the remote held when it was, and the one
+    -- whose lost partitions have taken their last upload.
+    scope_serial INTEGER NOT NULL DEFAULT 0, previous_serial INTEGER NOT NULL DEFAULT 0,
+    graced_serial INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (remote_id, publication)) WITHOUT ROWID;
+CREATE TABLE tidewater_publication (
+    name TEXT NOT NULL PRIMARY KEY, definition TEXT NOT NULL, schema BLOB NOT NULL);
+-- A number that stands for one table of one publication as long as its partition columns
+-- stay what they are. A new generation has every remote fetch the table whole.
+CREATE TABLE tidewater_published_table (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, publication TEXT NOT NULL, name TEXT NOT NULL,
+    identity TEXT NOT NULL, generation INTEGER NOT NULL DEFAULT 1,
+    log_id INTEGER, UNIQUE (publication, name));
+-- Entries up to the floor have been pruned.
+CREATE TABLE tidewater_change_log (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, table_name TEXT NOT NULL, identity TEXT NOT NULL,
+    floor INTEGER NOT NULL DEFAULT 0);
+-- Positions are those of all logs when the mark was made, stamp is their sum.
+CREATE TABLE tidewater_mark (
+    id BLOB NOT NULL PRIMARY KEY, created_ms INTEGER NOT NULL, stamp INTEGER NOT NULL,
+    positions BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE tidewater_conflict (
+    id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, remote_id BLOB NOT NULL,
+    user_name TEXT NOT NULL, publication TEXT NOT NULL, table_name TEXT NOT NULL,
+    key TEXT NOT NULL, operation TEXT NOT NULL, pre_image TEXT, uploaded TEXT, winner TEXT);
+CREATE TABLE tidewater_refused (
+    id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, remote_id BLOB NOT NULL,
+    user_name TEXT NOT NULL, publication TEXT NOT NULL, table_name TEXT NOT NULL,
+    key TEXT NOT NULL, operation TEXT NOT NULL, row TEXT NOT NULL, code TEXT NOT NULL,
+    reason TEXT NOT NULL);
+CREATE TABLE tidewater_sync_history (
+    id INTEGER PRIMARY KEY, remote_id BLOB, user_name TEXT NOT NULL, publications TEXT NOT NULL,
+    started_ms INTEGER NOT NULL, duration_ms INTEGER NOT NULL, inserts INTEGER NOT NULL,
+    updates INTEGER NOT NULL, deletes INTEGER NOT NULL, upserts INTEGER NOT NULL,
+    removals INTEGER NOT NULL, conflicts INTEGER NOT NULL, refused INTEGER NOT NULL,
+    bytes_received INTEGER NOT NULL, bytes_sent INTEGER NOT NULL, error TEXT NOT NULL);
+CREATE INDEX tidewater_sync_history_started ON tidewater_sync_history (started_ms);
+";
+
+/// The tables above; change logs are dropped by their own list.
+pub(super) const TABLE_NAMES: [&str; 12] = [
+    "tidewater_meta",
+    "tidewater_signing_key",
+    "tidewater_user_account",
+    "tidewater_remote",
+    "tidewater_subscription",
+    "tidewater_publication",
+    "tidewater_published_table",
+    "tidewater_change_log",
+    "tidewater_mark",
+    "tidewater_conflict",
+    "tidewater_refused",
+    "tidewater_sync_history",
+];
+
+/// Whether the server's tables are there. An unknown version is an error: a newer
+/// program has been here.
+pub(super) fn exists(connection: &Connection) -> Result<bool, CentreError> {
+    let read = failure("reading the version of the server's state");
+    let found: Option<i64> = connection
+        .query_row(
+            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tidewater_meta'",
+            [],
+            |row| row.get(0),
+        )
+        .optional()
+        .map_err(read)?;
+    if found.is_none() {
+        return Ok(false);
+    }
+    let version: i64 = connection
+        .query_row("SELECT format_version FROM tidewater_meta", [], |row| {
+            row.get(0)
+        })
+        .map_err(read)?;
+    if version == FORMAT_VERSION {
+        Ok(true)
+    } else {
+        Err(CentreError::Configuration {
+            message: format!(
+                "the server's tables in the database have version {version}; \
+                 this program knows {FORMAT_VERSION}"
+            ),
+            hint: "use the newer program with this database".into(),
+        })
+    }
+}
+
+/// Makes the server's tables.
+pub(super) fn create(connection: &Connection) -> Result<(), CentreError> {
+    let create = failure("creating the server's state");
+    connection.execute_batch(TABLES).map_err(create)?;
+    connection
+        .execute("INSERT INTO tidewater_meta VALUES (?1)", [FORMAT_VERSION])
+        .map_err(create)?;
+    Ok(())
+}
+
+/// The name of a change log's table.
+pub(super) fn log_table(id: i64) -> String {
+    format!("{PREFIX}log_{id}")
+}
+
+/// The position that a change log has reached, in the connection's snapshot. The
+/// newest entry is never pruned, so this never falls.
+pub(super) fn log_position(connection: &Connection, id: i64) -> Result<i64, CentreError> {
+    let sql = format!("SELECT coalesce(max(id), 0) FROM {}", quote(&log_table(id)));
+    let mut statement = connection
+        .prepare_cached(&sql)
+        .map_err(failure("reading a change log"))?;
+    statement
+        .query_row([], |row| row.get(0))
+        .map_err(failure("reading a change log"))
+}
+
+/// The numbers of all change logs.
+pub(super) fn logs(connection: &Connection) -> Result<Vec<i64>, CentreError> {
+    let read = failure("reading the list of change logs");
+    let mut statement = connection
+        .prepare_cached("SELECT id FROM tidewater_change_log ORDER BY id")
+        .map_err(read)?;
+    let ids = statement.query_map([], |row| row.get(0)).map_err(read)?;
+    ids.collect::<rusqlite::Result<_>>().map_err(read)
+}

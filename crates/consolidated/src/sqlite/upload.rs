@@ -1,0 +1,423 @@
+//! The order in which the rows of one upload go to the centre, and what is collected
+//! on the way.
+//!
+//! Deletes of tables with secondary unique keys go first, so that the values that they
+//! free can be taken; then inserts and updates, parents before children; then the other
+//! deletes, children before parents. What fails is tried again at the end until nothing
+//! moves any more, which settles cycles and exchanges. If a deferred foreign key is
+//! violated at the end, everything is rolled back and done again with the key checked
+//! after each row.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use rusqlite::Connection;
+
+use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
+
+use super::compile::Publication;
+use super::download::{next_row, unpack};
+use super::row::{Fate, Refusal, RowError, RowPlace, Stop, TableWork};
+use super::{deferred_violations, failure, row_error, types};
+use crate::columns::ColumnMap;
+use crate::error::CentreError;
+use crate::result::ResultBuilder;
+use crate::row_json;
+use crate::scope::Scope;
+use crate::upload::{OwnUpload, SyncUpload, UploadResult};
+
+/// What an upload did.
+#[derive(Default)]
+pub(super) struct Effects {
+    pub(super) result: UploadResult,
+    pub(super) own: OwnUpload,
+    pub(super) conflicts: Vec<Conflict>,
+    pub(super) refused: Vec<Refused>,
+}
+
+/// A conflict, for people.
+pub(super) struct Conflict {
+    pub(super) table: String,
+    pub(super) key: String,
+    pub(super) operation: &'static str,
+    pub(super) pre_image: Option<String>,
+    pub(super) uploaded: Option<String>,
+    pub(super) winner: Option<String>,
+}
+
+/// A refused row, for people.
+pub(super) struct Refused {
+    pub(super) table: String,
+    pub(super) key: String,
+    pub(super) operation: &'static str,
+    pub(super) row: String,
+    pub(super) refusal: Refusal,
+}
+
+/// How foreign keys that are deferred to the commit are checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DeferredKeys {
+    AtTheEnd,
+    AfterEachRow,
+}
+
+/// One upload on its way into the centre.
+pub(super) struct UploadRun<'a> {
+    connection: &'a Connection,
+    publication: &'a Publication,
+    upload: &'a SyncUpload,
+    /// The upload's index in its list.
+    index: usize,
+    endings: &'a HashMap<RowPlace, Refusal>,
+    /// One for each table of the upload.
+    tables: Vec<TableWork<'a>>,
+}
+
+/// A row that failed and is tried again.
+struct Pending {
+    /// Index in [`UploadRun::tables`], number of the row there.
+    place: (usize, usize),
+    bytes: Bytes,
+    refusal: Refusal,
+}
+
+/// What is collected while an upload runs.
+struct Collected<'a> {
+    result: ResultBuilder<'a>,
+    own: OwnUpload,
+    conflicts: Vec<Conflict>,
+    refused: Vec<Refused>,
+    pending: Vec<Pending>,
+}
+
+fn operation(op: Op) -> &'static str {
+    match op {
+        Op::Insert => "insert",
+        Op::Update => "update",
+        _ => "delete",
+    }
+}
+
+impl<'a> UploadRun<'a> {
+    pub(super) fn new(
+        connection: &'a Connection,
+        publication: &'a Publication,
+        scope: &'a Scope,
+        upload: &'a SyncUpload,
+        index: usize,
+        endings: &'a HashMap<RowPlace, Refusal>,
+    ) -> Result<UploadRun<'a>, CentreError> {
+        let mut tables = Vec::with_capacity(upload.tables.len());
+        for table in &upload.tables {
+            let (number, map) = ColumnMap::find(&publication.schema, &table.begin)?;
+            tables.push(TableWork::new(connection, publication, scope, number, map));
+        }
+        Ok(UploadRun {
+            connection,
+            publication,
+            upload,
+            index,
+            endings,
+            tables,
+        })
+    }
+
+    /// Applies the rows.
+    pub(super) fn run(mut self) -> Result<Effects, Stop> {
+        self.savepoint("SAVEPOINT tidewater_rows")?;
+        let mut effects = self.rows(DeferredKeys::AtTheEnd)?;
+        if deferred_violations(self.connection)? {
+            self.savepoint("ROLLBACK TO tidewater_rows")?;
+            effects = self.rows(DeferredKeys::AfterEachRow)?;
+        }
+        self.savepoint("RELEASE tidewater_rows")?;
+        Ok(effects)
+    }
+
+    fn savepoint(&self, sql: &str) -> Result<(), CentreError> {
+        let result = self.connection.prepare_cached(sql);
+        result
+            .and_then(|mut statement| statement.execute([]).map(drop))
+            .map_err(failure("a savepoint"))
+    }
+
+    fn rows(&mut self, keys: DeferredKeys) -> Result<Effects, Stop> {
+        let publication = self.publication;
+        let mut collected = Collected {
+            result: ResultBuilder::new(&publication.schema, &publication.shapes),
+            own: OwnUpload::default(),
+            conflicts: Vec::new(),
+            refused: Vec::new(),
+            pending: Vec::new(),
+        };
+        let mut parents_first: Vec<_> = (0..self.tables.len()).collect();
+        parents_first.sort_by_key(|&table| self.tables[table].index);
+        let (early, late): (Vec<_>, Vec<_>) = parents_first
+            .iter()
+            .rev()
+            .partition(|&&table| publication.tables[self.tables[table].index].deletes_first);
+        for table in early {
+            self.pass(table, keys, &mut collected, |op| op == Op::Delete)?;
+        }
+        for &table in &parents_first {
+            self.pass(table, keys, &mut collected, |op| op != Op::Delete)?;
+        }
+        for table in late {
+            self.pass(table, keys, &mut collected, |op| op == Op::Delete)?;
+        }
+        self.retry(keys, &mut collected)?;
+        Ok(Effects {
+            result: collected.result.finish(),
+            own: collected.own,
+            conflicts: collected.conflicts,
+            refused: collected.refused,
+        })
+    }
+
+    /// Applies those rows of a table that a pass is about.
+    fn pass(
+        &mut self,
+        table: usize,
+        keys: DeferredKeys,
+        collected: &mut Collected<'_>,
+        is_meant: impl Fn(Op) -> bool,
+    ) -> Result<(), Stop> {
+        let mut number = 0;
+        for chunk in &self.upload.tables[table].chunks {
+            let bytes = chunk.read().map_err(|error| CentreError::Internal {
+                message: format!("the spool file cannot be read: {error}"),
+            })?;
+            let shape = self.tables[table].map.shape.clone();
+            let mut reader = RowsReader::new(&shape, &bytes);
+            let mut row = Row::default();
+            loop {
+                let start = reader.consumed();
+                if !next_row(&mut reader, &mut row)? {
+                    break;
+                }
+                if row.op.is_some_and(&is_meant) {
+                    let place = (table, number);
+                    let fate = self.row(place, keys, &row)?;
+                    if let Fate::Failed(refusal) = fate {
+                        collected.pending.push(Pending {
+                            place,
+                            bytes: bytes.slice(start..reader.consumed()),
+                            refusal,
+                        });
+                    } else {
+                        self.collect(table, &row, fate, collected)?;
+                    }
+                }
+                number += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies one row, so that nothing is left behind if it fails.
+    fn row(
+        &mut self,
+        (table, number): (usize, usize),
+        keys: DeferredKeys,
+        row: &Row<'_>,
+    ) -> Result<Fate, Stop> {
+        if !matches!(row.op, Some(Op::Insert | Op::Update | Op::Delete)) {
+            return Err(Stop::Centre(CentreError::Peer {
+                message: "an operation that an upload cannot have".into(),
+                code: Code::MalformedMessage,
+            }));
+        }
+        let place = (self.index, table, number);
+        if let Some(refusal) = self.endings.get(&place) {
+            return Ok(Fate::Refused(refusal.clone()));
+        }
+        let work = &mut self.tables[table];
+        let guarded =
+            keys == DeferredKeys::AfterEachRow || self.publication.tables[work.index].guarded;
+        if guarded {
+            self.savepoint("SAVEPOINT tidewater_row")?;
+        }
+        let mut fate = self.tables[table].apply(row).map_err(|error| match error {
+            RowError::Ended(refusal) => Stop::Ended { place, refusal },
+            RowError::Centre(error) => Stop::Centre(error),
+        })?;
+        if keys == DeferredKeys::AfterEachRow
+            && matches!(fate, Fate::Applied)
+            && deferred_violations(self.connection)?
+        {
+            let name = &self.publication.schema.tables[self.tables[table].index].name;
+            fate = Fate::Failed(Refusal {
+                code: Code::RowForeignKey,
+                reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
+            });
+        }
+        if guarded {
+            if matches!(fate, Fate::Failed(_)) {
+                self.savepoint("ROLLBACK TO tidewater_row")?;
+            }
+            self.savepoint("RELEASE tidewater_row")?;
+        }
+        Ok(fate)
+    }
+
+    /// Tries failed rows again, in the order in which they were sent, as long as some
+    /// of them succeed; what is left is refused.
+    fn retry(&mut self, keys: DeferredKeys, collected: &mut Collected<'_>) -> Result<(), Stop> {
+        let mut pending = std::mem::take(&mut collected.pending);
+        pending.sort_by_key(|pending| pending.place);
+        loop {
+            let before = pending.len();
+            let mut left = Vec::new();
+            for mut row in pending {
+                if let Some(refusal) = self.again(&row, keys, collected)? {
+                    row.refusal = refusal;
+                    left.push(row);
+                }
+            }
+            pending = left;
+            if pending.is_empty() || pending.len() == before {
+                break;
+            }
+        }
+        if keys == DeferredKeys::AfterEachRow && self.together(&pending, collected)? {
+            return Ok(());
+        }
+        for row in pending {
+            let refusal = row.refusal;
+            let shape = self.tables[row.place.0].map.shape.clone();
+            let mut unpacked = Row::default();
+            next_row(&mut RowsReader::new(&shape, &row.bytes), &mut unpacked)?;
+            let fate = Fate::Refused(refusal);
+            self.collect(row.place.0, &unpacked, fate, collected)?;
+        }
+        Ok(())
+    }
+
+    /// Tries one failed row again; the reason if it fails again.
+    fn again(
+        &mut self,
+        pending: &Pending,
+        keys: DeferredKeys,
+        collected: &mut Collected<'_>,
+    ) -> Result<Option<Refusal>, Stop> {
+        let shape = self.tables[pending.place.0].map.shape.clone();
+        let mut row = Row::default();
+        next_row(&mut RowsReader::new(&shape, &pending.bytes), &mut row)?;
+        match self.row(pending.place, keys, &row)? {
+            Fate::Failed(refusal) => Ok(Some(refusal)),
+            fate => {
+                self.collect(pending.place.0, &row, fate, collected)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Rows that need each other (a cycle of deferred keys) pass only together. True
+    /// if all of them did.
+    fn together(
+        &mut self,
+        pending: &[Pending],
+        collected: &mut Collected<'_>,
+    ) -> Result<bool, Stop> {
+        if pending.len() < 2 {
+            return Ok(false);
+        }
+        self.savepoint("SAVEPOINT tidewater_together")?;
+        let mut fates = Vec::with_capacity(pending.len());
+        for row in pending {
+            let shape = self.tables[row.place.0].map.shape.clone();
+            let mut unpacked = Row::default();
+            next_row(&mut RowsReader::new(&shape, &row.bytes), &mut unpacked)?;
+            fates.push(self.row(row.place, DeferredKeys::AtTheEnd, &unpacked)?);
+        }
+        let failed = fates.iter().any(|fate| matches!(fate, Fate::Failed(_)));
+        let passed = !failed && !deferred_violations(self.connection)?;
+        if !passed {
+            self.savepoint("ROLLBACK TO tidewater_together")?;
+        }
+        self.savepoint("RELEASE tidewater_together")?;
+        if passed {
+            for (row, fate) in pending.iter().zip(fates) {
+                let shape = self.tables[row.place.0].map.shape.clone();
+                let mut unpacked = Row::default();
+                next_row(&mut RowsReader::new(&shape, &row.bytes), &mut unpacked)?;
+                self.collect(row.place.0, &unpacked, fate, collected)?;
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Notes what became of a row.
+    fn collect(
+        &self,
+        table: usize,
+        row: &Row<'_>,
+        fate: Fate,
+        collected: &mut Collected<'_>,
+    ) -> Result<(), CentreError> {
+        let work = &self.tables[table];
+        let index = work.index;
+        let schema = &self.publication.schema.tables[index];
+        let op = row.op.unwrap_or(Op::Insert);
+        let images = || {
+            let image = |values: &[Datum<'_>]| {
+                (!values.is_empty()).then(|| {
+                    let columns = self.upload.tables[table].begin.columns.iter();
+                    row_json::row(columns.map(|column| column.name.as_str()), values)
+                })
+            };
+            (image(&row.old), image(&row.new))
+        };
+        match fate {
+            Fate::Applied => {
+                collected.result.applied(op, 1);
+                let compiled = &self.publication.tables[index];
+                let key = (index, types::pack_exact(&compiled.key_types, &row.key));
+                if op == Op::Delete {
+                    collected.own.rows.insert(key, None);
+                } else if let Some(packed) = work.own_row(row) {
+                    collected.own.rows.insert(key, Some(packed));
+                }
+            }
+            Fate::Conflict(winner) => {
+                let types = &self.publication.shapes[index].columns;
+                let winner = match &winner {
+                    Some(packed) => {
+                        let winner = unpack(packed, types)?;
+                        collected.result.conflict_row(index, &winner);
+                        let names = schema.columns.iter().map(|column| column.name.as_str());
+                        Some(row_json::row(names, &winner))
+                    }
+                    None => {
+                        collected.result.conflict_gone(index, &row.key);
+                        None
+                    }
+                };
+                let (pre_image, uploaded) = images();
+                collected.conflicts.push(Conflict {
+                    table: schema.name.clone(),
+                    key: row_json::key(&row.key),
+                    operation: operation(op),
+                    pre_image,
+                    uploaded,
+                    winner,
+                });
+            }
+            Fate::Refused(refusal) | Fate::Failed(refusal) => {
+                let reason = &refusal.reason;
+                collected
+                    .result
+                    .refused(index, &row.key, op, refusal.code, reason);
+                let (old, new) = images();
+                collected.refused.push(Refused {
+                    table: schema.name.clone(),
+                    key: row_json::key(&row.key),
+                    operation: operation(op),
+                    row: new.or(old).unwrap_or_default(),
+                    refusal,
+                });
+            }
+        }
+        Ok(())
+    }
+}

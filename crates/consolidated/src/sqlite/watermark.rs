@@ -1,0 +1,210 @@
+//! Watermarks, and the marks that tie them to this history of the file.
+//!
+//! SQLite has one writer at a time, so the entries of a change log are numbered in the
+//! order of their commits: everything after a position in a later snapshot was
+//! committed after the snapshot in which that was the last. A watermark is the position
+//! of each log in the download's snapshot, and a mark.
+//!
+//! An application may write with `synchronous = NORMAL`: what it committed can be lost
+//! with the power, and the numbers be given out again. The mark is a random row,
+//! committed with `synchronous = FULL` after the snapshot was taken: the write-ahead log
+//! is synced up to and with it, so everything that the snapshot shows is durable before
+//! a row of it leaves. A file in which the mark of a watermark is not found has another
+//! history.
+
+use std::path::Path;
+use std::sync::mpsc;
+
+use prost::Message;
+use rusqlite::{Connection, TransactionBehavior, params};
+
+use tidewater_protocol::RemoteId;
+
+use super::{deploy, failure, state, thread};
+use crate::error::CentreError;
+
+/// What a checkpoint's watermark says. The tables are in the order of the
+/// checkpoint's scope.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Watermark {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(super) mark: Vec<u8>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) tables: Vec<Position>,
+}
+
+/// How far a remote has come with a published table.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct Position {
+    /// See [`super::compile::Deployed`].
+    #[prost(int64, tag = "1")]
+    pub(super) table: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) generation: i64,
+    /// 0 for none.
+    #[prost(int64, tag = "3")]
+    pub(super) log: i64,
+    #[prost(int64, tag = "4")]
+    pub(super) position: i64,
+}
+
+/// The positions of all logs when a mark was made.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Positions {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) logs: Vec<Position>,
+}
+
+/// A subscription whose scope changed.
+#[derive(Clone, Debug)]
+pub(super) struct ScopeChange {
+    pub(super) remote_id: RemoteId,
+    pub(super) publication: String,
+    /// The serial of the scope that the remote holds.
+    pub(super) presented: Option<u64>,
+}
+
+/// A mark that is durable, and the new serials in the order of the changes.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) id: [u8; 16],
+    pub(super) serials: Vec<u64>,
+}
+
+struct Request {
+    now_ms: i64,
+    changes: Vec<ScopeChange>,
+    reply: mpsc::SyncSender<Result<Mark, CentreError>>,
+}
+
+/// Makes marks, one for all downloads that wait at the same moment.
+#[derive(Clone)]
+pub(super) struct Marker {
+    requests: mpsc::Sender<Request>,
+}
+
+impl Marker {
+    /// Starts the thread that makes marks on a connection of its own. It ends with
+    /// the last clone of this.
+    pub(super) fn start(path: &Path) -> Result<Marker, CentreError> {
+        let mut connection = thread::open(path)?;
+        let (requests, queue) = mpsc::channel::<Request>();
+        std::thread::Builder::new()
+            .name("sqlite marks".into())
+            .spawn(move || {
+                while let Ok(first) = queue.recv() {
+                    let mut waiting = vec![first];
+                    waiting.extend(queue.try_iter());
+                    answer(&mut connection, waiting);
+                }
+            })
+            .map_err(|error| CentreError::Unavailable {
+                message: format!("no thread for marks: {error}"),
+            })?;
+        Ok(Marker { requests })
+    }
+
+    /// A mark that is committed after this call began, together with the changes.
+    /// Blocks.
+    pub(super) fn mark(&self, now_ms: i64, changes: Vec<ScopeChange>) -> Result<Mark, CentreError> {
+        let (reply, wait) = mpsc::sync_channel(1);
+        let request = Request {
+            now_ms,
+            changes,
+            reply,
+        };
+        self.requests.send(request).map_err(|_| thread::ended())?;
+        wait.recv().unwrap_or_else(|_| Err(thread::ended()))
+    }
+}
+
+fn answer(connection: &mut Connection, waiting: Vec<Request>) {
+    // Nobody waits for a reply when the download was cancelled.
+    match commit(connection, &waiting) {
+        Ok(marks) => {
+            for (request, mark) in waiting.into_iter().zip(marks) {
+                let _ = request.reply.send(Ok(mark));
+            }
+        }
+        Err(error) => {
+            let message = error.to_string();
+            let retry = error.is_retryable();
+            for request in waiting {
+                let _ = request.reply.send(Err(CentreError::Refused {
+                    what: "a mark".into(),
+                    message: message.clone(),
+                    sqlstate: None,
+                    retry,
+                }));
+            }
+        }
+    }
+}
+
+fn commit(connection: &mut Connection, waiting: &[Request]) -> Result<Vec<Mark>, CentreError> {
+    let marking = failure("making a mark");
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(marking)?;
+    let now_ms = waiting.iter().map(|request| request.now_ms).max();
+    let id = insert_mark(&transaction, now_ms.unwrap_or_default())?;
+    let mut marks = Vec::with_capacity(waiting.len());
+    for request in waiting {
+        let mut serials = Vec::with_capacity(request.changes.len());
+        for change in &request.changes {
+            serials.push(next_serial(&transaction, change)?);
+        }
+        marks.push(Mark { id, serials });
+    }
+    transaction.commit().map_err(marking)?;
+    Ok(marks)
+}
+
+/// Adds a mark with the positions of all logs.
+pub(super) fn insert_mark(connection: &Connection, now_ms: i64) -> Result<[u8; 16], CentreError> {
+    let marking = failure("making a mark");
+    let id = deploy::random()?;
+    let mut positions = Positions::default();
+    let mut stamp = 0;
+    for log in state::logs(connection)? {
+        let position = state::log_position(connection, log)?;
+        stamp += position;
+        positions.logs.push(Position {
+            log,
+            position,
+            ..Position::default()
+        });
+    }
+    connection
+        .prepare_cached("INSERT INTO tidewater_mark VALUES (?1, ?2, ?3, ?4)")
+        .and_then(|mut statement| {
+            statement.execute(params![id, now_ms, stamp, positions.encode_to_vec()])
+        })
+        .map_err(marking)?;
+    Ok(id)
+}
+
+/// Numbers a new scope. The one that the remote holds stays known, also when the
+/// answers between it and the new one were lost.
+fn next_serial(connection: &Connection, change: &ScopeChange) -> Result<u64, CentreError> {
+    let numbering = failure("numbering a scope");
+    let presented = change.presented.map(|serial| serial as i64);
+    let mut statement = connection
+        .prepare_cached(
+            "INSERT INTO tidewater_subscription (remote_id, publication, scope_serial)
+             VALUES (?1, ?2, 1)
+             ON CONFLICT (remote_id, publication) DO UPDATE SET
+                 previous_serial = CASE WHEN ?3 IN (scope_serial, previous_serial) THEN ?3
+                                   ELSE scope_serial END,
+                 scope_serial = scope_serial + 1
+             RETURNING scope_serial",
+        )
+        .map_err(numbering)?;
+    let serial: i64 = statement
+        .query_row(
+            params![change.remote_id.0, change.publication, presented],
+            |row| row.get(0),
+        )
+        .map_err(numbering)?;
+    Ok(serial as u64)
+}

@@ -1,0 +1,212 @@
+//! A worker: one connection that runs syncs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use tokio::sync::{mpsc, oneshot};
+
+use tidewater_protocol::{RemoteId, UploadId};
+
+use super::deploy::Served;
+use super::download::Event;
+use super::thread::{self, ConnectionThread};
+use super::watermark::Marker;
+use super::{SharedServed, admin, apply, download, failure};
+use crate::centre::{CentreResult, Worker};
+use crate::download::{DownloadJob, DownloadSink};
+use crate::error::CentreError;
+use crate::records::{RemoteRecord, SessionState, SubscriptionRecord, SyncRecord};
+use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
+
+/// How many chunks of a download the connection may be ahead of the sink.
+const CHUNKS_AHEAD: usize = 4;
+
+/// A connection on a thread of its own.
+pub(super) struct SqliteWorker {
+    thread: ConnectionThread,
+    marker: Marker,
+    served: SharedServed,
+}
+
+impl SqliteWorker {
+    pub(super) fn open(
+        path: &Path,
+        marker: Marker,
+        served: SharedServed,
+    ) -> Result<SqliteWorker, CentreError> {
+        Ok(SqliteWorker {
+            thread: ConnectionThread::open(path)?,
+            marker,
+            served,
+        })
+    }
+
+    fn served(&self) -> Arc<Served> {
+        let served = self.served.read();
+        served
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .clone()
+    }
+
+    fn run<'a, T: Send + 'static>(
+        &'a self,
+        job: impl FnOnce(&mut Connection) -> Result<T, CentreError> + Send + 'static,
+    ) -> CentreResult<'a, T> {
+        Box::pin(self.thread.run(job))
+    }
+}
+
+impl Worker for SqliteWorker {
+    fn session_state<'a>(
+        &'a mut self,
+        user: &'a str,
+        remote_id: Option<RemoteId>,
+        publications: &'a [String],
+    ) -> CentreResult<'a, SessionState> {
+        let (user, publications) = (user.to_owned(), publications.to_vec());
+        self.run(move |connection| session_state(connection, &user, remote_id, &publications))
+    }
+
+    fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()> {
+        let remote = remote.clone();
+        self.run(move |connection| save_remote(connection, &remote))
+    }
+
+    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {
+        self.run(move |connection| {
+            let sql = "UPDATE tidewater_remote SET previous_credential_hash = x'' WHERE id = ?1";
+            let forgetting = failure("forgetting a credential");
+            connection.execute(sql, [id.0]).map_err(forgetting)?;
+            Ok(())
+        })
+    }
+
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        let served = self.served();
+        self.run(move |connection| apply::apply(connection, &served, &uploads))
+    }
+
+    fn stored_result<'a>(
+        &'a mut self,
+        remote_id: RemoteId,
+        publication: &'a str,
+    ) -> CentreResult<'a, Option<UploadResult>> {
+        let publication = publication.to_owned();
+        self.run(move |connection| {
+            let result: Option<Option<Vec<u8>>> = connection
+                .prepare_cached(
+                    "SELECT result FROM tidewater_subscription
+                     WHERE remote_id = ?1 AND publication = ?2",
+                )
+                .and_then(|mut statement| {
+                    let parameters = params![remote_id.0, publication];
+                    statement.query_row(parameters, |row| row.get(0)).optional()
+                })
+                .map_err(failure("reading a stored result"))?;
+            result
+                .flatten()
+                .map(|result| apply::decode_result(&result))
+                .transpose()
+        })
+    }
+
+    fn download<'a>(
+        &'a mut self,
+        job: DownloadJob,
+        sink: &'a mut dyn DownloadSink,
+    ) -> CentreResult<'a, ()> {
+        let served = self.served();
+        let marker = self.marker.clone();
+        Box::pin(async move {
+            let (events, mut arriving) = mpsc::channel(CHUNKS_AHEAD);
+            let (result, wait) = oneshot::channel();
+            self.thread.start(move |connection| {
+                let mut emit = |event| {
+                    let sent = events.blocking_send(event);
+                    sent.map_err(|_| CentreError::Cancelled)
+                };
+                let outcome = download::download(connection, &served, &marker, job, &mut emit);
+                // Nobody waits when the caller was cancelled.
+                let _ = result.send(outcome);
+            })?;
+            while let Some(event) = arriving.recv().await {
+                match event {
+                    Event::Begin(index, scope_changed) => sink.begin(index, scope_changed),
+                    Event::Table(begin) => sink.table(begin),
+                    Event::Rows(rows) => sink.rows(rows)?,
+                    Event::End(index, outcome) => sink.end(index, outcome),
+                }
+            }
+            wait.await.unwrap_or_else(|_| Err(thread::ended()))
+        })
+    }
+
+    fn record_sync<'a>(&'a mut self, record: &'a SyncRecord) -> CentreResult<'a, ()> {
+        let record = record.clone();
+        self.run(move |connection| admin::record_sync(connection, &record))
+    }
+}
+
+fn session_state(
+    connection: &Connection,
+    user: &str,
+    remote_id: Option<RemoteId>,
+    publications: &[String],
+) -> Result<SessionState, CentreError> {
+    let reading = failure("opening a session");
+    let mut state = SessionState {
+        user: admin::user(connection, user)?,
+        ..SessionState::default()
+    };
+    let Some(id) = remote_id else {
+        state.subscriptions = vec![None; publications.len()];
+        return Ok(state);
+    };
+    state.remote = admin::remote(connection, id)?;
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT sequence, upload_id FROM tidewater_subscription
+             WHERE remote_id = ?1 AND publication = ?2",
+        )
+        .map_err(reading)?;
+    for publication in publications {
+        let subscription = statement
+            .query_row(params![id.0, publication], subscription)
+            .optional()
+            .map_err(reading)?;
+        state.subscriptions.push(subscription);
+    }
+    Ok(state)
+}
+
+fn subscription(row: &Row<'_>) -> rusqlite::Result<SubscriptionRecord> {
+    let id: Option<Vec<u8>> = row.get(1)?;
+    Ok(SubscriptionRecord {
+        sequence: row.get::<_, i64>(0)? as u64,
+        upload_id: id.and_then(|id| UploadId::from_slice(&id)),
+    })
+}
+
+fn save_remote(connection: &Connection, remote: &RemoteRecord) -> Result<(), CentreError> {
+    connection
+        .prepare_cached(
+            "INSERT INTO tidewater_remote VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+             ON CONFLICT (id) DO UPDATE SET credential_hash = ?4, previous_credential_hash = ?5,
+                 rotated_ms = ?6",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![
+                remote.id.0,
+                remote.user,
+                remote.revoked,
+                remote.credential_hash,
+                remote.previous_credential_hash,
+                remote.rotated_ms,
+                remote.created_ms,
+                remote.last_sync_ms,
+            ])
+        })
+        .map_err(failure("saving a remote"))?;
+    Ok(())
+}
