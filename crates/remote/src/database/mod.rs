@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, params};
 use tidewater_protocol::{RemoteId, UploadId};
 
 use crate::error::{Doing, RemoteError};
@@ -79,19 +79,22 @@ impl Database {
         }
         let connection = Connection::open_with_flags(path, flags)
             .map_err(|error| not_a_remote(error.to_string()))?;
-        configure(&connection).doing("opening the file")?;
         let mut database = Database {
             connection,
             path: path.to_owned(),
         };
-        layout::ensure(&mut database.connection).map_err(|error| match error {
-            RemoteError::Sqlite { source, .. }
-                if source.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) =>
-            {
-                not_a_remote("it is not an SQLite database".into())
-            }
-            other => other,
-        })?;
+        // SQLite looks into the file only when it is used for the first time.
+        configure(&database.connection)
+            .doing("opening the file")
+            .and_then(|()| layout::ensure(&mut database.connection))
+            .map_err(|error| match error {
+                RemoteError::Sqlite { source, .. }
+                    if source.sqlite_error_code() == Some(ErrorCode::NotADatabase) =>
+                {
+                    not_a_remote("it is not an SQLite database".into())
+                }
+                other => other,
+            })?;
         Ok(database)
     }
 

@@ -18,6 +18,7 @@ use tidewater_protocol::{
 };
 
 use super::{Applier, ApplySummary, Database, SubscriptionState, UploadCursor};
+use crate::RemoteError;
 
 /// A remote with one subscription, and the application beside it.
 struct Remote {
@@ -149,8 +150,17 @@ impl Remote {
 
     fn applier(&mut self, schema: Option<PublicationSchema>) -> Applier {
         let state = self.begin();
+        self.applier_of(&state, schema)
+    }
+
+    fn applier_of(
+        &mut self,
+        state: &SubscriptionState,
+        schema: Option<PublicationSchema>,
+    ) -> Applier {
         let database = self.database.take().unwrap();
-        database.begin_apply(&[state], &[schema]).unwrap()
+        let expected = std::slice::from_ref(state);
+        database.begin_apply(expected, &[schema]).unwrap()
     }
 
     fn commit(&mut self, applier: Applier) -> ApplySummary {
@@ -181,7 +191,18 @@ impl Remote {
         schema: Option<PublicationSchema>,
         rows: impl FnOnce(&mut Sender<'_>),
     ) -> ApplySummary {
-        let mut applier = self.applier(schema.clone());
+        let state = self.begin();
+        self.download_into(&state, schema, rows)
+    }
+
+    /// A download of the sync that began with this state.
+    fn download_into(
+        &mut self,
+        state: &SubscriptionState,
+        schema: Option<PublicationSchema>,
+        rows: impl FnOnce(&mut Sender<'_>),
+    ) -> ApplySummary {
+        let mut applier = self.applier_of(state, schema.clone());
         if let Some(schema) = schema {
             self.schema = schema;
         }

@@ -13,7 +13,7 @@ mod table;
 mod user_triggers;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, ErrorCode, params};
 use serde::Serialize;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
@@ -389,14 +389,10 @@ impl Applier {
         for sql in &self.indexes {
             if let Err(error) = connection.execute_batch(sql) {
                 // Ours fit their tables; one of the application may use a column that went.
-                match error.sqlite_error_code() {
-                    Some(
-                        rusqlite::ErrorCode::Unknown | rusqlite::ErrorCode::ConstraintViolation,
-                    ) => {
-                        self.summary.not_restored.push(sql.clone());
-                    }
-                    _ => return Err(RemoteError::sqlite("creating an index", error)),
+                if !is_impossible(&error) {
+                    return Err(RemoteError::sqlite("creating an index", error));
                 }
+                self.summary.not_restored.push(sql.clone());
             }
         }
         let lost = self.user_triggers.restore(connection)?;
@@ -503,6 +499,16 @@ fn out_of_order(what: &str) -> RemoteError {
         table: String::new(),
         what: format!("{what} came out of order"),
     }
+}
+
+/// Whether a statement that was fine under the old schema makes no sense under the new one,
+/// or its rows break it.
+fn is_impossible(error: &rusqlite::Error) -> bool {
+    matches!(error, rusqlite::Error::SqlInputError { .. })
+        || matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::Unknown | ErrorCode::ConstraintViolation)
+        )
 }
 
 /// Write-ahead logging lets the application read and write while we sync. It cannot be

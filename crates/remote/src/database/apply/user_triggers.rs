@@ -104,7 +104,7 @@ impl UserTriggers {
         let mut lost = Vec::new();
         for trigger in self.saved.drain(..) {
             if let Err(error) = connection.execute_batch(&trigger.sql) {
-                if error.sqlite_error_code() != Some(rusqlite::ErrorCode::Unknown) {
+                if !super::is_impossible(&error) {
                     return Err(RemoteError::sqlite("restoring a trigger", error));
                 }
                 lost.push(trigger.sql);

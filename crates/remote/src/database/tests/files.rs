@@ -1,1 +1,155 @@
-//! Facts.
+//! Facts about the file: whose it is, what it must be, and who else may use it.
+
+use super::*;
+use tidewater_protocol::{Code, RemoteId};
+
+#[test]
+fn a_file_that_is_no_database_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("text.db");
+    std::fs::write(
+        &path,
+        "this is no database, but it is longer than a header ".repeat(20),
+    )
+    .unwrap();
+    let error = Database::open(&path).unwrap_err();
+    assert_eq!(error.code(), Code::NotARemote);
+    assert!(!error.hint().is_empty());
+    assert_eq!(
+        Database::open(folder.path()).unwrap_err().code(),
+        Code::NotARemote
+    );
+}
+
+#[test]
+fn a_database_of_the_applications_own_becomes_a_remote_and_keeps_its_tables() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("own.db");
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch("CREATE TABLE own (a); INSERT INTO own VALUES (1)")
+        .unwrap();
+    let database = Database::open(&path).unwrap();
+    assert!(database.is_new().unwrap());
+    let count: i64 = Connection::open(&path)
+        .unwrap()
+        .query_row("SELECT count(*) FROM own", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(count, 1);
+}
+
+#[test]
+fn a_file_of_a_newer_version_is_refused() {
+    let remote = with_items();
+    remote.run("UPDATE tidewater_state SET format_version = 99");
+    let error = Database::open(&remote.path()).unwrap_err();
+    assert!(
+        matches!(error, RemoteError::TooNew { found: 99, .. }),
+        "{error}"
+    );
+    assert_eq!(error.code(), Code::RemoteTooNew);
+}
+
+#[test]
+fn a_remote_that_has_signed_in_belongs_to_one_server_and_user() {
+    let mut remote = with_items();
+    let database = remote.database_mut();
+    database
+        .store_sign_in(RemoteId([5; 16]), None, None)
+        .unwrap();
+    database
+        .subscribe("tcp://127.0.0.1", "ann", &["sales", "stock"])
+        .unwrap();
+    assert_eq!(database.subscriptions().unwrap().len(), 2);
+    for (server, user) in [("tcp://127.0.0.1", "bob"), ("tcp://127.0.0.2", "ann")] {
+        let error = database.subscribe(server, user, &[]).unwrap_err();
+        assert!(matches!(error, RemoteError::OtherAccount { .. }), "{error}");
+    }
+}
+
+#[test]
+fn what_a_welcome_brought_is_kept() {
+    let mut remote = with_items();
+    let id = RemoteId([5; 16]);
+    let database = remote.database_mut();
+    database
+        .store_sign_in(id, Some(b"token"), Some(b"credential"))
+        .unwrap();
+    database.store_sign_in(id, None, None).unwrap();
+    database.store_ca(Some("ca.pem")).unwrap();
+    let account = Database::open(&remote.path()).unwrap().account().unwrap();
+    assert_eq!(account.remote_id, Some(id));
+    assert_eq!(account.token.as_deref(), Some(&b"token"[..]));
+    assert_eq!(account.credential.as_deref(), Some(&b"credential"[..]));
+    assert_eq!(account.ca.as_deref(), Some("ca.pem"));
+    remote.database_mut().forget_token().unwrap();
+    assert_eq!(remote.database().account().unwrap().token, None);
+}
+
+#[test]
+fn after_the_first_download_others_may_read_while_we_write() {
+    let mut remote = with_items();
+    assert_eq!(remote.query("PRAGMA journal_mode"), ["wal"]);
+    let mut applier = remote.applier(None);
+    applier.download_begin(0, false).unwrap();
+    let schema = remote.schema.clone();
+    Sender {
+        applier: &mut applier,
+        schema: &schema,
+    }
+    .table("item", |rows| rows.row(Op::Upsert, &item(1, "new", 1)));
+    assert_eq!(remote.query("SELECT name FROM item WHERE id = 1"), ["a"]);
+    applier.download_end(b"").unwrap();
+    remote.commit(applier);
+    assert_eq!(remote.query("SELECT name FROM item WHERE id = 1"), ["new"]);
+}
+
+#[test]
+fn a_lock_that_the_application_holds_is_named_and_nothing_is_lost() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
+    let state = remote.begin();
+    let application = remote.application();
+    application.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let database = remote.database.take().unwrap();
+    database
+        .connection
+        .busy_timeout(std::time::Duration::ZERO)
+        .unwrap();
+    let refused = database
+        .begin_apply(std::slice::from_ref(&state), &[None])
+        .unwrap_err();
+    assert_eq!(refused.error.code(), Code::RemoteLocked);
+    assert!(refused.error.code().is_transient());
+    application.execute_batch("COMMIT").unwrap();
+    remote.database = Some(refused.database);
+    assert_eq!(remote.changes(&state).len(), 1);
+}
+
+#[test]
+fn a_dropped_synced_table_is_named() {
+    let mut remote = with_items();
+    remote.run("DROP TABLE item");
+    let error = remote
+        .database_mut()
+        .begin_sync(false, &mut || UploadId([1; 16]))
+        .unwrap_err();
+    assert!(
+        matches!(&error, RemoteError::TableMissing { table } if table == "item"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_sync_with_nothing_to_take_writes_nothing() {
+    let mut remote = with_items();
+    let watcher = remote.application();
+    let data_version = || -> i64 {
+        watcher
+            .query_row("PRAGMA data_version", [], |row| row.get(0))
+            .unwrap()
+    };
+    let before = data_version();
+    remote.begin();
+    assert_eq!(data_version(), before);
+}

@@ -1,1 +1,261 @@
-//! Facts.
+//! Facts about refused changes, from the refusal to the user's decision.
+
+use super::*;
+use crate::database::Which;
+use tidewater_protocol::Code;
+
+/// Rows 1 (update), 3 (delete) and 9 (insert) are changed and refused.
+fn with_refusals() -> Remote {
+    let mut remote = with_items();
+    remote.run(
+        "UPDATE item SET name = 'mine' WHERE id = 1; DELETE FROM item WHERE id = 3; \
+         INSERT INTO item VALUES (9, 'new', 90); UPDATE item SET name = 'fine' WHERE id = 2",
+    );
+    let summary = remote.acknowledge(refuse_all);
+    assert_eq!(summary.refused, 3);
+    remote
+}
+
+fn refuse_all(server: &mut Sender<'_>) {
+    server.table("item", |rows| {
+        let code = Code::RowCheck.number();
+        rows.refused(&[Datum::Integer(1)], Op::Update, code, "too cheap");
+        rows.refused(&[Datum::Integer(3)], Op::Delete, code, "too dear");
+        rows.refused(&[Datum::Integer(9)], Op::Insert, code, "too new");
+    });
+}
+
+fn refused_keys(remote: &Remote) -> Vec<String> {
+    let refused = remote.database().refused().unwrap();
+    refused.into_iter().map(|row| row.key).collect()
+}
+
+const NAMES: &str = "SELECT id || ':' || name || ':' || amount FROM item ORDER BY id";
+
+#[test]
+fn a_refused_change_stays_with_its_reason_and_is_not_uploaded_again() {
+    let mut remote = with_refusals();
+    let refused = remote.database().refused().unwrap();
+    assert_eq!(refused_keys(&remote), ["[1]", "[3]", "[9]"]);
+    let first = &refused[0];
+    assert_eq!(
+        (
+            first.operation.as_str(),
+            first.code.as_str(),
+            first.reason.as_str()
+        ),
+        ("update", "check", "too cheap")
+    );
+    assert_eq!(
+        (first.sequence, first.at_ms, first.values.as_ref()),
+        (1, 1_000, None)
+    );
+    assert_eq!(refused[1].operation, "delete");
+    assert_eq!(remote.upload(), []);
+    assert_eq!(remote.query(NAMES), ["1:mine:10", "2:fine:20", "9:new:90"]);
+    let status = remote.database().status().unwrap();
+    let table = &status.subscriptions[0].tables[0];
+    assert_eq!((table.rows, table.pending, table.refused), (3, 0, 3));
+}
+
+/// CASES 6, the remote's side.
+#[test]
+fn a_lost_acknowledgement_tells_the_same_refusals_once() {
+    let mut remote = with_items();
+    remote
+        .run("UPDATE item SET name = 'mine' WHERE id = 1; INSERT INTO item VALUES (9, 'new', 90)");
+    remote.run("DELETE FROM item WHERE id = 3");
+    let mut applier = remote.applier(None);
+    applier.result_begin(0).unwrap();
+    let schema = remote.schema.clone();
+    refuse_all(&mut Sender {
+        applier: &mut applier,
+        schema: &schema,
+    });
+    remote.database = Some(applier.abort());
+    assert_eq!(refused_keys(&remote), Vec::<String>::new());
+    let summary = remote.acknowledge(refuse_all);
+    assert_eq!(summary.refused, 3);
+    assert_eq!(summary.refused_rows[0].key, "[1]");
+    assert_eq!(summary.refused_rows[0].reason, "too cheap");
+    assert_eq!(refused_keys(&remote), ["[1]", "[3]", "[9]"]);
+}
+
+#[test]
+fn a_refused_row_that_is_changed_again_goes_up_with_its_first_pre_image() {
+    let mut remote = with_refusals();
+    remote.run("UPDATE item SET name = 'dear' WHERE id = 1");
+    remote.run("INSERT INTO item VALUES (3, 'back', 30); DELETE FROM item WHERE id = 9");
+    assert_eq!(
+        remote.upload(),
+        [
+            update(&item(1, "a", 10), &item(1, "dear", 10)),
+            update(&item(3, "c", 30), &item(3, "back", 30)),
+        ],
+        "the insert that was taken back is no change any more"
+    );
+    assert_eq!(refused_keys(&remote), Vec::<String>::new());
+}
+
+#[test]
+fn a_change_made_while_the_refusal_was_on_its_way_takes_over_the_pre_image() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'first' WHERE id = 1");
+    remote.begin();
+    remote.run("UPDATE item SET name = 'second' WHERE id = 1");
+    let summary = remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
+        });
+    });
+    assert_eq!(summary.refused, 1);
+    assert_eq!(
+        refused_keys(&remote),
+        Vec::<String>::new(),
+        "it is pending instead"
+    );
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "a", 10), &item(1, "second", 10))]
+    );
+}
+
+#[test]
+fn retried_rows_go_up_again() {
+    let mut remote = with_refusals();
+    let ids: Vec<i64> = remote
+        .database()
+        .refused()
+        .unwrap()
+        .iter()
+        .map(|row| row.id)
+        .collect();
+    assert_eq!(
+        remote
+            .database_mut()
+            .retry_refused(Which::Ids(&ids[..1]))
+            .unwrap(),
+        1
+    );
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "a", 10), &item(1, "mine", 10))]
+    );
+    remote.acknowledge(|_| {});
+    assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 2);
+    assert_eq!(
+        remote.upload(),
+        [delete(&item(3, "c", 30)), insert(&item(9, "new", 90))]
+    );
+    assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 0);
+}
+
+#[test]
+fn discarded_rows_go_back_to_the_pre_image_and_are_asked_for() {
+    let mut remote = with_refusals();
+    assert_eq!(
+        remote.database_mut().discard_refused(Which::All).unwrap(),
+        3
+    );
+    assert_eq!(remote.query(NAMES), ["1:a:10", "2:fine:20", "3:c:30"]);
+    assert_eq!(refused_keys(&remote), Vec::<String>::new());
+    assert_eq!(remote.upload(), []);
+    assert_eq!(remote.requested(), 3);
+}
+
+#[test]
+fn refused_rows_are_tried_again_when_the_scope_changed() {
+    let mut remote = with_refusals();
+    let mut applier = remote.applier(None);
+    applier.download_begin(0, true).unwrap();
+    applier.download_end(b"").unwrap();
+    remote.commit(applier);
+    assert_eq!(refused_keys(&remote), Vec::<String>::new());
+    assert_eq!(remote.upload().len(), 3);
+}
+
+#[test]
+fn a_downloaded_row_does_not_overwrite_a_refused_one() {
+    let mut remote = with_refusals();
+    let summary = remote.download(|server| {
+        server.table("item", |rows| rows.row(Op::Upsert, &item(1, "centre", 1)));
+    });
+    assert_eq!(summary.stale, 1);
+    assert_eq!(remote.query(NAMES)[0], "1:mine:10");
+}
+
+/// CASES 20, the remote's side.
+#[test]
+fn a_refused_row_that_leaves_the_scope_leaves_only_the_users_own_values() {
+    let remove_one_by_one = |rows: &mut RowsWriter<'_>| {
+        for id in [1, 3, 9] {
+            rows.key(Op::Remove, &[Datum::Integer(id)]);
+        }
+    };
+    let remove_partitions = |rows: &mut RowsWriter<'_>| {
+        for amount in [10, 30, 90] {
+            rows.remove_partition(&[Datum::Integer(amount)]);
+        }
+    };
+    type Removal<'a> = (&'a dyn Fn(&mut RowsWriter<'_>), bool);
+    let removals: [Removal<'_>; 3] = [
+        (&remove_one_by_one, false),
+        (&remove_partitions, false),
+        (
+            &|rows: &mut RowsWriter<'_>| rows.row(Op::Upsert, &item(2, "fine", 20)),
+            true,
+        ),
+    ];
+    for (removal, replace) in removals {
+        let mut remote = with_refusals();
+        remote.download(|server| server.send("item", replace, removal));
+        assert_eq!(remote.query(NAMES), ["2:fine:20"]);
+        let refused = remote.database().refused().unwrap();
+        let mut values: Vec<String> = refused.into_iter().filter_map(|row| row.values).collect();
+        values.sort();
+        assert_eq!(
+            values,
+            [
+                r#"{"amount":90,"id":9,"name":"new"}"#,
+                r#"{"id":1,"name":"mine"}"#,
+                r#"{"id":3}"#,
+            ]
+        );
+        assert_eq!(remote.upload(), []);
+        assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 0);
+        assert_eq!(
+            remote.database_mut().discard_refused(Which::All).unwrap(),
+            3
+        );
+    }
+}
+
+#[test]
+fn a_refused_row_that_arrives_with_its_replaced_table_stays() {
+    let mut remote = with_refusals();
+    remote.download(|server| {
+        server.replace("item", |rows| rows.row(Op::Upsert, &item(1, "a", 10)));
+    });
+    assert_eq!(remote.query(NAMES), ["1:mine:10"]);
+    let refused = remote.database().refused().unwrap();
+    let kept: Vec<bool> = refused.iter().map(|row| row.values.is_none()).collect();
+    assert_eq!(kept, [true, false, false]);
+}
+
+#[test]
+fn a_new_identity_keeps_what_was_taken_under_a_new_id() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
+    let before = remote.upload();
+    let id = tidewater_protocol::RemoteId([7; 16]);
+    remote
+        .database_mut()
+        .adopt_identity(id, None, Some(b"credential"), &mut || UploadId([99; 16]))
+        .unwrap();
+    let state = remote.begin();
+    assert_eq!((state.sequence, state.upload_id), (0, None));
+    assert_eq!(state.taken, Some(UploadId([99; 16])));
+    assert!(state.checkpoint.is_empty());
+    assert_eq!(remote.changes(&state), before);
+    assert_eq!(remote.database().account().unwrap().remote_id, Some(id));
+}
