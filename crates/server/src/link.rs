@@ -440,3 +440,89 @@ async fn write_all(link: &Link, stream: &mut (impl AsyncWrite + Unpin)) -> io::R
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(length: usize) -> Frame {
+        Frame::Rows {
+            channel: SYNC_CHANNEL,
+            bytes: vec![0; length].into(),
+        }
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap()
+    }
+
+    #[test]
+    fn more_rows_than_the_credit_allows_are_a_breach() {
+        let link = Link::new();
+        link.take(rows(1 << 20)).unwrap();
+        let fault = link.take(rows(1)).unwrap_err();
+        assert_eq!(fault.code, Code::LimitExceeded);
+        // What was consumed may be sent again.
+        link.consumed(1 << 19);
+        link.take(rows(1 << 19)).unwrap();
+        assert!(link.take(rows(1)).is_err());
+    }
+
+    #[test]
+    fn a_stranger_fills_a_small_queue_and_a_remote_a_larger_one() {
+        let link = Link::new();
+        link.take(rows(QUEUED_BYTES_STRANGER)).unwrap();
+        assert!(!link.has_room());
+        link.sign_in();
+        assert!(link.has_room());
+        link.take(rows(QUEUED_BYTES)).unwrap();
+        assert!(!link.has_room());
+        runtime().block_on(async {
+            link.event().await;
+            link.event().await;
+        });
+        assert!(link.has_room());
+    }
+
+    #[test]
+    fn who_takes_no_answers_gets_no_more_of_them() {
+        let link = Link::new();
+        for nonce in 0..100_000 {
+            link.pong(CONNECTION_CHANNEL, nonce);
+        }
+        assert!(link.unsent_bytes() < 2 * HIGH_WATER_BYTES as u64);
+    }
+
+    #[test]
+    fn rows_wait_for_credit_and_a_remote_that_gives_none_is_given_up() {
+        runtime().block_on(async {
+            let link = Link::new();
+            let (ours, mut theirs) = tokio::io::duplex(4 << 20);
+            let rows = vec![0; (1 << 20) + 10];
+            let sending = async {
+                let sent = link.send_rows(&rows, Duration::from_millis(50)).await;
+                link.close();
+                sent
+            };
+            let (sent, ()) = tokio::join!(sending, write(&link, ours));
+            assert_eq!(sent.unwrap_err().code, Code::Timeout);
+            let mut arrived = Vec::new();
+            theirs.read_to_end(&mut arrived).await.unwrap();
+            let payload = arrived.len() as u64 / (HIGH_WATER_BYTES as u64);
+            assert!(payload <= 4, "{} bytes", arrived.len());
+            link.take_credit(Credit {
+                channel: u32::from(SYNC_CHANNEL),
+                bytes: u64::MAX,
+            });
+            link.take_credit(Credit {
+                channel: u32::from(SYNC_CHANNEL),
+                bytes: u64::MAX,
+            });
+            let small = link.send_rows(&rows[..10], Duration::from_millis(50));
+            small.await.unwrap();
+        });
+    }
+}

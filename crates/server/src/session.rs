@@ -39,9 +39,10 @@ use crate::worker::{ApplyTask, DownloadTask, SessionTask};
 
 /// Serves a connection until it ends. What remains to be sent is left in the link.
 pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
-    let mut first = true;
+    let mut before = Before::Nothing;
     loop {
-        let hello = match next_hello(server, link, first).await {
+        let first = before == Before::Nothing;
+        let hello = match next_hello(server, link, before).await {
             Ok(hello) => hello,
             Err(fault) => {
                 tracing::debug!(peer, code = %fault.code, "{fault}");
@@ -53,7 +54,6 @@ pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
             }
         };
         let mut sync = Sync::new(server, link, peer, &hello, first);
-        first = false;
         let result = tokio::select! {
             biased;
             () = server.aborted() => Err(Fault::shutting_down()),
@@ -66,16 +66,28 @@ pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
         }
         link.flush();
         sync.conclude(&result);
-        match result {
-            Ok(()) => {}
-            Err(fault) if fault.code == Code::Cancelled => {}
+        before = match result {
+            Ok(end) => end,
+            Err(fault) if fault.code == Code::Cancelled => Before::AbandonedSync,
             Err(_) => return,
-        }
+        };
     }
 }
 
+/// What went before a Hello.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// It is the first on its connection.
+    Nothing,
+    /// A sync that is complete but for the acknowledgement.
+    CompleteSync,
+    /// A sync of which the remote may still have been sending.
+    AbandonedSync,
+}
+
 /// The next Hello. What is left of an abandoned sync before it is dropped.
-async fn next_hello(server: &Shared, link: &Link, first: bool) -> Result<Hello, Fault> {
+async fn next_hello(server: &Shared, link: &Link, before: Before) -> Result<Hello, Fault> {
+    let first = before == Before::Nothing;
     let patience = if first {
         server.limits.handshake
     } else {
@@ -86,10 +98,13 @@ async fn next_hello(server: &Shared, link: &Link, first: bool) -> Result<Hello, 
             match link.event().await {
                 Event::Control(Control::Hello(hello)) => return Ok(hello),
                 Event::Control(Control::Failure(_)) => return Err(Fault::gone()),
-                Event::Control(_) if first => return Err(Fault::unexpected("a message")),
-                Event::Control(_) => {}
-                Event::Rows(bytes) => link.consumed(bytes.len()),
                 Event::End(fault) => return Err(fault),
+                Event::Rows(bytes) if before == Before::AbandonedSync => {
+                    link.consumed(bytes.len());
+                }
+                Event::Control(_) if before == Before::AbandonedSync => {}
+                Event::Control(Control::Ack(_)) if before == Before::CompleteSync => {}
+                _ => return Err(Fault::unexpected("a message before the Hello")),
             }
         }
     };
@@ -182,14 +197,14 @@ impl<'a> Sync<'a> {
         }
     }
 
-    async fn run(&mut self, hello: Hello) -> Result<(), Fault> {
+    async fn run(&mut self, hello: Hello) -> Result<Before, Fault> {
         let greeting = Greeting::check(hello, self.server.limits.subscriptions)?;
         if self.server.workers.backlog() >= self.server.limits.backlog {
             return Err(self.server.busy());
         }
         let Some(opened) = self.open(greeting).await? else {
             self.link.send(Control::SyncEnd(SyncEnd {}))?;
-            return Ok(());
+            return Ok(Before::AbandonedSync);
         };
         let (received, request) = self.receive(&opened).await?;
         let Received {
@@ -218,7 +233,8 @@ impl<'a> Sync<'a> {
             drop(reservation);
         }
         self.download(&opened, applied, requests, request).await?;
-        self.link.send(Control::SyncEnd(SyncEnd {}))
+        self.link.send(Control::SyncEnd(SyncEnd {}))?;
+        Ok(Before::CompleteSync)
     }
 
     /// Signs in and says Welcome. `None`: the remote was given a new identity and
@@ -454,7 +470,7 @@ impl<'a> Sync<'a> {
     }
 
     /// Logs and records the sync.
-    fn conclude(mut self, result: &Result<(), Fault>) {
+    fn conclude(mut self, result: &Result<Before, Fault>) {
         let [received, sent] = self.link.bytes();
         self.record.bytes = [
             received - self.bytes_before[0],
@@ -476,7 +492,7 @@ impl<'a> Sync<'a> {
         }
     }
 
-    fn log(&self, result: &Result<(), Fault>) {
+    fn log(&self, result: &Result<Before, Fault>) {
         let record = &self.record;
         let remote = record.remote_id.map(|id| id.to_string());
         macro_rules! line {
@@ -503,7 +519,7 @@ impl<'a> Sync<'a> {
             };
         }
         match result {
-            Ok(()) => line!(info, "sync"),
+            Ok(_) => line!(info, "sync"),
             Err(fault) if fault.detail.is_empty() => {
                 line!(warn, "sync failed", code = record.error, error = %fault)
             }

@@ -1,0 +1,467 @@
+//! A consolidated database in memory: one table of integers and notes that everyone
+//! holds, with gates that tests close to hold its workers up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::watch;
+
+use tidewater_consolidated::centre::CentreResult;
+use tidewater_consolidated::records::{
+    CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SessionState,
+    SigningKey, SubscriptionRecord, SyncRecord, UserRecord,
+};
+use tidewater_consolidated::{
+    Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
+    LiveTable, OwnUpload, PublicationSpec, Scope, SyncUpload, UploadOutcome, UploadResult, Worker,
+};
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::{
+    Column, ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, Table,
+    UploadId,
+};
+
+/// What the test configuration publishes.
+pub(crate) fn schema() -> PublicationSchema {
+    let column = |name: &str, column_type| Column {
+        name: name.into(),
+        column_type,
+        nullable: false,
+        default: None,
+    };
+    PublicationSchema {
+        name: "notes".into(),
+        tables: vec![Table {
+            name: "note".into(),
+            columns: vec![
+                column("id", ColumnType::Integer),
+                column("text", ColumnType::Text),
+            ],
+            key: vec![0],
+            partition: vec![],
+            unique: vec![],
+            foreign_keys: vec![],
+            direction: Default::default(),
+        }],
+    }
+}
+
+#[derive(Default)]
+struct Subscription {
+    sequence: u64,
+    upload_id: Option<UploadId>,
+    result: UploadResult,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) users: HashMap<String, UserRecord>,
+    pub(crate) remotes: HashMap<RemoteId, RemoteRecord>,
+    subscriptions: HashMap<(RemoteId, String), Subscription>,
+    pub(crate) keys: Vec<SigningKey>,
+    /// Id to version and note.
+    pub(crate) rows: BTreeMap<i64, (u64, Option<String>)>,
+    version: u64,
+    pub(crate) history: Vec<SyncRecord>,
+    /// The sizes of the lists that were applied.
+    pub(crate) lists: Vec<usize>,
+}
+
+pub(crate) struct MemoryCentre {
+    state: Mutex<State>,
+    /// Uploads and downloads wait while these are closed.
+    pub(crate) apply_gate: watch::Sender<bool>,
+    pub(crate) download_gate: watch::Sender<bool>,
+    pub(crate) unavailable: AtomicBool,
+    /// The next call of a worker panics.
+    pub(crate) defective: AtomicBool,
+    pub(crate) prunes: AtomicUsize,
+    pub(crate) workers: AtomicUsize,
+}
+
+impl MemoryCentre {
+    pub(crate) fn new() -> Arc<MemoryCentre> {
+        let key = SigningKey {
+            id: 1,
+            secret: vec![7; 32],
+            created_ms: 0,
+        };
+        Arc::new(MemoryCentre {
+            state: Mutex::new(State {
+                keys: vec![key],
+                ..State::default()
+            }),
+            apply_gate: watch::Sender::new(true),
+            download_gate: watch::Sender::new(true),
+            unavailable: AtomicBool::new(false),
+            defective: AtomicBool::new(false),
+            prunes: AtomicUsize::new(0),
+            workers: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// A change by an application of the centre.
+    pub(crate) fn write(&self, id: i64, note: Option<&str>) {
+        self.state().write(id, note.map(str::to_owned));
+    }
+
+    fn check(&self) -> Result<(), CentreError> {
+        if self.defective.swap(false, Ordering::SeqCst) {
+            panic!("a defect of the adapter");
+        }
+        if self.unavailable.load(Ordering::SeqCst) {
+            return Err(CentreError::Unavailable {
+                message: "the test says so: secret-host".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn write(&mut self, id: i64, note: Option<String>) {
+        self.version += 1;
+        self.rows.insert(id, (self.version, note));
+    }
+
+    fn apply(&mut self, upload: &SyncUpload) -> UploadOutcome {
+        let key = (upload.remote_id, upload.publication.clone());
+        let stored = self.subscriptions.entry(key.clone()).or_default();
+        if (stored.sequence, stored.upload_id) == (upload.sequence, Some(upload.upload_id)) {
+            return UploadOutcome::AlreadyApplied {
+                result: stored.result.clone(),
+            };
+        }
+        if stored.sequence + 1 != upload.sequence {
+            return UploadOutcome::OutOfSequence;
+        }
+        let mut result = UploadResult::default();
+        let mut own = OwnUpload::default();
+        let shape = schema().tables[0].shape();
+        for chunk in upload.tables.iter().flat_map(|table| &table.chunks) {
+            let bytes = chunk.read().unwrap();
+            let mut reader = RowsReader::new(&shape, &bytes);
+            let mut row = Row::default();
+            while reader.next(&mut row).unwrap() {
+                let id = integer(&row.key[0]);
+                let note = match row.op {
+                    Some(Op::Insert) => {
+                        result.inserts += 1;
+                        Some(text(&row.new[1]))
+                    }
+                    Some(Op::Update) => {
+                        result.updates += 1;
+                        Some(text(&row.new[1]))
+                    }
+                    _ => {
+                        result.deletes += 1;
+                        None
+                    }
+                };
+                self.write(id, note);
+                own.rows.insert((0, id.to_be_bytes().to_vec()), None);
+            }
+        }
+        own.version = self.version;
+        let stored = self.subscriptions.entry(key).or_default();
+        *stored = Subscription {
+            sequence: upload.sequence,
+            upload_id: Some(upload.upload_id),
+            result: result.clone(),
+        };
+        UploadOutcome::Applied { result, own }
+    }
+}
+
+fn integer(datum: &Datum<'_>) -> i64 {
+    match datum {
+        Datum::Integer(integer) => *integer,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn text(datum: &Datum<'_>) -> String {
+    match datum {
+        Datum::Text(text) => (*text).to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Through an [`Arc`], because workers need to hold on to it.
+pub(crate) struct Handle(pub(crate) Arc<MemoryCentre>);
+
+impl Centre for Handle {
+    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn deploy<'a>(
+        &'a self,
+        _: &'a [PublicationSpec],
+        _: bool,
+        _: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        Box::pin(async { Ok(DeployReport::default()) })
+    }
+
+    fn undeploy(&self, _: bool) -> CentreResult<'_, DeployReport> {
+        Box::pin(async { Ok(DeployReport::default()) })
+    }
+
+    fn load<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+    ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
+        Box::pin(async move {
+            let names = publications.iter().map(|publication| &publication.name);
+            Ok(names
+                .map(|name| {
+                    let mut schema = schema();
+                    schema.name = name.clone();
+                    Arc::new(schema)
+                })
+                .collect())
+        })
+    }
+
+    fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
+        Box::pin(async {
+            self.0.check()?;
+            self.0.workers.fetch_add(1, Ordering::SeqCst);
+            Ok(Box::new(MemoryWorker(self.0.clone())) as Box<dyn Worker>)
+        })
+    }
+
+    fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>> {
+        Box::pin(async { Ok(self.0.state().keys.clone()) })
+    }
+
+    fn add_user<'a>(&'a self, user: &'a UserRecord) -> CentreResult<'a, bool> {
+        Box::pin(async {
+            let mut state = self.0.state();
+            Ok(state
+                .users
+                .insert(user.name.clone(), user.clone())
+                .is_none())
+        })
+    }
+
+    fn set_password<'a>(&'a self, _: &'a str, _: &'a str) -> CentreResult<'a, bool> {
+        Box::pin(async { Ok(false) })
+    }
+
+    fn set_disabled<'a>(&'a self, name: &'a str, disabled: bool) -> CentreResult<'a, bool> {
+        Box::pin(async move {
+            let mut state = self.0.state();
+            let user = state.users.get_mut(name);
+            Ok(user.map(|user| user.disabled = disabled).is_some())
+        })
+    }
+
+    fn remove_user<'a>(&'a self, _: &'a str) -> CentreResult<'a, bool> {
+        Box::pin(async { Ok(false) })
+    }
+
+    fn users(&self) -> CentreResult<'_, Vec<UserRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn remotes(&self) -> CentreResult<'_, Vec<RemoteRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        Box::pin(async move {
+            let mut state = self.0.state();
+            let remote = state.remotes.get_mut(&id);
+            Ok(remote.map(|remote| remote.revoked = true).is_some())
+        })
+    }
+
+    fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn status(&self) -> CentreResult<'_, CentreStatus> {
+        Box::pin(async { Ok(CentreStatus::default()) })
+    }
+
+    fn prune(&self, _: Retention, _: i64) -> CentreResult<'_, Pruned> {
+        Box::pin(async {
+            self.0.prunes.fetch_add(1, Ordering::SeqCst);
+            Ok(Pruned::default())
+        })
+    }
+}
+
+struct MemoryWorker(Arc<MemoryCentre>);
+
+async fn pass(gate: &watch::Sender<bool>) {
+    let _ = gate.subscribe().wait_for(|open| *open).await;
+}
+
+impl Worker for MemoryWorker {
+    fn session_state<'a>(
+        &'a mut self,
+        user: &'a str,
+        remote_id: Option<RemoteId>,
+        publications: &'a [String],
+    ) -> CentreResult<'a, SessionState> {
+        Box::pin(async move {
+            self.0.check()?;
+            let state = self.0.state();
+            let subscriptions = publications.iter().map(|publication| {
+                let stored = state
+                    .subscriptions
+                    .get(&(remote_id?, publication.clone()))?;
+                Some(SubscriptionRecord {
+                    sequence: stored.sequence,
+                    upload_id: stored.upload_id,
+                })
+            });
+            Ok(SessionState {
+                user: state.users.get(user).cloned(),
+                remote: remote_id.and_then(|id| state.remotes.get(&id).cloned()),
+                subscriptions: subscriptions.collect(),
+            })
+        })
+    }
+
+    fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            self.0.state().remotes.insert(remote.id, remote.clone());
+            Ok(())
+        })
+    }
+
+    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {
+        Box::pin(async move {
+            if let Some(remote) = self.0.state().remotes.get_mut(&id) {
+                remote.previous_credential_hash.clear();
+            }
+            Ok(())
+        })
+    }
+
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        Box::pin(async move {
+            pass(&self.0.apply_gate).await;
+            self.0.check()?;
+            if uploads.len() > 1 && uploads.iter().any(|upload| upload.user == "eve") {
+                return Err(CentreError::Internal {
+                    message: "eve spoils lists".into(),
+                });
+            }
+            let mut state = self.0.state();
+            state.lists.push(uploads.len());
+            Ok(uploads.iter().map(|upload| state.apply(upload)).collect())
+        })
+    }
+
+    fn stored_result<'a>(
+        &'a mut self,
+        remote_id: RemoteId,
+        publication: &'a str,
+    ) -> CentreResult<'a, Option<UploadResult>> {
+        Box::pin(async move {
+            let state = self.0.state();
+            let stored = state
+                .subscriptions
+                .get(&(remote_id, publication.to_owned()));
+            Ok(stored.map(|stored| stored.result.clone()))
+        })
+    }
+
+    fn download<'a>(
+        &'a mut self,
+        job: DownloadJob,
+        sink: &'a mut dyn DownloadSink,
+    ) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            pass(&self.0.download_gate).await;
+            self.0.check()?;
+            let (version, rows) = {
+                let state = self.0.state();
+                (state.version, state.rows.clone())
+            };
+            for (index, subscription) in job.subscriptions.iter().enumerate() {
+                sink.begin(index, subscription.checkpoint.is_none());
+                let known = subscription.checkpoint.as_ref().map(|checkpoint| {
+                    u64::from_be_bytes(checkpoint.watermark.as_slice().try_into().unwrap())
+                });
+                let (upserts, removals) = send(&rows, known, subscription.own.as_ref(), sink)?;
+                let checkpoint = (known != Some(version)).then(|| Checkpoint {
+                    serial: 1,
+                    watermark: version.to_be_bytes().to_vec(),
+                    scope: Scope::default(),
+                });
+                sink.end(
+                    index,
+                    DownloadOutcome {
+                        checkpoint,
+                        upserts,
+                        removals,
+                    },
+                );
+            }
+            Ok(())
+        })
+    }
+
+    fn record_sync<'a>(&'a mut self, record: &'a SyncRecord) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            self.0.state().history.push(record.clone());
+            Ok(())
+        })
+    }
+}
+
+fn send(
+    rows: &BTreeMap<i64, (u64, Option<String>)>,
+    known: Option<u64>,
+    own: Option<&OwnUpload>,
+    sink: &mut dyn DownloadSink,
+) -> Result<(u64, u64), CentreError> {
+    let table = &schema().tables[0];
+    let shape = table.shape();
+    let mut writer = RowsWriter::new(&shape);
+    let (mut upserts, mut removals) = (0, 0);
+    for (id, (version, note)) in rows {
+        let seen = known.is_some_and(|known| *version <= known);
+        let own = own.is_some_and(|own| own.rows.contains_key(&(0, id.to_be_bytes().to_vec())));
+        if seen || own {
+            continue;
+        }
+        if writer.rows() == 0 {
+            let mut begin = TableBegin::of(table);
+            begin.replace = known.is_none();
+            sink.table(begin);
+        }
+        match note {
+            Some(note) => {
+                upserts += 1;
+                writer.row(Op::Upsert, &[Datum::Integer(*id), Datum::Text(note)]);
+            }
+            None => {
+                removals += 1;
+                writer.key(Op::Remove, &[Datum::Integer(*id)]);
+            }
+        }
+        if writer.len() >= 64 << 10 {
+            sink.rows(writer.take())?;
+        }
+    }
+    if !writer.is_empty() {
+        sink.rows(writer.take())?;
+    }
+    Ok((upserts, removals))
+}

@@ -1,0 +1,393 @@
+//! A remote as a script: sends what it is told and collects what comes.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use tidewater_protocol::frame::{
+    CONNECTION_CHANNEL, Frame, PREFACE, SYNC_CHANNEL, put_control, put_rows, take_frame,
+};
+use tidewater_protocol::message::{
+    Ack, Busy, Control, Credit, DownloadRequest, Failure, Hello, HelloSubscription,
+    PROTOCOL_VERSION, Ping, Proof, ResultEnd, TableBegin, UploadBegin, UploadEnd, UploadState,
+    Welcome,
+};
+use tidewater_protocol::{Code, Datum, Op, Row, RowsReader, RowsWriter};
+use tidewater_server::environment::Stream;
+
+use crate::centre::schema;
+
+/// A test that waits longer has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Client {
+    pub(crate) stream: Box<dyn Stream>,
+    buffer: BytesMut,
+    out: BytesMut,
+}
+
+/// What a remote remembers between syncs.
+#[derive(Clone, Default)]
+pub(crate) struct Remote {
+    pub(crate) user: String,
+    pub(crate) id: Vec<u8>,
+    pub(crate) token: Vec<u8>,
+    pub(crate) credential: Vec<u8>,
+    pub(crate) sequence: u64,
+    pub(crate) upload_id: Vec<u8>,
+    pub(crate) checkpoint: Vec<u8>,
+    pub(crate) schema_hash: Vec<u8>,
+}
+
+/// Everything that came in answer to one sync.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) welcome: Option<Welcome>,
+    pub(crate) results: Vec<ResultEnd>,
+    /// Downloaded: id and note, `None` for removals.
+    pub(crate) rows: Vec<(i64, Option<String>)>,
+    pub(crate) replaced: bool,
+    pub(crate) checkpoint: Vec<u8>,
+    pub(crate) complete: bool,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) busy: Option<Busy>,
+}
+
+impl Reply {
+    pub(crate) fn code(&self) -> Code {
+        let failure = self.failure.as_ref();
+        let failure = failure.unwrap_or_else(|| panic!("no failure: {self:?}"));
+        Code::from_number(failure.code).unwrap()
+    }
+
+    pub(crate) fn state(&self) -> UploadState {
+        let welcome = self.welcome.as_ref();
+        welcome
+            .unwrap_or_else(|| panic!("no Welcome: {self:?}"))
+            .subscriptions[0]
+            .upload_state()
+    }
+}
+
+impl Remote {
+    pub(crate) fn new(user: &str) -> Remote {
+        Remote {
+            user: user.into(),
+            ..Remote::default()
+        }
+    }
+
+    pub(crate) fn hello(&self, proof: Proof) -> Hello {
+        Hello {
+            protocol_version: PROTOCOL_VERSION,
+            remote_id: self.id.clone(),
+            user: self.user.clone(),
+            proof: Some(proof),
+            subscriptions: vec![HelloSubscription {
+                publication: "notes".into(),
+                sequence: self.sequence,
+                upload_id: self.upload_id.clone(),
+                pending_upload_id: Vec::new(),
+                checkpoint: self.checkpoint.clone(),
+                schema_hash: self.schema_hash.clone(),
+            }],
+            client: "script".into(),
+        }
+    }
+
+    pub(crate) fn credential(&self) -> Hello {
+        self.hello(Proof::Credential(self.credential.clone()))
+    }
+
+    pub(crate) fn token(&self) -> Hello {
+        self.hello(Proof::Token(self.token.clone()))
+    }
+
+    pub(crate) fn password(&self, password: &str) -> Hello {
+        self.hello(Proof::Password(password.into()))
+    }
+
+    /// Remembers what a sync brought.
+    pub(crate) fn learn(&mut self, reply: &Reply) {
+        let welcome = reply.welcome.as_ref().expect("a Welcome");
+        self.id = welcome.remote_id.clone();
+        for (mine, theirs) in [
+            (&mut self.token, &welcome.token),
+            (&mut self.credential, &welcome.credential),
+            (&mut self.checkpoint, &reply.checkpoint),
+        ] {
+            if !theirs.is_empty() {
+                mine.clone_from(theirs);
+            }
+        }
+        self.schema_hash = schema().hash().to_vec();
+    }
+}
+
+/// With the id of the upload that follows.
+pub(crate) fn pending(mut hello: Hello, id: u8) -> Hello {
+    hello.subscriptions[0].pending_upload_id = vec![id; 16];
+    hello
+}
+
+/// Packed inserts of so many notes.
+pub(crate) fn inserts(ids: std::ops::Range<i64>, note: &str) -> Vec<u8> {
+    let shape = schema().tables[0].shape();
+    let mut writer = RowsWriter::new(&shape);
+    for id in ids {
+        writer.row(Op::Insert, &[Datum::Integer(id), Datum::Text(note)]);
+    }
+    writer.take()
+}
+
+impl Client {
+    pub(crate) async fn connect(address: &str) -> Client {
+        let mut client = Client::connect_silent(address).await;
+        client.out.extend_from_slice(&PREFACE);
+        client
+    }
+
+    /// Without a preface.
+    pub(crate) async fn connect_silent(address: &str) -> Client {
+        let address = address.strip_prefix("tcp://").unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client::over(Box::new(stream))
+    }
+
+    pub(crate) fn over(stream: Box<dyn Stream>) -> Client {
+        Client {
+            stream,
+            buffer: BytesMut::new(),
+            out: BytesMut::new(),
+        }
+    }
+
+    pub(crate) fn put(&mut self, control: Control) -> &mut Client {
+        put_control(&mut self.out, SYNC_CHANNEL, control).unwrap();
+        self
+    }
+
+    pub(crate) fn preface(&mut self) -> &mut Client {
+        self.put_bytes(&PREFACE)
+    }
+
+    pub(crate) fn put_bytes(&mut self, bytes: &[u8]) -> &mut Client {
+        self.out.extend_from_slice(bytes);
+        self
+    }
+
+    pub(crate) fn put_rows(&mut self, rows: &[u8]) -> &mut Client {
+        put_rows(&mut self.out, SYNC_CHANNEL, rows);
+        self
+    }
+
+    /// An upload with these rows, all of them inserts.
+    pub(crate) fn put_upload(&mut self, sequence: u64, id: u8, rows: &[u8], count: u64) {
+        self.put_upload_begin(sequence, id, rows, count);
+        self.put_rows(rows);
+        self.put_upload_end(rows, count);
+    }
+
+    pub(crate) fn put_upload_begin(&mut self, sequence: u64, id: u8, rows: &[u8], count: u64) {
+        self.put(Control::UploadBegin(UploadBegin {
+            subscription: 0,
+            sequence,
+            upload_id: vec![id; 16],
+            rows: count,
+            bytes: rows.len() as u64,
+        }));
+        let begin = TableBegin::of(&schema().tables[0]);
+        self.put(Control::TableBegin(begin));
+    }
+
+    pub(crate) fn put_upload_end(&mut self, rows: &[u8], count: u64) {
+        self.put(Control::UploadEnd(UploadEnd {
+            inserts: count,
+            checksum: crc32fast::hash(rows),
+            ..UploadEnd::default()
+        }));
+    }
+
+    pub(crate) fn put_request(&mut self) -> &mut Client {
+        self.put(Control::DownloadRequest(DownloadRequest {
+            upload_only: false,
+        }))
+    }
+
+    pub(crate) async fn flush(&mut self) {
+        let out = self.out.split();
+        self.stream.write_all(&out).await.unwrap();
+        self.stream.flush().await.unwrap();
+    }
+
+    /// Writes as far as the server takes it.
+    pub(crate) async fn flush_if_possible(&mut self) {
+        let out = self.out.split();
+        let _ = self.stream.write_all(&out).await;
+        let _ = self.stream.flush().await;
+    }
+
+    /// The next frame; `None` at the end of the connection.
+    pub(crate) async fn frame(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(frame) = take_frame(&mut self.buffer).unwrap() {
+                return Some(frame);
+            }
+            let read = self.stream.read_buf(&mut self.buffer);
+            let read = timeout(PATIENCE, read).await.expect("the server is silent");
+            if matches!(read, Ok(0) | Err(_)) {
+                return None;
+            }
+        }
+    }
+
+    pub(crate) async fn control(&mut self) -> Option<Control> {
+        match self.frame().await? {
+            Frame::Control { control, .. } => control,
+            Frame::Rows { .. } => panic!("rows"),
+        }
+    }
+
+    /// Everything up to the end of the sync or of the connection.
+    pub(crate) async fn reply(&mut self) -> Reply {
+        let mut reply = Reply::default();
+        let mut packed = Vec::new();
+        while let Some(frame) = self.frame().await {
+            let control = match frame {
+                Frame::Rows { bytes, .. } => {
+                    packed.extend_from_slice(&bytes);
+                    let credit = Control::Credit(Credit {
+                        channel: u32::from(SYNC_CHANNEL),
+                        bytes: bytes.len() as u64,
+                    });
+                    put_control(&mut self.out, CONNECTION_CHANNEL, credit).unwrap();
+                    self.flush_if_possible().await;
+                    continue;
+                }
+                Frame::Control { control, .. } => control.unwrap(),
+            };
+            match control {
+                Control::Welcome(welcome) => reply.welcome = Some(welcome),
+                Control::ResultEnd(end) => reply.results.push(end),
+                Control::TableBegin(begin) => reply.replaced |= begin.replace,
+                Control::DownloadEnd(end) => {
+                    assert_eq!(end.checksum, crc32fast::hash(&packed));
+                    reply.checkpoint = end.checkpoint;
+                    reply.rows = unpack(&packed);
+                    assert_eq!(end.upserts + end.removals, reply.rows.len() as u64);
+                }
+                Control::Waiting(_) => {
+                    assert!(reply.results.is_empty(), "Waiting after results");
+                }
+                Control::SyncEnd(_) => {
+                    reply.complete = true;
+                    break;
+                }
+                Control::Failure(failure) => reply.failure = Some(failure),
+                Control::Busy(busy) => reply.busy = Some(busy),
+                Control::Ping(_)
+                | Control::Credit(_)
+                | Control::ResultBegin(_)
+                | Control::DownloadBegin(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        reply
+    }
+
+    /// A sync without an upload, in one flight.
+    pub(crate) async fn sync(&mut self, hello: Hello) -> Reply {
+        self.put(Control::Hello(hello)).put_request();
+        self.flush().await;
+        self.reply().await
+    }
+
+    /// A sync with an upload, in one flight.
+    pub(crate) async fn upload(
+        &mut self,
+        remote: &Remote,
+        hello: Hello,
+        id: u8,
+        rows: &[u8],
+        count: u64,
+    ) -> Reply {
+        self.put(Control::Hello(pending(hello, id)));
+        self.put_upload(remote.sequence + 1, id, rows, count);
+        self.put_request();
+        self.flush().await;
+        self.reply().await
+    }
+
+    pub(crate) fn put_ping(&mut self) -> &mut Client {
+        let ping = Control::Ping(Ping { nonce: 42 });
+        put_control(&mut self.out, CONNECTION_CHANNEL, ping).unwrap();
+        self
+    }
+
+    /// Pings, and sees the answer.
+    pub(crate) async fn ping(&mut self) {
+        self.put_ping().flush().await;
+        match self.control().await {
+            Some(Control::Pong(pong)) => assert_eq!(pong.nonce, 42),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends what was put, and waits until the server says that the sync waits for a
+    /// worker (or is turned away). What else it says is kept for [`Self::reply`].
+    pub(crate) async fn flush_until_waiting(&mut self) -> Option<Busy> {
+        self.flush().await;
+        let mut kept = BytesMut::new();
+        let mut busy = None;
+        while let Some(frame) = self.frame().await {
+            match frame {
+                Frame::Control {
+                    control: Some(Control::Waiting(_)),
+                    ..
+                } => break,
+                Frame::Control {
+                    control: Some(Control::Busy(message)),
+                    ..
+                } => busy = Some(message),
+                Frame::Control { control, channel } => {
+                    put_control(&mut kept, channel, control.unwrap()).unwrap();
+                }
+                Frame::Rows { bytes, channel } => put_rows(&mut kept, channel, &bytes),
+            }
+        }
+        kept.extend_from_slice(&self.buffer);
+        self.buffer = kept;
+        busy
+    }
+
+    pub(crate) async fn ack(&mut self) {
+        self.put(Control::Ack(Ack {}));
+        self.flush().await;
+    }
+
+    /// Whether the server has closed the connection without another byte.
+    pub(crate) async fn is_closed(&mut self) -> bool {
+        self.frame().await.is_none()
+    }
+}
+
+fn unpack(packed: &[u8]) -> Vec<(i64, Option<String>)> {
+    let shape = schema().tables[0].shape();
+    let mut reader = RowsReader::new(&shape, packed);
+    let mut row = Row::default();
+    let mut rows = Vec::new();
+    while reader.next(&mut row).unwrap() {
+        let Datum::Integer(id) = row.key[0] else {
+            panic!("{row:?}");
+        };
+        rows.push(match row.new.get(1) {
+            Some(Datum::Text(text)) => (id, Some((*text).to_owned())),
+            _ => (id, None),
+        });
+    }
+    rows
+}

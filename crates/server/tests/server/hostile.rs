@@ -1,0 +1,224 @@
+//! Bytes that no remote would send: each gets its answer or a closed door, and the
+//! others do not notice.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tokio::io::AsyncWriteExt;
+
+use tidewater_protocol::Code;
+use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
+use tidewater_protocol::message::{
+    Ack, Control, DownloadEnd, Hello, PROTOCOL_VERSION, SyncEnd, TableBegin, Welcome,
+};
+
+use crate::client::{Client, Remote, inserts, pending};
+use crate::world::{PASSWORD, World};
+
+#[tokio::test]
+async fn another_major_version_is_told_so() {
+    let world = World::start().await;
+    let mut client = Client::connect_silent(&world.running.addresses[0]).await;
+    client.put_bytes(b"TIDE\x09\x00\0\0").flush().await;
+    let reply = client.reply().await;
+    assert_eq!(reply.code(), Code::ProtocolVersion);
+    assert!(reply.failure.unwrap().hint.contains("update"));
+    let mut client = world.connect().await;
+    let mut hello = Remote::new("ada").password(PASSWORD);
+    hello.protocol_version = 9 << 16;
+    let reply = client.sync(hello).await;
+    assert_eq!(reply.code(), Code::ProtocolVersion);
+    // A later minor version is welcome, and hears which one is spoken.
+    let mut client = world.connect().await;
+    let mut hello = Remote::new("ada").password(PASSWORD);
+    hello.protocol_version = PROTOCOL_VERSION + 7;
+    let reply = client.sync(hello).await;
+    assert_eq!(reply.welcome.unwrap().protocol_version, PROTOCOL_VERSION);
+}
+
+#[tokio::test]
+async fn other_protocols_are_closed_without_a_word() {
+    let world = World::start().await;
+    for bytes in [
+        &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        b"T",
+    ] {
+        let mut client = Client::connect_silent(&world.running.addresses[0]).await;
+        client.put_bytes(bytes).flush().await;
+        if bytes == b"T" {
+            client.stream.shutdown().await.unwrap();
+        }
+        assert!(client.is_closed().await);
+    }
+}
+
+#[tokio::test]
+async fn a_ping_is_answered_without_signing_in() {
+    let world = World::start().await;
+    let mut client = world.connect().await;
+    client.ping().await;
+}
+
+#[tokio::test]
+async fn broken_frames_get_a_code_and_do_not_disturb_others() {
+    let world = World::start().await;
+    let ada = world.remote("ada").await;
+    // Somebody in the middle of an upload, to go on after each attack.
+    let mut victim = world.connect().await;
+    let rows = inserts(0..100, "victim");
+    victim.put(Control::Hello(pending(ada.token(), 1)));
+    victim.put_upload_begin(1, 1, &rows, 100);
+    victim.flush().await;
+    let mut sent = 0;
+    let attacks: [(&[u8], Code); 6] = [
+        (b"\xff\xff\xff\xff\x02\x01", Code::LimitExceeded),
+        (b"\x00\x00\x00\x00\x07\x01", Code::MalformedFrame),
+        (b"\x02\x00\x00\x00\x01\x01\xff\xff", Code::MalformedMessage),
+        (b"\x01\x00\x00\x00\x02\x01x", Code::UnexpectedMessage),
+        (b"\x01\x00\x00\x00\x02\x05x", Code::UnexpectedMessage),
+        (b"\x02\x00\x00\x00\x01\x05\x6a\x00", Code::UnexpectedMessage),
+    ];
+    for (bytes, code) in attacks {
+        let mut attacker = world.connect().await;
+        attacker.put_bytes(bytes).flush().await;
+        let reply = attacker.reply().await;
+        if code == Code::UnexpectedMessage && reply.failure.is_none() {
+            panic!("{bytes:?} was taken");
+        }
+        assert_eq!(reply.code(), code, "{bytes:?}");
+        victim.put_rows(&rows[sent..sent + 7]).flush().await;
+        sent += 7;
+    }
+    // A header and half a payload, then nothing more.
+    let mut attacker = world.connect().await;
+    attacker
+        .put_bytes(b"\x10\x00\x00\x00\x01\x01abc")
+        .flush()
+        .await;
+    drop(attacker);
+    victim.put_rows(&rows[sent..]);
+    victim.put_upload_end(&rows, 100);
+    victim.put_request();
+    victim.flush().await;
+    let reply = victim.reply().await;
+    assert_eq!(reply.results[0].inserts, 100);
+}
+
+#[tokio::test]
+async fn messages_out_of_turn_end_the_connection() {
+    let world = World::start().await;
+    let ada = world.remote("ada").await;
+    let table = || Control::TableBegin(TableBegin::of(&crate::centre::schema().tables[0]));
+    let second_hello = || Control::Hello(ada.token());
+    for control in [
+        Control::Ack(Ack {}),
+        Control::Welcome(Welcome::default()),
+        Control::SyncEnd(SyncEnd {}),
+        Control::DownloadEnd(DownloadEnd::default()),
+        table(),
+    ] {
+        // Before the Hello, after it, and after the request.
+        let mut client = world.connect().await;
+        client.put(control.clone()).flush().await;
+        assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
+        let mut client = world.connect().await;
+        client
+            .put(second_hello())
+            .put(control.clone())
+            .flush()
+            .await;
+        assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
+    }
+    world.centre.download_gate.send_replace(false);
+    let mut client = world.connect().await;
+    client.put(second_hello()).put_request();
+    client.put(second_hello()).flush().await;
+    assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
+    world.centre.download_gate.send_replace(true);
+    let mut client = world.connect().await;
+    let reply = client.sync(Hello::default()).await;
+    assert_eq!(reply.code(), Code::ProtocolVersion);
+}
+
+#[tokio::test]
+async fn uploads_that_lie_are_refused_whole() {
+    let world = World::start().await;
+    let ada = world.remote("ada").await;
+    let rows = inserts(0..5, "x");
+    let mut damaged = rows.clone();
+    damaged[9] ^= 1;
+    for (sent, told, count, code) in [
+        (&rows, &rows, 4, Code::ChecksumMismatch),
+        (&damaged, &rows, 5, Code::ChecksumMismatch),
+        (&rows[..7].to_vec(), &rows, 5, Code::MalformedMessage),
+    ] {
+        let mut client = world.connect().await;
+        client.put(Control::Hello(pending(ada.token(), 1)));
+        client.put_upload_begin(1, 1, told, 5);
+        client.put_rows(sent);
+        client.put_upload_end(told, count);
+        client.put_request();
+        client.flush().await;
+        assert_eq!(client.reply().await.code(), code);
+    }
+    assert!(world.centre.state().lists.is_empty());
+}
+
+#[tokio::test]
+async fn a_flood_of_small_messages_is_taken_a_few_at_a_time() {
+    let world = World::start().await;
+    let mut client = world.connect().await;
+    let ping = || Control::Ping(Default::default());
+    let mut flood = bytes::BytesMut::new();
+    for _ in 0..20_000 {
+        put_control(&mut flood, CONNECTION_CHANNEL, ping()).unwrap();
+    }
+    client.put_bytes(&flood).flush().await;
+    // The answers that fit the buffers come; the server lives.
+    assert!(matches!(client.control().await, Some(Control::Pong(_))));
+    world.remote("ada").await;
+}
+
+#[test]
+fn random_bytes_never_harm() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let world = runtime.block_on(World::start());
+    let ada = runtime.block_on(world.remote("ada"));
+    let mut runner = TestRunner::new(Config {
+        cases: 200,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let strategy = (
+        0usize..4,
+        proptest::collection::vec(any::<u8>(), 0..400),
+        any::<prop::sample::Index>(),
+        any::<u8>(),
+    );
+    let test = |(kind, noise, at, with): (usize, Vec<u8>, prop::sample::Index, u8)| {
+        runtime.block_on(async {
+            let mut client = Client::connect_silent(&world.running.addresses[0]).await;
+            let mut bytes = bytes::BytesMut::new();
+            if kind > 0 {
+                bytes.extend_from_slice(&PREFACE);
+            }
+            if kind > 1 {
+                let hello = Control::Hello(pending(ada.token(), 1));
+                put_control(&mut bytes, 1, hello).unwrap();
+            }
+            bytes.extend_from_slice(&noise);
+            if kind == 3 && !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = with;
+            }
+            client.put_bytes(&bytes);
+            client.flush_if_possible().await;
+            let _ = client.stream.shutdown().await;
+            while client.frame().await.is_some() {}
+        });
+        Ok(())
+    };
+    runner.run(&strategy, test).unwrap();
+    let reply = runtime.block_on(async { world.connect().await.sync(ada.token()).await });
+    assert!(reply.complete);
+}

@@ -1,0 +1,160 @@
+//! Starting, shutting down, a database that comes and goes, TLS.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use tidewater_protocol::Code;
+use tidewater_protocol::message::Control;
+use tidewater_server::dev_certificate;
+
+use crate::centre::MemoryCentre;
+use crate::client::{Client, Remote};
+use crate::world::{PASSWORD, World, eventually};
+
+#[tokio::test]
+async fn shutting_down_lets_running_syncs_finish_and_tells_the_others() {
+    let world = World::with_limits("waiting = \"20ms\"").await;
+    let ada = world.remote("ada").await;
+    let mut idle = world.connect().await;
+    assert!(idle.sync(ada.token()).await.complete);
+    world.centre.download_gate.send_replace(false);
+    let mut running = world.connect().await;
+    running.put(Control::Hello(ada.token())).put_request();
+    assert!(running.flush_until_waiting().await.is_none());
+    let address = world.running.addresses[0].clone();
+    let centre = world.centre.clone();
+    let shutdown = tokio::spawn(world.running.shutdown());
+    assert_eq!(idle.reply().await.code(), Code::ShuttingDown);
+    let address = address.strip_prefix("tcp://").unwrap();
+    assert!(
+        TcpStream::connect(address).await.is_err(),
+        "still listening"
+    );
+    centre.download_gate.send_replace(true);
+    assert!(running.reply().await.complete);
+    drop((idle, running));
+    shutdown.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_sync_that_outlasts_the_shutdown_is_told_why_it_ends() {
+    let world = World::with_limits("shutdown = \"50ms\"\nwaiting = \"20ms\"").await;
+    let ada = world.remote("ada").await;
+    world.centre.download_gate.send_replace(false);
+    let mut running = world.connect().await;
+    running.put(Control::Hello(ada.token())).put_request();
+    assert!(running.flush_until_waiting().await.is_none());
+    let shutdown = tokio::spawn(world.running.shutdown());
+    let reply = running.reply().await;
+    assert_eq!(reply.code(), Code::ShuttingDown);
+    assert!(reply.failure.unwrap().retry_after_ms > 0);
+    world.centre.download_gate.send_replace(true);
+    shutdown.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_a_reason_to_come_back_and_it_is_found_again() {
+    let world = World::start().await;
+    let ada = world.remote("ada").await;
+    let before = world.centre.workers.load(Ordering::SeqCst);
+    world.centre.unavailable.store(true, Ordering::SeqCst);
+    let reply = world.connect().await.sync(ada.token()).await;
+    assert_eq!(reply.code(), Code::ConsolidatedUnavailable);
+    let failure = reply.failure.unwrap();
+    assert!(failure.retry_after_ms > 0);
+    assert!(!failure.message.contains("secret-host"));
+    world.centre.unavailable.store(false, Ordering::SeqCst);
+    let mut complete = false;
+    for _ in 0..1_000 {
+        complete = world.connect().await.sync(ada.token()).await.complete;
+        if complete {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert!(complete, "the database is never found again");
+    assert!(world.centre.workers.load(Ordering::SeqCst) > before);
+}
+
+#[tokio::test]
+async fn a_defect_in_an_adapter_costs_one_sync_and_no_worker() {
+    let world = World::with_limits("download_workers = 1\nwaiting = \"20ms\"").await;
+    let ada = world.remote("ada").await;
+    eventually("the history is written", || {
+        !world.centre.state().history.is_empty()
+    })
+    .await;
+    world.centre.download_gate.send_replace(false);
+    let mut client = world.connect().await;
+    client.put(Control::Hello(ada.token())).put_request();
+    assert!(client.flush_until_waiting().await.is_none());
+    world.centre.defective.store(true, Ordering::SeqCst);
+    world.centre.download_gate.send_replace(true);
+    assert_eq!(client.reply().await.code(), Code::Internal);
+    assert!(world.connect().await.sync(ada.token()).await.complete);
+}
+
+#[tokio::test]
+async fn what_is_old_is_pruned_now_and_then() {
+    let world = World::start().await;
+    eventually("the server prunes", || {
+        world.centre.prunes.load(Ordering::SeqCst) >= 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tls_carries_a_sync_and_refuses_what_is_no_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let tls = dev_certificate(directory.path(), &["localhost".to_owned()]).unwrap();
+    let centre = MemoryCentre::new();
+    let head = format!(
+        "[server.tls]\ncertificate = {:?}\nkey = {:?}\n[server]\n\
+         listen = [\"tls://127.0.0.1:0\", \"tcp://127.0.0.1:0\"]",
+        tls.certificate, tls.key
+    );
+    let world = World::try_start(&centre, &head, "").await.unwrap();
+    let [secure, plain] = &world.running.addresses[..] else {
+        panic!("two addresses");
+    };
+    let authority = CertificateDer::from_pem_file(&tls.certificate).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(authority).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let address = secure.strip_prefix("tls://").unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(name, stream).await.unwrap();
+    let mut client = Client::over(Box::new(stream));
+    let hello = Remote::new("ada").password(PASSWORD);
+    assert!(client.preface().sync(hello).await.complete);
+    let mut confused = Client::connect(&format!("tcp://{address}")).await;
+    confused.flush_if_possible().await;
+    let mut answer = Vec::new();
+    let _ = tokio::io::AsyncReadExt::read_to_end(&mut confused.stream, &mut answer).await;
+    assert!(!answer.starts_with(b"TIDE"));
+    let mut client = Client::connect(plain).await;
+    let hello = Remote::new("ada").password(PASSWORD);
+    assert!(client.sync(hello).await.complete);
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named() {
+    let world = World::start().await;
+    let head = format!("[server]\nlisten = [{:?}]", world.running.addresses[0]);
+    let error = World::try_start(&world.centre, &head, "").await.err();
+    let error = error.expect("the port is taken");
+    assert!(error.to_string().contains(&world.running.addresses[0]));
+    assert!(!error.hint().is_empty());
+}

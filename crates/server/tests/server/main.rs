@@ -1,0 +1,12 @@
+//! The server over real loopback sockets: a scripted client built from the protocol
+//! crate on one side, a consolidated database in memory on the other. What databases
+//! do with rows is tested by the conformance suite of `tidewater-consolidated`.
+
+mod centre;
+mod client;
+mod hostile;
+mod lifecycle;
+mod limits;
+mod sign_in;
+mod sync;
+mod world;

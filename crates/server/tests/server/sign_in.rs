@@ -1,0 +1,241 @@
+//! Passwords, credentials, tokens, and what they are worth when something changed.
+
+use tidewater_consolidated::Centre;
+use tidewater_consolidated::records::SigningKey;
+use tidewater_protocol::message::{Proof, UploadState};
+use tidewater_protocol::{Code, RemoteId};
+
+use crate::centre::Handle;
+use crate::client::{Remote, inserts};
+use crate::world::{HOUR_MS, PASSWORD, World, eventually};
+
+#[tokio::test]
+async fn the_first_sign_in_gives_id_credential_token_schema_and_rows() {
+    let world = World::start().await;
+    world.centre.write(1, Some("one"));
+    let mut client = world.connect().await;
+    let reply = client.sync(Remote::new("ada").password(PASSWORD)).await;
+    assert!(reply.complete);
+    assert_eq!(reply.state(), UploadState::InSequence);
+    assert!(reply.replaced);
+    assert_eq!(reply.rows, [(1, Some("one".into()))]);
+    let welcome = reply.welcome.unwrap();
+    assert_eq!(welcome.remote_id.len(), 16);
+    assert_eq!(welcome.credential.len(), 32);
+    assert!(!welcome.token.is_empty() && !reply.checkpoint.is_empty());
+    let schema = crate::centre::schema();
+    assert_eq!(welcome.subscriptions[0].schema, schema.encode());
+    let state = world.centre.state();
+    let remote = &state.remotes[&RemoteId::from_slice(&welcome.remote_id).unwrap()];
+    assert_ne!(remote.credential_hash, welcome.credential, "stored hashed");
+}
+
+#[tokio::test]
+async fn a_token_is_good_for_an_hour_then_the_credential_gives_another() {
+    let world = World::start().await;
+    let mut remote = world.remote("ada").await;
+    let mut client = world.connect().await;
+    let reply = client.sync(remote.token()).await;
+    let welcome = reply.welcome.as_ref().unwrap();
+    assert!(reply.complete && welcome.token.is_empty() && welcome.credential.is_empty());
+    assert!(
+        welcome.subscriptions[0].schema.is_empty(),
+        "it has the schema"
+    );
+    world.clock.advance(HOUR_MS + 1);
+    let reply = world.connect().await.sync(remote.token()).await;
+    assert_eq!(reply.code(), Code::TokenExpired);
+    let reply = world.connect().await.sync(remote.credential()).await;
+    assert!(reply.complete);
+    remote.learn(&reply);
+    assert!(world.connect().await.sync(remote.token()).await.complete);
+}
+
+#[tokio::test]
+async fn a_credential_is_rotated_after_a_day_and_the_old_one_is_good_until_the_new_is_used() {
+    let world = World::start().await;
+    let old = world.remote("ada").await;
+    world.clock.advance(25 * HOUR_MS);
+    let lost = world.connect().await.sync(old.credential()).await;
+    let lost = lost.welcome.unwrap().credential;
+    assert_eq!(lost.len(), 32);
+    // The Welcome that brought it never arrived: the old one still works, and
+    // brings another.
+    let reply = world.connect().await.sync(old.credential()).await;
+    assert!(reply.complete);
+    let mut new = old.clone();
+    new.learn(&reply);
+    assert!(new.credential != old.credential && new.credential != lost);
+    let never_arrived = old.hello(Proof::Credential(lost));
+    let reply = world.connect().await.sync(never_arrived).await;
+    assert_eq!(reply.code(), Code::CredentialInvalid);
+    let reply = world.connect().await.sync(new.credential()).await;
+    assert!(reply.complete && reply.welcome.unwrap().credential.is_empty());
+    let id = RemoteId::from_slice(&new.id).unwrap();
+    eventually("the old credential is void", || {
+        world.centre.state().remotes[&id]
+            .previous_credential_hash
+            .is_empty()
+    })
+    .await;
+    let reply = world.connect().await.sync(old.credential()).await;
+    assert_eq!(reply.code(), Code::CredentialInvalid);
+}
+
+#[tokio::test]
+async fn a_wrong_password_and_an_unknown_user_look_the_same() {
+    let world = World::start().await;
+    let mut failures = Vec::new();
+    for (user, password) in [
+        ("ada", "wrong"),
+        ("nobody", "wrong"),
+        ("x' OR '1'='1", PASSWORD),
+    ] {
+        let mut client = world.connect().await;
+        let reply = client.sync(Remote::new(user).password(password)).await;
+        assert_eq!(reply.code(), Code::WrongPassword);
+        assert!(reply.welcome.is_none());
+        failures.push(reply.failure.unwrap());
+        assert!(client.is_closed().await);
+    }
+    assert!(failures.iter().all(|failure| *failure == failures[0]));
+    world.centre.state().users.get_mut("ada").unwrap().disabled = true;
+    let mut client = world.connect().await;
+    let reply = client.sync(Remote::new("ada").password("wrong")).await;
+    assert_eq!(reply.failure.unwrap(), failures[0], "disabled is no hint");
+}
+
+#[tokio::test]
+async fn repeated_failures_are_slowed_down_whether_the_user_exists_or_not() {
+    let world = World::start().await;
+    for user in ["ada", "nobody"] {
+        let attempt = async || {
+            let mut client = world.connect().await;
+            client.sync(Remote::new(user).password("wrong")).await
+        };
+        let mut failed = 0;
+        let reply = loop {
+            let reply = attempt().await;
+            if reply.code() != Code::WrongPassword {
+                break reply;
+            }
+            failed += 1;
+            assert!(failed < 10, "never slowed down");
+        };
+        assert_eq!(reply.code(), Code::TooManyAttempts);
+        assert!(reply.failure.unwrap().retry_after_ms > 0);
+        // The right password has to wait as well.
+        let mut client = world.connect().await;
+        let reply = client.sync(Remote::new(user).password(PASSWORD)).await;
+        assert_eq!(reply.code(), Code::TooManyAttempts);
+        world.clock.advance(HOUR_MS);
+    }
+    world.remote("ada").await;
+}
+
+#[tokio::test]
+async fn a_disabled_user_and_a_revoked_remote_stay_out_even_with_a_valid_token() {
+    let world = World::start().await;
+    let ada = world.remote("ada").await;
+    let bob = world.remote("bob").await;
+    let handle = Handle(world.centre.clone());
+    handle.set_disabled("ada", true).await.unwrap();
+    let id = RemoteId::from_slice(&bob.id).unwrap();
+    handle.revoke_remote(id).await.unwrap();
+    for (hello, code) in [
+        (ada.token(), Code::UserDisabled),
+        (ada.credential(), Code::UserDisabled),
+        (ada.password(PASSWORD), Code::UserDisabled),
+        (bob.token(), Code::RemoteRevoked),
+        (bob.credential(), Code::RemoteRevoked),
+        (bob.password(PASSWORD), Code::RemoteRevoked),
+    ] {
+        assert_eq!(world.connect().await.sync(hello).await.code(), code);
+    }
+}
+
+#[tokio::test]
+async fn proofs_of_one_remote_or_user_are_worth_nothing_for_another() {
+    let world = World::start().await;
+    let ada = world.remote("ada").await;
+    let bob = world.remote("bob").await;
+    let mut as_bob = bob.clone();
+    as_bob.token.clone_from(&ada.token);
+    as_bob.credential.clone_from(&ada.credential);
+    let mut other_user = ada.clone();
+    other_user.user = "bob".into();
+    let mut garbage = ada.clone();
+    garbage.token[7] ^= 1;
+    garbage.credential.clear();
+    for (hello, code) in [
+        (as_bob.token(), Code::TokenExpired),
+        (as_bob.credential(), Code::CredentialInvalid),
+        (other_user.token(), Code::TokenExpired),
+        (other_user.credential(), Code::CredentialInvalid),
+        (other_user.password(PASSWORD), Code::CredentialInvalid),
+        (garbage.token(), Code::TokenExpired),
+        (garbage.credential(), Code::CredentialInvalid),
+    ] {
+        assert_eq!(world.connect().await.sync(hello).await.code(), code);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_credential_is_replaced_by_the_password_and_the_remote_stays_itself() {
+    let world = World::start().await;
+    let mut remote = world.remote("ada").await;
+    let rows = inserts(0..1, "x");
+    let mut client = world.connect().await;
+    let reply = client.upload(&remote, remote.token(), 1, &rows, 1).await;
+    assert!(reply.complete);
+    remote.sequence = 1;
+    remote.upload_id = vec![1; 16];
+    remote.credential.clear();
+    let reply = world.connect().await.sync(remote.password(PASSWORD)).await;
+    assert_eq!(reply.state(), UploadState::InSequence);
+    assert_eq!(reply.welcome.as_ref().unwrap().remote_id, remote.id);
+    remote.learn(&reply);
+    assert!(
+        world
+            .connect()
+            .await
+            .sync(remote.credential())
+            .await
+            .complete
+    );
+}
+
+#[tokio::test]
+async fn a_remote_that_the_centre_does_not_know_gets_a_new_identity_for_its_password() {
+    let world = World::start().await;
+    let remote = world.remote("ada").await;
+    world.centre.state().remotes.clear();
+    let reply = world.connect().await.sync(remote.credential()).await;
+    assert_eq!(reply.code(), Code::CredentialInvalid);
+    let reply = world.connect().await.sync(remote.password(PASSWORD)).await;
+    assert_eq!(reply.state(), UploadState::NewIdentity);
+    assert!(reply.complete && reply.rows.is_empty());
+    let welcome = reply.welcome.unwrap();
+    assert!(welcome.remote_id != remote.id && welcome.credential.len() == 32);
+}
+
+#[tokio::test]
+async fn what_another_server_signed_with_a_newer_key_is_verified() {
+    let world = World::start().await;
+    world.centre.state().keys.insert(
+        0,
+        SigningKey {
+            id: 2,
+            secret: vec![9; 32],
+            created_ms: 5,
+        },
+    );
+    let other = World::beside(&world.centre, "").await;
+    let remote = other.remote("ada").await;
+    world.clock.advance(10_000);
+    world.centre.write(1, Some("one"));
+    let reply = world.connect().await.sync(remote.token()).await;
+    assert!(reply.complete, "{reply:?}");
+    assert!(!reply.replaced, "the checkpoint is verified, too");
+    assert_eq!(reply.rows.len(), 1);
+}
