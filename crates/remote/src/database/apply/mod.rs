@@ -78,10 +78,10 @@ pub struct Applier {
     database: Database,
     subscriptions: Vec<Subscription>,
     phase: Phase,
-    table: Option<TableApply>,
+    table: Option<Box<TableApply>>,
     /// The beginning of a row whose rest has not arrived.
     partial: Vec<u8>,
-    summary: ApplySummary,
+    summary: Box<ApplySummary>,
     user_triggers: UserTriggers,
     /// Statements that create what waits for the rows: indexes of new tables, and those of
     /// the application on rebuilt ones.
@@ -135,7 +135,7 @@ impl Database {
                 phase: Phase::Idle,
                 table: None,
                 partial: Vec::new(),
-                summary: ApplySummary::default(),
+                summary: Box::default(),
                 user_triggers: UserTriggers::default(),
                 indexes: Vec::new(),
                 schema_changed: false,
@@ -263,7 +263,7 @@ impl Applier {
         if begin.replace && !result {
             remove::clear(connection, &mut table, &mut self.summary)?;
         }
-        self.table = Some(table);
+        self.table = Some(Box::new(table));
         Ok(())
     }
 
@@ -330,7 +330,11 @@ impl Applier {
     fn keep_rest(&mut self, rest: &[u8]) -> Result<(), RemoteError> {
         if rest.len() > MAX_ROW_BYTES {
             return Err(RemoteError::BadRows {
-                table: self.table.as_ref().map_or("", TableApply::name).to_owned(),
+                table: self
+                    .table
+                    .as_ref()
+                    .map_or("", |table| table.name())
+                    .to_owned(),
                 what: "a row is longer than the limit".into(),
             });
         }
@@ -370,7 +374,7 @@ impl Applier {
         if result.is_ok() {
             prefer_wal(&database.connection);
         }
-        (database, result.map(|()| summary))
+        (database, result.map(|()| *summary))
     }
 
     /// Rolls everything back and gives the database back.
