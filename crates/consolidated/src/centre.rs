@@ -140,6 +140,9 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
     if let Some(path) = crate::sqlite::path_of(url) {
         return crate::sqlite::connect(path).await;
     }
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Ok(Arc::new(crate::postgres::connect(url).await?));
+    }
     Err(CentreError::Configuration {
         message: format!("{url:?} does not name a consolidated database"),
         hint: "write postgres://user@host:5432/database or sqlite:path".into(),

@@ -11,6 +11,7 @@ pub mod centre;
 mod columns;
 pub mod download;
 pub mod error;
+mod postgres;
 pub mod publication;
 pub mod records;
 mod result;

@@ -11,6 +11,7 @@
 #![allow(dead_code, unused_macros)]
 
 mod fixture;
+mod postgres;
 mod remote;
 mod sqlite;
 mod world;
@@ -78,3 +79,4 @@ macro_rules! suite {
 }
 
 suite!(on_sqlite, crate::sqlite::SqliteFixture);
+suite!(on_postgres, crate::postgres::PostgresFixture);

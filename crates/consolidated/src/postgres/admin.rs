@@ -1,0 +1,445 @@
+//! What operators and the server do besides syncs: users, remotes, records, pruning.
+
+use std::sync::Arc;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use tidewater_protocol::{PublicationSchema, RemoteId};
+
+use super::connection::{Connection, refused};
+use super::model::Compiled;
+use super::state::ADVISORY_LOCK;
+use super::triggers::LogSpec;
+use super::worker::{PostgresWorker, REMOTE_COLUMNS, USER_COLUMNS, remote_record, user_record};
+use super::{FINGERPRINTS, Postgres, Shared, deploy};
+use crate::centre::{Centre, CentreResult, Worker};
+use crate::error::CentreError;
+use crate::publication::{DeployReport, LiveTable, PublicationSpec};
+use crate::records::{
+    CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SigningKey,
+    SyncRecord, UserRecord,
+};
+
+impl Shared {
+    async fn query(
+        &self,
+        what: &str,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, CentreError> {
+        let mut connection = self.pool.get().await?;
+        let statement = connection.prepare(sql, &[]).await?;
+        let rows = connection.client().query(&statement, parameters).await;
+        rows.map_err(refused(what))
+    }
+
+    async fn execute(
+        &self,
+        what: &str,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<u64, CentreError> {
+        let mut connection = self.pool.get().await?;
+        let statement = connection.prepare(sql, &[]).await?;
+        let count = connection.client().execute(&statement, parameters).await;
+        count.map_err(refused(what))
+    }
+
+    async fn load(
+        &self,
+        publications: &[PublicationSpec],
+    ) -> Result<Vec<Arc<PublicationSchema>>, CentreError> {
+        let mut connection = self.pool.get().await?;
+        let mut compiled = deploy::load(connection.client_mut(), publications).await?;
+        fingerprint(&connection, &mut compiled).await?;
+        let compiled: Vec<Arc<Compiled>> = compiled.into_iter().map(Arc::new).collect();
+        let schemas = compiled.iter().map(|it| it.schema.clone()).collect();
+        self.serve(compiled);
+        Ok(schemas)
+    }
+
+    async fn remove_user(&self, name: &str) -> Result<bool, CentreError> {
+        let removed = self
+            .query(
+                "removing a user",
+                "WITH gone AS (DELETE FROM tidewater.remote WHERE user_name = $1 RETURNING id),
+                   subscriptions AS (DELETE FROM tidewater.subscription
+                     WHERE remote_id IN (SELECT id FROM gone))
+                 DELETE FROM tidewater.user_account WHERE name = $1 RETURNING name",
+                &[&name],
+            )
+            .await?;
+        Ok(!removed.is_empty())
+    }
+
+    async fn status(&self) -> Result<CentreStatus, CentreError> {
+        let what = "reading the status";
+        let counts = self
+            .query(
+                what,
+                "SELECT (SELECT count(*) FROM tidewater.user_account),
+                   (SELECT count(*) FROM tidewater.user_account WHERE disabled),
+                   (SELECT count(*) FROM tidewater.remote),
+                   (SELECT count(*) FROM tidewater.remote WHERE revoked),
+                   (SELECT count(*) FROM tidewater.conflict),
+                   (SELECT count(*) FROM tidewater.refused)",
+                &[],
+            )
+            .await?;
+        // Statistics know new entries at once, and the size of a log they never saw is
+        // better than counting millions of them.
+        let logs = self
+            .query(
+                what,
+                "SELECT l.table_name, greatest(coalesce(s.n_live_tup, 0), c.reltuples::int8, 0)
+                 FROM tidewater.change_log l
+                 JOIN pg_catalog.pg_class c ON c.oid = to_regclass('tidewater.log_' || l.id)
+                 LEFT JOIN pg_catalog.pg_stat_user_tables s ON s.relid = c.oid ORDER BY l.id",
+                &[],
+            )
+            .await?;
+        let syncs = self
+            .query(
+                what,
+                "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts,
+                   updates, deletes, upserts, removals, conflicts, refused, bytes_received,
+                   bytes_sent, error
+                 FROM tidewater.sync_history ORDER BY id DESC LIMIT 20",
+                &[],
+            )
+            .await?;
+        let count = |at: usize| counts.first().map_or(0, |row| unsigned(row, at));
+        Ok(CentreStatus {
+            users: [count(0), count(1)],
+            remotes: [count(2), count(3)],
+            conflicts: count(4),
+            refused: count(5),
+            logs: logs
+                .iter()
+                .map(|row| (row.get(0), unsigned(row, 1)))
+                .collect(),
+            syncs: syncs.iter().map(sync_record).collect(),
+        })
+    }
+
+    /// Drops what is old; see [`Centre::prune`].
+    async fn prune(&self, retention: Retention, now_ms: i64) -> Result<Pruned, CentreError> {
+        let mut connection = self.pool.get().await?;
+        let error = |error| refused("pruning")(error);
+        let transaction = connection.client_mut().transaction().await.map_err(error)?;
+        let lock = "SELECT pg_catalog.pg_try_advisory_xact_lock($1)";
+        let locked = transaction
+            .query_one(lock, &[&ADVISORY_LOCK])
+            .await
+            .map_err(error)?;
+        if !locked.get::<_, bool>(0) {
+            return Ok(Pruned::default());
+        }
+        // Now all transactions below xmin have ended. What they wrote is in every
+        // snapshot that is taken from now on; it goes when the last watermark from
+        // before now is older than the retention time.
+        transaction
+            .execute(
+                "INSERT INTO tidewater.horizon (at_ms, oldest_running)
+                 VALUES ($1, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()))",
+                &[&now_ms],
+            )
+            .await
+            .map_err(error)?;
+        let log_before = now_ms.saturating_sub(retention.log_ms);
+        let floor = transaction
+            .query_opt(
+                "UPDATE tidewater.meta SET log_floor = greatest(log_floor, h.oldest_running)
+                 FROM (SELECT oldest_running FROM tidewater.horizon WHERE at_ms <= $1
+                       ORDER BY oldest_running DESC LIMIT 1) h
+                 RETURNING log_floor::text",
+                &[&log_before],
+            )
+            .await
+            .map_err(error)?;
+        let mut pruned = Pruned::default();
+        if let Some(floor) = floor {
+            let floor: String = floor.get(0);
+            let logs = transaction
+                .query("SELECT id FROM tidewater.change_log ORDER BY id", &[])
+                .await
+                .map_err(error)?;
+            let logs = logs.iter().map(|row| LogSpec::log_table(row.get(0)));
+            for log in logs.chain(["tidewater.everything".to_owned()]) {
+                let delete = format!("DELETE FROM {log} WHERE version < $1::text::xid8");
+                let count = transaction
+                    .execute(&delete, &[&floor])
+                    .await
+                    .map_err(error)?;
+                if log != "tidewater.everything" {
+                    pruned.log_entries += count;
+                }
+            }
+            transaction
+                .execute(
+                    "DELETE FROM tidewater.horizon WHERE oldest_running < $1::text::xid8",
+                    &[&floor],
+                )
+                .await
+                .map_err(error)?;
+        }
+        for (sql, before, counter) in [
+            (
+                "DELETE FROM tidewater.mark WHERE created_ms < $1",
+                log_before,
+                None,
+            ),
+            (
+                "DELETE FROM tidewater.sync_history WHERE started_ms < $1",
+                now_ms.saturating_sub(retention.history_ms),
+                Some(&mut pruned.history),
+            ),
+        ] {
+            let count = transaction.execute(sql, &[&before]).await.map_err(error)?;
+            if let Some(counter) = counter {
+                *counter += count;
+            }
+        }
+        let before = now_ms.saturating_sub(retention.conflicts_ms);
+        for table in ["conflict", "refused"] {
+            let delete = format!("DELETE FROM tidewater.{table} WHERE at_ms < $1");
+            pruned.conflicts += transaction
+                .execute(&delete, &[&before])
+                .await
+                .map_err(error)?;
+        }
+        transaction.commit().await.map_err(error)?;
+        Ok(pruned)
+    }
+}
+
+/// Remembers how tables are now, to notice in every upload if they no longer are.
+async fn fingerprint(
+    connection: &Connection,
+    compiled: &mut [Compiled],
+) -> Result<(), CentreError> {
+    let tables = compiled.iter().flat_map(|it| &it.tables);
+    let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+    let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
+    let rows = rows.map_err(refused("reading the catalog"))?;
+    for table in compiled.iter_mut().flat_map(|it| &mut it.tables) {
+        let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
+        table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
+    }
+    Ok(())
+}
+
+fn unsigned(row: &Row, at: usize) -> u64 {
+    row.get::<_, i64>(at).try_into().unwrap_or(0)
+}
+
+fn sync_record(row: &Row) -> SyncRecord {
+    let remote: Option<&[u8]> = row.get(0);
+    SyncRecord {
+        remote_id: remote.and_then(RemoteId::from_slice),
+        user: row.get(1),
+        publications: row.get(2),
+        started_ms: row.get(3),
+        duration_ms: unsigned(row, 4),
+        uploaded: [unsigned(row, 5), unsigned(row, 6), unsigned(row, 7)],
+        downloaded: [unsigned(row, 8), unsigned(row, 9)],
+        conflicts: unsigned(row, 10),
+        refused: unsigned(row, 11),
+        bytes: [unsigned(row, 12), unsigned(row, 13)],
+        error: row.get(14),
+    }
+}
+
+fn remote_id(row: &Row, at: usize) -> RemoteId {
+    // The column is only ever written from remote ids.
+    RemoteId::from_slice(row.get(at)).unwrap_or(RemoteId([0; 16]))
+}
+
+impl Centre for Postgres {
+    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
+        Box::pin(async move {
+            let connection = self.shared.pool.get().await?;
+            let catalog = super::live::Catalog::read(connection.client()).await?;
+            Ok(catalog.live_tables())
+        })
+    }
+
+    fn deploy<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        dry_run: bool,
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        Box::pin(async move {
+            let mut connection = self.shared.pool.get().await?;
+            deploy::deploy(connection.client_mut(), publications, dry_run, now_ms).await
+        })
+    }
+
+    fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
+        Box::pin(async move {
+            let mut connection = self.shared.pool.get().await?;
+            deploy::undeploy(connection.client_mut(), dry_run).await
+        })
+    }
+
+    fn load<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+    ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
+        Box::pin(self.shared.load(publications))
+    }
+
+    fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
+        Box::pin(async move {
+            let worker = PostgresWorker::open(self.shared.clone()).await?;
+            Ok(Box::new(worker) as Box<dyn Worker>)
+        })
+    }
+
+    fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>> {
+        Box::pin(async move {
+            let select = "SELECT id, secret, created_ms FROM tidewater.signing_key \
+                          ORDER BY created_ms DESC, id DESC";
+            let rows = self
+                .shared
+                .query("reading signing keys", select, &[])
+                .await?;
+            let key = |row: &Row| SigningKey {
+                id: row.get::<_, i32>(0).try_into().unwrap_or(0),
+                secret: row.get(1),
+                created_ms: row.get(2),
+            };
+            Ok(rows.iter().map(key).collect())
+        })
+    }
+
+    fn add_user<'a>(&'a self, user: &'a UserRecord) -> CentreResult<'a, bool> {
+        Box::pin(async move {
+            let insert = "INSERT INTO tidewater.user_account (name, password_hash, disabled, \
+                          created_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
+            let parameters: [&(dyn ToSql + Sync); 4] = [
+                &user.name,
+                &user.password_hash,
+                &user.disabled,
+                &user.created_ms,
+            ];
+            Ok(self
+                .shared
+                .execute("adding a user", insert, &parameters)
+                .await?
+                == 1)
+        })
+    }
+
+    fn set_password<'a>(&'a self, name: &'a str, hash: &'a str) -> CentreResult<'a, bool> {
+        Box::pin(async move {
+            let update = "UPDATE tidewater.user_account SET password_hash = $2 WHERE name = $1";
+            let count = self
+                .shared
+                .execute("setting a password", update, &[&name, &hash])
+                .await?;
+            Ok(count == 1)
+        })
+    }
+
+    fn set_disabled<'a>(&'a self, name: &'a str, disabled: bool) -> CentreResult<'a, bool> {
+        Box::pin(async move {
+            let update = "UPDATE tidewater.user_account SET disabled = $2 WHERE name = $1";
+            let parameters: [&(dyn ToSql + Sync); 2] = [&name, &disabled];
+            Ok(self
+                .shared
+                .execute("disabling a user", update, &parameters)
+                .await?
+                == 1)
+        })
+    }
+
+    fn remove_user<'a>(&'a self, name: &'a str) -> CentreResult<'a, bool> {
+        Box::pin(self.shared.remove_user(name))
+    }
+
+    fn users(&self) -> CentreResult<'_, Vec<UserRecord>> {
+        Box::pin(async move {
+            let select = format!("SELECT {USER_COLUMNS} FROM tidewater.user_account ORDER BY name");
+            let rows = self.shared.query("listing users", &select, &[]).await?;
+            Ok(rows.iter().map(user_record).collect())
+        })
+    }
+
+    fn remotes(&self) -> CentreResult<'_, Vec<RemoteRecord>> {
+        Box::pin(async move {
+            let select = format!(
+                "SELECT {REMOTE_COLUMNS} FROM tidewater.remote ORDER BY user_name, created_ms, id"
+            );
+            let rows = self.shared.query("listing remotes", &select, &[]).await?;
+            Ok(rows.iter().filter_map(remote_record).collect())
+        })
+    }
+
+    fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        Box::pin(async move {
+            let update = "UPDATE tidewater.remote SET revoked = true WHERE id = $1";
+            let id = id.to_vec();
+            Ok(self
+                .shared
+                .execute("revoking a remote", update, &[&id])
+                .await?
+                == 1)
+        })
+    }
+
+    fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {
+        Box::pin(async move {
+            let select = "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, \
+                          operation, pre_image, uploaded, winner FROM tidewater.conflict ORDER BY id";
+            let rows = self.shared.query("reading conflicts", select, &[]).await?;
+            let conflict = |row: &Row| ConflictRecord {
+                at_ms: row.get(0),
+                remote_id: remote_id(row, 1),
+                user: row.get(2),
+                publication: row.get(3),
+                table: row.get(4),
+                key: row.get(5),
+                operation: row.get(6),
+                pre_image: row.get(7),
+                uploaded: row.get(8),
+                winner: row.get(9),
+            };
+            Ok(rows.iter().map(conflict).collect())
+        })
+    }
+
+    fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
+        Box::pin(async move {
+            let select = "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, \
+                          operation, uploaded, code, reason FROM tidewater.refused ORDER BY id";
+            let rows = self
+                .shared
+                .query("reading refused rows", select, &[])
+                .await?;
+            let refused = |row: &Row| RefusedRecord {
+                at_ms: row.get(0),
+                remote_id: remote_id(row, 1),
+                user: row.get(2),
+                publication: row.get(3),
+                table: row.get(4),
+                key: row.get(5),
+                operation: row.get(6),
+                row: row.get(7),
+                code: row.get(8),
+                reason: row.get(9),
+            };
+            Ok(rows.iter().map(refused).collect())
+        })
+    }
+
+    fn status(&self) -> CentreResult<'_, CentreStatus> {
+        Box::pin(self.shared.status())
+    }
+
+    fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned> {
+        Box::pin(self.shared.prune(retention, now_ms))
+    }
+}

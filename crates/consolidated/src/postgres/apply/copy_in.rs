@@ -1,0 +1,180 @@
+//! Many inserts of one table at once, by COPY BINARY straight into it.
+//!
+//! All or nothing: what COPY refuses, or what it cannot take (a value out of range, a
+//! row out of scope), is left to the statements, which tell row from row.
+
+use bytes::Bytes;
+use futures_util::{SinkExt, future};
+
+use tidewater_protocol::{Op, Row, RowsReader};
+
+use super::incoming::{Incoming, is_exact, malformed, obstacle};
+use super::outcomes::is_data_error;
+use crate::error::CentreError;
+use crate::postgres::binary::Kind;
+use crate::postgres::connection::{Connection, refused};
+use crate::postgres::quote::ident_list;
+use crate::postgres::rows::recycle;
+use crate::postgres::scope::Membership;
+
+/// What goes into one message of COPY.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Signature, flags and extension area of COPY BINARY.
+const HEADER: &[u8; 19] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+const TRAILER: &[u8; 2] = b"\xff\xff";
+
+/// What became of a COPY.
+pub(super) enum Copied {
+    /// Every row is in the table. Whether it is there exactly as it was uploaded.
+    All { exact: bool },
+    /// None is; the statements have to tell.
+    Nothing,
+}
+
+/// Whether the table takes COPY at all.
+pub(super) fn is_possible(incoming: &Incoming<'_>) -> bool {
+    let columns = &incoming.table.columns;
+    incoming
+        .written()
+        .all(|index| columns[index].kind != Kind::Other)
+}
+
+/// Copies all inserts of a table into it, inside a savepoint.
+pub(super) async fn copy_in(
+    connection: &mut Connection,
+    incoming: &Incoming<'_>,
+    mut membership: Membership<'_>,
+) -> Result<Copied, CentreError> {
+    let columns = &incoming.table.columns;
+    let names = incoming.written().map(|index| columns[index].name.as_str());
+    let copy = format!(
+        "COPY {} ({}) FROM STDIN (FORMAT BINARY)",
+        incoming.table.sql_name,
+        ident_list("", names)
+    );
+    let statement = connection.prepare(&copy, &[]).await?;
+    let client = connection.client();
+    let error = |error| refused("copying rows of an upload")(error);
+    let (saved, sink) = future::join(
+        client.batch_execute("SAVEPOINT tidewater_copy"),
+        client.copy_in::<_, Bytes>(&statement),
+    )
+    .await;
+    saved.map_err(error)?;
+    let mut sink = Box::pin(sink.map_err(error)?);
+    let mut encoder = Encoder::new(incoming);
+    let mut suitable = true;
+    for chunk in 0..incoming.chunk_count() {
+        let bytes = incoming.chunk(chunk)?;
+        if !encoder.chunk(&bytes, &mut membership)? {
+            suitable = false;
+            break;
+        }
+        while let Some(piece) = encoder.piece(PIECE_BYTES) {
+            // A COPY that failed swallows the rest; the reason comes with its end.
+            if sink.feed(piece).await.is_err() {
+                break;
+            }
+        }
+    }
+    if suitable {
+        encoder.out.extend_from_slice(TRAILER);
+        if let Some(rest) = encoder.piece(1) {
+            let _ = sink.feed(rest).await;
+        }
+        match sink.as_mut().finish().await {
+            Ok(rows) if rows == incoming.inserts => {
+                let release = client.batch_execute("RELEASE tidewater_copy").await;
+                release.map_err(error)?;
+                return Ok(Copied::All {
+                    exact: encoder.exact,
+                });
+            }
+            // A trigger kept rows out: the statements find out which.
+            Ok(_) => {}
+            Err(refusal) if is_data_error(&refusal) => {}
+            Err(other) => return Err(error(other)),
+        }
+    } else {
+        // A sink that is dropped before its end makes the COPY fail.
+        drop(sink);
+    }
+    client
+        .batch_execute("ROLLBACK TO tidewater_copy; RELEASE tidewater_copy")
+        .await
+        .map_err(error)?;
+    Ok(Copied::Nothing)
+}
+
+/// Packed rows to tuples of COPY BINARY.
+struct Encoder<'i, 'u> {
+    incoming: &'i Incoming<'u>,
+    written: Vec<(usize, bool)>,
+    out: Vec<u8>,
+    exact: bool,
+}
+
+impl<'i, 'u> Encoder<'i, 'u> {
+    fn new(incoming: &'i Incoming<'u>) -> Self {
+        let key = &incoming.table.key;
+        let mut out = Vec::with_capacity(PIECE_BYTES + (64 << 10));
+        out.extend_from_slice(HEADER);
+        Encoder {
+            incoming,
+            written: incoming
+                .written()
+                .map(|index| (index, key.contains(&index)))
+                .collect(),
+            out,
+            exact: true,
+        }
+    }
+
+    /// Encodes the inserts of a chunk; false if one of them is not for COPY.
+    fn chunk(
+        &mut self,
+        bytes: &[u8],
+        membership: &mut Membership<'_>,
+    ) -> Result<bool, CentreError> {
+        let incoming = self.incoming;
+        let columns = &incoming.table.columns;
+        let mut reader = RowsReader::new(&incoming.map.shape, bytes);
+        let mut row = Row::default();
+        let mut buffer = Vec::new();
+        let count = (self.written.len() as i16).to_be_bytes();
+        while reader
+            .next(&mut row)
+            .map_err(|error| malformed(&error.to_string()))?
+        {
+            if row.op != Some(Op::Insert) {
+                continue;
+            }
+            let values = incoming.arranged(&row.new, &mut buffer);
+            if !membership.has(values) {
+                return Ok(false);
+            }
+            self.out.extend_from_slice(&count);
+            for &(index, is_key) in &self.written {
+                let (column, value) = (&columns[index], &values[index]);
+                if obstacle(column, is_key, value).is_some()
+                    || column.kind.encode(value, &mut self.out).is_err()
+                {
+                    return Ok(false);
+                }
+                self.exact = self.exact && is_exact(column, value);
+            }
+            buffer = recycle(buffer);
+        }
+        Ok(true)
+    }
+
+    /// A piece to send, if there is at least so much.
+    fn piece(&mut self, least: usize) -> Option<Bytes> {
+        if self.out.len() < least {
+            return None;
+        }
+        let full = std::mem::replace(&mut self.out, Vec::with_capacity(PIECE_BYTES + (64 << 10)));
+        Some(full.into())
+    }
+}

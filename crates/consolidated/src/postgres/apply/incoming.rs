@@ -1,0 +1,277 @@
+//! The uploaded rows of one table: where they are, and what they mean to it.
+
+use bytes::Bytes;
+
+use tidewater_protocol::{Code, Datum, Op, PublicationSchema, Row, RowsReader};
+
+use crate::columns::ColumnMap;
+use crate::error::CentreError;
+use crate::postgres::binary::{Kind, decimal_is_exact};
+use crate::postgres::model::{Compiled, CompiledTable, PgColumn};
+use crate::upload::{RowsChunk, UploadTable};
+
+/// Up to so many inserts go by statements, more by COPY.
+pub(super) const COPY_THRESHOLD: u64 = 100;
+
+/// Where an uploaded row begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RowRef {
+    chunk: u32,
+    offset: u32,
+}
+
+impl RowRef {
+    /// The bytes between two rows of a chunk; nothing is known across chunks.
+    pub(super) fn distance(self, next: RowRef) -> usize {
+        if self.chunk == next.chunk {
+            next.offset.saturating_sub(self.offset) as usize
+        } else {
+            0
+        }
+    }
+}
+
+/// The uploaded rows of one table.
+pub(super) struct Incoming<'u> {
+    /// The table's index in the publication.
+    pub(super) index: usize,
+    pub(super) table: &'u CompiledTable,
+    pub(super) map: ColumnMap,
+    /// The published columns that the remote sends.
+    pub(super) sent: Vec<usize>,
+    chunks: &'u [RowsChunk],
+    /// Whether the remote's columns are the published ones, in their order.
+    identity: bool,
+    pub(super) inserts: u64,
+    /// The inserts, if there are few.
+    pub(super) insert_refs: Vec<RowRef>,
+    pub(super) updates: Vec<RowRef>,
+    pub(super) deletes: Vec<RowRef>,
+}
+
+impl<'u> Incoming<'u> {
+    /// Finds the rows' table and looks through them once.
+    pub(super) fn new(
+        publication: &'u Compiled,
+        upload: &'u UploadTable,
+    ) -> Result<Incoming<'u>, CentreError> {
+        let schema: &PublicationSchema = &publication.schema;
+        let (index, map) = ColumnMap::find(schema, &upload.begin)?;
+        let table = &publication.tables[index];
+        if let Some(&missing) = table
+            .partition
+            .iter()
+            .find(|&&it| map.sources[it].is_none())
+        {
+            return Err(CentreError::Peer {
+                message: format!(
+                    "rows of {:?} without the partition column {:?}",
+                    upload.begin.table, table.columns[missing].name
+                ),
+                code: Code::SchemaMismatch,
+            });
+        }
+        let published = map.sources.iter().enumerate();
+        let sent = published
+            .filter(|(_, it)| it.is_some())
+            .map(|(index, _)| index);
+        let sent: Vec<usize> = sent.collect();
+        let in_order = map
+            .sources
+            .iter()
+            .enumerate()
+            .all(|(at, it)| *it == Some(at));
+        let mut incoming = Incoming {
+            index,
+            table,
+            identity: in_order && map.shape.columns.len() == table.columns.len(),
+            map,
+            sent,
+            chunks: &upload.chunks,
+            inserts: 0,
+            insert_refs: Vec::new(),
+            updates: Vec::new(),
+            deletes: Vec::new(),
+        };
+        incoming.look_through()?;
+        Ok(incoming)
+    }
+
+    fn look_through(&mut self) -> Result<(), CentreError> {
+        let (mut inserts, mut few) = (0, Vec::new());
+        let (mut updates, mut deletes) = (Vec::new(), Vec::new());
+        self.each(|at, row| {
+            match row.op {
+                Some(Op::Insert) => {
+                    inserts += 1;
+                    if inserts <= COPY_THRESHOLD {
+                        few.push(at);
+                    }
+                }
+                Some(Op::Update) => updates.push(at),
+                Some(Op::Delete) => deletes.push(at),
+                _ => return Err(malformed("a row of another operation in an upload")),
+            }
+            Ok(())
+        })?;
+        if inserts > COPY_THRESHOLD {
+            few.clear();
+        }
+        (self.inserts, self.insert_refs) = (inserts, few);
+        (self.updates, self.deletes) = (updates, deletes);
+        Ok(())
+    }
+
+    /// Finds the inserts, after all, if there are many.
+    pub(super) fn find_inserts(&self) -> Result<Vec<RowRef>, CentreError> {
+        if self.inserts <= COPY_THRESHOLD {
+            return Ok(self.insert_refs.clone());
+        }
+        let mut inserts = Vec::with_capacity(self.inserts as usize);
+        self.each(|at, row| {
+            if row.op == Some(Op::Insert) {
+                inserts.push(at);
+            }
+            Ok(())
+        })?;
+        Ok(inserts)
+    }
+
+    /// How many chunks the rows come in.
+    pub(super) fn chunk_count(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// A chunk's bytes.
+    pub(super) fn chunk(&self, chunk: usize) -> Result<Bytes, CentreError> {
+        self.chunks[chunk]
+            .read()
+            .map_err(|error| CentreError::Internal {
+                message: format!("an upload's spool file cannot be read: {error}"),
+            })
+    }
+
+    fn each(
+        &self,
+        mut take: impl FnMut(RowRef, &Row<'_>) -> Result<(), CentreError>,
+    ) -> Result<(), CentreError> {
+        for chunk in 0..self.chunks.len() {
+            let bytes = self.chunk(chunk)?;
+            let mut reader = RowsReader::new(&self.map.shape, &bytes);
+            let mut row = Row::default();
+            loop {
+                let at = RowRef {
+                    chunk: chunk as u32,
+                    offset: reader.consumed() as u32,
+                };
+                match reader.next(&mut row) {
+                    Ok(true) => take(at, &row)?,
+                    Ok(false) => break,
+                    Err(error) => return Err(malformed(&error.to_string())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the rows at some places, in order.
+    pub(super) fn rows(
+        &self,
+        refs: &[RowRef],
+        mut take: impl FnMut(usize, &Row<'_>) -> Result<(), CentreError>,
+    ) -> Result<(), CentreError> {
+        let mut at = 0;
+        while let Some(first) = refs.get(at) {
+            let bytes = self.chunk(first.chunk as usize)?;
+            let mut row = Row::default();
+            while let Some(next) = refs.get(at).filter(|next| next.chunk == first.chunk) {
+                let rest = &bytes[next.offset as usize..];
+                match RowsReader::new(&self.map.shape, rest).next(&mut row) {
+                    Ok(true) => take(at, &row)?,
+                    _ => return Err(malformed("a row that was there before is gone")),
+                }
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Uploaded values in the order of the published columns, NULL for those that the
+    /// remote does not send.
+    pub(super) fn arranged<'r, 'a>(
+        &self,
+        values: &'r [Datum<'a>],
+        buffer: &'r mut Vec<Datum<'a>>,
+    ) -> &'r [Datum<'a>] {
+        if self.identity {
+            return values;
+        }
+        buffer.clear();
+        let sources = self.map.sources.iter();
+        buffer.extend(sources.map(|source| source.map_or(Datum::Null, |at| values[at])));
+        buffer
+    }
+
+    /// The columns that an insert writes.
+    pub(super) fn written(&self) -> impl Iterator<Item = usize> {
+        let columns = self.sent.iter().copied();
+        columns.filter(|&index| !self.table.columns[index].generated)
+    }
+}
+
+/// Why a value cannot go into its column, without asking the database.
+pub(super) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Option<String> {
+    let padded = |text: &str| is_key && column.kind == Kind::Bpchar && text.ends_with(' ');
+    match value {
+        // Two spellings of one key would be two rows on the remote.
+        Datum::Text(text) if padded(text) => Some(unfit(column, value)),
+        Datum::Loose(_) => Some(unfit(column, value)),
+        _ => None,
+    }
+}
+
+/// The reason why a value does not fit a column.
+pub(super) fn unfit(column: &PgColumn, value: &Datum<'_>) -> String {
+    const LONGEST: usize = 60;
+    let mut text = value.to_string();
+    if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+        text.truncate(end);
+        text.push('…');
+    }
+    format!(
+        "column {:?} of type {} cannot hold {text:?}",
+        column.name, column.type_name
+    )
+}
+
+/// Whether the column gives back the value exactly as it was.
+pub(super) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
+    let fits = |text: &str| match column.limit {
+        Some(limit) => text.len() <= limit as usize || text.chars().count() <= limit as usize,
+        None => true,
+    };
+    match (column.kind, *value) {
+        (_, Datum::Null) => true,
+        (Kind::Jsonb | Kind::Other, _) => false,
+        (Kind::Text, Datum::Text(text)) => fits(text),
+        (Kind::Bpchar, Datum::Text(text)) => fits(text) && !text.ends_with(' '),
+        (Kind::Float4, Datum::Real(real)) => f64::from(real as f32).to_bits() == real.to_bits(),
+        (Kind::Float8, Datum::Real(real)) => {
+            real.is_finite() && (real != 0.0 || real.is_sign_positive())
+                || real.is_infinite()
+                || real.to_bits() == f64::NAN.to_bits()
+        }
+        (Kind::Numeric, Datum::Decimal(decimal)) => decimal_is_exact(decimal, column.scale),
+        (Kind::Time | Kind::Timestamp | Kind::TimestampTz, _) => {
+            column.limit.is_none_or(|limit| limit >= 6)
+        }
+        _ => true,
+    }
+}
+
+pub(super) fn malformed(what: &str) -> CentreError {
+    CentreError::Peer {
+        message: what.to_owned(),
+        code: Code::MalformedMessage,
+    }
+}

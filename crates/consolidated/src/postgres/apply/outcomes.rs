@@ -1,0 +1,196 @@
+//! What became of uploaded rows: collected for the result, recorded for people.
+
+use tokio_postgres::error::DbError;
+
+use tidewater_protocol::{Code, Datum, Op};
+
+use super::incoming::Incoming;
+use crate::error::CentreError;
+use crate::postgres::connection::{Connection, is_stale_plan, refused};
+use crate::postgres::model::Compiled;
+use crate::result::ResultBuilder;
+use crate::row_json;
+use crate::upload::{SyncUpload, UploadResult};
+
+/// Outcomes of one upload.
+pub(super) struct Outcomes<'p> {
+    publication: &'p Compiled,
+    builder: ResultBuilder<'p>,
+    conflicts: Records,
+    refused: Records,
+}
+
+/// Rows of the tables for conflicts and refused rows, column by column.
+#[derive(Default)]
+struct Records {
+    tables: Vec<String>,
+    keys: Vec<String>,
+    operations: Vec<String>,
+    /// Conflicts: pre-image, uploaded, winner. Refused rows: row, code, reason.
+    texts: [Vec<Option<String>>; 3],
+}
+
+impl Records {
+    fn push(&mut self, table: &str, key: String, op: Op, texts: [Option<String>; 3]) {
+        self.tables.push(table.to_owned());
+        self.keys.push(key);
+        self.operations.push(operation(op).to_owned());
+        for (column, text) in self.texts.iter_mut().zip(texts) {
+            // text has no NUL in PostgreSQL.
+            column.push(text.map(|text| text.replace('\0', "\u{fffd}")));
+        }
+    }
+}
+
+/// An uploaded row, in the order of the published columns.
+pub(super) struct Uploaded<'r, 'a> {
+    pub(super) op: Op,
+    pub(super) key: &'r [Datum<'a>],
+    pub(super) old: Option<&'r [Datum<'a>]>,
+    pub(super) new: Option<&'r [Datum<'a>]>,
+}
+
+impl<'p> Outcomes<'p> {
+    pub(super) fn new(publication: &'p Compiled) -> Outcomes<'p> {
+        Outcomes {
+            publication,
+            builder: ResultBuilder::new(&publication.schema, &publication.shapes),
+            conflicts: Records::default(),
+            refused: Records::default(),
+        }
+    }
+
+    pub(super) fn applied(&mut self, op: Op, rows: u64) {
+        self.builder.applied(op, rows);
+    }
+
+    fn json(&self, incoming: &Incoming<'_>, row: &[Datum<'_>]) -> String {
+        let table = &self.publication.schema.tables[incoming.index];
+        row_json::row(table.columns.iter().map(|it| it.name.as_str()), row)
+    }
+
+    /// A change lost; against a row, or against its absence.
+    pub(super) fn conflict(
+        &mut self,
+        incoming: &Incoming<'_>,
+        uploaded: &Uploaded<'_, '_>,
+        winner: Option<&[Datum<'_>]>,
+    ) {
+        match winner {
+            Some(winner) => self.builder.conflict_row(incoming.index, winner),
+            None => self.builder.conflict_gone(incoming.index, uploaded.key),
+        }
+        let texts = [uploaded.old, uploaded.new, winner];
+        let texts = texts.map(|row| row.map(|row| self.json(incoming, row)));
+        let table = &self.publication.schema.tables[incoming.index].name;
+        let key = row_json::key(uploaded.key);
+        self.conflicts.push(table, key, uploaded.op, texts);
+    }
+
+    /// A change was refused.
+    pub(super) fn refused(
+        &mut self,
+        incoming: &Incoming<'_>,
+        uploaded: &Uploaded<'_, '_>,
+        code: Code,
+        reason: &str,
+    ) {
+        self.builder
+            .refused(incoming.index, uploaded.key, uploaded.op, code, reason);
+        let row = uploaded.new.or(uploaded.old).unwrap_or_default();
+        let texts = [
+            Some(self.json(incoming, row)),
+            Some(code.name().to_owned()),
+            Some(reason.to_owned()),
+        ];
+        let table = &self.publication.schema.tables[incoming.index].name;
+        let key = row_json::key(uploaded.key);
+        self.refused.push(table, key, uploaded.op, texts);
+    }
+
+    /// Records conflicts and refused rows, and gives the result.
+    pub(super) async fn record(
+        self,
+        connection: &mut Connection,
+        upload: &SyncUpload,
+    ) -> Result<UploadResult, CentreError> {
+        for (records, insert) in [
+            (&self.conflicts, INSERT_CONFLICTS),
+            (&self.refused, INSERT_REFUSED),
+        ] {
+            if records.tables.is_empty() {
+                continue;
+            }
+            let statement = connection.prepare(insert, &[]).await?;
+            let [a, b, c] = &records.texts;
+            connection
+                .client()
+                .execute(
+                    &statement,
+                    &[
+                        &upload.now_ms,
+                        &upload.remote_id.0.as_slice(),
+                        &upload.user,
+                        &upload.publication,
+                        &records.tables,
+                        &records.keys,
+                        &records.operations,
+                        a,
+                        b,
+                        c,
+                    ],
+                )
+                .await
+                .map_err(refused("recording conflicts and refused rows"))?;
+        }
+        Ok(self.builder.finish())
+    }
+}
+
+const INSERT_CONFLICTS: &str = "
+INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication, table_name, row_key,
+  operation, pre_image, uploaded, winner)
+SELECT $1::int8, $2::bytea, $3::text, $4::text, i.* FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+  $10::text[]) AS i";
+
+const INSERT_REFUSED: &str = "
+INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication, table_name, row_key,
+  operation, uploaded, code, reason)
+SELECT $1::int8, $2::bytea, $3::text, $4::text, i.* FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+  $10::text[]) AS i";
+
+fn operation(op: Op) -> &'static str {
+    match op {
+        Op::Insert => "insert",
+        Op::Update => "update",
+        _ => "delete",
+    }
+}
+
+/// Whether an error is about the rows of a statement. All others are about the
+/// database or us, and end the attempt.
+pub(super) fn is_data_error(error: &tokio_postgres::Error) -> bool {
+    const NOT_THE_ROWS: [&str; 19] = [
+        "08", "0A", "0L", "0P", "25", "26", "28", "2D", "34", "3B", "3D", "3F", "40", "42", "53",
+        "55", "57", "58", "XX",
+    ];
+    error.as_db_error().is_some_and(|refusal| {
+        let class = &refusal.code().code()[..2];
+        !NOT_THE_ROWS.contains(&class) && !is_stale_plan(refusal)
+    })
+}
+
+/// Code and reason for a row that the database refused. Only the message and names
+/// are used: the detail may have other rows' values.
+pub(super) fn reason(refusal: &DbError) -> (Code, String) {
+    let state = refusal.code().code();
+    let code = match state {
+        "23502" => Code::RowNotNull,
+        "23503" => Code::RowForeignKey,
+        "23505" | "23P01" => Code::RowKeyInUse,
+        "23514" | "44000" => Code::RowCheck,
+        _ if state.starts_with("22") => Code::RowBadValue,
+        _ => Code::RowConstraint,
+    };
+    (code, refusal.message().to_owned())
+}

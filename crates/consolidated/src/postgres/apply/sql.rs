@@ -1,0 +1,178 @@
+//! The text of the statements that apply uploaded rows.
+//!
+//! Every statement gets one array parameter for each column of an image that it
+//! needs, and unnests them side by side.
+
+use tidewater_protocol::Op;
+
+use super::incoming::Incoming;
+use crate::postgres::array::Array;
+use crate::postgres::quote::ident_list;
+
+/// Which image of an uploaded row a parameter has values of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Image {
+    Old,
+    New,
+}
+
+impl Image {
+    fn name(self, column: usize) -> String {
+        match self {
+            Image::Old => format!("o{column}"),
+            Image::New => format!("n{column}"),
+        }
+    }
+}
+
+/// The columns that an update can set.
+pub(super) fn updatable(incoming: &Incoming<'_>) -> Vec<usize> {
+    let table = incoming.table;
+    let written = incoming.written();
+    let free = written
+        .filter(|index| !table.columns[*index].identity_always && !table.key.contains(index));
+    free.collect()
+}
+
+/// The parameters of an operation's statement, in order.
+pub(super) fn images(incoming: &Incoming<'_>, op: Op, changed: &[usize]) -> Vec<(Image, usize)> {
+    match op {
+        Op::Insert => incoming
+            .written()
+            .map(|index| (Image::New, index))
+            .collect(),
+        _ => {
+            let old = incoming.sent.iter().map(|&index| (Image::Old, index));
+            old.chain(changed.iter().map(|&index| (Image::New, index)))
+                .collect()
+        }
+    }
+}
+
+/// The parameters of [`read_by_key`]: the key for a delete, everything that an
+/// insert or update writes otherwise.
+pub(super) fn compared(incoming: &Incoming<'_>, op: Op) -> Vec<usize> {
+    match op {
+        Op::Delete => incoming.table.key.clone(),
+        _ => incoming.written().collect(),
+    }
+}
+
+/// `unnest(...) WITH ORDINALITY AS i(..., ord)`
+fn unnest(incoming: &Incoming<'_>, images: &[(Image, usize)]) -> String {
+    let columns = &incoming.table.columns;
+    let parameters = images.iter().enumerate();
+    let parameters = parameters.map(|(at, &(_, it))| Array::parameter(columns[it].kind, at + 1));
+    let names = images.iter().map(|&(image, index)| image.name(index));
+    format!(
+        "unnest({}) WITH ORDINALITY AS i({}, ord)",
+        parameters.collect::<Vec<_>>().join(", "),
+        names.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// Inserts rows; those whose key, or another unique value, is taken are passed over,
+/// or fail.
+pub(super) fn insert(incoming: &Incoming<'_>, pass_over: bool) -> String {
+    let table = incoming.table;
+    let images = images(incoming, Op::Insert, &[]);
+    let names = images
+        .iter()
+        .map(|&(_, index)| table.columns[index].name.as_str());
+    let values = images
+        .iter()
+        .map(|&(image, index)| table.columns[index].input(&format!("i.{}", image.name(index))));
+    let keys = table
+        .key
+        .iter()
+        .map(|&index| table.columns[index].output("t."));
+    format!(
+        "INSERT INTO {} AS t ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}{} RETURNING {}",
+        table.sql_name,
+        ident_list("", names),
+        values.collect::<Vec<_>>().join(", "),
+        unnest(incoming, &images),
+        if pass_over {
+            " ON CONFLICT DO NOTHING"
+        } else {
+            ""
+        },
+        keys.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// Updates rows that still are as their pre-images say; gives back their ordinals.
+pub(super) fn update(incoming: &Incoming<'_>, changed: &[usize]) -> String {
+    let table = incoming.table;
+    let images = images(incoming, Op::Update, changed);
+    let sets = changed.iter().map(|&index| {
+        let column = &table.columns[index];
+        let value = column.input(&format!("i.{}", Image::New.name(index)));
+        format!("{} = {value}", column.sql)
+    });
+    format!(
+        "UPDATE {} AS t SET {} FROM {} WHERE {} RETURNING i.ord",
+        table.sql_name,
+        sets.collect::<Vec<_>>().join(", "),
+        unnest(incoming, &images),
+        is_pre_image(incoming)
+    )
+}
+
+/// Deletes rows that still are as their pre-images say; gives back their ordinals.
+pub(super) fn delete(incoming: &Incoming<'_>) -> String {
+    let images = images(incoming, Op::Delete, &[]);
+    format!(
+        "DELETE FROM {} AS t USING {} WHERE {} RETURNING i.ord",
+        incoming.table.sql_name,
+        unnest(incoming, &images),
+        is_pre_image(incoming)
+    )
+}
+
+/// Reads rows by key: the ordinal, whether the row is what an insert or update wants
+/// it to be, the row.
+pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
+    let table = incoming.table;
+    let compared = compared(incoming, op);
+    let images: Vec<_> = compared.iter().map(|&index| (Image::New, index)).collect();
+    let equal = compared.iter().map(|&index| {
+        let column = &table.columns[index];
+        let value = format!("i.{}", Image::New.name(index));
+        column.same(&format!("t.{}", column.sql), &value)
+    });
+    format!(
+        "SELECT i.ord, {}, {} FROM {} JOIN {} AS t ON {}",
+        equal.collect::<Vec<_>>().join(" AND "),
+        table.outputs("t."),
+        unnest(incoming, &images),
+        table.sql_name,
+        has_key(incoming, Image::New)
+    )
+}
+
+fn has_key(incoming: &Incoming<'_>, image: Image) -> String {
+    let table = incoming.table;
+    let equal = table.key.iter().map(|&index| {
+        let column = &table.columns[index];
+        let value = format!("i.{}", image.name(index));
+        column.equals(&format!("t.{}", column.sql), &value)
+    });
+    equal.collect::<Vec<_>>().join(" AND ")
+}
+
+fn is_pre_image(incoming: &Incoming<'_>) -> String {
+    let table = incoming.table;
+    let mut conditions = has_key(incoming, Image::Old);
+    for &index in &incoming.sent {
+        let column = &table.columns[index];
+        // The key is equal already, unless its collation takes others for equal.
+        if table.key.contains(&index) && column.collation.is_none() {
+            continue;
+        }
+        let value = format!("i.{}", Image::Old.name(index));
+        let same = column.same(&format!("t.{}", column.sql), &value);
+        conditions.push_str(&format!(" AND {same}"));
+    }
+    conditions
+}

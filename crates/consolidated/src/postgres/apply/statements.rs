@@ -1,0 +1,530 @@
+//! Inserts, updates and deletes by set-based statements over array parameters.
+//!
+//! A batch is one statement in a savepoint. What fails is bisected to the single row;
+//! what the statement passed over is read by its key and classified.
+
+use std::collections::HashMap;
+
+use futures_util::future;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row as ResultRow, Statement};
+
+use tidewater_protocol::{Code, Datum, Op, Row, pack};
+
+use super::incoming::{Incoming, RowRef, is_exact, obstacle, unfit};
+use super::outcomes::{Outcomes, Uploaded, is_data_error, reason};
+use super::sql;
+use crate::error::CentreError;
+use crate::postgres::array::Array;
+use crate::postgres::connection::{Connection, centre_error, refused};
+use crate::postgres::rows::{RowDecoder, recycle};
+use crate::postgres::scope::Membership;
+
+/// The most rows of one statement.
+const BATCH_ROWS: usize = 2_000;
+/// The most bytes of one statement's parameters, unless one row has more.
+const BATCH_BYTES: usize = 4 << 20;
+/// Updates are told apart by the columns that they change, so that a user's
+/// `UPDATE OF` triggers fire for those only; up to so many kinds of them.
+const MAX_CHANGE_SETS: usize = 16;
+
+/// A row that the database refused; it is tried again when everything else is in.
+pub(super) struct Failed {
+    pub(super) at: RowRef,
+    pub(super) code: Code,
+    pub(super) reason: String,
+}
+
+/// The state of applying the rows of one table.
+pub(super) struct Statements<'c, 'u, 'p, 'm> {
+    pub(super) connection: &'c mut Connection,
+    pub(super) incoming: &'c Incoming<'u>,
+    pub(super) outcomes: &'c mut Outcomes<'p>,
+    pub(super) membership: Membership<'m>,
+    /// Whether every row so far is in the centre as it was uploaded.
+    pub(super) exact: &'c mut bool,
+}
+
+/// The outcome of a statement in a savepoint.
+enum Executed {
+    Rows(Vec<ResultRow>),
+    Failed(Code, String),
+}
+
+/// What the rows of one operation are sorted into before any statement.
+#[derive(Default)]
+struct Sorted {
+    /// To be done by a statement; for updates by the set of changed columns.
+    ready: Vec<(Vec<usize>, Vec<RowRef>)>,
+    /// Cannot be done as they are; what they lost against has to be read.
+    lost: Vec<RowRef>,
+}
+
+impl Statements<'_, '_, '_, '_> {
+    /// Applies rows of one operation; gives back those that the database refused.
+    pub(super) async fn run(
+        &mut self,
+        op: Op,
+        refs: &[RowRef],
+    ) -> Result<Vec<Failed>, CentreError> {
+        let sorted = self.sort(op, refs)?;
+        let mut failed = Vec::new();
+        for (changed, refs) in &sorted.ready {
+            let text = match op {
+                Op::Insert => sql::insert(self.incoming, true),
+                Op::Update => sql::update(self.incoming, changed),
+                _ => sql::delete(self.incoming),
+            };
+            let statement = self.connection.prepare(&text, &[]).await?;
+            let mut at = 0;
+            while at < refs.len() {
+                let count = self.batch_size(&refs[at..]);
+                let batch = &refs[at..at + count];
+                self.bisect(op, &statement, changed, batch, &mut failed)
+                    .await?;
+                at += count;
+            }
+        }
+        self.classify(op, &sorted.lost, &mut failed).await?;
+        failed.sort_by_key(|failed| failed.at);
+        Ok(failed)
+    }
+
+    /// How many rows of a list go into one statement.
+    fn batch_size(&self, refs: &[RowRef]) -> usize {
+        // A row's distance to the next tells its size closely enough.
+        let mut bytes = 0;
+        for (index, pair) in refs.windows(2).take(BATCH_ROWS - 1).enumerate() {
+            bytes += pair[0].distance(pair[1]);
+            if bytes > BATCH_BYTES {
+                return index + 1;
+            }
+        }
+        refs.len().min(BATCH_ROWS)
+    }
+
+    /// Tells what can be done from what cannot, and refuses what never will.
+    fn sort(&mut self, op: Op, refs: &[RowRef]) -> Result<Sorted, CentreError> {
+        let mut sorted = Sorted::default();
+        let mut sets: HashMap<Vec<usize>, usize> = HashMap::new();
+        let (incoming, membership) = (self.incoming, &mut self.membership);
+        let (outcomes, exact) = (&mut *self.outcomes, &mut *self.exact);
+        incoming.rows(refs, |at, row| {
+            with_uploaded(incoming, row, |uploaded| {
+                if let Some(new) = uploaded.new {
+                    if let Some(reason) = unfit_value(incoming, new) {
+                        outcomes.refused(incoming, uploaded, Code::RowBadValue, &reason);
+                        return;
+                    }
+                    if !membership.has(new) {
+                        let reason = "this row is not in your partitions";
+                        outcomes.refused(incoming, uploaded, Code::RowOutOfScope, reason);
+                        return;
+                    }
+                    let columns = &incoming.table.columns;
+                    *exact = *exact
+                        && incoming
+                            .written()
+                            .all(|index| is_exact(&columns[index], &new[index]));
+                }
+                let lost = uploaded.old.is_some_and(|old| {
+                    !membership.has(old) || unfit_value(incoming, old).is_some()
+                });
+                let mut changed = match (uploaded.old, uploaded.new) {
+                    (Some(old), Some(new)) => changed_columns(incoming, old, new),
+                    _ => Vec::new(),
+                };
+                if lost || (op == Op::Update && changed.is_empty()) {
+                    sorted.lost.push(refs[at]);
+                    return;
+                }
+                if !sets.contains_key(&changed) && sets.len() >= MAX_CHANGE_SETS {
+                    changed = sql::updatable(incoming);
+                }
+                let set = *sets.entry(changed).or_insert_with_key(|changed| {
+                    sorted.ready.push((changed.clone(), Vec::new()));
+                    sorted.ready.len() - 1
+                });
+                sorted.ready[set].1.push(refs[at]);
+            });
+            Ok(())
+        })?;
+        Ok(sorted)
+    }
+
+    /// Runs a batch, and what fails again in halves.
+    async fn bisect(
+        &mut self,
+        op: Op,
+        statement: &Statement,
+        changed: &[usize],
+        batch: &[RowRef],
+        failed: &mut Vec<Failed>,
+    ) -> Result<(), CentreError> {
+        let mut waiting = vec![batch];
+        while let Some(rows) = waiting.pop() {
+            let parameters = self.parameters(op, changed, rows)?;
+            match execute(self.connection, statement, &parameters).await? {
+                Executed::Rows(result) => {
+                    let passed_over = self.passed_over(op, rows, &result)?;
+                    self.outcomes
+                        .applied(op, (rows.len() - passed_over.len()) as u64);
+                    self.classify(op, &passed_over, failed).await?;
+                }
+                Executed::Failed(code, reason) => match rows {
+                    [at] => failed.push(Failed {
+                        at: *at,
+                        code,
+                        reason,
+                    }),
+                    rows => {
+                        let (left, right) = rows.split_at(rows.len() / 2);
+                        waiting.push(right);
+                        waiting.push(left);
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The array parameters of a statement.
+    fn parameters(
+        &self,
+        op: Op,
+        changed: &[usize],
+        rows: &[RowRef],
+    ) -> Result<Vec<Array>, CentreError> {
+        let incoming = self.incoming;
+        let columns = &incoming.table.columns;
+        let images = sql::images(incoming, op, changed);
+        let mut arrays: Vec<Array> = images
+            .iter()
+            .map(|&(_, index)| Array::new(columns[index].kind))
+            .collect();
+        incoming.rows(rows, |_, row| {
+            let mut result = Ok(());
+            with_uploaded(incoming, row, |uploaded| {
+                for (array, &(image, index)) in arrays.iter_mut().zip(&images) {
+                    let values = match image {
+                        sql::Image::Old => uploaded.old,
+                        sql::Image::New => uploaded.new,
+                    };
+                    let value = values.map_or(&Datum::Null, |values| &values[index]);
+                    if array.push(value).is_err() {
+                        result = Err(CentreError::Internal {
+                            message: format!("{} was to be sent", unfit(&columns[index], value)),
+                        });
+                    }
+                }
+            });
+            result
+        })?;
+        Ok(arrays)
+    }
+
+    /// The rows of a batch that a statement did nothing about.
+    fn passed_over(
+        &self,
+        op: Op,
+        rows: &[RowRef],
+        result: &[ResultRow],
+    ) -> Result<Vec<RowRef>, CentreError> {
+        if result.len() == rows.len() {
+            return Ok(Vec::new());
+        }
+        if op != Op::Insert {
+            let mut done = vec![false; rows.len()];
+            for row in result {
+                // Ordinals count from 1.
+                let ordinal = row.get::<_, i64>(0) as usize - 1;
+                done[ordinal] = true;
+            }
+            let undone = rows.iter().zip(done).filter(|(_, done)| !done);
+            return Ok(undone.map(|(at, _)| *at).collect());
+        }
+        // An insert can only give back what is in the table: the keys.
+        let table = self.incoming.table;
+        let types: Vec<_> = table
+            .key
+            .iter()
+            .map(|&it| {
+                let column = &table.columns[it];
+                column.kind.column_type(column.scale)
+            })
+            .collect();
+        let mut decoder = RowDecoder::new(table.key.iter().map(|&it| table.columns[it].kind));
+        let mut inserted = std::collections::HashSet::with_capacity(result.len());
+        let mut key = Vec::new();
+        for row in result {
+            let mut values = recycle(key);
+            decoder.result(row, 0, &mut values)?;
+            let mut packed = Vec::new();
+            pack::pack_values(&mut packed, &types, &values);
+            inserted.insert(packed);
+            key = recycle(values);
+        }
+        let mut passed_over = Vec::new();
+        let mut packed = Vec::new();
+        self.incoming.rows(rows, |at, row| {
+            packed.clear();
+            pack::pack_values(&mut packed, &types, &row.key);
+            if !inserted.contains(&packed) {
+                passed_over.push(rows[at]);
+            }
+            Ok(())
+        })?;
+        Ok(passed_over)
+    }
+
+    /// Reads the rows of the centre that uploaded ones met, and tells who won.
+    async fn classify(
+        &mut self,
+        op: Op,
+        refs: &[RowRef],
+        failed: &mut Vec<Failed>,
+    ) -> Result<(), CentreError> {
+        for rows in refs.chunks(BATCH_ROWS) {
+            // A key that no row of the centre can have is that of no row.
+            let mut possible = Vec::with_capacity(rows.len());
+            let mut gone = Vec::new();
+            self.incoming.rows(rows, |at, row| {
+                let key = self.incoming.table.key.iter().zip(&row.key);
+                let mut encoded = Vec::new();
+                let mut key =
+                    key.map(|(&index, value)| (&self.incoming.table.columns[index], value));
+                let fits = key.all(|(column, value)| {
+                    obstacle(column, true, value).is_none()
+                        && column.kind.encode(value, &mut encoded).is_ok()
+                });
+                if fits { &mut possible } else { &mut gone }.push(rows[at]);
+                Ok(())
+            })?;
+            let statement = sql::read_by_key(self.incoming, op);
+            let statement = self.connection.prepare(&statement, &[]).await?;
+            let arrays = self.read_parameters(op, &possible)?;
+            let parameters: Vec<&(dyn ToSql + Sync)> =
+                arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
+            let result = self
+                .connection
+                .client()
+                .query(&statement, &parameters)
+                .await;
+            let result = result.map_err(refused("reading rows that an upload met"))?;
+            let mut met = vec![None; possible.len()];
+            for (index, row) in result.iter().enumerate() {
+                let ordinal = row.get::<_, i64>(0) as usize - 1;
+                met[ordinal] = Some(index);
+            }
+            self.judge(op, &possible, &met, &result, &mut gone)?;
+            gone.sort_unstable();
+            self.settle_gone(op, &gone, failed).await?;
+        }
+        Ok(())
+    }
+
+    /// The parameters of [`sql::read_by_key`]: keys, and what is compared with.
+    fn read_parameters(&self, op: Op, rows: &[RowRef]) -> Result<Vec<Array>, CentreError> {
+        let incoming = self.incoming;
+        let columns = &incoming.table.columns;
+        let compared = sql::compared(incoming, op);
+        let mut arrays: Vec<Array> = compared
+            .iter()
+            .map(|&index| Array::new(columns[index].kind))
+            .collect();
+        incoming.rows(rows, |_, row| {
+            with_uploaded(incoming, row, |uploaded| {
+                let values = uploaded.new.or(uploaded.old).unwrap_or_default();
+                for (array, &index) in arrays.iter_mut().zip(&compared) {
+                    // Keys were looked at, new images too; an unfit old one is not compared.
+                    if array.push(&values[index]).is_err() {
+                        let _ = array.push(&Datum::Null);
+                    }
+                }
+            });
+            Ok(())
+        })?;
+        Ok(arrays)
+    }
+
+    /// Judges uploaded rows against those of the centre with the same key.
+    fn judge(
+        &mut self,
+        op: Op,
+        rows: &[RowRef],
+        met: &[Option<usize>],
+        result: &[ResultRow],
+        gone: &mut Vec<RowRef>,
+    ) -> Result<(), CentreError> {
+        let incoming = self.incoming;
+        let (outcomes, membership) = (&mut *self.outcomes, &mut self.membership);
+        let mut decoder = RowDecoder::new(incoming.table.columns.iter().map(|it| it.kind));
+        incoming.rows(rows, |at, row| {
+            let Some(index) = met[at] else {
+                gone.push(rows[at]);
+                return Ok(());
+            };
+            let central_row = &result[index];
+            let equal = central_row.get::<_, Option<bool>>(1) == Some(true);
+            let mut central = Vec::with_capacity(incoming.table.columns.len());
+            decoder.result(central_row, 2, &mut central)?;
+            let in_scope = membership.has(&central);
+            with_uploaded(incoming, row, |uploaded| match (op, in_scope) {
+                (Op::Insert, false) => {
+                    outcomes.refused(incoming, uploaded, Code::RowKeyInUse, "key in use");
+                }
+                (_, false) => {
+                    let reason = "this row is not in your partitions";
+                    outcomes.refused(incoming, uploaded, Code::RowOutOfScope, reason);
+                }
+                (Op::Insert | Op::Update, true) if equal => outcomes.applied(op, 1),
+                _ => outcomes.conflict(incoming, uploaded, Some(&central)),
+            });
+            Ok(())
+        })
+    }
+
+    /// Settles rows whose key the centre does not have.
+    async fn settle_gone(
+        &mut self,
+        op: Op,
+        gone: &[RowRef],
+        failed: &mut Vec<Failed>,
+    ) -> Result<(), CentreError> {
+        match op {
+            Op::Delete => self.outcomes.applied(op, gone.len() as u64),
+            Op::Insert => self.insert_alone(gone, failed).await?,
+            _ => {
+                let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
+                incoming.rows(gone, |_, row| {
+                    with_uploaded(incoming, row, |it| outcomes.conflict(incoming, it, None));
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts that were passed over although their key is free: some other unique
+    /// constraint was in the way, and tells its name when nobody looks away.
+    async fn insert_alone(
+        &mut self,
+        rows: &[RowRef],
+        failed: &mut Vec<Failed>,
+    ) -> Result<(), CentreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let text = sql::insert(self.incoming, false);
+        let statement = self.connection.prepare(&text, &[]).await?;
+        for at in rows {
+            let parameters = self.parameters(Op::Insert, &[], &[*at])?;
+            match execute(self.connection, &statement, &parameters).await? {
+                Executed::Rows(_) => self.outcomes.applied(Op::Insert, 1),
+                Executed::Failed(code, reason) => failed.push(Failed {
+                    at: *at,
+                    code,
+                    reason,
+                }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses for good what the database still refuses.
+    pub(super) fn refuse(&mut self, failed: &[Failed]) -> Result<(), CentreError> {
+        let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
+        let refs: Vec<RowRef> = failed.iter().map(|failed| failed.at).collect();
+        incoming.rows(&refs, |at, row| {
+            let Failed { code, reason, .. } = &failed[at];
+            with_uploaded(incoming, row, |it| {
+                outcomes.refused(incoming, it, *code, reason)
+            });
+            Ok(())
+        })
+    }
+
+    /// Refuses every row of a table that takes no uploads.
+    pub(super) fn refuse_all(&mut self, refs: &[RowRef]) -> Result<(), CentreError> {
+        let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
+        incoming.rows(refs, |_, row| {
+            with_uploaded(incoming, row, |it| {
+                let reason = "this table takes no uploads";
+                outcomes.refused(incoming, it, Code::RowDownloadOnly, reason);
+            });
+            Ok(())
+        })
+    }
+}
+
+/// Runs a statement in a savepoint, in one flight.
+async fn execute(
+    connection: &Connection,
+    statement: &Statement,
+    arrays: &[Array],
+) -> Result<Executed, CentreError> {
+    let client = connection.client();
+    let error = |error| refused("applying rows of an upload")(error);
+    let parameters: Vec<&(dyn ToSql + Sync)> =
+        arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
+    let (saved, result, released) = future::join3(
+        client.batch_execute("SAVEPOINT tidewater_batch"),
+        client.query(statement, &parameters),
+        client.batch_execute("RELEASE tidewater_batch"),
+    )
+    .await;
+    saved.map_err(error)?;
+    match result {
+        Ok(rows) => {
+            released.map_err(error)?;
+            Ok(Executed::Rows(rows))
+        }
+        Err(refusal) => {
+            let Some(data) = refusal.as_db_error().filter(|_| is_data_error(&refusal)) else {
+                return Err(centre_error("applying rows of an upload", &refusal));
+            };
+            let (code, reason) = reason(data);
+            client
+                .batch_execute("ROLLBACK TO tidewater_batch; RELEASE tidewater_batch")
+                .await
+                .map_err(error)?;
+            Ok(Executed::Failed(code, reason))
+        }
+    }
+}
+
+/// The images of an uploaded row in the order of the published columns.
+fn with_uploaded(incoming: &Incoming<'_>, row: &Row<'_>, take: impl FnOnce(&Uploaded<'_, '_>)) {
+    let (mut old_buffer, mut new_buffer) = (Vec::new(), Vec::new());
+    let op = row.op.unwrap_or(Op::Insert);
+    let old = (op != Op::Insert).then(|| incoming.arranged(&row.old, &mut old_buffer));
+    let new = (op != Op::Delete).then(|| incoming.arranged(&row.new, &mut new_buffer));
+    take(&Uploaded {
+        op,
+        key: &row.key,
+        old,
+        new,
+    });
+}
+
+/// Why some value of a row cannot go into its column.
+fn unfit_value(incoming: &Incoming<'_>, row: &[Datum<'_>]) -> Option<String> {
+    let table = incoming.table;
+    let mut encoded = Vec::new();
+    incoming.sent.iter().find_map(|&index| {
+        let (column, value) = (&table.columns[index], &row[index]);
+        let is_key = table.key.contains(&index);
+        obstacle(column, is_key, value).or_else(|| {
+            encoded.clear();
+            let fits = column.kind.encode(value, &mut encoded).is_ok();
+            (!fits).then(|| unfit(column, value))
+        })
+    })
+}
+
+/// The columns that an update changes, of those that it can.
+fn changed_columns(incoming: &Incoming<'_>, old: &[Datum<'_>], new: &[Datum<'_>]) -> Vec<usize> {
+    let mut columns = sql::updatable(incoming);
+    columns.retain(|&index| !pack::same(&old[index], &new[index]));
+    columns
+}

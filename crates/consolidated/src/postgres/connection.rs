@@ -1,0 +1,232 @@
+//! One connection to PostgreSQL: its settings, its prepared statements, its errors.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio_postgres::config::SslMode;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Config, NoTls, Statement};
+
+use crate::error::CentreError;
+
+/// The longest that one statement of a sync may take; reading a whole partition for
+/// a first download is one statement.
+const STATEMENT_TIMEOUT_MS: u64 = 30 * 60 * 1000;
+/// The longest that one of our transactions may wait for us: nothing of ours waits
+/// for a network inside a transaction, so this only ends what a dead server left.
+const IDLE_TIMEOUT_MS: u64 = 5 * 60 * 1000;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Prepared statements that a connection keeps; when there are more, all are
+/// dropped and prepared again as they are needed.
+const MAX_STATEMENTS: usize = 1_000;
+
+/// Reads a URL and puts the settings on it that our sessions rely on.
+pub(super) fn configuration(url: &str) -> Result<Config, CentreError> {
+    let mut config = Config::from_str(url).map_err(|error| CentreError::Configuration {
+        // The URL may hold a password: say what is wrong with it, not what it is.
+        message: format!("server.consolidated is no PostgreSQL URL: {error}"),
+        hint: "write postgres://user@host:5432/database".into(),
+    })?;
+    if config.get_ssl_mode() == SslMode::Require {
+        return Err(CentreError::Configuration {
+            message: "server.consolidated asks for sslmode=require, which this version does not \
+                      speak to PostgreSQL"
+                .into(),
+            hint: "connect over loopback, a private network or a tunnel, without sslmode".into(),
+        });
+    }
+    let mut options = config.get_options().unwrap_or_default().to_owned();
+    for (name, value) in [
+        ("statement_timeout", STATEMENT_TIMEOUT_MS.to_string()),
+        (
+            "idle_in_transaction_session_timeout",
+            IDLE_TIMEOUT_MS.to_string(),
+        ),
+        ("TimeZone", "UTC".into()),
+        ("DateStyle", "ISO".into()),
+        ("IntervalStyle", "iso_8601".into()),
+        ("bytea_output", "hex".into()),
+        ("search_path", "public".into()),
+        // What an upload is acknowledged for must not be lost in a crash.
+        ("synchronous_commit", "on".into()),
+        // Compiling a plan takes longer than all of our statements run.
+        ("jit", "off".into()),
+        ("default_transaction_isolation", "read\\ committed".into()),
+    ] {
+        options.push_str(&format!(" -c {name}={value}"));
+    }
+    config.options(options.trim());
+    config.application_name("tidewater");
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    Ok(config)
+}
+
+/// A connection with its prepared statements.
+pub(super) struct Connection {
+    client: Client,
+    statements: HashMap<String, Statement>,
+}
+
+impl Connection {
+    /// Connects; the connection is driven by a task of its own until it is dropped.
+    pub(super) async fn open(config: &Config) -> Result<Connection, CentreError> {
+        let (client, connection) =
+            config
+                .connect(NoTls)
+                .await
+                .map_err(|error| match error.as_db_error() {
+                    Some(refusal) => CentreError::Unavailable {
+                        message: refusal.message().to_owned(),
+                    },
+                    None => CentreError::Unavailable {
+                        message: chain(&error),
+                    },
+                })?;
+        tokio::spawn(async move {
+            // Whoever uses the client is told the same.
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to PostgreSQL ended");
+            }
+        });
+        Ok(Connection {
+            client,
+            statements: HashMap::new(),
+        })
+    }
+
+    /// The driver's client.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The driver's client, for its own transactions.
+    pub(super) fn client_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// Whether the connection is of no more use.
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// A prepared statement; `parameters` are the types that its text does not tell.
+    pub(super) async fn prepare(
+        &mut self,
+        sql: &str,
+        parameters: &[Type],
+    ) -> Result<Statement, CentreError> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        if self.statements.len() >= MAX_STATEMENTS {
+            self.statements.clear();
+        }
+        let statement = self
+            .client
+            .prepare_typed(sql, parameters)
+            .await
+            .map_err(refused("a statement of Tidewater"))?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Forgets all prepared statements, because what they refer to has changed.
+    pub(super) fn forget_statements(&mut self) {
+        self.statements.clear();
+    }
+}
+
+/// An error of the driver as ours; `what` was being done.
+pub(super) fn refused(what: &str) -> impl Fn(tokio_postgres::Error) -> CentreError + '_ {
+    move |error| centre_error(what, &error)
+}
+
+pub(super) fn centre_error(what: &str, error: &tokio_postgres::Error) -> CentreError {
+    let Some(refusal) = error.as_db_error() else {
+        if error.is_closed() || is_input_output(error) {
+            return CentreError::Unavailable {
+                message: chain(error),
+            };
+        }
+        return CentreError::Internal {
+            message: format!("{what}: {}", chain(error)),
+        };
+    };
+    let state = refusal.code().code();
+    if is_shutdown(state) {
+        return CentreError::Unavailable {
+            message: refusal.message().to_owned(),
+        };
+    }
+    CentreError::Refused {
+        what: what.to_owned(),
+        message: refusal.message().to_owned(),
+        sqlstate: Some(state.to_owned()),
+        retry: *refusal.code() == SqlState::T_R_SERIALIZATION_FAILURE
+            || *refusal.code() == SqlState::T_R_DEADLOCK_DETECTED
+            || is_stale_plan(refusal),
+    }
+}
+
+/// Whether a prepared statement has outlived the tables that it refers to.
+pub(super) fn is_stale_plan(refusal: &tokio_postgres::error::DbError) -> bool {
+    match refusal.code().code() {
+        // invalid_sql_statement_name
+        "26000" => true,
+        "0A000" => refusal.routine() == Some("RevalidateCachedQuery"),
+        _ => false,
+    }
+}
+
+fn is_shutdown(state: &str) -> bool {
+    state.starts_with("08") || matches!(state, "57P01" | "57P02" | "57P03" | "53300")
+}
+
+fn is_input_output(error: &tokio_postgres::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if inner.is::<std::io::Error>() {
+            return true;
+        }
+        source = inner.source();
+    }
+    false
+}
+
+/// An error with all its causes; the driver's own text leaves them out.
+fn chain(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        source = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_is_none_is_told_without_its_password() {
+        let error = configuration("postgres://u:secret@host:port/db").unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+        assert!(configuration("postgres://u@h/db?sslmode=require").is_err());
+    }
+
+    #[test]
+    fn options_of_the_url_stay() {
+        let config = configuration("postgres://u@h/db?options=-c%20geqo%3Doff").unwrap();
+        let options = config.get_options().unwrap();
+        assert!(options.starts_with("-c geqo=off -c statement_timeout="));
+    }
+}

@@ -1,0 +1,645 @@
+//! Deploying: what has to be made so that the database fits the publications.
+//!
+//! Everything happens in one transaction under an advisory lock and a short
+//! `lock_timeout`: it is done as a whole or not at all, and a busy table makes
+//! deploying fail instead of making the application wait behind it.
+
+use std::collections::HashMap;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, GenericClient, Transaction};
+
+use tidewater_protocol::PublicationSchema;
+
+use super::connection::{centre_error, refused};
+use super::live::Catalog;
+use super::model::{Compiled, compile, logs};
+use super::quote::literal;
+use super::state::{ADVISORY_LOCK, FORMAT_VERSION, MIGRATIONS};
+use super::triggers::LogSpec;
+use crate::error::CentreError;
+use crate::publication::{
+    DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking,
+};
+
+/// How long deploying waits for a table that is in use.
+const LOCK_TIMEOUT_MS: u32 = 5_000;
+
+const NO_ROWS_WAIT: &str = "SHARE ROW EXCLUSIVE on";
+const NOBODY: &str = "ACCESS EXCLUSIVE on";
+
+/// What is deployed, as the state tables say.
+#[derive(Debug, Default)]
+struct Deployed {
+    /// 0: nothing.
+    version: i32,
+    logs: Vec<DeployedLog>,
+    /// Name, definition, schema.
+    publications: HashMap<String, (String, Vec<u8>)>,
+    has_key: bool,
+}
+
+#[derive(Debug)]
+struct DeployedLog {
+    id: i32,
+    table_oid: u32,
+    table_name: String,
+    partition: Vec<String>,
+    definition: String,
+    /// Whether its table and functions are there.
+    exists: bool,
+}
+
+/// Things to do, each with the SQL that does it.
+#[derive(Debug, Default)]
+struct Plan {
+    steps: Vec<(DeployStep, String)>,
+    warnings: Vec<String>,
+}
+
+impl Plan {
+    fn step(&mut self, description: String, lock: String, sql: String) {
+        self.steps.push((DeployStep { description, lock }, sql));
+    }
+
+    fn report(self) -> DeployReport {
+        DeployReport {
+            steps: self.steps.into_iter().map(|(step, _)| step).collect(),
+            warnings: self.warnings,
+        }
+    }
+}
+
+impl Deployed {
+    async fn read(client: &impl GenericClient) -> Result<Deployed, CentreError> {
+        let error = |error| refused("reading the deployed state")(error);
+        let there = client
+            .query_one("SELECT to_regclass('tidewater.meta') IS NOT NULL", &[])
+            .await
+            .map_err(error)?;
+        if !there.get::<_, bool>(0) {
+            return Ok(Deployed::default());
+        }
+        let version = client
+            .query_one("SELECT format_version FROM tidewater.meta", &[])
+            .await
+            .map_err(error)?
+            .get(0);
+        if version > FORMAT_VERSION {
+            return Err(CentreError::Configuration {
+                message: format!(
+                    "the schema tidewater has format version {version}, made by a newer \
+                     Tidewater; this one knows {FORMAT_VERSION}"
+                ),
+                hint: "update this Tidewater".into(),
+            });
+        }
+        let logs = client
+            .query(
+                "SELECT id, table_oid, table_name, partition_columns, definition,
+                   to_regclass('tidewater.log_' || id) IS NOT NULL
+                   AND (SELECT count(*) FROM pg_catalog.pg_proc p
+                        WHERE p.pronamespace = 'tidewater'::regnamespace
+                          AND p.proname::text IN ('log_' || id || '_new', 'log_' || id || '_old',
+                            'log_' || id || '_moved', 'log_' || id || '_truncated')) = 4
+                 FROM tidewater.change_log ORDER BY id",
+                &[],
+            )
+            .await
+            .map_err(error)?;
+        let publications = client
+            .query(
+                "SELECT name, definition, schema FROM tidewater.publication",
+                &[],
+            )
+            .await
+            .map_err(error)?;
+        let keys = client
+            .query("SELECT 1 FROM tidewater.signing_key LIMIT 1", &[])
+            .await
+            .map_err(error)?;
+        let log = |row: &tokio_postgres::Row| DeployedLog {
+            id: row.get(0),
+            table_oid: row.get(1),
+            table_name: row.get(2),
+            partition: row.get(3),
+            definition: row.get(4),
+            exists: row.get(5),
+        };
+        let publication = |row: &tokio_postgres::Row| (row.get(0), (row.get(1), row.get(2)));
+        Ok(Deployed {
+            version,
+            logs: logs.iter().map(log).collect(),
+            publications: publications.iter().map(publication).collect(),
+            has_key: !keys.is_empty(),
+        })
+    }
+
+    fn log(&self, spec: &LogSpec) -> Option<&DeployedLog> {
+        let mut logs = self.logs.iter();
+        logs.find(|log| log.table_oid == spec.table_oid && log.partition == spec.partition)
+    }
+}
+
+/// Makes the database fit the publications, or tells what would be done.
+pub(super) async fn deploy(
+    client: &mut Client,
+    publications: &[PublicationSpec],
+    dry_run: bool,
+    now_ms: i64,
+) -> Result<DeployReport, CentreError> {
+    let transaction = begin(client).await?;
+    let catalog = Catalog::read(&transaction).await?;
+    let compiled = compile_all(publications, &catalog)?;
+    check_scope_queries(&transaction, &compiled).await?;
+    let deployed = Deployed::read(&transaction).await?;
+    let mut plan = Plan::default();
+    plan_state(&mut plan, &deployed, now_ms)?;
+    plan_logs(&mut plan, &deployed, &compiled, &catalog);
+    plan_publications(&mut plan, &deployed, publications, &compiled)?;
+    warn(&mut plan, publications);
+    if dry_run {
+        transaction.rollback().await.map_err(refused("deploying"))?;
+    } else {
+        run(&plan, &transaction).await?;
+        transaction.commit().await.map_err(refused("deploying"))?;
+    }
+    Ok(plan.report())
+}
+
+/// Removes the schema `tidewater` and all triggers, or tells what would be done.
+pub(super) async fn undeploy(
+    client: &mut Client,
+    dry_run: bool,
+) -> Result<DeployReport, CentreError> {
+    let transaction = begin(client).await?;
+    let catalog = Catalog::read(&transaction).await?;
+    let mut plan = Plan::default();
+    for table in catalog
+        .tables
+        .iter()
+        .filter(|it| !it.own_triggers.is_empty())
+    {
+        let drops = table.own_triggers.iter().map(|trigger| {
+            let name = super::quote::ident(&trigger.name);
+            format!("DROP TRIGGER {name} ON {};\n", table.sql_name())
+        });
+        plan.step(
+            format!(
+                "remove {} triggers from {}",
+                table.own_triggers.len(),
+                table.title()
+            ),
+            format!("{NOBODY} {}", table.title()),
+            drops.collect(),
+        );
+    }
+    let there = transaction
+        .query_one("SELECT to_regnamespace('tidewater') IS NOT NULL", &[])
+        .await
+        .map_err(refused("undeploying"))?;
+    if there.get::<_, bool>(0) {
+        plan.step(
+            "remove the schema tidewater with everything in it".into(),
+            String::new(),
+            "DROP SCHEMA tidewater CASCADE".into(),
+        );
+    }
+    if dry_run {
+        transaction
+            .rollback()
+            .await
+            .map_err(refused("undeploying"))?;
+    } else {
+        run(&plan, &transaction).await?;
+        transaction.commit().await.map_err(refused("undeploying"))?;
+    }
+    Ok(plan.report())
+}
+
+/// Compiles publications and finds their change logs.
+pub(super) async fn load(
+    client: &mut Client,
+    publications: &[PublicationSpec],
+) -> Result<Vec<Compiled>, CentreError> {
+    let transaction = client
+        .build_transaction()
+        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
+        .read_only(true)
+        .start()
+        .await
+        .map_err(refused("reading the deployed state"))?;
+    let catalog = Catalog::read(&transaction).await?;
+    let mut compiled = compile_all(publications, &catalog)?;
+    let deployed = Deployed::read(&transaction).await?;
+    if deployed.version != FORMAT_VERSION {
+        return Err(not_deployed(match deployed.version {
+            0 => "nothing is deployed".into(),
+            older => format!("the state has format version {older}, not yet {FORMAT_VERSION}"),
+        }));
+    }
+    let wanted = logs(&compiled);
+    for (publication, spec) in compiled.iter_mut().zip(publications) {
+        match deployed.publications.get(&spec.name) {
+            None => {
+                return Err(not_deployed(format!(
+                    "the publication {:?} is not deployed",
+                    spec.name
+                )));
+            }
+            Some((definition, schema))
+                if *definition != definition_of(spec) || *schema != publication.schema.encode() =>
+            {
+                return Err(not_deployed(format!(
+                    "the publication {:?} or one of its tables has changed",
+                    spec.name
+                )));
+            }
+            Some(_) => {}
+        }
+        for table in &mut publication.tables {
+            let Some(log) = &table.log else { continue };
+            let found = deployed.log(log).filter(|found| {
+                let spec = wanted.iter().find(|it| it.identity() == log.identity());
+                let fits = spec.is_some_and(|spec| {
+                    found.definition == spec.definition()
+                        && missing_triggers(spec, found.id, &catalog).is_empty()
+                });
+                found.exists && fits
+            });
+            let found = found.ok_or_else(|| {
+                not_deployed(format!(
+                    "change log or triggers of {} are missing or changed",
+                    table.title
+                ))
+            })?;
+            table.log_id = found.id;
+        }
+    }
+    Ok(compiled)
+}
+
+async fn begin(client: &mut Client) -> Result<Transaction<'_>, CentreError> {
+    let error = |error| refused("deploying")(error);
+    let transaction = client.transaction().await.map_err(error)?;
+    let settings = format!(
+        "SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; \
+         SELECT pg_catalog.pg_advisory_xact_lock({ADVISORY_LOCK});"
+    );
+    transaction.batch_execute(&settings).await.map_err(error)?;
+    Ok(transaction)
+}
+
+async fn run(plan: &Plan, transaction: &Transaction<'_>) -> Result<(), CentreError> {
+    for (step, sql) in &plan.steps {
+        if let Err(error) = transaction.batch_execute(sql).await {
+            if error.code().is_some_and(|code| code.code() == "55P03") {
+                return Err(CentreError::Configuration {
+                    message: format!(
+                        "cannot {}: its lock ({}) was not free within {} seconds; nothing was \
+                         changed",
+                        step.description,
+                        step.lock,
+                        LOCK_TIMEOUT_MS / 1000
+                    ),
+                    hint:
+                        "try again when no long transaction uses the table (see pg_stat_activity)"
+                            .into(),
+                });
+            }
+            return Err(centre_error(&step.description, &error));
+        }
+    }
+    Ok(())
+}
+
+fn compile_all(
+    publications: &[PublicationSpec],
+    catalog: &Catalog,
+) -> Result<Vec<Compiled>, CentreError> {
+    let compiled = publications.iter().map(|spec| compile(spec, catalog));
+    compiled.collect()
+}
+
+fn not_deployed(message: String) -> CentreError {
+    CentreError::NotDeployed { message }
+}
+
+/// Lets PostgreSQL read the partition queries, so that a wrong one is found now and
+/// not at a sync.
+async fn check_scope_queries(
+    transaction: &Transaction<'_>,
+    compiled: &[Compiled],
+) -> Result<(), CentreError> {
+    for publication in compiled {
+        for table in &publication.tables {
+            let Some(query) = &table.scope else { continue };
+            let place = format!(
+                "publication {:?}: table {:?}: partition values",
+                publication.schema.name, table.title
+            );
+            let types = vec![Type::TEXT; query.parameters.len()];
+            let wrong = |error: tokio_postgres::Error| match error.as_db_error() {
+                Some(refusal) => CentreError::Configuration {
+                    message: format!("{place}: {}", refusal.message()),
+                    hint: "the query must run in the schema public and yield the partition \
+                           columns' values"
+                        .into(),
+                },
+                None => refused("checking a partition query")(error),
+            };
+            let inner = transaction
+                .prepare_typed(&query.inner, &types)
+                .await
+                .map_err(wrong)?;
+            if inner.columns().len() != table.partition.len() {
+                return Err(CentreError::Configuration {
+                    message: format!(
+                        "{place}: the query yields {} columns, the partition has {}",
+                        inner.columns().len(),
+                        table.partition.len()
+                    ),
+                    hint: "select one value for each partition column".into(),
+                });
+            }
+            transaction
+                .prepare_typed(&query.sql, &types)
+                .await
+                .map_err(wrong)?;
+        }
+    }
+    Ok(())
+}
+
+fn plan_state(plan: &mut Plan, deployed: &Deployed, now_ms: i64) -> Result<(), CentreError> {
+    for version in deployed.version..FORMAT_VERSION {
+        let description = match version {
+            0 => "create the schema tidewater with the server's state".into(),
+            _ => format!(
+                "migrate the schema tidewater to format version {}",
+                version + 1
+            ),
+        };
+        plan.step(
+            description,
+            String::new(),
+            MIGRATIONS[version as usize].into(),
+        );
+    }
+    if !deployed.has_key {
+        let mut secret = [0u8; 32];
+        SystemRandom::new()
+            .fill(&mut secret)
+            .map_err(|_| CentreError::Internal {
+                message: "the system has no random numbers".into(),
+            })?;
+        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        plan.step(
+            "create the first signing key".into(),
+            String::new(),
+            format!(
+                "INSERT INTO tidewater.signing_key (id, secret, created_ms) \
+                 VALUES (1, decode('{secret}', 'hex'), {now_ms})"
+            ),
+        );
+    }
+    Ok(())
+}
+
+fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalog: &Catalog) {
+    let wanted = logs(compiled);
+    let mut next_id = deployed.logs.iter().map(|log| log.id).max().unwrap_or(0) + 1;
+    for log in &deployed.logs {
+        let still = wanted
+            .iter()
+            .find(|spec| spec.table_oid == log.table_oid && spec.partition == log.partition);
+        let fits = still.is_some_and(|spec| log.exists && log.definition == spec.definition());
+        if !fits {
+            plan.step(
+                format!("remove change log {} of {}", log.id, log.table_name),
+                format!("{NOBODY} {}", log.table_name),
+                LogSpec::drop(log.id),
+            );
+        }
+    }
+    for spec in &wanted {
+        let definition = spec.definition();
+        let there = deployed
+            .log(spec)
+            .filter(|log| log.exists && log.definition == definition);
+        let Some(log) = there else {
+            plan_log(plan, spec, next_id, &definition);
+            next_id += 1;
+            continue;
+        };
+        let missing = missing_triggers(spec, log.id, catalog);
+        if !missing.is_empty() {
+            let triggers = spec.triggers(log.id);
+            let triggers = triggers.iter().filter(|it| missing.contains(&it.name));
+            let mut sql: String = triggers.map(|it| it.replace(&spec.table)).collect();
+            sql.push_str(&everything(log.id));
+            plan.step(
+                format!(
+                    "restore triggers on {} ({}), and send its rows to all remotes again",
+                    spec.title,
+                    missing.join(", ")
+                ),
+                format!("{NOBODY} {}", spec.title),
+                sql,
+            );
+        }
+    }
+}
+
+fn plan_log(plan: &mut Plan, spec: &LogSpec, id: i32, definition: &str) {
+    let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
+    let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
+    let mut sql = spec.create(id);
+    for trigger in spec.triggers(id) {
+        sql.push_str(&trigger.create());
+    }
+    sql.push_str(&format!(
+        "INSERT INTO tidewater.change_log (id, table_oid, table_name, partition_columns, definition) \
+         VALUES ({id}, {}, {}, ARRAY[{}]::text[], {});\n",
+        spec.table_oid,
+        text(&spec.title),
+        partition.join(", "),
+        text(definition)
+    ));
+    // Whoever synced before this log existed knows nothing of the changes since.
+    sql.push_str(&everything(id));
+    let rule = match spec.partition.is_empty() {
+        true => "everyone".to_owned(),
+        false => spec.partition.join(", "),
+    };
+    plan.step(
+        format!(
+            "create change log {id} and triggers for {} ({rule})",
+            spec.title
+        ),
+        format!("{NO_ROWS_WAIT} {}", spec.title),
+        sql,
+    );
+}
+
+fn everything(log_id: i32) -> String {
+    format!("INSERT INTO tidewater.everything (log_id) VALUES ({log_id});\n")
+}
+
+/// The triggers of a log that are not there, or cannot fire.
+fn missing_triggers(spec: &LogSpec, id: i32, catalog: &Catalog) -> Vec<String> {
+    let live = catalog.by_oid(spec.table_oid);
+    let own = live.map_or(&[][..], |table| &table.own_triggers);
+    let fires = |name: &str| {
+        own.iter().any(|trigger| {
+            let enabled = match spec.by_row {
+                true => trigger.enabled == 'A',
+                false => matches!(trigger.enabled, 'O' | 'A'),
+            };
+            trigger.name == name && enabled
+        })
+    };
+    let triggers = spec.triggers(id).into_iter().map(|trigger| trigger.name);
+    triggers.filter(|name| !fires(name)).collect()
+}
+
+fn plan_publications(
+    plan: &mut Plan,
+    deployed: &Deployed,
+    publications: &[PublicationSpec],
+    compiled: &[Compiled],
+) -> Result<(), CentreError> {
+    for (spec, publication) in publications.iter().zip(compiled) {
+        if publications
+            .iter()
+            .filter(|it| it.name == spec.name)
+            .count()
+            > 1
+        {
+            return Err(CentreError::Configuration {
+                message: format!("two publications are called {:?}", spec.name),
+                hint: "give one of them another name".into(),
+            });
+        }
+        let definition = definition_of(spec);
+        let schema = publication.schema.encode();
+        let old = deployed.publications.get(&spec.name);
+        if old.is_some_and(|(a, b)| *a == definition && *b == schema) {
+            continue;
+        }
+        let text = |text: &str| {
+            literal(text).ok_or_else(|| CentreError::Configuration {
+                message: format!("publication {:?} has a NUL in it", spec.name),
+                hint: "remove it".into(),
+            })
+        };
+        let hex: String = schema.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut sql = format!(
+            "INSERT INTO tidewater.publication (name, definition, schema) \
+             VALUES ({}, {}, decode('{hex}', 'hex')) ON CONFLICT (name) DO UPDATE \
+             SET definition = excluded.definition, schema = excluded.schema;\n",
+            text(&spec.name)?,
+            text(&definition)?,
+        );
+        let old_schema = old.and_then(|(_, schema)| PublicationSchema::decode(schema).ok());
+        let changed = changed_tables(old_schema.as_ref(), publication);
+        for log in logs(compiled) {
+            let of_changed = |table: &&str| {
+                let mut tables = publication.tables.iter();
+                tables.any(|it| it.title == **table && it.oid == log.table_oid)
+            };
+            // A log that is made in this deployment has its marker already.
+            if let Some(there) = deployed.log(&log)
+                && changed.iter().any(of_changed)
+            {
+                sql.push_str(&everything(there.id));
+            }
+        }
+        let mut description = match old {
+            None => format!("record the publication {:?}", spec.name),
+            Some(_) => format!("change the publication {:?}", spec.name),
+        };
+        if !changed.is_empty() {
+            description.push_str(&format!(
+                ", and send all rows of {} to remotes again",
+                changed.join(", ")
+            ));
+        }
+        plan.step(description, String::new(), sql);
+    }
+    let mut gone: Vec<&String> = deployed.publications.keys().collect();
+    gone.retain(|name| !publications.iter().any(|spec| spec.name == **name));
+    gone.sort();
+    for name in gone {
+        let quoted = literal(name).unwrap_or_default();
+        plan.step(
+            format!("remove the publication {name:?}"),
+            String::new(),
+            format!("DELETE FROM tidewater.publication WHERE name = {quoted}"),
+        );
+    }
+    Ok(())
+}
+
+/// Tables whose published columns or direction are others than before.
+fn changed_tables<'a>(old: Option<&PublicationSchema>, publication: &'a Compiled) -> Vec<&'a str> {
+    let Some(old) = old else { return Vec::new() };
+    let tables = publication.schema.tables.iter().zip(&publication.tables);
+    let changed = tables.filter(|(table, _)| {
+        old.table(&table.name).is_some_and(|before| {
+            let columns = |table: &tidewater_protocol::Table| {
+                let columns = table.columns.iter();
+                columns
+                    .map(|it| (it.name.clone(), it.column_type))
+                    .collect::<Vec<_>>()
+            };
+            columns(before) != columns(table) || before.direction != table.direction
+        })
+    });
+    changed
+        .map(|(_, compiled)| compiled.title.as_str())
+        .collect()
+}
+
+fn warn(plan: &mut Plan, publications: &[PublicationSpec]) {
+    let mut seen = Vec::new();
+    for table in publications.iter().flat_map(|it| &it.tables) {
+        if seen.contains(&&table.name) {
+            continue;
+        }
+        seen.push(&table.name);
+        if table.tracking == Tracking::Off {
+            plan.warnings.push(format!(
+                "{}: tracking is off, every download sends its partitions whole",
+                table.name
+            ));
+        }
+    }
+    plan.warnings.push(
+        "changes made with session_replication_role = replica or by logical replication are only \
+         seen by tables with tracking = \"row\""
+            .into(),
+    );
+}
+
+/// The configuration of a publication as it is stored: equal text, equal meaning.
+fn definition_of(spec: &PublicationSpec) -> String {
+    let table = |table: &TableSpec| {
+        let partition = match &table.partition {
+            PartitionSpec::Everyone => serde_json::json!("everyone"),
+            PartitionSpec::Columns { columns, values } => {
+                serde_json::json!({ "columns": columns, "values": values })
+            }
+        };
+        serde_json::json!({
+            "name": table.name,
+            "partition": partition,
+            "direction": format!("{:?}", table.direction).to_lowercase(),
+            "columns": table.columns,
+            "tracking": format!("{:?}", table.tracking).to_lowercase(),
+        })
+    };
+    let tables: Vec<serde_json::Value> = spec.tables.iter().map(table).collect();
+    serde_json::json!({ "name": spec.name, "tables": tables }).to_string()
+}

@@ -1,0 +1,400 @@
+//! Downloads: one snapshot, read into the sink.
+//!
+//! The first flight opens the snapshot, looks at the watermarks and runs the
+//! partition queries; the second asks whether anything is new at all. Only if
+//! something has to be sent is a mark written and are rows read.
+
+mod read;
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, Statement};
+
+use tidewater_protocol::Code;
+
+use super::Shared;
+use super::array::Array;
+use super::connection::{Connection, refused};
+use super::model::{Compiled, CompiledTable};
+use super::scope::{Facts, ScopeQueries, partition_arrays};
+use super::watermark::Watermark;
+use crate::download::{DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription};
+use crate::error::CentreError;
+use crate::scope::{Checkpoint, Scope};
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+/// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one.
+const STATE: &str = "
+SELECT pg_catalog.pg_current_snapshot()::text,
+  EXISTS (SELECT FROM tidewater.mark WHERE id = $1)
+    AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.meta),
+  ARRAY (SELECT log_id FROM tidewater.everything
+    WHERE version >= (SELECT pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot))
+      AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot)))";
+
+/// What has to be sent of one table.
+enum TablePlan {
+    /// The remote never holds rows of it, or there is nothing to do.
+    Nothing,
+    /// Everything in scope; it replaces what is there.
+    Whole,
+    /// Partitions gained and lost, and changes in those kept.
+    Changes {
+        gained: Vec<Vec<u8>>,
+        lost: Vec<Vec<u8>>,
+        kept: Vec<Vec<u8>>,
+    },
+}
+
+/// What has to be done for one subscription.
+struct Plan {
+    tables: Vec<TablePlan>,
+    scope: Scope,
+    scope_changed: bool,
+    snapshot: String,
+    /// Where the log is read from; `None` if the remote has nothing.
+    watermark: Option<Watermark>,
+}
+
+/// A prepared question whether a subscription's logs have anything new.
+struct Check {
+    statement: Statement,
+    parameters: Vec<Array>,
+}
+
+/// Reads the downloads of a job.
+pub(super) async fn download(
+    connection: &mut Connection,
+    shared: &Shared,
+    job: DownloadJob,
+    sink: &mut dyn DownloadSink,
+) -> Result<(), CentreError> {
+    let publications = job
+        .subscriptions
+        .iter()
+        .map(|it| shared.publication(&it.publication));
+    let publications: Vec<Arc<Compiled>> = publications.collect::<Result<_, _>>()?;
+    let plans = open(connection, &job, &publications).await?;
+    let mut mark = None;
+    for (index, (plan, subscription)) in plans.iter().zip(&job.subscriptions).enumerate() {
+        let publication = &publications[index];
+        let news = any_news(connection, publication, plan, subscription).await?;
+        let outcome = if !news && subscription.requests.is_empty() {
+            sink.begin(index, false);
+            DownloadOutcome {
+                checkpoint: None,
+                upserts: 0,
+                removals: 0,
+            }
+        } else {
+            let mark = match mark {
+                Some(mark) => mark,
+                None => {
+                    let fresh = shared.marks.mark(job.now_ms).await?;
+                    mark = Some(fresh);
+                    fresh
+                }
+            };
+            let checkpoint = new_checkpoint(shared, &job, subscription, publication, plan, mark);
+            let checkpoint = checkpoint.await?;
+            sink.begin(index, plan.scope_changed);
+            let counts = read::read(connection, publication, plan, subscription, sink).await?;
+            DownloadOutcome {
+                checkpoint: Some(checkpoint),
+                upserts: counts.upserts,
+                removals: counts.removals,
+            }
+        };
+        sink.end(index, outcome);
+    }
+    // Nobody waits for the end of a transaction that only read.
+    let commit = pin!(connection.client().batch_execute("COMMIT"));
+    commit.await.map_err(refused("ending a download"))
+}
+
+/// Opens the snapshot and finds out what each subscription needs.
+async fn open(
+    connection: &mut Connection,
+    job: &DownloadJob,
+    publications: &[Arc<Compiled>],
+) -> Result<Vec<Plan>, CentreError> {
+    let facts = Facts {
+        user: &job.user,
+        remote_id: job.remote_id.to_string(),
+    };
+    let compiled: Vec<&Compiled> = publications.iter().map(|it| &**it).collect();
+    let queries = ScopeQueries::prepare(connection, &facts, &compiled).await?;
+    let state = connection.prepare(STATE, &[]).await?;
+    let checkpoints = job
+        .subscriptions
+        .iter()
+        .zip(&compiled)
+        .map(|(subscription, publication)| {
+            let checkpoint = subscription.checkpoint.as_ref()?;
+            let watermark = Watermark::decode(&checkpoint.watermark)?;
+            let fits = watermark.layout == publication.layout
+                && checkpoint.scope.tables.len() == publication.tables.len();
+            fits.then_some((watermark, &checkpoint.scope))
+        });
+    let checkpoints: Vec<Option<(Watermark, &Scope)>> = checkpoints.collect();
+    let client = connection.client();
+    let states = checkpoints.iter().map(|checkpoint| {
+        let state = &state;
+        async move {
+            let mark = checkpoint.as_ref().map(|(it, _)| it.mark.as_slice());
+            let snapshot = checkpoint.as_ref().map(|(it, _)| it.snapshot.as_str());
+            let row = client.query_one(state, &[&mark, &snapshot]).await;
+            row.map_err(refused("opening a download"))
+        }
+    });
+    // One flight: each future sends when it is first polled, in this order.
+    let (begun, (states, results)) = futures_util::future::join(
+        client.batch_execute(BEGIN),
+        futures_util::future::join(join_all(states), queries.run(client)),
+    )
+    .await;
+    begun.map_err(refused("opening a download"))?;
+    let states: Vec<Row> = states.into_iter().collect::<Result<_, _>>()?;
+    let results = results?;
+    let mut plans = Vec::with_capacity(states.len());
+    for (index, (row, checkpoint)) in states.iter().zip(checkpoints).enumerate() {
+        let scope = queries.scope(index, compiled[index], &results)?;
+        let valid: Option<bool> = row.get(1);
+        let checkpoint = checkpoint.filter(|_| valid == Some(true));
+        plans.push(Plan::new(compiled[index], row, checkpoint, scope));
+    }
+    Ok(plans)
+}
+
+impl Plan {
+    fn new(
+        publication: &Compiled,
+        state: &Row,
+        checkpoint: Option<(Watermark, &Scope)>,
+        scope: Scope,
+    ) -> Plan {
+        let restarted: Vec<i32> = state.get(2);
+        let held = checkpoint.as_ref().map(|(_, held)| *held);
+        let tables = publication.tables.iter().enumerate().map(|(index, table)| {
+            let Some(held) = held else {
+                return match table.direction.downloads() {
+                    true => TablePlan::Whole,
+                    false => TablePlan::Nothing,
+                };
+            };
+            TablePlan::new(table, &held.tables[index], &scope.tables[index], &restarted)
+        });
+        Plan {
+            tables: tables.collect(),
+            scope_changed: held.is_none_or(|held| *held != scope),
+            snapshot: state.get(0),
+            watermark: checkpoint.map(|(watermark, _)| watermark),
+            scope,
+        }
+    }
+}
+
+impl TablePlan {
+    fn new(
+        table: &CompiledTable,
+        held: &BTreeSet<Vec<u8>>,
+        scope: &BTreeSet<Vec<u8>>,
+        restarted: &[i32],
+    ) -> TablePlan {
+        if !table.direction.downloads() {
+            return TablePlan::Nothing;
+        }
+        if table.log.is_none() || restarted.contains(&table.log_id) {
+            return TablePlan::Whole;
+        }
+        TablePlan::Changes {
+            gained: scope.difference(held).cloned().collect(),
+            lost: held.difference(scope).cloned().collect(),
+            kept: scope.intersection(held).cloned().collect(),
+        }
+    }
+
+    /// Whether rows or removals have to be sent, whatever the logs say.
+    fn is_due(&self) -> bool {
+        match self {
+            TablePlan::Nothing => false,
+            TablePlan::Whole => true,
+            TablePlan::Changes { gained, lost, .. } => !gained.is_empty() || !lost.is_empty(),
+        }
+    }
+
+    /// Whether the log has to be read.
+    fn reads_log(&self, table: &CompiledTable) -> bool {
+        match self {
+            TablePlan::Changes { kept, .. } => table.scope.is_none() || !kept.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+/// The part of a statement that finds new entries of a log, as `FROM` and `WHERE`:
+/// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
+/// partition values from the parameter `first` on.
+pub(super) fn new_entries(table: &CompiledTable, first: usize) -> String {
+    let mut from = format!("{} l", table.log_table());
+    let mut conditions = String::new();
+    if table.scope.is_some() {
+        let columns: Vec<_> = table.partition_columns().collect();
+        let parameters = columns.iter().enumerate();
+        let parameters = parameters.map(|(at, it)| Array::parameter(it.kind, first + at));
+        let names = (0..columns.len()).map(|at| format!("s{at}"));
+        from.push_str(&format!(
+            ", unnest({}) AS s({})",
+            parameters.collect::<Vec<_>>().join(", "),
+            names.collect::<Vec<_>>().join(", ")
+        ));
+        for (at, column) in columns.iter().enumerate() {
+            let equal = column.equals(&format!("l.c{at}"), &format!("s.s{at}"));
+            conditions.push_str(&format!("{equal} AND "));
+        }
+    }
+    format!(
+        "FROM {from} WHERE {conditions}l.version >= (SELECT $2::text::xid8) \
+         AND NOT pg_catalog.pg_visible_in_snapshot(l.version, (SELECT $1::text::pg_snapshot)) \
+         AND l.version <> (SELECT $3::text::xid8)"
+    )
+}
+
+/// The lowest transaction id that a snapshot does not see for certain.
+pub(super) fn xmin(snapshot: &str) -> &str {
+    snapshot.split(':').next().unwrap_or("0")
+}
+
+/// The version that the download leaves out, as a parameter.
+pub(super) fn own_version(subscription: &DownloadSubscription) -> String {
+    let own = subscription.own.as_ref().filter(|own| own.skip_version);
+    own.map_or(0, |own| own.version).to_string()
+}
+
+impl Check {
+    async fn prepare(
+        connection: &mut Connection,
+        publication: &Compiled,
+        plan: &Plan,
+    ) -> Result<Option<Check>, CentreError> {
+        let mut parameters = Vec::new();
+        let mut questions = Vec::new();
+        for (table, what) in publication.tables.iter().zip(&plan.tables) {
+            let TablePlan::Changes { kept, .. } = what else {
+                continue;
+            };
+            if !what.reads_log(table) {
+                continue;
+            }
+            let entries = new_entries(table, 4 + parameters.len());
+            questions.push(format!("EXISTS (SELECT {entries})"));
+            if table.scope.is_some() {
+                parameters.extend(partition_arrays(table, kept.iter())?);
+            }
+        }
+        if questions.is_empty() {
+            return Ok(None);
+        }
+        let statement = connection
+            .prepare(&format!("SELECT {}", questions.join(" OR ")), &[])
+            .await?;
+        Ok(Some(Check {
+            statement,
+            parameters,
+        }))
+    }
+}
+
+/// Whether anything has to be sent, or the watermark has to move past what the remote
+/// itself just uploaded.
+async fn any_news(
+    connection: &mut Connection,
+    publication: &Compiled,
+    plan: &Plan,
+    subscription: &DownloadSubscription,
+) -> Result<bool, CentreError> {
+    let own = subscription
+        .own
+        .as_ref()
+        .is_some_and(|own| own.version != 0);
+    let due = plan.tables.iter().any(TablePlan::is_due);
+    if own || due || plan.scope_changed {
+        return Ok(true);
+    }
+    let Some(watermark) = &plan.watermark else {
+        return Ok(true);
+    };
+    let Some(check) = Check::prepare(connection, publication, plan).await? else {
+        return Ok(false);
+    };
+    let (snapshot, own) = (&watermark.snapshot, own_version(subscription));
+    let xmin = xmin(snapshot);
+    let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![snapshot, &xmin, &own];
+    parameters.extend(check.parameters.iter().map(|it| it as &(dyn ToSql + Sync)));
+    let row = connection
+        .client()
+        .query_one(&check.statement, &parameters)
+        .await
+        .map_err(refused("looking for changes"))?;
+    Ok(row.get(0))
+}
+
+/// The checkpoint to hand out. A changed scope gets a new serial, committed before
+/// anybody sees it.
+async fn new_checkpoint(
+    shared: &Shared,
+    job: &DownloadJob,
+    subscription: &DownloadSubscription,
+    publication: &Compiled,
+    plan: &Plan,
+    mark: [u8; 16],
+) -> Result<Checkpoint, CentreError> {
+    let old = subscription.checkpoint.as_ref().map(|it| it.serial);
+    let serial = match old {
+        Some(serial) if !plan.scope_changed => serial,
+        _ => {
+            let mut connection = shared.pool.get().await?;
+            let statement = connection.prepare(NEW_SERIAL, &[]).await?;
+            let row = connection
+                .client()
+                .query_one(
+                    &statement,
+                    &[&job.remote_id.0.as_slice(), &subscription.publication],
+                )
+                .await
+                .map_err(refused("issuing a scope"))?;
+            u64::try_from(row.get::<_, i64>(0)).map_err(|_| CentreError::Internal {
+                message: "a scope's serial is negative".into(),
+            })?
+        }
+    };
+    let watermark = Watermark {
+        mark,
+        layout: publication.layout,
+        snapshot: plan.snapshot.clone(),
+    };
+    Ok(Checkpoint {
+        serial,
+        watermark: watermark.encode(),
+        scope: plan.scope.clone(),
+    })
+}
+
+const NEW_SERIAL: &str = "
+INSERT INTO tidewater.subscription AS s (remote_id, publication, scope_serial) VALUES ($1, $2, 1)
+ON CONFLICT (remote_id, publication) DO UPDATE
+  SET previous_serial = s.scope_serial, scope_serial = s.scope_serial + 1
+RETURNING scope_serial";
+
+/// The error of [`Shared::publication`].
+pub(super) fn unknown_publication(name: &str) -> CentreError {
+    CentreError::Peer {
+        message: format!("the name of a publication that there is not: {name:?}"),
+        code: Code::UnknownPublication,
+    }
+}

@@ -1,0 +1,459 @@
+//! Reading rows of a download: partitions whole by COPY, changes by the log,
+//! requested keys, all packed straight into the sink's pieces.
+
+use std::collections::HashMap;
+use std::pin::pin;
+
+use futures_util::TryStreamExt;
+use tokio_postgres::types::ToSql;
+
+use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::{Datum, Op, Row, RowShape, RowsReader, RowsWriter, pack};
+
+use super::{Plan, TablePlan, new_entries, own_version, xmin};
+use crate::columns::ColumnMap;
+use crate::download::{DownloadSink, DownloadSubscription, TableRequest};
+use crate::error::CentreError;
+use crate::postgres::array::Array;
+use crate::postgres::connection::{Connection, refused};
+use crate::postgres::model::{Compiled, CompiledTable};
+use crate::postgres::quote::literal;
+use crate::postgres::rows::{RowDecoder, recycle};
+use crate::postgres::scope::{Membership, partition_arrays, partition_types, unpack};
+use crate::upload::OwnUpload;
+
+/// COPY BINARY begins with a signature, flags and an extension area.
+const COPY_HEADER_BYTES: usize = 19;
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) upserts: u64,
+    pub(super) removals: u64,
+}
+
+/// Packs the rows of one table into the sink.
+struct Output<'a> {
+    table: usize,
+    /// Whether the remote ever holds rows of the table that it has to remove.
+    removes: bool,
+    begin: Option<TableBegin>,
+    writer: RowsWriter<'a>,
+    counts: &'a mut Counts,
+    sink: &'a mut dyn DownloadSink,
+}
+
+impl Output<'_> {
+    fn upsert(&mut self, row: &[Datum<'_>]) -> Result<(), CentreError> {
+        self.writer.row(Op::Upsert, row);
+        self.counts.upserts += 1;
+        self.flush(ROWS_PAYLOAD_BYTES)
+    }
+
+    fn remove(&mut self, key: &[Datum<'_>]) -> Result<(), CentreError> {
+        if !self.removes {
+            return Ok(());
+        }
+        self.writer.key(Op::Remove, key);
+        self.counts.removals += 1;
+        self.flush(ROWS_PAYLOAD_BYTES)
+    }
+
+    fn announce(&mut self) {
+        if let Some(begin) = self.begin.take() {
+            self.sink.table(begin);
+        }
+    }
+
+    /// Hands over what is packed if it is at least so much.
+    fn flush(&mut self, least: usize) -> Result<(), CentreError> {
+        if self.writer.len() >= least.max(1) {
+            self.announce();
+            self.sink.rows(self.writer.take())?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads everything of one subscription.
+pub(super) async fn read(
+    connection: &mut Connection,
+    publication: &Compiled,
+    plan: &Plan,
+    subscription: &DownloadSubscription,
+    sink: &mut dyn DownloadSink,
+) -> Result<Counts, CentreError> {
+    let mut counts = Counts::default();
+    let requests = requests(publication, subscription)?;
+    for (index, table) in publication.tables.iter().enumerate() {
+        let what = &plan.tables[index];
+        let asked = requests.get(&index);
+        if matches!(what, TablePlan::Nothing) && asked.is_none() {
+            continue;
+        }
+        let shape = &publication.shapes[index];
+        let whole = matches!(what, TablePlan::Whole);
+        let mut begin = TableBegin::of(&publication.schema.tables[index]);
+        begin.replace = whole;
+        if whole && table.scope.is_none() {
+            begin.expected_rows = table.row_estimate;
+        }
+        let mut output = Output {
+            table: index,
+            removes: table.direction.downloads(),
+            begin: Some(begin),
+            writer: RowsWriter::new(shape),
+            counts: &mut counts,
+            sink: &mut *sink,
+        };
+        let scope = &plan.scope.tables[index];
+        match what {
+            TablePlan::Nothing => {}
+            TablePlan::Whole => {
+                // An empty table, too, replaces what the remote has.
+                output.announce();
+                copy_out(connection, table, scope.iter(), &mut output).await?;
+            }
+            TablePlan::Changes { gained, lost, .. } => {
+                let types = partition_types(table);
+                for packed in lost {
+                    output.writer.remove_partition(&unpack(packed, &types)?);
+                    output.counts.removals += 1;
+                    output.flush(ROWS_PAYLOAD_BYTES)?;
+                }
+                if !gained.is_empty() {
+                    copy_out(connection, table, gained.iter(), &mut output).await?;
+                }
+                if what.reads_log(table) {
+                    let membership = Membership::new(table, vec![scope]);
+                    changes(
+                        connection,
+                        table,
+                        plan,
+                        subscription,
+                        membership,
+                        &mut output,
+                    )
+                    .await?;
+                }
+            }
+        }
+        // A table that is sent whole has the requested rows already.
+        if !whole {
+            for request in asked.into_iter().flatten() {
+                let membership = Membership::new(table, vec![scope]);
+                answer(connection, table, request, membership, &mut output).await?;
+            }
+        }
+        output.flush(1)?;
+    }
+    Ok(counts)
+}
+
+type Requests<'a> = HashMap<usize, Vec<(ColumnMap, &'a TableRequest)>>;
+
+fn requests<'a>(
+    publication: &Compiled,
+    subscription: &'a DownloadSubscription,
+) -> Result<Requests<'a>, CentreError> {
+    let mut requests: Requests<'a> = HashMap::new();
+    for request in &subscription.requests {
+        let (index, map) = ColumnMap::find(&publication.schema, &request.begin)?;
+        requests.entry(index).or_default().push((map, request));
+    }
+    Ok(requests)
+}
+
+/// Sends whole partitions of a table.
+async fn copy_out(
+    connection: &Connection,
+    table: &CompiledTable,
+    partitions: impl ExactSizeIterator<Item = &Vec<u8>>,
+    output: &mut Output<'_>,
+) -> Result<(), CentreError> {
+    let mut condition = String::new();
+    if table.scope.is_some() {
+        if partitions.len() == 0 {
+            return Ok(());
+        }
+        condition = partition_condition(table, partitions)?;
+    }
+    let copy = format!(
+        "COPY (SELECT {} FROM {} t{condition}) TO STDOUT (FORMAT BINARY)",
+        table.outputs("t."),
+        table.sql_name
+    );
+    let error = |error| refused("reading rows for a download")(error);
+    let stream = connection.client().copy_out(&copy).await.map_err(error)?;
+    let mut stream = pin!(stream);
+    let mut decoder = RowDecoder::new(table.columns.iter().map(|it| it.kind));
+    let mut values = Vec::with_capacity(table.columns.len());
+    let mut skip = COPY_HEADER_BYTES;
+    // What a message of COPY began and the next one completes.
+    let mut carry: Vec<u8> = Vec::new();
+    while let Some(message) = stream.try_next().await.map_err(error)? {
+        let carried = !carry.is_empty();
+        if carried {
+            carry.extend_from_slice(&message);
+        }
+        let bytes: &[u8] = if carried { &carry } else { &message };
+        let mut at = skip.min(bytes.len());
+        skip -= at;
+        // A field count of -1 ends the data.
+        while let Some(count) = bytes.get(at..at + 2)
+            && count != [0xff, 0xff]
+        {
+            let mut row = recycle(values);
+            let length = decoder.tuple(&bytes[at + 2..], &mut row)?;
+            if length.is_some() {
+                output.upsert(&row)?;
+            }
+            values = recycle(row);
+            match length {
+                Some(length) => at += 2 + length,
+                None => break,
+            }
+        }
+        let ended = bytes.get(at..at + 2) == Some(&[0xff, 0xff]);
+        let rest = if ended {
+            Vec::new()
+        } else {
+            bytes[at..].to_vec()
+        };
+        carry = rest;
+    }
+    Ok(())
+}
+
+/// ` WHERE` a row is in one of the partitions.
+fn partition_condition<'a>(
+    table: &CompiledTable,
+    partitions: impl Iterator<Item = &'a Vec<u8>>,
+) -> Result<String, CentreError> {
+    let types = partition_types(table);
+    let columns: Vec<_> = table.partition_columns().collect();
+    let mut rows = Vec::new();
+    for packed in partitions {
+        let values = unpack(packed, &types)?;
+        let mut row = Vec::with_capacity(values.len());
+        for (value, column) in values.iter().zip(&columns) {
+            let text = match value {
+                Datum::Bytes(bytes) => {
+                    let hex = bytes.iter().map(|byte| format!("{byte:02x}"));
+                    format!("\\x{}", hex.collect::<String>())
+                }
+                value => value.to_string(),
+            };
+            // Text with a NUL is in no row.
+            let quoted = literal(&text).unwrap_or_else(|| "NULL".into());
+            row.push(format!("{quoted}::{}", column.cast_for_comparison()));
+        }
+        rows.push(format!("({})", row.join(", ")));
+    }
+    let compared = columns.iter().map(|column| column.compared("t."));
+    let compared = compared.collect::<Vec<_>>().join(", ");
+    Ok(if columns.len() == 1 {
+        format!(" WHERE {compared} IN ({})", rows.join(", "))
+    } else {
+        format!(" WHERE ({compared}) IN (VALUES {})", rows.join(", "))
+    })
+}
+
+/// Sends what changed in the partitions kept since the watermark.
+async fn changes(
+    connection: &mut Connection,
+    table: &CompiledTable,
+    plan: &Plan,
+    subscription: &DownloadSubscription,
+    membership: Membership<'_>,
+    output: &mut Output<'_>,
+) -> Result<(), CentreError> {
+    let (Some(watermark), TablePlan::Changes { kept, .. }) =
+        (&plan.watermark, &plan.tables[output.table])
+    else {
+        return Ok(());
+    };
+    let log_keys = table
+        .key
+        .iter()
+        .filter_map(|&index| table.log_column(index));
+    let log_keys: Vec<String> = log_keys.collect();
+    let found: Vec<String> = log_keys.iter().map(|name| format!("l.{name}")).collect();
+    let joined = table.key.iter().zip(&log_keys).map(|(&index, name)| {
+        let column = &table.columns[index];
+        let collate = match &column.collation {
+            Some(collation) => format!(" COLLATE {collation}"),
+            None => String::new(),
+        };
+        format!("t.{} = l.{name}{collate}", column.sql)
+    });
+    let sql = format!(
+        "SELECT {}, t.{} IS NOT NULL, {} FROM (SELECT DISTINCT {} {}) l LEFT JOIN {} t ON {}",
+        table.key_outputs("l.", &log_keys),
+        table.columns[table.key[0]].sql,
+        table.outputs("t."),
+        found.join(", "),
+        new_entries(table, 4),
+        table.sql_name,
+        joined.collect::<Vec<_>>().join(" AND "),
+    );
+    let statement = connection.prepare(&sql, &[]).await?;
+    let arrays = match table.scope {
+        Some(_) => partition_arrays(table, kept.iter())?,
+        None => Vec::new(),
+    };
+    let (snapshot, own) = (&watermark.snapshot, own_version(subscription));
+    let xmin = xmin(snapshot);
+    let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![snapshot, &xmin, &own];
+    parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
+    let own = subscription.own.as_ref().filter(|own| !own.skip_version);
+    stream_rows(
+        connection, table, &statement, parameters, membership, own, output,
+    )
+    .await
+}
+
+/// Sends the rows of keys that the remote asked for.
+async fn answer(
+    connection: &mut Connection,
+    table: &CompiledTable,
+    (map, request): &(ColumnMap, &TableRequest),
+    membership: Membership<'_>,
+    output: &mut Output<'_>,
+) -> Result<(), CentreError> {
+    let kinds: Vec<_> = table
+        .key
+        .iter()
+        .map(|&index| table.columns[index].kind)
+        .collect();
+    let mut arrays: Vec<Array> = kinds.iter().map(|&kind| Array::new(kind)).collect();
+    let mut reader = RowsReader::new(&map.shape, &request.rows);
+    let mut row = Row::default();
+    while reader.next(&mut row).map_err(malformed)? {
+        let positions: Vec<_> = arrays.iter().map(Array::position).collect();
+        let mut key = arrays.iter_mut().zip(&row.key);
+        if key.any(|(array, value)| array.push(value).is_err()) {
+            // No row of the centre can have this key.
+            for (array, position) in arrays.iter_mut().zip(positions) {
+                array.truncate(position);
+            }
+            output.remove(&row.key)?;
+        }
+    }
+    let parameters = kinds.iter().enumerate();
+    let parameters = parameters.map(|(at, &kind)| Array::parameter(kind, at + 1));
+    let names: Vec<String> = (0..kinds.len()).map(|at| format!("k{at}")).collect();
+    let joined = table.key.iter().zip(&names).map(|(&index, name)| {
+        let column = &table.columns[index];
+        column.equals(&format!("t.{}", column.sql), &format!("i.{name}"))
+    });
+    let sql = format!(
+        "SELECT {}, t.{} IS NOT NULL, {} FROM unnest({}) AS i({}) LEFT JOIN {} t ON {}",
+        names
+            .iter()
+            .map(|name| format!("i.{name}"))
+            .collect::<Vec<_>>()
+            .join(", "),
+        table.columns[table.key[0]].sql,
+        table.outputs("t."),
+        parameters.collect::<Vec<_>>().join(", "),
+        names.join(", "),
+        table.sql_name,
+        joined.collect::<Vec<_>>().join(" AND "),
+    );
+    let statement = connection.prepare(&sql, &[]).await?;
+    let parameters = arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
+    stream_rows(
+        connection, table, &statement, parameters, membership, None, output,
+    )
+    .await
+}
+
+/// Sends a result of keys, whether there is a row, and the row.
+async fn stream_rows(
+    connection: &Connection,
+    table: &CompiledTable,
+    statement: &tokio_postgres::Statement,
+    parameters: Vec<&(dyn ToSql + Sync)>,
+    mut membership: Membership<'_>,
+    own: Option<&OwnUpload>,
+    output: &mut Output<'_>,
+) -> Result<(), CentreError> {
+    let error = |error| refused("reading changes for a download")(error);
+    let rows = connection
+        .client()
+        .query_raw(statement, parameters)
+        .await
+        .map_err(error)?;
+    let mut rows = pin!(rows);
+    let mut keys = RowDecoder::new(table.key.iter().map(|&index| table.columns[index].kind));
+    let mut decoder = RowDecoder::new(table.columns.iter().map(|it| it.kind));
+    let shape = table.shape();
+    let (mut key, mut values) = (Vec::new(), Vec::new());
+    let mut own = own.map(|own| OwnRows::new(own, &shape, output.table));
+    while let Some(row) = rows.try_next().await.map_err(error)? {
+        let mut row_key = recycle(key);
+        let mut row_values = recycle(values);
+        keys.result(&row, 0, &mut row_key)?;
+        decoder.result(&row, table.key.len() + 1, &mut row_values)?;
+        let there = row.get(table.key.len()) && membership.has(&row_values);
+        let known = own
+            .as_mut()
+            .is_some_and(|own| own.has(&row_key, there.then_some(&row_values)));
+        match (known, there) {
+            (true, _) => {}
+            (false, true) => output.upsert(&row_values)?,
+            (false, false) => output.remove(&row_key)?,
+        }
+        key = recycle(row_key);
+        values = recycle(row_values);
+    }
+    Ok(())
+}
+
+/// What the same sync uploaded, to leave out what is in the centre exactly so.
+struct OwnRows<'a> {
+    own: &'a OwnUpload,
+    shape: &'a RowShape,
+    key_types: Vec<tidewater_protocol::ColumnType>,
+    wanted: (usize, Vec<u8>),
+    packed: Vec<u8>,
+}
+
+impl<'a> OwnRows<'a> {
+    fn new(own: &'a OwnUpload, shape: &'a RowShape, table: usize) -> OwnRows<'a> {
+        OwnRows {
+            own,
+            shape,
+            key_types: shape
+                .key
+                .iter()
+                .map(|&index| shape.columns[index])
+                .collect(),
+            wanted: (table, Vec::new()),
+            packed: Vec::new(),
+        }
+    }
+
+    fn has(&mut self, key: &[Datum<'_>], row: Option<&Vec<Datum<'_>>>) -> bool {
+        self.wanted.1.clear();
+        pack::pack_values(&mut self.wanted.1, &self.key_types, key);
+        match (self.own.rows.get(&self.wanted), row) {
+            (Some(None), None) => true,
+            (Some(Some(uploaded)), Some(row)) => {
+                self.packed.clear();
+                pack::pack_values(&mut self.packed, &self.shape.columns, row);
+                *uploaded == self.packed
+            }
+            _ => false,
+        }
+    }
+}
+
+fn malformed(error: tidewater_protocol::UnpackError) -> CentreError {
+    CentreError::Peer {
+        message: format!("rows that cannot be unpacked: {error}"),
+        code: tidewater_protocol::Code::MalformedMessage,
+    }
+}

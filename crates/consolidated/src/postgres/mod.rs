@@ -1,0 +1,93 @@
+//! PostgreSQL, 13 or later, as the consolidated database.
+//!
+//! Owns everything that knows PostgreSQL: the schema `tidewater`, change logs and
+//! triggers, the binary formats, COPY, snapshots as watermarks. One file for each
+//! concern; here are the connections that they share.
+
+mod admin;
+mod apply;
+mod array;
+mod binary;
+mod connection;
+mod deploy;
+mod download;
+mod live;
+mod model;
+mod pool;
+mod quote;
+mod rows;
+mod scope;
+mod state;
+mod triggers;
+mod watermark;
+mod worker;
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+
+use tokio_postgres::Config;
+
+use self::connection::configuration;
+use self::model::Compiled;
+use self::pool::Pool;
+use self::watermark::Marks;
+use crate::error::CentreError;
+
+/// A PostgreSQL database as a centre.
+pub(crate) struct Postgres {
+    shared: Arc<Shared>,
+}
+
+/// What the centre and its workers share.
+struct Shared {
+    config: Config,
+    pool: Pool,
+    marks: Marks,
+    /// The publications that are served, by name.
+    publications: RwLock<HashMap<String, Arc<Compiled>>>,
+}
+
+/// What tells that a table is still as it was loaded: its rules, triggers and columns.
+const FINGERPRINTS: &str = "
+SELECT c.oid, c.relhasrules::text
+  || ';' || coalesce((SELECT string_agg(t.oid::text || t.tgenabled::text, ',' ORDER BY t.oid)
+       FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid), '')
+  || ';' || coalesce((SELECT string_agg(concat_ws(':', a.attnum, a.atttypid, a.atttypmod,
+       a.attgenerated, a.attisdropped), ',' ORDER BY a.attnum)
+       FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), '')
+FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
+
+/// Connects to the database that a URL names.
+pub(crate) async fn connect(url: &str) -> Result<Postgres, CentreError> {
+    let config = configuration(url)?;
+    let pool = Pool::new(config.clone());
+    // The first connection tells whether there is a database at all.
+    drop(pool.get().await?);
+    Ok(Postgres {
+        shared: Arc::new(Shared {
+            marks: Marks::start(config.clone()),
+            config,
+            pool,
+            publications: RwLock::new(HashMap::new()),
+        }),
+    })
+}
+
+impl Shared {
+    /// A publication that is served.
+    fn publication(&self, name: &str) -> Result<Arc<Compiled>, CentreError> {
+        let publications = self.publications.read();
+        // A writer only inserts: a panic of one leaves nothing half done.
+        let publications = publications.unwrap_or_else(|poisoned| poisoned.into_inner());
+        let found = publications.get(name).cloned();
+        found.ok_or_else(|| download::unknown_publication(name))
+    }
+
+    fn serve(&self, compiled: Vec<Arc<Compiled>>) {
+        let publications = self.publications.write();
+        let mut publications = publications.unwrap_or_else(|poisoned| poisoned.into_inner());
+        for publication in compiled {
+            publications.insert(publication.schema.name.clone(), publication);
+        }
+    }
+}

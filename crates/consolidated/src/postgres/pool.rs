@@ -1,0 +1,94 @@
+//! The few connections that serve what needs no worker.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Mutex;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_postgres::Config;
+
+use super::connection::Connection;
+use crate::error::CentreError;
+
+/// More than so many are never open at once.
+const MAX_CONNECTIONS: usize = 4;
+
+/// Connections that are opened when they are needed and kept.
+pub(super) struct Pool {
+    config: Config,
+    permits: Semaphore,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// A connection out of the pool; goes back when dropped.
+pub(super) struct Pooled<'p> {
+    pool: &'p Pool,
+    /// `None` only while being dropped.
+    connection: Option<Connection>,
+    _permit: SemaphorePermit<'p>,
+}
+
+impl Pool {
+    pub(super) fn new(config: Config) -> Pool {
+        Pool {
+            config,
+            permits: Semaphore::new(MAX_CONNECTIONS),
+            idle: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// A connection; waits while all are in use.
+    pub(super) async fn get(&self) -> Result<Pooled<'_>, CentreError> {
+        let permit = self.permits.acquire().await;
+        let permit = permit.map_err(|_| CentreError::Internal {
+            message: "the pool of connections is closed".into(),
+        })?;
+        let idle = loop {
+            match self.idle().pop() {
+                Some(connection) if connection.is_closed() => {}
+                other => break other,
+            }
+        };
+        let connection = match idle {
+            Some(connection) => connection,
+            None => Connection::open(&self.config).await?,
+        };
+        Ok(Pooled {
+            pool: self,
+            connection: Some(connection),
+            _permit: permit,
+        })
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        // Nothing that holds the lock can panic half-way.
+        self.idle
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Deref for Pooled<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection
+            .as_ref()
+            .expect("a connection that is lent is there until the drop")
+    }
+}
+
+impl DerefMut for Pooled<'_> {
+    fn deref_mut(&mut self) -> &mut Connection {
+        self.connection
+            .as_mut()
+            .expect("a connection that is lent is there until the drop")
+    }
+}
+
+impl Drop for Pooled<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take().filter(|it| !it.is_closed()) {
+            self.pool.idle().push(connection);
+        }
+    }
+}

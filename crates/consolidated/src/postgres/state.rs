@@ -1,0 +1,134 @@
+//! The server's state in the schema `tidewater`: its tables and their migrations.
+
+/// The schema that holds everything of ours but the triggers.
+pub(super) const SCHEMA: &str = "tidewater";
+
+/// The key of the advisory lock that deploying and pruning take: "tidewate" in ASCII.
+pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
+
+/// One script for each format version; the first makes version 1 out of nothing.
+/// Scripts are only ever added.
+pub(super) const MIGRATIONS: [&str; 1] = [VERSION_1];
+
+/// The format version that this code reads and writes.
+pub(super) const FORMAT_VERSION: i32 = MIGRATIONS.len() as i32;
+
+const VERSION_1: &str = "
+CREATE SCHEMA tidewater;
+COMMENT ON SCHEMA tidewater IS 'Tidewater: state of the sync server. Removed by: tidewater undeploy';
+CREATE TABLE tidewater.meta (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  format_version integer NOT NULL,
+  -- No log has complete entries of versions below this.
+  log_floor xid8 NOT NULL
+);
+INSERT INTO tidewater.meta (format_version, log_floor) VALUES (1, '0');
+CREATE TABLE tidewater.signing_key (
+  id integer PRIMARY KEY,
+  secret bytea NOT NULL,
+  created_ms bigint NOT NULL
+);
+CREATE TABLE tidewater.user_account (
+  name text COLLATE \"C\" PRIMARY KEY,
+  password_hash text NOT NULL,
+  disabled boolean NOT NULL,
+  created_ms bigint NOT NULL
+);
+CREATE TABLE tidewater.remote (
+  id bytea PRIMARY KEY,
+  user_name text COLLATE \"C\" NOT NULL,
+  revoked boolean NOT NULL,
+  credential_hash bytea NOT NULL,
+  previous_credential_hash bytea NOT NULL,
+  rotated_ms bigint NOT NULL,
+  created_ms bigint NOT NULL,
+  last_sync_ms bigint NOT NULL
+);
+CREATE INDEX ON tidewater.remote (user_name);
+CREATE TABLE tidewater.subscription (
+  remote_id bytea NOT NULL,
+  publication text COLLATE \"C\" NOT NULL,
+  sequence bigint NOT NULL DEFAULT 0,
+  upload_id bytea,
+  result bytea,
+  -- The scope issued last and the one before; nothing older counts.
+  scope_serial bigint NOT NULL DEFAULT 0,
+  previous_serial bigint NOT NULL DEFAULT 0,
+  -- The last scope under which partitions lost since were still accepted, once.
+  graced_serial bigint NOT NULL DEFAULT 0,
+  PRIMARY KEY (remote_id, publication)
+) WITH (fillfactor = 50);
+CREATE TABLE tidewater.publication (
+  name text COLLATE \"C\" PRIMARY KEY,
+  definition text NOT NULL,
+  schema bytea NOT NULL
+);
+-- Registry of change logs: one for each table and list of partition columns.
+CREATE TABLE tidewater.change_log (
+  id integer PRIMARY KEY,
+  table_oid oid NOT NULL,
+  table_name text NOT NULL,
+  partition_columns text[] NOT NULL,
+  -- The SQL that made log and triggers: a difference means that they do not fit.
+  definition text NOT NULL
+);
+-- Versions from which on remotes need all rows of a log's table again.
+CREATE TABLE tidewater.everything (
+  log_id integer NOT NULL,
+  version xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
+);
+CREATE TABLE tidewater.mark (
+  id bytea PRIMARY KEY,
+  created_ms bigint NOT NULL
+);
+-- At this time, all transactions below this one had ended.
+CREATE TABLE tidewater.horizon (
+  at_ms bigint NOT NULL,
+  oldest_running xid8 NOT NULL
+);
+CREATE TABLE tidewater.conflict (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at_ms bigint NOT NULL,
+  remote_id bytea NOT NULL,
+  user_name text NOT NULL,
+  publication text NOT NULL,
+  table_name text NOT NULL,
+  row_key text NOT NULL,
+  operation text NOT NULL,
+  pre_image text,
+  uploaded text,
+  winner text
+);
+CREATE TABLE tidewater.refused (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at_ms bigint NOT NULL,
+  remote_id bytea NOT NULL,
+  user_name text NOT NULL,
+  publication text NOT NULL,
+  table_name text NOT NULL,
+  row_key text NOT NULL,
+  operation text NOT NULL,
+  uploaded text NOT NULL,
+  code text NOT NULL,
+  reason text NOT NULL
+);
+CREATE TABLE tidewater.sync_history (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  remote_id bytea,
+  user_name text NOT NULL,
+  publications text NOT NULL,
+  started_ms bigint NOT NULL,
+  duration_ms bigint NOT NULL,
+  inserts bigint NOT NULL,
+  updates bigint NOT NULL,
+  deletes bigint NOT NULL,
+  upserts bigint NOT NULL,
+  removals bigint NOT NULL,
+  conflicts bigint NOT NULL,
+  refused bigint NOT NULL,
+  bytes_received bigint NOT NULL,
+  bytes_sent bigint NOT NULL,
+  error text NOT NULL
+);
+CREATE INDEX ON tidewater.sync_history (started_ms);
+";

@@ -1,0 +1,182 @@
+//! Watermarks and their marks.
+//!
+//! A watermark is the snapshot of a download together with the *mark* that proves
+//! that this history of the database is the one that gave it out: a random row,
+//! committed synchronously after the snapshot was taken. Everything that the snapshot
+//! saw is durable by then, and every transaction id below the mark's is spent.
+
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::sync::{mpsc, oneshot};
+use tokio_postgres::Config;
+
+use super::connection::{Connection, refused};
+use crate::error::CentreError;
+
+const MARK_BYTES: usize = 16;
+const LAYOUT_BYTES: usize = 8;
+
+/// What a checkpoint carries for this adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Watermark {
+    pub(super) mark: [u8; MARK_BYTES],
+    /// [`super::model::Compiled::layout`] of the scope beside it.
+    pub(super) layout: [u8; LAYOUT_BYTES],
+    /// `pg_current_snapshot()` as text.
+    pub(super) snapshot: String,
+}
+
+impl Watermark {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(MARK_BYTES + LAYOUT_BYTES + self.snapshot.len());
+        bytes.extend_from_slice(&self.mark);
+        bytes.extend_from_slice(&self.layout);
+        bytes.extend_from_slice(self.snapshot.as_bytes());
+        bytes
+    }
+
+    /// Reads what [`Self::encode`] wrote; `None` for anything else, such as another
+    /// adapter's watermark.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Watermark> {
+        let (mark, rest) = bytes.split_at_checked(MARK_BYTES)?;
+        let (layout, snapshot) = rest.split_at_checked(LAYOUT_BYTES)?;
+        let snapshot = std::str::from_utf8(snapshot).ok()?;
+        is_snapshot(snapshot).then_some(())?;
+        Some(Watermark {
+            mark: mark.try_into().ok()?,
+            layout: layout.try_into().ok()?,
+            snapshot: snapshot.to_owned(),
+        })
+    }
+}
+
+/// `xmin:xmax:list`, well enough formed that PostgreSQL takes it.
+fn is_snapshot(text: &str) -> bool {
+    let mut parts = text.split(':');
+    let number = |part: Option<&str>| part.and_then(|it| it.parse::<u64>().ok());
+    let (Some(xmin), Some(xmax), Some(list), None) = (
+        number(parts.next()),
+        number(parts.next()),
+        parts.next(),
+        parts.next(),
+    ) else {
+        return false;
+    };
+    let mut last = 0;
+    0 < xmin
+        && xmin <= xmax
+        && (list.is_empty()
+            || list.split(',').all(|part| {
+                let number = part.parse::<u64>().ok();
+                let fits = number.is_some_and(|it| xmin <= it && it < xmax && last < it);
+                last = number.unwrap_or(0);
+                fits
+            }))
+}
+
+/// A download that waits for a mark.
+struct Request {
+    now_ms: i64,
+    reply: oneshot::Sender<Result<[u8; MARK_BYTES], String>>,
+}
+
+/// Asks the mark service for marks.
+#[derive(Clone, Debug)]
+pub(super) struct Marks(mpsc::UnboundedSender<Request>);
+
+impl Marks {
+    /// Starts the service; it ends when the last handle is gone. It connects at the
+    /// first request.
+    pub(super) fn start(config: Config) -> Marks {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(serve(config, receiver));
+        Marks(sender)
+    }
+
+    /// A mark for a snapshot that was taken before this call.
+    pub(super) async fn mark(&self, now_ms: i64) -> Result<[u8; MARK_BYTES], CentreError> {
+        let gone = || CentreError::Internal {
+            message: "the mark service has ended".into(),
+        };
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Request { now_ms, reply }).map_err(|_| gone())?;
+        let answer = answer.await.map_err(|_| gone())?;
+        answer.map_err(|message| CentreError::Unavailable { message })
+    }
+}
+
+async fn serve(config: Config, mut requests: mpsc::UnboundedReceiver<Request>) {
+    let mut connection: Option<Connection> = None;
+    while let Some(first) = requests.recv().await {
+        // All downloads that wait at this moment share one mark: their snapshots are
+        // taken, and the mark's transaction has not begun.
+        let mut waiting = vec![first];
+        while let Ok(another) = requests.try_recv() {
+            waiting.push(another);
+        }
+        let oldest = waiting.iter().map(|request| request.now_ms).min();
+        let result = write_mark(&config, &mut connection, oldest.unwrap_or(0)).await;
+        if result.is_err() {
+            connection = None;
+        }
+        let result = result.map_err(|error| error.to_string());
+        for request in waiting {
+            // Whoever no longer waits was cancelled.
+            let _ = request.reply.send(result.clone());
+        }
+    }
+}
+
+async fn write_mark(
+    config: &Config,
+    connection: &mut Option<Connection>,
+    created_ms: i64,
+) -> Result<[u8; MARK_BYTES], CentreError> {
+    let mut mark = [0; MARK_BYTES];
+    SystemRandom::new()
+        .fill(&mut mark)
+        .map_err(|_| CentreError::Internal {
+            message: "the system has no random numbers".into(),
+        })?;
+    if connection.as_ref().is_none_or(Connection::is_closed) {
+        *connection = Some(Connection::open(config).await?);
+    }
+    let Some(connection) = connection else {
+        return Err(CentreError::Internal {
+            message: "no connection for marks".into(),
+        });
+    };
+    let insert = "INSERT INTO tidewater.mark (id, created_ms) VALUES ($1, $2)";
+    let statement = connection.prepare(insert, &[]).await?;
+    connection
+        .client()
+        .execute(&statement, &[&mark.as_slice(), &created_ms])
+        .await
+        .map_err(refused("writing a mark"))?;
+    Ok(mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watermark_comes_back_and_nothing_else_passes_for_one() {
+        let watermark = Watermark {
+            mark: [7; 16],
+            layout: [9; 8],
+            snapshot: "731:740:731,735".into(),
+        };
+        let bytes = watermark.encode();
+        assert_eq!(Watermark::decode(&bytes), Some(watermark));
+        assert_eq!(Watermark::decode(&bytes[..20]), None);
+        assert_eq!(Watermark::decode(&bytes[..24]), None);
+        for text in ["731:740:", "1:1:"] {
+            assert!(is_snapshot(text), "{text}");
+        }
+        for text in [
+            "", "5", "5:4:", "0:4:", "5:9:4", "5:9:6,6", "5:9:9", "5:9::", "5:9:x",
+        ] {
+            assert!(!is_snapshot(text), "{text}");
+        }
+    }
+}

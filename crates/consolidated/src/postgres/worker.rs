@@ -1,0 +1,315 @@
+//! A connection that runs syncs, and what a session asks of it.
+
+use std::sync::Arc;
+
+use futures_util::future;
+
+use tidewater_protocol::{RemoteId, UploadId};
+use tokio_postgres::Row;
+
+use super::apply::{self, decode_result};
+use super::connection::{Connection, refused};
+use super::{Shared, download};
+use crate::centre::{CentreResult, Worker};
+use crate::download::{DownloadJob, DownloadSink};
+use crate::error::CentreError;
+use crate::records::{RemoteRecord, SessionState, SubscriptionRecord, SyncRecord, UserRecord};
+use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
+
+/// See [`Worker`].
+pub(super) struct PostgresWorker {
+    connection: Connection,
+    shared: Arc<Shared>,
+    /// Whether a transaction may be open that nobody is running any more: a call
+    /// failed, or was dropped in the middle.
+    unfinished: bool,
+}
+
+/// The columns of [`user_record`].
+pub(super) const USER_COLUMNS: &str = "name, password_hash, disabled, created_ms";
+
+/// The columns of [`remote_record`].
+pub(super) const REMOTE_COLUMNS: &str = "id, user_name, revoked, credential_hash, \
+    previous_credential_hash, rotated_ms, created_ms, last_sync_ms";
+
+pub(super) fn user_record(row: &Row) -> UserRecord {
+    UserRecord {
+        name: row.get(0),
+        password_hash: row.get(1),
+        disabled: row.get(2),
+        created_ms: row.get(3),
+    }
+}
+
+pub(super) fn remote_record(row: &Row) -> Option<RemoteRecord> {
+    Some(RemoteRecord {
+        id: RemoteId::from_slice(row.get(0))?,
+        user: row.get(1),
+        revoked: row.get(2),
+        credential_hash: row.get(3),
+        previous_credential_hash: row.get(4),
+        rotated_ms: row.get(5),
+        created_ms: row.get(6),
+        last_sync_ms: row.get(7),
+    })
+}
+
+impl PostgresWorker {
+    pub(super) async fn open(shared: Arc<Shared>) -> Result<PostgresWorker, CentreError> {
+        Ok(PostgresWorker {
+            connection: Connection::open(&shared.config).await?,
+            shared,
+            unfinished: false,
+        })
+    }
+
+    /// Ends what a call before this one left, and expects the worst of this one.
+    async fn enter(&mut self) -> Result<(), CentreError> {
+        if self.unfinished {
+            let rollback = self.connection.client().batch_execute("ROLLBACK").await;
+            rollback.map_err(refused("ending a transaction"))?;
+        }
+        self.unfinished = true;
+        Ok(())
+    }
+
+    async fn leave<T>(&mut self, result: Result<T, CentreError>) -> Result<T, CentreError> {
+        if result.is_err() && !self.connection.is_closed() {
+            // What a failed call holds must not be held until the next one.
+            self.unfinished = self
+                .connection
+                .client()
+                .batch_execute("ROLLBACK")
+                .await
+                .is_err();
+            self.connection.forget_statements();
+        } else {
+            self.unfinished = false;
+        }
+        result
+    }
+
+    async fn session(
+        &mut self,
+        user: &str,
+        remote_id: Option<RemoteId>,
+        publications: &[String],
+    ) -> Result<SessionState, CentreError> {
+        let error = |error| refused("looking up a session")(error);
+        let connection = &mut self.connection;
+        let users = format!("SELECT {USER_COLUMNS} FROM tidewater.user_account WHERE name = $1");
+        let users = connection.prepare(&users, &[]).await?;
+        let remotes = format!("SELECT {REMOTE_COLUMNS} FROM tidewater.remote WHERE id = $1");
+        let remotes = connection.prepare(&remotes, &[]).await?;
+        let subscriptions = "SELECT p.n, s.sequence, s.upload_id \
+             FROM unnest($2::text[]) WITH ORDINALITY AS p(name, n) \
+             JOIN tidewater.subscription s ON s.remote_id = $1 AND s.publication = p.name";
+        let subscriptions = connection.prepare(subscriptions, &[]).await?;
+        let id = remote_id.map(RemoteId::to_vec);
+        let client = connection.client();
+        let (user, remote, rows) = future::join3(
+            client.query_opt(&users, &[&user]),
+            client.query_opt(&remotes, &[&id]),
+            client.query(&subscriptions, &[&id, &publications]),
+        )
+        .await;
+        let (user, remote, rows) = (
+            user.map_err(error)?,
+            remote.map_err(error)?,
+            rows.map_err(error)?,
+        );
+        let mut state = SessionState {
+            user: user.as_ref().map(user_record),
+            remote: remote.as_ref().and_then(remote_record),
+            subscriptions: vec![None; publications.len()],
+        };
+        for row in &rows {
+            let ordinal = row.get::<_, i64>(0) as usize - 1;
+            let id: Option<&[u8]> = row.get(2);
+            state.subscriptions[ordinal] = Some(SubscriptionRecord {
+                sequence: row.get::<_, i64>(1).try_into().unwrap_or(0),
+                upload_id: id.and_then(UploadId::from_slice),
+            });
+        }
+        Ok(state)
+    }
+
+    async fn save(&mut self, remote: &RemoteRecord) -> Result<(), CentreError> {
+        let statement = self.connection.prepare(SAVE_REMOTE, &[]).await?;
+        self.connection
+            .client()
+            .execute(
+                &statement,
+                &[
+                    &remote.id.0.as_slice(),
+                    &remote.user,
+                    &remote.revoked,
+                    &remote.credential_hash,
+                    &remote.previous_credential_hash,
+                    &remote.rotated_ms,
+                    &remote.created_ms,
+                    &remote.last_sync_ms,
+                ],
+            )
+            .await
+            .map_err(refused("saving a remote"))?;
+        Ok(())
+    }
+
+    async fn record(&mut self, record: &SyncRecord) -> Result<(), CentreError> {
+        let error = |error| refused("recording a sync")(error);
+        let statement = self.connection.prepare(RECORD_SYNC, &[]).await?;
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let remote = record.remote_id.map(RemoteId::to_vec);
+        let (uploaded, downloaded) = (record.uploaded.map(count), record.downloaded.map(count));
+        let (conflicts, rows_refused) = (count(record.conflicts), count(record.refused));
+        let (bytes, duration) = (record.bytes.map(count), count(record.duration_ms));
+        let ended = record.started_ms.saturating_add(duration);
+        let client = self.connection.client();
+        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 16] = [
+            &remote,
+            &record.user,
+            &record.publications,
+            &record.started_ms,
+            &duration,
+            &uploaded[0],
+            &uploaded[1],
+            &uploaded[2],
+            &downloaded[0],
+            &downloaded[1],
+            &conflicts,
+            &rows_refused,
+            &bytes[0],
+            &bytes[1],
+            &record.error,
+            &ended,
+        ];
+        // Nobody waits for the disk for the sake of the history.
+        let (begun, recorded, ended) = future::join3(
+            client.batch_execute("BEGIN; SET LOCAL synchronous_commit = off"),
+            client.execute(&statement, &parameters),
+            client.batch_execute("COMMIT"),
+        )
+        .await;
+        begun.map_err(error)?;
+        recorded.map_err(error)?;
+        ended.map_err(error)
+    }
+
+    async fn result(
+        &mut self,
+        remote_id: RemoteId,
+        publication: &str,
+    ) -> Result<Option<UploadResult>, CentreError> {
+        let select = "SELECT result FROM tidewater.subscription \
+                      WHERE remote_id = $1 AND publication = $2";
+        let statement = self.connection.prepare(select, &[]).await?;
+        let row = self
+            .connection
+            .client()
+            .query_opt(&statement, &[&remote_id.0.as_slice(), &publication])
+            .await
+            .map_err(refused("reading a stored result"))?;
+        let result: Option<Vec<u8>> = row.and_then(|row| row.get(0));
+        result.map(|bytes| decode_result(&bytes)).transpose()
+    }
+}
+
+const SAVE_REMOTE: &str = "
+INSERT INTO tidewater.remote (id, user_name, revoked, credential_hash, previous_credential_hash,
+  rotated_ms, created_ms, last_sync_ms)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (id) DO UPDATE SET user_name = excluded.user_name,
+  revoked = remote.revoked OR excluded.revoked,
+  credential_hash = excluded.credential_hash,
+  previous_credential_hash = excluded.previous_credential_hash,
+  rotated_ms = excluded.rotated_ms";
+
+const RECORD_SYNC: &str = "
+WITH history AS (
+  INSERT INTO tidewater.sync_history (remote_id, user_name, publications, started_ms, duration_ms,
+    inserts, updates, deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent,
+    error)
+  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15))
+UPDATE tidewater.remote SET last_sync_ms = greatest(last_sync_ms, $16) WHERE id = $1";
+
+impl Worker for PostgresWorker {
+    fn session_state<'a>(
+        &'a mut self,
+        user: &'a str,
+        remote_id: Option<RemoteId>,
+        publications: &'a [String],
+    ) -> CentreResult<'a, SessionState> {
+        Box::pin(async move {
+            self.enter().await?;
+            let result = self.session(user, remote_id, publications).await;
+            self.leave(result).await
+        })
+    }
+
+    fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            self.enter().await?;
+            let result = self.save(remote).await;
+            self.leave(result).await
+        })
+    }
+
+    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {
+        Box::pin(async move {
+            self.enter().await?;
+            let update = "UPDATE tidewater.remote SET previous_credential_hash = '' WHERE id = $1";
+            let result = self
+                .connection
+                .client()
+                .execute(update, &[&id.0.as_slice()])
+                .await;
+            let result = result
+                .map(|_| ())
+                .map_err(refused("forgetting a credential"));
+            self.leave(result).await
+        })
+    }
+
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        Box::pin(async move {
+            self.enter().await?;
+            let shared = self.shared.clone();
+            let result = apply::apply(&mut self.connection, &shared, &uploads).await;
+            self.leave(result).await
+        })
+    }
+
+    fn stored_result<'a>(
+        &'a mut self,
+        remote_id: RemoteId,
+        publication: &'a str,
+    ) -> CentreResult<'a, Option<UploadResult>> {
+        Box::pin(async move {
+            self.enter().await?;
+            let result = self.result(remote_id, publication).await;
+            self.leave(result).await
+        })
+    }
+
+    fn download<'a>(
+        &'a mut self,
+        job: DownloadJob,
+        sink: &'a mut dyn DownloadSink,
+    ) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            self.enter().await?;
+            let shared = self.shared.clone();
+            let result = download::download(&mut self.connection, &shared, job, sink).await;
+            self.leave(result).await
+        })
+    }
+
+    fn record_sync<'a>(&'a mut self, record: &'a SyncRecord) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            self.enter().await?;
+            let result = self.record(record).await;
+            self.leave(result).await
+        })
+    }
+}
