@@ -28,6 +28,8 @@ pub mod database;
 pub mod error;
 mod remote;
 pub mod report;
+#[cfg(test)]
+mod scripted;
 pub mod server_url;
 pub mod session;
 pub mod spool;

@@ -221,7 +221,7 @@ fn check_result(
 }
 
 /// A message's name, for messages to people.
-pub(super) fn name(control: &Control) -> &'static str {
+pub(crate) fn name(control: &Control) -> &'static str {
     match control {
         Control::Hello(_) => "Hello",
         Control::Welcome(_) => "Welcome",

@@ -21,6 +21,9 @@ mod welcome;
 pub use error::SyncError;
 pub use progress::{Phase, Progress};
 
+#[cfg(test)]
+pub(crate) use incoming::name as message_name;
+
 use bytes::{Bytes, BytesMut};
 use sha2::{Digest, Sha256};
 use tidewater_protocol::frame::SYNC_CHANNEL;

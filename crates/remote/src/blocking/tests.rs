@@ -1,1 +1,0 @@
-//! Syncs against small scripted servers on loopback.

@@ -1,0 +1,135 @@
+//! Over TLS.
+
+use tidewater_protocol::Code;
+
+use super::*;
+use crate::scripted::{first_reply, later_reply};
+
+fn serve_first() -> Behaviour {
+    Box::new(|peer| {
+        peer.read_until("DownloadRequest");
+        peer.write(&first_reply().0);
+        peer.read_to_end();
+        assert_eq!(peer.sent.names().last(), Some(&"Ack"));
+    })
+}
+
+/// The handshake fails, whoever notices it first.
+fn refuse() -> Behaviour {
+    Box::new(|peer| {
+        let mut buffer = [0; 100];
+        let _ = peer.stream.read(&mut buffer);
+    })
+}
+
+fn trusting(certificate: &Certificate) -> SyncOptions {
+    SyncOptions {
+        ca_file: Some(certificate.file()),
+        ..options()
+    }
+}
+
+#[test]
+fn a_sync_goes_through_an_encrypted_connection() {
+    let certificate = Certificate::here();
+    let server = Server::tls(&certificate, vec![serve_first()]);
+    let remote = Remote::new();
+    let report = sync(&remote, &server.url, &trusting(&certificate)).unwrap();
+    assert_eq!(report.downloaded.upserts, 2);
+    assert_eq!(remote.items().len(), 2);
+    server.done();
+}
+
+#[test]
+fn a_large_upload_goes_through_an_encrypted_connection() {
+    let certificate = Certificate::here();
+    let remote = Remote::synced();
+    remote.run(
+        "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 900)
+         INSERT INTO item SELECT i, printf('%.*c', 1000, 'x') FROM n",
+    );
+    let server = Server::tls(
+        &certificate,
+        vec![Box::new(|peer| {
+            peer.read_until("DownloadRequest");
+            let reply = later_reply(&peer.sent);
+            peer.write(&reply.0);
+            peer.read_to_end();
+        })],
+    );
+    let report = sync(&remote, &server.url, &trusting(&certificate)).unwrap();
+    assert!(report.bytes_sent > 890_000);
+    server.done();
+}
+
+#[test]
+fn the_certificate_file_is_remembered_by_the_remote() {
+    let certificate = Certificate::here();
+    let server = Server::tls(&certificate, vec![serve_first()]);
+    let folder = TempDir::new().unwrap();
+    let mut remote = crate::Remote::open(folder.path().join("new.db")).unwrap();
+    remote.subscribe(&server.url, "ann", &["sales"]).unwrap();
+    remote.set_ca_file(Some(&certificate.file())).unwrap();
+    let mut remote = crate::Remote::open(folder.path().join("new.db")).unwrap();
+    remote.set_password("secret");
+    remote.sync(&mut |_| ControlFlow::Continue(())).unwrap();
+    server.done();
+}
+
+#[test]
+fn a_certificate_that_nobody_vouches_for_is_refused() {
+    let certificate = Certificate::here();
+    let server = Server::tls(&certificate, vec![refuse(), refuse()]);
+    let remote = Remote::changed();
+    let error = sync(&remote, &server.url, &options()).unwrap_err();
+    assert_eq!(error.code(), Code::CertificateInvalid, "{error}");
+    assert!(error.hint().contains("--ca"));
+    let other = Certificate::here();
+    let error = sync(&remote, &server.url, &trusting(&other)).unwrap_err();
+    assert_eq!(error.code(), Code::CertificateInvalid, "{error}");
+    server.done();
+}
+
+#[test]
+fn a_certificate_for_another_name_is_refused() {
+    let certificate = Certificate::for_names(&["sync.example.com"]);
+    let server = Server::tls(&certificate, vec![refuse()]);
+    let error = sync(&Remote::changed(), &server.url, &trusting(&certificate)).unwrap_err();
+    assert_eq!(error.code(), Code::CertificateInvalid, "{error}");
+    server.done();
+}
+
+#[test]
+fn the_wrong_scheme_is_told_either_way() {
+    let certificate = Certificate::here();
+    let server = Server::tls(&certificate, vec![refuse()]);
+    let plain = server.url.replace("tls://", "tcp://");
+    let error = sync(&Remote::changed(), &plain, &options()).unwrap_err();
+    assert!(error.hint().contains("tls://"), "{error}");
+    server.done();
+    // A server without TLS does not answer what is no preface.
+    let server = Server::tcp(vec![Box::new(|peer| {
+        let mut buffer = [0; 4];
+        let _ = peer.stream.read(&mut buffer);
+    })]);
+    let encrypted = server.url.replace("tcp://", "tls://");
+    let error = sync(&Remote::changed(), &encrypted, &trusting(&certificate)).unwrap_err();
+    assert!(matches!(error, SyncError::Tls { .. }), "{error}");
+    server.done();
+}
+
+#[test]
+fn a_certificate_file_that_is_none_is_told() {
+    let folder = TempDir::new().unwrap();
+    let empty = folder.path().join("empty.pem");
+    std::fs::write(&empty, "no certificate").unwrap();
+    for file in [empty, folder.path().join("missing.pem")] {
+        let options = SyncOptions {
+            ca_file: Some(file.clone()),
+            ..options()
+        };
+        let error = sync(&Remote::changed(), "tls://127.0.0.1:1", &options).unwrap_err();
+        assert_eq!(error.code(), Code::Usage);
+        assert!(error.to_string().contains(file.to_str().unwrap()));
+    }
+}

@@ -1,0 +1,185 @@
+//! Syncs and pings against small scripted servers on loopback.
+
+mod encrypted;
+mod plain;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use tempfile::TempDir;
+
+use super::SyncOptions;
+use crate::report::Report;
+use crate::scripted::{Remote, Sent};
+use crate::session::{Progress, SyncError};
+
+/// What a server does with one connection.
+type Behaviour = Box<dyn FnOnce(&mut Peer) + Send>;
+
+/// A server that serves its connections one after the other, each by its own script.
+struct Server {
+    url: String,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn tcp(behaviours: Vec<Behaviour>) -> Server {
+        Server::start("tcp", None, behaviours)
+    }
+
+    fn tls(certificate: &Certificate, behaviours: Vec<Behaviour>) -> Server {
+        Server::start("tls", Some(certificate.server_config()), behaviours)
+    }
+
+    fn start(scheme: &str, tls: Option<Arc<ServerConfig>>, behaviours: Vec<Behaviour>) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let thread = std::thread::spawn(move || {
+            for behaviour in behaviours {
+                let (socket, _) = listener.accept().unwrap();
+                let limit = Some(Duration::from_secs(20));
+                socket.set_read_timeout(limit).unwrap();
+                socket.set_write_timeout(limit).unwrap();
+                let stream: Box<dyn Stream> = match &tls {
+                    None => Box::new(socket),
+                    Some(config) => {
+                        let connection = ServerConnection::new(config.clone()).unwrap();
+                        Box::new(StreamOwned::new(connection, socket))
+                    }
+                };
+                let mut peer = Peer {
+                    stream,
+                    sent: Sent::default(),
+                };
+                behaviour(&mut peer);
+            }
+        });
+        Server {
+            url: format!("{scheme}://127.0.0.1:{port}"),
+            thread: Some(thread),
+        }
+    }
+
+    /// Waits until all connections were served; a panic of the server is one of the test.
+    fn done(mut self) {
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+trait Stream: Read + Write {}
+impl Stream for TcpStream {}
+impl Stream for StreamOwned<ServerConnection, TcpStream> {}
+
+/// The server's side of one connection.
+struct Peer {
+    stream: Box<dyn Stream>,
+    sent: Sent,
+}
+
+impl Peer {
+    /// Reads until a message of this name has come.
+    fn read_until(&mut self, name: &str) {
+        let mut buffer = vec![0; 64 << 10];
+        while !self.sent.names().contains(&name) {
+            let count = self.stream.read(&mut buffer).unwrap();
+            assert!(count > 0, "the remote closed before its {name}");
+            self.sent.push(&buffer[..count]);
+        }
+    }
+
+    /// Reads until the remote closes.
+    fn read_to_end(&mut self) {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(count) => self.sent.push(&buffer[..count]),
+                Err(error) if ended(&error) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+        self.stream.flush().unwrap();
+    }
+}
+
+fn ended(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+    )
+}
+
+/// A certificate that signs itself, for 127.0.0.1 and localhost or for another name.
+struct Certificate {
+    certified: rcgen::CertifiedKey<rcgen::KeyPair>,
+    folder: TempDir,
+}
+
+impl Certificate {
+    fn for_names(names: &[&str]) -> Certificate {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        Certificate {
+            certified: rcgen::generate_simple_self_signed(names).unwrap(),
+            folder: TempDir::new().unwrap(),
+        }
+    }
+
+    fn here() -> Certificate {
+        Certificate::for_names(&["127.0.0.1", "localhost"])
+    }
+
+    /// A PEM file to trust it by.
+    fn file(&self) -> PathBuf {
+        let path = self.folder.path().join("ca.pem");
+        std::fs::write(&path, self.certified.cert.pem()).unwrap();
+        path
+    }
+
+    fn server_config(&self) -> Arc<ServerConfig> {
+        let key = PrivatePkcs8KeyDer::from(self.certified.signing_key.serialize_der());
+        let chain = vec![CertificateDer::from(self.certified.cert.der().to_vec())];
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, PrivateKeyDer::Pkcs8(key))
+            .unwrap();
+        Arc::new(config)
+    }
+}
+
+/// Options that lose patience soon.
+fn options() -> SyncOptions {
+    SyncOptions {
+        password: Some("secret".into()),
+        timeout: Duration::from_secs(10),
+        ..SyncOptions::default()
+    }
+}
+
+/// Points a remote at a server, whatever it knew before, and syncs.
+fn sync(remote: &Remote, server: &str, options: &SyncOptions) -> Result<Report, SyncError> {
+    sync_watched(remote, server, options, &mut |_| ControlFlow::Continue(()))
+}
+
+fn sync_watched(
+    remote: &Remote,
+    server: &str,
+    options: &SyncOptions,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Report, SyncError> {
+    remote.point_at(server);
+    super::sync(remote.open(), options, progress).1
+}

@@ -1,1 +1,0 @@
-//! Sessions against a scripted server.

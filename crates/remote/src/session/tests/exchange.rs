@@ -1,0 +1,417 @@
+//! Syncs with a server that keeps to the protocol.
+
+use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
+use tidewater_protocol::message::{
+    Busy, Control, Credit, DownloadEnd, Failure, Ping, Proof, UploadState, Waiting,
+};
+use tidewater_protocol::{Code, Datum, Op, RowsWriter};
+
+use crate::database::Which;
+use crate::scripted::{
+    NOW, REMOTE_ID, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply,
+    options, schema, welcome,
+};
+use crate::session::{Outcome, Phase, ProofKind, SessionOptions, SyncDirection, SyncError};
+
+fn report(outcome: Outcome) -> crate::report::Report {
+    match outcome {
+        Outcome::Done(report) => report,
+        other => panic!("the sync did not succeed: {other:?}"),
+    }
+}
+
+fn failure(code: Code) -> Reply {
+    Reply::default().control(Control::Failure(Failure::new(code, "no", "")))
+}
+
+#[test]
+fn a_first_sync_signs_in_by_password_and_makes_the_tables() {
+    let remote = Remote::new();
+    let (outcome, sent) = remote.sync(|_| first_reply());
+    let report = report(outcome);
+    assert_eq!(report.downloaded.upserts, 2);
+    assert_eq!(remote.items(), [(1, "one".into()), (2, "two".into())]);
+    assert_eq!(sent.names(), ["Hello", "DownloadRequest", "Ack"]);
+    assert_eq!(sent.hello().proof, Some(Proof::Password("secret".into())));
+    assert!(sent.hello().remote_id.is_empty());
+    assert_eq!(report.bytes_received, first_reply().0.len() as u64);
+    assert!(report.bytes_sent > 0);
+
+    let (_, sent) = remote.sync(|_| Reply::default());
+    assert_eq!(sent.hello().remote_id, REMOTE_ID);
+    assert_eq!(sent.hello().proof, Some(Proof::Token(b"token".to_vec())));
+    let subscription = &sent.hello().subscriptions[0];
+    assert_eq!(subscription.checkpoint, b"checkpoint");
+    assert_eq!(subscription.schema_hash, schema().hash());
+}
+
+#[test]
+fn an_upload_leaves_in_one_flight_and_its_acknowledgement_ends_it() {
+    let remote = Remote::changed();
+    let (outcome, sent) = remote.sync(later_reply);
+    let report = report(outcome);
+    assert_eq!(report.uploaded.inserts, 1);
+    assert_eq!(report.downloaded.upserts, 1);
+    assert_eq!(report.downloaded.removals, 1);
+    assert_eq!(
+        sent.names(),
+        [
+            "Hello",
+            "UploadBegin",
+            "TableBegin",
+            "UploadEnd",
+            "DownloadRequest",
+            "Ack"
+        ]
+    );
+    assert_eq!(sent.rows(), items(Op::Insert, &[(3, "three")]));
+    let Some(Control::UploadEnd(end)) = sent.controls().nth(3) else {
+        panic!("no UploadEnd");
+    };
+    assert_eq!((end.inserts, end.updates, end.deletes), (1, 0, 0));
+    assert_eq!(end.checksum, crc32fast::hash(&sent.rows()));
+
+    let (_, sent) = remote.sync(|_| Reply::default());
+    let subscription = &sent.hello().subscriptions[0];
+    assert_eq!(subscription.sequence, 1);
+    assert!(subscription.pending_upload_id.is_empty());
+    assert_eq!(sent.names(), ["Hello", "DownloadRequest", "Cancel"]);
+}
+
+#[test]
+fn refused_rows_are_reported_and_stay() {
+    let remote = Remote::changed();
+    let (outcome, _) = remote.sync(|sent| {
+        let refused = items(Op::Refused, &[(3, "price is missing")]);
+        Reply::default()
+            .welcome(UploadState::InSequence, None)
+            .result(&sent.upload(), &refused)
+            .download(false, &[], 0, 0)
+            .end()
+    });
+    let report = report(outcome);
+    assert_eq!(report.refused, 1);
+    assert_eq!(report.refused_rows[0].table, "item");
+    assert_eq!(report.refused_rows[0].reason, "price is missing");
+    assert_eq!(remote.items().len(), 3);
+    assert_eq!(remote.open().refused().unwrap().len(), 1);
+    assert_eq!(remote.open().retry_refused(Which::All).unwrap(), 1);
+    let (_, sent) = remote.sync(|_| Reply::default());
+    assert_eq!(sent.upload().sequence, 2);
+}
+
+#[test]
+fn a_lost_acknowledgement_is_made_good_without_sending_the_rows_again() {
+    let remote = Remote::changed();
+    let (_, first) = remote.sync(|_| Reply::default());
+    let mut session = remote.session(options());
+    // The Welcome is there before anything was sent: the upload never begins.
+    session.handle_bytes(
+        &Reply::default()
+            .welcome(UploadState::AlreadyApplied, None)
+            .0,
+        NOW,
+    );
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    assert_eq!(sent.names(), ["Hello", "DownloadRequest"]);
+    let rest = Reply::default()
+        .result(&first.upload(), &[])
+        .download(false, &[], 0, 0)
+        .end();
+    answer(&mut session, &rest.0);
+    let report = report(session.finish().1);
+    assert_eq!(report.uploaded.inserts, 1);
+    let (_, sent) = remote.sync(|_| Reply::default());
+    assert_eq!(sent.hello().subscriptions[0].sequence, 1);
+}
+
+/// A remote with an upload that is larger than the initial credit.
+fn large_upload() -> Remote {
+    let remote = Remote::synced();
+    remote.run(
+        "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
+         INSERT INTO item SELECT i, printf('%.*c', 1000, 'x') FROM n",
+    );
+    remote
+}
+
+#[test]
+fn a_large_upload_waits_for_credit() {
+    let remote = large_upload();
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES);
+    assert_eq!(sent.names(), ["Hello", "UploadBegin", "TableBegin"]);
+    let credit = Control::Credit(Credit {
+        channel: 1,
+        bytes: 1000,
+    });
+    session.handle_bytes(&Reply::default().connection(credit).0, NOW);
+    sent.take(&mut session);
+    assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES + 1000);
+    let credit = Control::Credit(Credit {
+        channel: 1,
+        bytes: u64::MAX,
+    });
+    session.handle_bytes(&Reply::default().connection(credit).0, NOW);
+    sent.take(&mut session);
+    assert_eq!(sent.names()[3..], ["UploadEnd", "DownloadRequest"]);
+    let Some(Control::UploadEnd(end)) = sent.controls().nth(3) else {
+        panic!("no UploadEnd");
+    };
+    assert_eq!(end.inserts, 2991);
+    assert_eq!(end.checksum, crc32fast::hash(&sent.rows()));
+    let reply = Reply::default()
+        .welcome(UploadState::InSequence, None)
+        .result(&sent.upload(), &[])
+        .download(false, &[], 0, 0)
+        .end();
+    answer(&mut session, &reply.0);
+    report(session.finish().1);
+}
+
+#[test]
+fn an_upload_that_the_server_has_is_abandoned_in_the_middle() {
+    let remote = large_upload();
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    let upload = sent.upload();
+    let reply = Reply::default().welcome(UploadState::AlreadyApplied, None);
+    session.handle_bytes(&reply.0, NOW);
+    sent.take(&mut session);
+    assert_eq!(sent.names()[3..], ["UploadEnd", "DownloadRequest"]);
+    let Some(Control::UploadEnd(end)) = sent.controls().nth(3) else {
+        panic!("no UploadEnd");
+    };
+    assert!(end.abandoned);
+    let reply = Reply::default()
+        .result(&upload, &[])
+        .download(false, &[], 0, 0)
+        .end();
+    answer(&mut session, &reply.0);
+    report(session.finish().1);
+}
+
+#[test]
+fn a_restored_or_copied_remote_starts_over_with_what_is_pending() {
+    let remote = Remote::changed();
+    let (outcome, first) = remote.sync(|_| {
+        let Control::Welcome(mut welcome) = welcome(UploadState::NewIdentity, None) else {
+            unreachable!()
+        };
+        welcome.remote_id = vec![8; 16];
+        Reply::default().control(Control::Welcome(welcome))
+    });
+    assert!(matches!(outcome, Outcome::Again(ProofKind::Token)));
+    let (_, sent) = remote.sync(|_| Reply::default());
+    assert_eq!(sent.hello().remote_id, [8; 16]);
+    let subscription = &sent.hello().subscriptions[0];
+    assert_eq!(subscription.sequence, 0);
+    assert!(subscription.checkpoint.is_empty());
+    assert_ne!(sent.upload().upload_id, first.upload().upload_id);
+    assert_eq!(sent.rows(), first.rows());
+}
+
+#[test]
+fn a_download_only_sync_leaves_changes_pending_but_tells_what_was_taken() {
+    let remote = Remote::changed();
+    let download_only = || SessionOptions {
+        direction: SyncDirection::DownloadOnly,
+        ..options()
+    };
+    let reply = |_: &Sent| {
+        Reply::default()
+            .welcome(UploadState::InSequence, None)
+            .download(false, &items(Op::Upsert, &[(4, "four")]), 1, 0)
+            .end()
+    };
+    let (outcome, sent) = remote.sync_with(download_only(), reply);
+    report(outcome);
+    assert_eq!(sent.names(), ["Hello", "DownloadRequest", "Ack"]);
+    assert!(sent.hello().subscriptions[0].pending_upload_id.is_empty());
+    // Now an upload is taken, and lost.
+    let (_, lost) = remote.sync(|_| Reply::default());
+    let (outcome, sent) = remote.sync_with(download_only(), reply);
+    report(outcome);
+    assert_eq!(sent.names(), ["Hello", "DownloadRequest", "Ack"]);
+    assert_eq!(
+        sent.hello().subscriptions[0].pending_upload_id,
+        lost.upload().upload_id
+    );
+    let (_, again) = remote.sync(|_| Reply::default());
+    assert_eq!(again.upload(), lost.upload());
+}
+
+#[test]
+fn an_upload_only_sync_takes_no_download() {
+    let remote = Remote::changed();
+    let upload_only = SessionOptions {
+        direction: SyncDirection::UploadOnly,
+        ..options()
+    };
+    let (outcome, sent) = remote.sync_with(upload_only, |sent| {
+        Reply::default()
+            .welcome(UploadState::InSequence, Some(&schema()))
+            .result(&sent.upload(), &[])
+            .end()
+    });
+    assert_eq!(report(outcome).uploaded.inserts, 1);
+    assert!(sent.controls().any(
+        |control| matches!(control, Control::DownloadRequest(request) if request.upload_only)
+    ));
+}
+
+#[test]
+fn a_row_that_could_not_be_applied_is_asked_for_again() {
+    let remote = Remote::synced();
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    // The application changes a row while its download is on the way.
+    remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
+    let reply = Reply::default()
+        .welcome(UploadState::InSequence, None)
+        .download(false, &items(Op::Upsert, &[(1, "theirs")]), 1, 0)
+        .end();
+    answer(&mut session, &reply.0);
+    report(session.finish().1);
+    assert_eq!(remote.items()[0].1, "mine");
+    remote.run("UPDATE item SET name = 'one' WHERE id = 1");
+    let (_, sent) = remote.sync(|_| Reply::default());
+    assert!(sent.names().contains(&"RequestBegin"));
+    assert!(sent.rows().ends_with(&items_request(1)));
+}
+
+fn items_request(id: i64) -> Vec<u8> {
+    let shape = schema().tables[0].shape();
+    let mut writer = RowsWriter::new(&shape);
+    writer.key(Op::Request, &[Datum::Integer(id)]);
+    writer.take()
+}
+
+#[test]
+fn a_refused_token_is_followed_by_the_credential_and_that_by_the_password() {
+    let remote = Remote::synced();
+    let (outcome, _) = remote.sync(|_| failure(Code::TokenExpired));
+    assert!(matches!(outcome, Outcome::Again(ProofKind::Credential)));
+    let mut retry = options();
+    retry.first_proof = ProofKind::Credential;
+    let (outcome, sent) = remote.sync_with(retry, |_| failure(Code::CredentialInvalid));
+    let credential = Proof::Credential(b"credential".to_vec());
+    assert_eq!(sent.hello().proof, Some(credential));
+    assert!(matches!(outcome, Outcome::Again(ProofKind::Password)));
+    let mut retry = options();
+    retry.first_proof = ProofKind::Password;
+    let (outcome, sent) = remote.sync_with(retry, |_| failure(Code::WrongPassword));
+    assert_eq!(sent.hello().proof, Some(Proof::Password("secret".into())));
+    let Outcome::Failed(error) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(error.code(), Code::WrongPassword);
+    assert!(!error.hint().is_empty());
+}
+
+#[test]
+fn without_a_password_an_invalid_credential_is_an_error_that_says_what_to_do() {
+    let remote = Remote::synced();
+    let no_password = SessionOptions {
+        password: None,
+        first_proof: ProofKind::Credential,
+        ..options()
+    };
+    let (outcome, _) = remote.sync_with(no_password, |_| failure(Code::CredentialInvalid));
+    let Outcome::Failed(error) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(error.code(), Code::CredentialInvalid);
+    assert!(error.hint().contains("password"));
+    let never_signed_in = Remote::new();
+    let no_password = SessionOptions {
+        password: None,
+        ..options()
+    };
+    let (outcome, sent) = never_signed_in.sync_with(no_password, |_| Reply::default());
+    assert!(matches!(
+        outcome,
+        Outcome::Failed(SyncError::PasswordMissing)
+    ));
+    assert!(sent.frames.is_empty());
+}
+
+#[test]
+fn a_busy_server_says_when_to_come_back() {
+    let remote = Remote::changed();
+    let error = remote.fails(|_| {
+        Reply::default().control(Control::Busy(Busy {
+            retry_after_ms: 2500,
+        }))
+    });
+    assert_eq!(error.code(), Code::Busy);
+    assert_eq!(error.retry_after_ms(), Some(2500));
+}
+
+#[test]
+fn waiting_shows_as_progress_and_pings_are_answered() {
+    let remote = Remote::synced();
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    assert_eq!(session.progress().phase, Phase::Waiting { ahead: 0 });
+    let reply = Reply::default()
+        .control(Control::Waiting(Waiting { ahead: 17 }))
+        .connection(Control::Ping(Ping { nonce: 99 }));
+    session.handle_bytes(&reply.0, NOW);
+    assert_eq!(
+        session.poll_progress().unwrap().phase,
+        Phase::Waiting { ahead: 17 }
+    );
+    assert!(session.poll_progress().is_none());
+    sent.take(&mut session);
+    assert!(matches!(
+        sent.controls().last(),
+        Some(Control::Pong(pong)) if pong.nonce == 99
+    ));
+}
+
+#[test]
+fn a_download_in_many_frames_is_given_credit() {
+    let remote = Remote::new();
+    let name = "y".repeat(2000);
+    let rows: Vec<(i64, &str)> = (0..1500).map(|id| (id, &name[..])).collect();
+    let rows = items(Op::Upsert, &rows);
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    let begin = Reply::default()
+        .welcome(UploadState::InSequence, Some(&schema()))
+        .control(download_begin(0))
+        .table(true);
+    session.handle_bytes(&begin.0, NOW);
+    for piece in rows.chunks(100_001) {
+        session.handle_bytes(&Reply::default().rows(piece).0, NOW);
+        sent.take(&mut session);
+    }
+    assert_eq!(session.progress().rows, 1500);
+    assert_eq!(session.progress().table.as_deref(), Some("item"));
+    let granted: u64 = sent
+        .controls()
+        .map(|control| match control {
+            Control::Credit(credit) => credit.bytes,
+            _ => 0,
+        })
+        .sum();
+    assert!(granted > rows.len() as u64 - INITIAL_CREDIT_BYTES);
+    let end = Reply::default()
+        .control(Control::DownloadEnd(DownloadEnd {
+            checkpoint: vec![1],
+            upserts: 1500,
+            removals: 0,
+            checksum: crc32fast::hash(&rows),
+        }))
+        .end();
+    answer(&mut session, &end.0);
+    assert_eq!(report(session.finish().1).downloaded.upserts, 1500);
+}

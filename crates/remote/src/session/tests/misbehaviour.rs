@@ -1,0 +1,286 @@
+//! Servers that break the protocol, and callers that give up.
+
+use bytes::BytesMut;
+use proptest::prelude::*;
+use tempfile::TempDir;
+use tidewater_protocol::frame::{INITIAL_CREDIT_BYTES, put_rows};
+use tidewater_protocol::message::{
+    Ack, Control, DownloadEnd, DownloadRequest, Failure, ResultEnd, UploadBegin, UploadState,
+    Welcome,
+};
+use tidewater_protocol::{Code, Op, PublicationSchema};
+
+use crate::database::Database;
+use crate::scripted::{
+    NOW, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply, options,
+    result_begin, schema, welcome,
+};
+use crate::session::{Now, Outcome, Session, SyncError};
+
+/// Every wrong answer to a sync with an upload, and the code that it must fail with.
+#[rustfmt::skip]
+fn wrong_answers(sent: &Sent) -> Vec<(&'static str, Reply, Code)> {
+    let start = || Reply::default();
+    let welcomed = || start().welcome(UploadState::InSequence, None);
+    let upload = sent.upload();
+    let done = || welcomed().result(&upload, &[]);
+    let row = items(Op::Upsert, &[(4, "four")]);
+    let mut other_upload = upload.clone();
+    other_upload.upload_id = vec![1; 16];
+    let mut later_upload = upload.clone();
+    later_upload.sequence += 1;
+    let download_end = |checksum, upserts| Control::DownloadEnd(DownloadEnd {
+        checkpoint: vec![], upserts, removals: 0, checksum,
+    });
+    let result_end = Control::ResultEnd(ResultEnd::default());
+    let hello = |edit: fn(&mut Welcome)| {
+        let Control::Welcome(mut hello) = welcome(UploadState::InSequence, None) else { unreachable!() };
+        edit(&mut hello);
+        start().control(Control::Welcome(hello))
+    };
+    let mut cut_row = row.clone();
+    cut_row.pop();
+    vec![
+        ("a download before the Welcome", start().control(download_begin(0)), Code::UnexpectedMessage),
+        ("the end before the Welcome", start().end(), Code::UnexpectedMessage),
+        ("rows before the Welcome", start().rows(&row), Code::UnexpectedMessage),
+        ("two Welcomes", welcomed().welcome(UploadState::InSequence, None), Code::UnexpectedMessage),
+        ("a download before the result", welcomed().control(download_begin(0)), Code::UnexpectedMessage),
+        ("the end before the result", welcomed().end(), Code::UnexpectedMessage),
+        ("the result of another upload", welcomed().control(result_begin(&other_upload)), Code::UnexpectedMessage),
+        ("the result of a later upload", welcomed().control(result_begin(&later_upload)), Code::UnexpectedMessage),
+        ("two results", done().result(&upload, &[]), Code::UnexpectedMessage),
+        ("a table outside of everything", welcomed().table(false), Code::UnexpectedMessage),
+        ("rows without a table", welcomed().control(result_begin(&upload)).rows(&row), Code::UnexpectedMessage),
+        ("the end of a result that did not begin", welcomed().control(result_end), Code::UnexpectedMessage),
+        ("the end inside of a result", welcomed().control(result_begin(&upload)).end(), Code::UnexpectedMessage),
+        ("a result inside of a result", welcomed().control(result_begin(&upload)).control(result_begin(&upload)), Code::UnexpectedMessage),
+        ("the end before the download", done().end(), Code::UnexpectedMessage),
+        ("the download of a subscription that is not there", done().control(download_begin(1)), Code::UnexpectedMessage),
+        ("two downloads", done().download(false, &row, 1, 0).control(download_begin(0)), Code::UnexpectedMessage),
+        ("the end inside of a download", done().control(download_begin(0)).end(), Code::UnexpectedMessage),
+        ("a remote's message", welcomed().control(Control::DownloadRequest(DownloadRequest::default())), Code::UnexpectedMessage),
+        ("an Ack", welcomed().control(Control::Ack(Ack {})), Code::UnexpectedMessage),
+        ("a wrong checksum", done().control(download_begin(0)).table(false).rows(&row).control(download_end(1, 1)), Code::ChecksumMismatch),
+        ("a wrong count", done().control(download_begin(0)).table(false).rows(&row)
+            .control(download_end(crc32fast::hash(&row), 2)).end(), Code::ChecksumMismatch),
+        ("an absurd count", done().download(false, &row, u64::MAX, u64::MAX).end(), Code::ChecksumMismatch),
+        ("a cut row", done().download(false, &cut_row, 1, 0).end(), Code::ChecksumMismatch),
+        ("rows that are none", done().download(false, &[99; 5], 1, 0).end(), Code::MalformedMessage),
+        ("uploaded rows in a download", done().download(false, &items(Op::Insert, &[(4, "")]), 1, 0).end(), Code::MalformedMessage),
+        ("a short remote id", hello(|welcome| welcome.remote_id.truncate(4)), Code::MalformedMessage),
+        ("another remote id", hello(|welcome| welcome.remote_id[0] = 1), Code::UnexpectedMessage),
+        ("an answer to no subscription", hello(|welcome| welcome.subscriptions.clear()), Code::MalformedMessage),
+        ("an unknown upload state", hello(|welcome| welcome.subscriptions[0].upload_state = 9), Code::MalformedMessage),
+        ("another major version", hello(|welcome| welcome.protocol_version = 9 << 16), Code::ProtocolVersion),
+        ("a schema that is none", hello(|welcome| welcome.subscriptions[0].schema = vec![255; 9]), Code::MalformedMessage),
+        ("the schema of another publication", hello(|welcome| {
+            let other = PublicationSchema { name: "other".into(), ..schema() };
+            welcome.subscriptions[0].schema = other.encode();
+        }), Code::UnexpectedMessage),
+        ("a failure in the middle", done().control(download_begin(0)).control(Control::Failure(
+            Failure::new(Code::ShuttingDown, "going down", "come back"))), Code::ShuttingDown),
+    ]
+}
+
+#[test]
+fn every_violation_is_a_clear_error_and_changes_nothing() {
+    let remote = Remote::changed();
+    let (_, sent) = remote.sync(|_| Reply::default());
+    let before = remote.dump();
+    let count = wrong_answers(&sent).len();
+    for index in 0..count {
+        let (name, _, code) = wrong_answers(&sent).swap_remove(index);
+        let error = remote.fails(|sent| wrong_answers(sent).swap_remove(index).1);
+        assert_eq!(error.code(), code, "{name}: {error}");
+        assert!(
+            !error.to_string().is_empty() && !error.hint().is_empty(),
+            "{name}"
+        );
+        assert_eq!(remote.dump(), before, "{name}");
+    }
+    let (outcome, _) = remote.sync(later_reply);
+    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+}
+
+#[test]
+fn a_result_before_the_end_of_its_upload_is_refused() {
+    let remote = Remote::changed();
+    let mut session = remote.session(options());
+    // Nothing was sent yet, so nothing can have a result.
+    let reply = Reply::default().welcome(UploadState::InSequence, None);
+    session.handle_bytes(&reply.0, NOW);
+    let begin = UploadBegin {
+        subscription: 0,
+        sequence: 1,
+        upload_id: taken(&remote),
+        rows: 0,
+        bytes: 0,
+    };
+    session.handle_bytes(&Reply::default().control(result_begin(&begin)).0, NOW);
+    let Outcome::Failed(error) = session.finish().1 else {
+        panic!("it did not fail");
+    };
+    assert!(error.to_string().contains("before its end"), "{error}");
+}
+
+fn taken(remote: &Remote) -> Vec<u8> {
+    let subscriptions = remote.open().subscriptions().unwrap();
+    subscriptions[0].taken.unwrap().to_vec()
+}
+
+#[test]
+fn a_schema_that_never_came_is_missed() {
+    let remote = Remote::new();
+    let error = remote.fails(|_| Reply::default().welcome(UploadState::InSequence, None));
+    assert_eq!(error.code(), Code::SchemaMismatch);
+}
+
+#[test]
+fn more_rows_than_credit_are_refused() {
+    let remote = Remote::synced();
+    let mut session = remote.session(options());
+    Sent::default().take(&mut session);
+    let begin = Reply::default()
+        .welcome(UploadState::InSequence, None)
+        .control(download_begin(0))
+        .table(false);
+    session.handle_bytes(&begin.0, NOW);
+    let half = vec![0; INITIAL_CREDIT_BYTES as usize / 2 - 1];
+    let too_much = vec![0; INITIAL_CREDIT_BYTES as usize / 2 + 3];
+    session.handle_bytes(&Reply::default().rows(&half).0, NOW);
+    assert!(!session.is_finished());
+    session.handle_bytes(&Reply::default().rows(&too_much).0, NOW);
+    let Outcome::Failed(error) = session.finish().1 else {
+        panic!("it did not fail");
+    };
+    assert_eq!(error.code(), Code::LimitExceeded);
+}
+
+#[test]
+fn other_protocols_and_oversized_frames_are_told_apart() {
+    let bytes = |bytes: &[u8]| Reply(BytesMut::from(bytes));
+    let remote = Remote::synced();
+    let web = remote.fails(|_| bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+    assert_eq!(web.code(), Code::MalformedFrame);
+    let tls = remote.fails(|_| bytes(&[0x15, 3, 3, 0, 2, 2, 0x28]));
+    assert!(tls.hint().contains("tls://"));
+    let oversized = remote.fails(|_| {
+        let mut reply = Reply::default().welcome(UploadState::InSequence, None);
+        reply.0.extend_from_slice(&[0, 0, 0x10, 1, 2, 1]);
+        reply
+    });
+    assert_eq!(oversized.code(), Code::LimitExceeded);
+    let channel = remote.fails(|_| {
+        let mut reply = Reply::default().welcome(UploadState::InSequence, None);
+        put_rows(&mut reply.0, 9, b"x");
+        reply
+    });
+    assert_eq!(channel.code(), Code::UnexpectedMessage);
+}
+
+#[test]
+fn a_silent_server_is_given_up() {
+    let remote = Remote::changed();
+    let mut session = remote.session(options());
+    Sent::default().take(&mut session);
+    let deadline = session.poll_timeout().unwrap();
+    let at = |ticks_ms| Now { ticks_ms, ..NOW };
+    session.handle_timeout(at(deadline - 1));
+    assert!(!session.is_finished());
+    session.handle_bytes(&[], at(deadline - 1));
+    session.handle_timeout(at(deadline));
+    assert!(!session.is_finished(), "it has just been heard");
+    session.handle_timeout(at(session.poll_timeout().unwrap()));
+    let Outcome::Failed(error) = session.finish().1 else {
+        panic!("it did not fail");
+    };
+    assert_eq!(error.code(), Code::Timeout);
+}
+
+#[test]
+fn a_cancelled_sync_changes_nothing_wherever_it_is() {
+    for steps in 0..3 {
+        let remote = Remote::changed();
+        let mut session = remote.session(options());
+        let mut sent = Sent::default();
+        sent.take(&mut session);
+        let before = remote.dump();
+        if steps > 0 {
+            session.handle_bytes(&later_reply(&sent).0, NOW);
+            assert!(session.wants_work());
+        }
+        if steps > 1 {
+            session.handle_work(NOW);
+            assert!(session.wants_work());
+        }
+        session.cancel();
+        sent.take(&mut session);
+        assert_eq!(sent.names().last(), Some(&"Cancel"));
+        let (database, outcome) = session.finish();
+        drop(database);
+        assert!(matches!(outcome, Outcome::Failed(SyncError::Cancelled)));
+        assert_eq!(remote.dump(), before);
+    }
+}
+
+#[test]
+fn of_two_syncs_of_one_file_one_goes_ahead() {
+    let remote = Remote::changed();
+    let mut slow = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut slow);
+    let (outcome, _) = remote.sync(later_reply);
+    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    let after = remote.dump();
+    answer(&mut slow, &later_reply(&sent).0);
+    let Outcome::Failed(error) = slow.finish().1 else {
+        panic!("both went ahead");
+    };
+    assert_eq!(error.code(), Code::SyncInProgress);
+    assert_eq!(remote.dump(), after);
+}
+
+#[test]
+fn a_remote_without_subscriptions_says_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let database = Database::open(&folder.path().join("empty.db")).unwrap();
+    let session = Session::new(database, options(), [0; 32], NOW);
+    assert!(session.is_finished());
+    let Outcome::Failed(error) = session.finish().1 else {
+        panic!("it did not fail");
+    };
+    assert_eq!(error.code(), Code::Usage);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let remote = Remote::new();
+        let (outcome, _) = remote.sync(|_| Reply(BytesMut::from(&bytes[..])));
+        prop_assert!(matches!(outcome, Outcome::Failed(_)));
+    }
+
+    #[test]
+    fn flipped_bits_never_panic_and_never_leave_a_half_applied_sync(
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), 0..8u8), 1..4),
+        first in any::<bool>(),
+    ) {
+        let remote = if first { Remote::new() } else { Remote::changed() };
+        let (_, sent) = remote.sync(|_| Reply::default());
+        let before = remote.dump();
+        let mut reply = if first { first_reply() } else { later_reply(&sent) };
+        for (index, bit) in flips {
+            let index = index.index(reply.0.len());
+            reply.0[index] ^= 1 << bit;
+        }
+        match remote.sync(|_| reply).0 {
+            // The flip hit something that only people read, or the checkpoint.
+            Outcome::Done(_) => {}
+            Outcome::Again(_) => {}
+            _ => prop_assert_eq!(remote.dump(), before),
+        }
+    }
+}

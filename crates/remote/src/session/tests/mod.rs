@@ -1,0 +1,5 @@
+//! Sessions against a scripted server, on real files.
+
+mod cuts;
+mod exchange;
+mod misbehaviour;
