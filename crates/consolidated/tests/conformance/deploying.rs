@@ -1,10 +1,257 @@
 //! Deploying and undeploying.
 
+use tidewater_consolidated::{Centre, CentreError, TableSpec, connect};
+use tidewater_protocol::{ColumnType, ForeignKeyAction};
+
 use crate::fixture::Fixture;
-use crate::world::{SHOP_DDL, World, shop};
+use crate::remote::Remote;
+use crate::world::{
+    NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, everyone, partitioned, publication, shop,
+};
+
+/// An application's database that nothing is deployed in.
+async fn bare<F: Fixture>() -> (F, std::sync::Arc<dyn Centre>) {
+    let fixture = F::new().await;
+    fixture.execute(SHOP_DDL).await;
+    let centre = connect(&fixture.url()).await.unwrap();
+    (fixture, centre)
+}
+
+/// The message and the hint of deploying one table that cannot be deployed.
+async fn refusal<F: Fixture>(table: TableSpec) -> String {
+    let (fixture, centre) = bare::<F>().await;
+    let specs = [publication(PUBLICATION, vec![table])];
+    let error = centre.deploy(&specs, false, NOW_MS).await.unwrap_err();
+    assert!(
+        matches!(error, CentreError::Configuration { .. }),
+        "{error}"
+    );
+    assert_eq!(fixture.traces().await, [] as [&str; 0], "{error}");
+    format!("{error} / {}", error.hint())
+}
 
 pub async fn deploying_twice_does_nothing_the_second_time<F: Fixture>() {
     let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let keys = world.centre.signing_keys().await.unwrap();
+    assert_eq!(keys.len(), 1);
+    assert_eq!(keys[0].secret.len(), 32);
     let report = world.deploy().await.unwrap();
     assert_eq!(report.steps, []);
+    assert_eq!(world.centre.signing_keys().await.unwrap(), keys);
+}
+
+pub async fn a_dry_run_tells_and_changes_nothing<F: Fixture>() {
+    let (fixture, centre) = bare::<F>().await;
+    let specs = [publication(PUBLICATION, shop())];
+    let planned = centre.deploy(&specs, true, NOW_MS).await.unwrap();
+    assert!(!planned.steps.is_empty());
+    assert_eq!(fixture.traces().await, [] as [&str; 0]);
+    let error = centre.load(&specs).await.unwrap_err();
+    assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
+    let done = centre.deploy(&specs, false, NOW_MS).await.unwrap();
+    assert_eq!(done.steps, planned.steps);
+    centre.load(&specs).await.unwrap();
+}
+
+pub async fn undeploying_removes_every_trace<F: Fixture>() {
+    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    Remote::synced(&world, "anna").await;
+    assert!(!world.fixture.traces().await.is_empty());
+    let planned = world.centre.undeploy(true).await.unwrap();
+    assert!(!world.fixture.traces().await.is_empty());
+    let done = world.centre.undeploy(false).await.unwrap();
+    assert_eq!(done.steps, planned.steps);
+    assert!(!done.steps.is_empty());
+    assert_eq!(world.fixture.traces().await, [] as [&str; 0]);
+    assert_eq!(world.centre.undeploy(false).await.unwrap().steps, []);
+    // The application's tables work as before.
+    world
+        .execute("INSERT INTO customer VALUES (9, 'north', 'x', NULL)")
+        .await;
+}
+
+pub async fn what_the_database_does_not_have_is_named<F: Fixture>() {
+    let message = refusal::<F>(everyone("custmer")).await;
+    assert!(
+        message.contains("custmer") && message.contains("customer"),
+        "{message}"
+    );
+    let message = refusal::<F>(partitioned("customer", &["regio"], REGIONS)).await;
+    assert!(
+        message.contains("regio") && message.contains("region"),
+        "{message}"
+    );
+    let message = refusal::<F>(TableSpec {
+        columns: Some(vec!["customer_id".into(), "nam".into()]),
+        ..everyone("customer")
+    })
+    .await;
+    assert!(
+        message.contains("nam") && message.contains("email"),
+        "{message}"
+    );
+}
+
+pub async fn key_and_partition_columns_must_be_published<F: Fixture>() {
+    let columns = |names: &[&str]| Some(names.iter().map(|&name| name.into()).collect());
+    let message = refusal::<F>(TableSpec {
+        columns: columns(&["region", "name"]),
+        ..everyone("customer")
+    })
+    .await;
+    assert!(message.contains("customer_id"), "{message}");
+    let message = refusal::<F>(TableSpec {
+        columns: columns(&["customer_id", "name"]),
+        ..partitioned("customer", &["region"], REGIONS)
+    })
+    .await;
+    assert!(message.contains("region"), "{message}");
+}
+
+pub async fn a_values_query_that_cannot_be_is_refused<F: Fixture>() {
+    for (query, part) in [
+        ("SELECT regio FROM visit_plan", "regio"),
+        ("SELECT region, login FROM visit_plan", "2 columns"),
+        (
+            "SELECT region FROM visit_plan WHERE login = {s.user}",
+            "{s.username}",
+        ),
+        (
+            "SELECT region FROM visit_plan WHERE login = {s.username",
+            "no end",
+        ),
+        ("SELEC region FROM visit_plan", "SELEC"),
+        ("DELETE FROM visit_plan", "customer"),
+    ] {
+        let message = refusal::<F>(partitioned("customer", &["region"], query)).await;
+        assert!(message.contains(part), "{query}: {message}");
+        assert!(message.contains("customer"), "{query}: {message}");
+    }
+}
+
+pub async fn a_table_without_a_primary_key_is_an_obstacle<F: Fixture>() {
+    let fixture = F::new().await;
+    fixture
+        .execute("CREATE TABLE loose (a INTEGER, b TEXT); CREATE TABLE good (a INTEGER NOT NULL PRIMARY KEY)")
+        .await;
+    let centre = connect(&fixture.url()).await.unwrap();
+    let tables = centre.live_tables().await.unwrap();
+    let obstacle = |name: &str| {
+        let mut tables = tables.iter();
+        tables
+            .find(|table| table.name == name)
+            .unwrap()
+            .obstacle
+            .clone()
+    };
+    assert!(obstacle("loose").unwrap().contains("primary key"));
+    assert_eq!(obstacle("good"), None);
+    let specs = [publication(PUBLICATION, vec![everyone("loose")])];
+    let error = centre.deploy(&specs, false, NOW_MS).await.unwrap_err();
+    assert!(error.to_string().contains("primary key"), "{error}");
+}
+
+pub async fn live_tables_are_listed_as_they_are<F: Fixture>() {
+    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let tables = world.centre.live_tables().await.unwrap();
+    let names: Vec<_> = tables.iter().map(|table| table.name.as_str()).collect();
+    // Nothing of the server's own is among them.
+    assert_eq!(names, ["customer", "product", "purchase", "visit_plan"]);
+    let purchase = &tables[2];
+    assert_eq!(purchase.primary_key, ["purchase_id"]);
+    assert_eq!(purchase.references, ["customer"]);
+    let columns: Vec<_> = purchase
+        .columns
+        .iter()
+        .map(|column| (column.name.as_str(), column.nullable))
+        .collect();
+    assert_eq!(
+        columns,
+        [
+            ("purchase_id", false),
+            ("region", false),
+            ("customer_id", false),
+            ("cost", true)
+        ]
+    );
+}
+
+pub async fn the_schema_tells_what_remotes_need<F: Fixture>() {
+    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let schema = world.schema();
+    let names: Vec<_> = schema.tables.iter().map(|table| &*table.name).collect();
+    let place = |name| names.iter().position(|each| *each == name).unwrap();
+    assert!(place("customer") < place("purchase"), "{names:?}");
+    let purchase = schema.table("purchase").unwrap();
+    assert_eq!(
+        (purchase.key.as_slice(), purchase.partition.as_slice()),
+        (&[0][..], &[1][..])
+    );
+    assert_eq!(
+        purchase.columns[3].column_type,
+        ColumnType::Decimal { scale: Some(2) }
+    );
+    assert!(purchase.columns[3].nullable && !purchase.columns[2].nullable);
+    let reference = &purchase.foreign_keys[0];
+    assert_eq!(
+        (&*reference.parent, &*reference.columns),
+        ("customer", &[2][..])
+    );
+    assert_eq!(reference.parent_columns, ["customer_id"]);
+    assert_eq!(reference.on_delete, ForeignKeyAction::NoAction);
+    assert_eq!(schema.table("customer").unwrap().unique, [[3]]);
+}
+
+pub async fn changed_partition_columns_send_the_table_anew<F: Fixture>() {
+    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    world.specs = vec![publication(
+        PUBLICATION,
+        vec![
+            partitioned("customer", &["region"], REGIONS),
+            everyone("product"),
+            everyone("purchase"),
+        ],
+    )];
+    let error = world.centre.load(&world.specs).await.unwrap_err();
+    assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
+    assert!(!world.deploy().await.unwrap().steps.is_empty());
+    anna.schema = world.schema();
+    let received = anna.download().await;
+    assert_eq!(received.replaced, ["purchase"]);
+    assert_eq!(received.upserts.len(), 2);
+    assert_eq!(world.deploy().await.unwrap().steps, []);
+    // A table that is new to the publication comes whole, the others do not.
+    world.specs[0].tables.push(everyone("visit_plan"));
+    world.deploy().await.unwrap();
+    let mut fresh = Remote::new(&world, "anna").await;
+    fresh.checkpoint = anna.checkpoint.take();
+    assert_eq!(fresh.download().await.replaced, ["visit_plan"]);
+}
+
+pub async fn two_publications_share_a_table<F: Fixture>() {
+    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    world.specs.push(publication(
+        "catalogue",
+        vec![everyone("product"), everyone("customer")],
+    ));
+    world.deploy().await.unwrap();
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut reader = Remote::new(&world, "reader").await;
+    reader.subscribe_to(world.schemas[1].clone());
+    assert_eq!(reader.download().await.upserts.len(), 5);
+    world
+        .execute("UPDATE customer SET name = 'N' WHERE customer_id IN (1, 3)")
+        .await;
+    assert_eq!(reader.download().await.upserts.len(), 2);
+    assert_eq!(anna.download().await.upserts.len(), 1);
+    // Without it, everything of it goes and the rest goes on.
+    world.specs.pop();
+    world.deploy().await.unwrap();
+    world
+        .execute("UPDATE customer SET name = 'M' WHERE customer_id = 1")
+        .await;
+    assert_eq!(anna.download().await.upserts.len(), 1);
+    let error = reader.try_download(&[]).await.unwrap_err();
+    assert_eq!(error.code(), tidewater_protocol::Code::UnknownPublication);
 }

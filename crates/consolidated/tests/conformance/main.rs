@@ -16,6 +16,7 @@ mod remote;
 mod sqlite;
 mod world;
 
+mod administering;
 mod deploying;
 mod downloading;
 mod uploading;
@@ -24,7 +25,22 @@ mod uploading;
 macro_rules! suite {
     ($backend:ident, $fixture:ty) => {
         suite!(@cases $backend, $fixture;
+            administering::users_are_kept,
+            administering::remotes_and_credentials_are_kept,
+            administering::a_removed_user_takes_remotes_and_subscriptions_with_him,
+            administering::syncs_are_remembered_and_forgotten_in_time,
+            administering::conflicts_and_refused_rows_are_forgotten_in_time,
             deploying::deploying_twice_does_nothing_the_second_time,
+            deploying::a_dry_run_tells_and_changes_nothing,
+            deploying::undeploying_removes_every_trace,
+            deploying::what_the_database_does_not_have_is_named,
+            deploying::key_and_partition_columns_must_be_published,
+            deploying::a_values_query_that_cannot_be_is_refused,
+            deploying::a_table_without_a_primary_key_is_an_obstacle,
+            deploying::live_tables_are_listed_as_they_are,
+            deploying::the_schema_tells_what_remotes_need,
+            deploying::changed_partition_columns_send_the_table_anew,
+            deploying::two_publications_share_a_table,
             downloading::the_first_download_brings_exactly_the_partitions,
             downloading::later_downloads_bring_what_changed,
             downloading::an_empty_download_gives_no_checkpoint,

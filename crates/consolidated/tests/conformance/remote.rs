@@ -219,6 +219,12 @@ impl Remote {
         }
     }
 
+    /// Subscribes to another publication instead.
+    pub fn subscribe_to(&mut self, schema: Arc<PublicationSchema>) {
+        self.rows = vec![BTreeMap::new(); schema.tables.len()];
+        self.schema = schema;
+    }
+
     /// A new remote that has downloaded for the first time.
     pub async fn synced<F: Fixture>(world: &World<F>, user: &str) -> Remote {
         let mut remote = Remote::new(world, user).await;

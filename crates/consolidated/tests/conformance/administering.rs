@@ -1,0 +1,199 @@
+//! The server's records: users, remotes, credentials, history, figures.
+
+use tidewater_consolidated::records::{RemoteRecord, Retention, SyncRecord, UserRecord};
+use tidewater_protocol::RemoteId;
+
+use crate::fixture::Fixture;
+use crate::remote::{Remote, insert, update};
+use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, shop};
+
+async fn world<F: Fixture>() -> World<F> {
+    World::new(SHOP_DDL, shop()).await
+}
+
+fn user(name: &str) -> UserRecord {
+    UserRecord {
+        name: name.into(),
+        password_hash: "$argon2id$x".into(),
+        disabled: false,
+        created_ms: NOW_MS,
+    }
+}
+
+fn remote(number: u8, user: &str) -> RemoteRecord {
+    RemoteRecord {
+        id: RemoteId::from_random([number; 16]),
+        user: user.into(),
+        revoked: false,
+        credential_hash: vec![number; 32],
+        previous_credential_hash: Vec::new(),
+        rotated_ms: NOW_MS,
+        created_ms: NOW_MS + i64::from(number),
+        last_sync_ms: 0,
+    }
+}
+
+pub async fn users_are_kept<F: Fixture>() {
+    let world = world::<F>().await;
+    let centre = &world.centre;
+    let odd = "o'brien\"; --";
+    for name in ["berta", odd, "anna"] {
+        assert!(centre.add_user(&user(name)).await.unwrap());
+    }
+    assert!(!centre.add_user(&user("anna")).await.unwrap());
+    assert!(centre.set_password("anna", "new").await.unwrap());
+    assert!(!centre.set_password("nobody", "new").await.unwrap());
+    assert!(centre.set_disabled(odd, true).await.unwrap());
+    assert!(!centre.set_disabled("nobody", true).await.unwrap());
+    let users = centre.users().await.unwrap();
+    let names: Vec<_> = users.iter().map(|user| user.name.as_str()).collect();
+    assert_eq!(names, ["anna", "berta", odd]);
+    assert_eq!((&*users[0].password_hash, users[2].disabled), ("new", true));
+    let mut worker = world.worker().await;
+    let state = worker.session_state(odd, None, &[]).await.unwrap();
+    assert!(state.user.unwrap().disabled);
+    assert!(centre.set_disabled(odd, false).await.unwrap());
+    assert!(centre.remove_user("berta").await.unwrap());
+    assert!(!centre.remove_user("berta").await.unwrap());
+    let state = worker.session_state("berta", None, &[]).await.unwrap();
+    assert_eq!(state.user, None);
+    assert_eq!(centre.status().await.unwrap().users, [2, 0]);
+}
+
+pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut worker = world.worker().await;
+    world.centre.add_user(&user("anna")).await.unwrap();
+    let first = remote(1, "anna");
+    worker.save_remote(&first).await.unwrap();
+    worker.save_remote(&remote(2, "anna")).await.unwrap();
+    let rotated = RemoteRecord {
+        credential_hash: vec![9; 32],
+        previous_credential_hash: first.credential_hash.clone(),
+        rotated_ms: NOW_MS + 5,
+        ..first.clone()
+    };
+    worker.save_remote(&rotated).await.unwrap();
+    let publications = [PUBLICATION.to_owned()];
+    let state = worker
+        .session_state("anna", Some(first.id), &publications)
+        .await
+        .unwrap();
+    assert_eq!(state.user, Some(user("anna")));
+    assert_eq!(state.remote, Some(rotated.clone()));
+    assert_eq!(state.subscriptions, [None]);
+    worker.forget_previous_credential(first.id).await.unwrap();
+    assert!(world.centre.revoke_remote(first.id).await.unwrap());
+    let unknown = RemoteId::from_random([77; 16]);
+    assert!(!world.centre.revoke_remote(unknown).await.unwrap());
+    let remotes = world.centre.remotes().await.unwrap();
+    assert_eq!(remotes.len(), 2);
+    assert_eq!(
+        remotes[0],
+        RemoteRecord {
+            revoked: true,
+            previous_credential_hash: Vec::new(),
+            ..rotated
+        }
+    );
+    assert_eq!(world.centre.status().await.unwrap().remotes, [2, 1]);
+    let state = worker
+        .session_state("anna", Some(unknown), &publications)
+        .await
+        .unwrap();
+    assert_eq!(state.remote, None);
+}
+
+pub async fn a_removed_user_takes_remotes_and_subscriptions_with_him<F: Fixture>() {
+    let world = world::<F>().await;
+    world.centre.add_user(&user("anna")).await.unwrap();
+    let mut anna = Remote::synced(&world, "anna").await;
+    let record = RemoteRecord {
+        id: anna.id,
+        ..remote(1, "anna")
+    };
+    anna.worker.save_remote(&record).await.unwrap();
+    anna.upload(&[insert("customer", "40|north|Nina|NULL")])
+        .await;
+    assert!(world.centre.remove_user("anna").await.unwrap());
+    assert!(world.centre.remotes().await.unwrap().is_empty());
+    let state = anna
+        .worker
+        .session_state("anna", Some(anna.id), &[PUBLICATION.into()])
+        .await
+        .unwrap();
+    assert_eq!((state.remote, state.subscriptions), (None, vec![None]));
+}
+
+pub async fn syncs_are_remembered_and_forgotten_in_time<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut worker = world.worker().await;
+    worker.save_remote(&remote(1, "anna")).await.unwrap();
+    let id = remote(1, "anna").id;
+    for number in 0..25 {
+        let record = SyncRecord {
+            remote_id: (number > 0).then_some(id),
+            user: "anna".into(),
+            publications: "sales,catalogue".into(),
+            started_ms: NOW_MS + number,
+            duration_ms: 12,
+            uploaded: [1, 2, 3],
+            downloaded: [4, 5],
+            conflicts: 6,
+            refused: 7,
+            bytes: [8, 9],
+            error: if number == 24 {
+                "busy".into()
+            } else {
+                String::new()
+            },
+        };
+        worker.record_sync(&record).await.unwrap();
+        if number == 24 {
+            let status = world.centre.status().await.unwrap();
+            assert_eq!(status.syncs.len(), 20);
+            assert_eq!(status.syncs[0], record);
+        }
+    }
+    // What failed is no sync.
+    let remotes = world.centre.remotes().await.unwrap();
+    assert_eq!(remotes[0].last_sync_ms, NOW_MS + 23);
+    let retention = Retention {
+        log_ms: 1000,
+        history_ms: 10,
+        conflicts_ms: 1000,
+    };
+    let pruned = world.centre.prune(retention, NOW_MS + 30).await.unwrap();
+    assert_eq!(pruned.history, 20);
+    assert_eq!(world.centre.status().await.unwrap().syncs.len(), 5);
+}
+
+pub async fn conflicts_and_refused_rows_are_forgotten_in_time<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    for age_ms in [500, 50] {
+        anna.now_ms = NOW_MS - age_ms;
+        anna.upload(&[
+            insert("customer", "41|north|forbidden|NULL"),
+            update("customer", "2|north|Other|NULL", "2|north|Nils|NULL"),
+        ])
+        .await;
+    }
+    let retention = Retention {
+        log_ms: 1000,
+        history_ms: 1000,
+        conflicts_ms: 100,
+    };
+    assert_eq!(world.centre.conflicts().await.unwrap().len(), 2);
+    let pruned = world.centre.prune(retention, NOW_MS).await.unwrap();
+    assert_eq!(pruned.conflicts, 2);
+    let conflicts = world.centre.conflicts().await.unwrap();
+    assert_eq!(conflicts.len(), 1);
+    assert_eq!(conflicts[0].at_ms, NOW_MS - 50);
+    assert_eq!(world.centre.refused().await.unwrap().len(), 1);
+    let status = world.centre.status().await.unwrap();
+    assert_eq!((status.conflicts, status.refused), (1, 1));
+    let mut tables: Vec<_> = status.logs.iter().map(|(table, _)| &**table).collect();
+    tables.sort();
+    assert_eq!(tables, ["customer", "product", "purchase"]);
+}
