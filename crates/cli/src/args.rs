@@ -74,6 +74,7 @@ pub(crate) enum Command {
     Refused(command::refused::RefusedArgs),
     Ping(command::ping::PingArgs),
     Cert(command::cert::CertArgs),
+    Demo(crate::demo::DemoArgs),
     Completions(command::completions::CompletionsArgs),
 }
 

@@ -4,6 +4,7 @@
 mod args;
 mod centre;
 mod command;
+mod demo;
 mod failure;
 mod init_document;
 mod interrupt;

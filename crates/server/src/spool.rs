@@ -158,8 +158,6 @@ pub(crate) struct SpoolWriter {
 /// The connection's end. Dropping it cancels the download.
 pub(crate) struct SpoolReader {
     shared: Arc<Shared>,
-    /// Reserved bytes of the rows handed out last.
-    handed_out: u64,
 }
 
 /// Both ends of a spool.
@@ -179,11 +177,7 @@ pub(crate) fn download_spool(budget: &MemoryBudget) -> (SpoolWriter, SpoolReader
         shared: shared.clone(),
         finished: false,
     };
-    let reader = SpoolReader {
-        shared,
-        handed_out: 0,
-    };
-    (writer, reader)
+    (writer, SpoolReader { shared })
 }
 
 impl SpoolWriter {
@@ -291,13 +285,9 @@ impl State {
 }
 
 impl SpoolReader {
-    /// What comes next, if it is there. The memory of rows is free again with the
-    /// call after the one that handed them out.
+    /// What comes next, if it is there.
     pub(crate) fn try_next(&mut self) -> io::Result<Option<SpoolItem>> {
         let mut state = self.shared.state();
-        state
-            .reservation
-            .shrink(std::mem::take(&mut self.handed_out));
         match state.slots.pop_front() {
             None => Ok(None),
             Some(Slot::File { offset, length }) => {
@@ -305,7 +295,7 @@ impl SpoolReader {
             }
             Some(Slot::Item(item)) => {
                 if let SpoolItem::Rows(rows) = &item {
-                    self.handed_out = rows.len() as u64;
+                    state.reservation.shrink(rows.len() as u64);
                 }
                 Ok(Some(item))
             }

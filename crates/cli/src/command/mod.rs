@@ -31,6 +31,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Refused(args) => refused::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Cert(args) => cert::run(&args),
+        Command::Demo(args) => crate::demo::run(&args),
         Command::Completions(args) => completions::run(&args),
     }
 }
