@@ -20,12 +20,13 @@ use tokio::time::timeout;
 
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{
-    CONNECTION_CHANNEL, Frame, INITIAL_CREDIT_BYTES, MAX_PAYLOAD_BYTES, SYNC_CHANNEL, put_control,
-    put_rows, take_frame, take_preface,
+    CONNECTION_CHANNEL, Frame, INITIAL_CREDIT_BYTES, SYNC_CHANNEL, put_control, put_rows,
+    take_frame, take_preface,
 };
 use tidewater_protocol::message::{Control, Credit, PROTOCOL_VERSION, Ping, Pong};
 
 use crate::fault::Fault;
+use crate::memory::{MemoryBudget, Reservation};
 
 /// What [`Control::Pong`] and Welcome say of this program.
 pub(crate) const SERVER_NAME: &str = concat!("tidewater-server ", env!("CARGO_PKG_VERSION"));
@@ -39,8 +40,12 @@ const QUEUED_BYTES_STRANGER: usize = 64 << 10;
 /// The first read of a connection, and the largest.
 const READ_BYTES: usize = 4 << 10;
 const MAX_READ_BYTES: usize = 256 << 10;
+/// A read buffer up to this size needs no reservation.
+const FREE_BUFFER_BYTES: usize = 128 << 10;
+/// The same before the remote has signed in: a Hello and a small upload.
+const FREE_BUFFER_BYTES_STRANGER: usize = 16 << 10;
 /// Unsent bytes at which producers wait for the network.
-const HIGH_WATER_BYTES: usize = 256 << 10;
+const HIGH_WATER_BYTES: usize = 128 << 10;
 /// Unsent bytes at which what has been produced so far leaves.
 const FLUSH_BYTES: usize = 64 << 10;
 /// The size up to which an empty write buffer is kept for the next message.
@@ -62,6 +67,8 @@ pub(crate) struct Link {
     room: Notify,
     outbound: Mutex<Outbound>,
     to_write: Notify,
+    /// Memory for what reading needs beyond a small buffer.
+    budget: MemoryBudget,
     /// Bytes were written, or credit came.
     progress: Notify,
     signed_in: AtomicBool,
@@ -84,13 +91,22 @@ struct Inbound {
 #[derive(Default)]
 struct Outbound {
     buffer: BytesMut,
+    /// Bytes that the writer has taken and not yet written.
+    writing: usize,
     flush: bool,
     close: bool,
 }
 
+impl Outbound {
+    fn unsent(&self) -> usize {
+        self.buffer.len() + self.writing
+    }
+}
+
 impl Link {
-    pub(crate) fn new() -> Link {
+    pub(crate) fn new(budget: &MemoryBudget) -> Link {
         Link {
+            budget: budget.clone(),
             inbound: Mutex::default(),
             arrived: Notify::new(),
             room: Notify::new(),
@@ -123,7 +139,7 @@ impl Link {
 
     /// Bytes that were produced and not yet handed to the network.
     pub(crate) fn unsent_bytes(&self) -> u64 {
-        self.outbound().buffer.len() as u64
+        self.outbound().unsent() as u64
     }
 
     /// From now on the remote may fill the larger queue.
@@ -229,8 +245,10 @@ impl Link {
     pub(crate) async fn send_rows(&self, mut rows: &[u8], idle: Duration) -> Result<(), Fault> {
         while !rows.is_empty() {
             let credit = self.send_credit.load(Ordering::Relaxed);
-            let unsent = self.outbound().buffer.len();
-            if credit == 0 || unsent >= HIGH_WATER_BYTES {
+            let unsent = self.outbound().unsent();
+            let room = HIGH_WATER_BYTES.saturating_sub(unsent);
+            // Not in crumbs.
+            if credit == 0 || room < rows.len().min(HIGH_WATER_BYTES / 4) {
                 self.flush();
                 if timeout(idle, self.progress.notified()).await.is_err() {
                     return Err(Fault::timeout("the remote takes no more rows"));
@@ -238,7 +256,7 @@ impl Link {
                 continue;
             }
             let credit = usize::try_from(credit).unwrap_or(usize::MAX);
-            let (piece, rest) = rows.split_at(rows.len().min(credit).min(MAX_PAYLOAD_BYTES));
+            let (piece, rest) = rows.split_at(rows.len().min(credit).min(room));
             self.send_credit
                 .fetch_sub(piece.len() as u64, Ordering::Relaxed);
             put_rows(&mut self.outbound().buffer, SYNC_CHANNEL, piece);
@@ -317,9 +335,26 @@ impl Link {
         Ok(())
     }
 
+    /// Reserves memory for a read buffer of this size, and gives back what a smaller
+    /// one no longer needs.
+    fn reserve(&self, reservation: &mut Reservation, buffer_bytes: usize) -> bool {
+        let free = if self.signed_in.load(Ordering::Relaxed) {
+            FREE_BUFFER_BYTES
+        } else {
+            FREE_BUFFER_BYTES_STRANGER
+        };
+        let wanted = buffer_bytes.saturating_sub(free) as u64;
+        let reserved = reservation.bytes();
+        if wanted <= reserved {
+            reservation.shrink(reserved - wanted);
+            return true;
+        }
+        reservation.grow(wanted - reserved)
+    }
+
     fn pong(&self, channel: u8, nonce: u64) {
         // Who asks and takes no answers gets no more of them.
-        if self.outbound().buffer.len() < HIGH_WATER_BYTES {
+        if self.outbound().unsent() < HIGH_WATER_BYTES {
             let pong = Pong {
                 nonce,
                 server: SERVER_NAME.into(),
@@ -351,6 +386,7 @@ impl Link {
             return Some(BytesMut::new());
         }
         outbound.flush = false;
+        outbound.writing = outbound.buffer.len();
         Some(std::mem::replace(&mut outbound.buffer, empty))
     }
 }
@@ -369,6 +405,7 @@ pub(crate) async fn read(link: &Link, mut stream: impl AsyncRead + Unpin) {
     let mut buffer = BytesMut::new();
     let mut greeted = false;
     let mut read_bytes = READ_BYTES;
+    let mut reservation = link.budget.empty();
     let fault = loop {
         if let Err(fault) = link.take_frames(&mut buffer, &mut greeted) {
             break fault;
@@ -379,6 +416,16 @@ pub(crate) async fn read(link: &Link, mut stream: impl AsyncRead + Unpin) {
         }
         if buffer.is_empty() && buffer.capacity() > READ_BYTES && read_bytes == READ_BYTES {
             buffer = BytesMut::new();
+        }
+        if !link.reserve(
+            &mut reservation,
+            buffer.capacity().max(buffer.len() + read_bytes),
+        ) {
+            if read_bytes > READ_BYTES {
+                read_bytes = READ_BYTES;
+                continue;
+            }
+            break Fault::busy(2_000);
         }
         buffer.reserve(read_bytes);
         let limit = buffer.capacity() - buffer.len();
@@ -401,7 +448,7 @@ pub(crate) async fn read(link: &Link, mut stream: impl AsyncRead + Unpin) {
     };
     let gone = fault.is_gone();
     link.push_event(Event::End(fault));
-    drop(buffer);
+    drop((buffer, reservation));
     if !gone {
         let mut scratch = [0; 1024];
         while !matches!(stream.read(&mut scratch).await, Ok(0) | Err(_)) {}
@@ -432,6 +479,7 @@ async fn write_all(link: &Link, stream: &mut (impl AsyncWrite + Unpin)) -> io::R
                 return Err(io::ErrorKind::WriteZero.into());
             }
             link.sent_bytes.fetch_add(written as u64, Ordering::Relaxed);
+            link.outbound().writing = output.len();
             link.progress.notify_one();
         }
         stream.flush().await?;
@@ -461,7 +509,7 @@ mod tests {
 
     #[test]
     fn more_rows_than_the_credit_allows_are_a_breach() {
-        let link = Link::new();
+        let link = Link::new(&MemoryBudget::new(1 << 20));
         link.take(rows(1 << 20)).unwrap();
         let fault = link.take(rows(1)).unwrap_err();
         assert_eq!(fault.code, Code::LimitExceeded);
@@ -473,7 +521,7 @@ mod tests {
 
     #[test]
     fn a_stranger_fills_a_small_queue_and_a_remote_a_larger_one() {
-        let link = Link::new();
+        let link = Link::new(&MemoryBudget::new(1 << 20));
         link.take(rows(QUEUED_BYTES_STRANGER)).unwrap();
         assert!(!link.has_room());
         link.sign_in();
@@ -489,7 +537,7 @@ mod tests {
 
     #[test]
     fn who_takes_no_answers_gets_no_more_of_them() {
-        let link = Link::new();
+        let link = Link::new(&MemoryBudget::new(1 << 20));
         for nonce in 0..100_000 {
             link.pong(CONNECTION_CHANNEL, nonce);
         }
@@ -499,7 +547,7 @@ mod tests {
     #[test]
     fn rows_wait_for_credit_and_a_remote_that_gives_none_is_given_up() {
         runtime().block_on(async {
-            let link = Link::new();
+            let link = Link::new(&MemoryBudget::new(1 << 20));
             let (ours, mut theirs) = tokio::io::duplex(4 << 20);
             let rows = vec![0; (1 << 20) + 10];
             let sending = async {
@@ -511,8 +559,8 @@ mod tests {
             assert_eq!(sent.unwrap_err().code, Code::Timeout);
             let mut arrived = Vec::new();
             theirs.read_to_end(&mut arrived).await.unwrap();
-            let payload = arrived.len() as u64 / (HIGH_WATER_BYTES as u64);
-            assert!(payload <= 4, "{} bytes", arrived.len());
+            let headers = arrived.len() - (1 << 20);
+            assert!(headers < 500, "what needs no credit came: {headers}");
             link.take_credit(Credit {
                 channel: u32::from(SYNC_CHANNEL),
                 bytes: u64::MAX,

@@ -320,7 +320,7 @@ async fn serve(
         }
     };
     let (read_half, write_half) = tokio::io::split(stream);
-    let link = Link::new();
+    let link = Link::new(&shared.budget);
     let mut reader = pin!(link::read(&link, read_half));
     let mut writer = pin!(link::write(&link, write_half));
     let (mut reading, mut writing) = (true, true);

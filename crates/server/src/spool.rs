@@ -158,6 +158,8 @@ pub(crate) struct SpoolWriter {
 /// The connection's end. Dropping it cancels the download.
 pub(crate) struct SpoolReader {
     shared: Arc<Shared>,
+    /// Reserved bytes of the rows handed out last.
+    handed_out: u64,
 }
 
 /// Both ends of a spool.
@@ -177,7 +179,11 @@ pub(crate) fn download_spool(budget: &MemoryBudget) -> (SpoolWriter, SpoolReader
         shared: shared.clone(),
         finished: false,
     };
-    (writer, SpoolReader { shared })
+    let reader = SpoolReader {
+        shared,
+        handed_out: 0,
+    };
+    (writer, reader)
 }
 
 impl SpoolWriter {
@@ -285,9 +291,13 @@ impl State {
 }
 
 impl SpoolReader {
-    /// What comes next, if it is there.
+    /// What comes next, if it is there. The memory of rows is free again with the
+    /// call after the one that handed them out.
     pub(crate) fn try_next(&mut self) -> io::Result<Option<SpoolItem>> {
         let mut state = self.shared.state();
+        state
+            .reservation
+            .shrink(std::mem::take(&mut self.handed_out));
         match state.slots.pop_front() {
             None => Ok(None),
             Some(Slot::File { offset, length }) => {
@@ -295,7 +305,7 @@ impl SpoolReader {
             }
             Some(Slot::Item(item)) => {
                 if let SpoolItem::Rows(rows) = &item {
-                    state.reservation.shrink(rows.len() as u64);
+                    self.handed_out = rows.len() as u64;
                 }
                 Ok(Some(item))
             }

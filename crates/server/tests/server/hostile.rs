@@ -179,6 +179,18 @@ async fn a_flood_of_small_messages_is_taken_a_few_at_a_time() {
     world.remote("ada").await;
 }
 
+#[tokio::test]
+async fn strangers_cannot_fill_the_memory() {
+    let world = World::with_limits("memory = \"32KiB\"").await;
+    let mut header = (1u32 << 20).to_le_bytes().to_vec();
+    header.extend_from_slice(&[2, 1]);
+    header.resize(200_000, 0);
+    let mut client = world.connect().await;
+    client.put_bytes(&header).flush_if_possible().await;
+    assert!(client.reply().await.busy.is_some());
+    world.remote("ada").await;
+}
+
 #[test]
 fn random_bytes_never_harm() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
