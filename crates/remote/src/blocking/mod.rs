@@ -223,11 +223,13 @@ impl Drive<'_> {
 
     /// Applies, sends and receives what is possible now, or waits a moment for it.
     fn turn(&mut self) -> Result<(), SyncError> {
+        self.refill();
         if self.session.wants_work() {
+            // Everything has come: that the connection may end now is of no importance.
+            let _ = self.receive(None).and_then(|_| self.link.send(false));
             self.session.handle_work(self.clock.now());
             return Ok(());
         }
-        self.refill();
         if !self.link.has_output() {
             self.receive(Some(self.patience()))?;
             return Ok(());

@@ -4,16 +4,16 @@ use bytes::BytesMut;
 use tidewater_protocol::frame::{PREFACE, SYNC_CHANNEL, put_control};
 use tidewater_protocol::message::{Control, Hello, HelloSubscription, PROTOCOL_VERSION, Proof};
 
+use super::ProofKind;
 use super::error::SyncError;
-use super::{ProofKind, SessionOptions};
 use crate::database::{Account, SubscriptionState};
 
-/// The proof to present: the cheapest at hand that was not refused already.
+/// The proof to present: the cheapest at hand from `from` on; those before it were refused.
 pub(super) fn choose_proof(
     account: &Account,
-    options: &SessionOptions,
+    from: ProofKind,
+    password: Option<&str>,
 ) -> Result<(ProofKind, Proof), SyncError> {
-    let from = options.first_proof;
     // A remote without an id is not known to the server: only the password speaks for it.
     let known = account.remote_id.is_some();
     if known
@@ -28,8 +28,8 @@ pub(super) fn choose_proof(
     {
         return Ok((ProofKind::Credential, Proof::Credential(credential.clone())));
     }
-    match &options.password {
-        Some(password) => Ok((ProofKind::Password, Proof::Password(password.clone()))),
+    match password {
+        Some(password) => Ok((ProofKind::Password, Proof::Password(password.to_owned()))),
         None => Err(SyncError::PasswordMissing),
     }
 }

@@ -153,48 +153,53 @@ impl Session {
     /// Begins a sync: takes what is pending and prepares the first flight. `seed` must be
     /// random. A failure shows as the session's outcome.
     pub fn new(database: Database, options: SessionOptions, seed: [u8; 32], now: Now) -> Session {
+        let SessionOptions {
+            direction,
+            password,
+            first_proof,
+            client,
+            silence_ms,
+            spool,
+        } = options;
         let mut session = Session {
             store: Store::Idle(database),
             remote_id: None,
             subscriptions: Vec::new(),
             schemas: Vec::new(),
-            direction: options.direction,
-            proof: options.first_proof,
+            direction,
+            proof: first_proof,
             has_credential: false,
-            has_password: options.password.is_some(),
+            has_password: password.is_some(),
             ids: UploadIds { seed, count: 0 },
             stage: Stage::Exchange,
             outcome: None,
             incoming: Incoming::new(),
             outgoing: Outgoing::new(BytesMut::new(), &[], false, false),
             feed: Feed::default(),
+            spool,
             input: BytesMut::new(),
             peer_known: false,
-            silence_ms: options.silence_ms,
+            silence_ms,
             last_activity_ms: now.ticks_ms,
             report: Report::default(),
             progress: Progress::new(),
             reported: None,
-            // Replaced below: the rest of the options is still needed.
-            spool: Box::new(crate::spool::MemorySpool::default()),
         };
-        let opened = session.open(&options);
-        session.spool = options.spool;
-        if let Err(error) = opened {
+        if let Err(error) = session.open(password.as_deref(), &client) {
             session.outgoing.stop();
             session.end(Outcome::Failed(error));
         }
         session
     }
 
-    fn open(&mut self, options: &SessionOptions) -> Result<(), SyncError> {
+    fn open(&mut self, password: Option<&str>, client: &str) -> Result<(), SyncError> {
         let Store::Idle(database) = &mut self.store else {
             return Err(MOVING);
         };
         let account = database.account()?;
         let download_only = self.direction == SyncDirection::DownloadOnly;
         let upload_only = self.direction == SyncDirection::UploadOnly;
-        let (kind, proof) = hello::choose_proof(&account, options)?;
+        let (kind, proof) = hello::choose_proof(&account, self.proof, password)?;
         self.subscriptions = database.begin_sync(download_only, &mut || self.ids.next())?;
         if self.subscriptions.is_empty() {
             return Err(SyncError::Usage {
@@ -205,7 +210,7 @@ impl Session {
         self.remote_id = account.remote_id;
         self.has_credential = account.credential.is_some();
         self.proof = kind;
-        let first = hello::opening(&account, proof, &options.client, &self.subscriptions)?;
+        let first = hello::opening(&account, proof, client, &self.subscriptions)?;
         self.outgoing = Outgoing::new(first, &self.subscriptions, !download_only, upload_only);
         Ok(())
     }

@@ -14,10 +14,15 @@ use tidewater_protocol::frame::{
 use tidewater_protocol::message::{
     Control, Credit, DownloadRequest, RequestBegin, TableBegin, UploadBegin, UploadEnd,
 };
+use tidewater_protocol::{Row, RowShape, RowsReader, Table};
 
 use super::error::SyncError;
 use super::progress::{Phase, Progress};
 use crate::database::{Database, SubscriptionState, UploadCursor};
+
+/// How many bytes of keys one sync asks for again; the rest is for the next. A server takes
+/// at least so many.
+const REQUEST_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -52,6 +57,8 @@ pub(super) struct Outgoing {
     credit: u64,
     /// Answers that go before everything else.
     urgent: BytesMut,
+    /// Bytes of keys that may still be asked for again.
+    request_bytes: usize,
     upload_only: bool,
     requested: bool,
 }
@@ -83,6 +90,7 @@ impl Outgoing {
             rows: Bytes::new(),
             credit: INITIAL_CREDIT_BYTES,
             urgent: first,
+            request_bytes: REQUEST_BYTES,
             upload_only,
             requested: false,
         }
@@ -213,7 +221,12 @@ impl Outgoing {
                 })
             }
             Step::Requests(index) => {
-                let tables = database?.requests(&subscriptions[index])?;
+                let subscription = &subscriptions[index];
+                let mut tables = database?.requests(subscription)?;
+                for (begin, rows) in &mut tables {
+                    self.shorten(subscription, begin, rows);
+                }
+                tables.retain(|(_, rows)| !rows.is_empty());
                 if tables.is_empty() {
                     return Ok(());
                 }
@@ -230,6 +243,26 @@ impl Outgoing {
             }
         };
         Ok(put_control(out, SYNC_CHANNEL, control)?)
+    }
+
+    /// Cuts requests to what one sync may ask for.
+    fn shorten(
+        &mut self,
+        subscription: &SubscriptionState,
+        begin: &mut TableBegin,
+        rows: &mut Vec<u8>,
+    ) {
+        if rows.len() > self.request_bytes {
+            let schema = subscription.schema.as_deref();
+            let shape = schema
+                .and_then(|schema| schema.table(&begin.table))
+                .map(Table::shape);
+            let (count, bytes) =
+                shape.map_or((0, 0), |shape| whole_rows(&shape, rows, self.request_bytes));
+            begin.expected_rows = count;
+            rows.truncate(bytes);
+        }
+        self.request_bytes -= rows.len();
     }
 
     fn next_piece(
@@ -270,5 +303,44 @@ impl Outgoing {
         put_control(out, SYNC_CHANNEL, Control::TableBegin(begin))?;
         self.rows = rows.into();
         Ok(Some(Sending::Requests(tables)))
+    }
+}
+
+/// How many rows fit into so many bytes, and how many bytes they are.
+fn whole_rows(shape: &RowShape, rows: &[u8], limit: usize) -> (u64, usize) {
+    let mut reader = RowsReader::new(shape, rows);
+    let mut row = Row::default();
+    let (mut count, mut bytes) = (0, 0);
+    while matches!(reader.next(&mut row), Ok(true)) && reader.consumed() <= limit {
+        count += 1;
+        bytes = reader.consumed();
+    }
+    (count, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewater_protocol::{ColumnType, Datum, Op, RowsWriter};
+
+    use super::*;
+
+    #[test]
+    fn requests_are_cut_between_rows() {
+        let shape = RowShape {
+            columns: vec![ColumnType::Text],
+            key: vec![0],
+            partition: vec![],
+        };
+        let mut writer = RowsWriter::new(&shape);
+        for key in ["one", "two", "three"] {
+            writer.key(Op::Request, &[Datum::Text(key)]);
+        }
+        let rows = writer.take();
+        let two = rows.len() - "three".len() - 3;
+        assert_eq!(whole_rows(&shape, &rows, 0), (0, 0));
+        assert_eq!(whole_rows(&shape, &rows, two - 1), (1, two / 2));
+        assert_eq!(whole_rows(&shape, &rows, two), (2, two));
+        assert_eq!(whole_rows(&shape, &rows, rows.len() - 1), (2, two));
+        assert_eq!(whole_rows(&shape, &rows, rows.len()), (3, rows.len()));
     }
 }
