@@ -280,14 +280,16 @@ impl Database {
         subscription::load_all(&self.connection)
     }
 
-    /// Whether no subscription has tables yet: then the download may be applied while it
-    /// arrives.
+    /// Whether nothing is in the file yet, neither of a subscription nor of the application:
+    /// then nobody waits for it, and the download may be applied while it arrives.
     ///
     /// # Errors
     /// SQLite failed.
     pub fn is_new(&self) -> Result<bool, RemoteError> {
         let sql = "SELECT NOT EXISTS (SELECT 1 FROM tidewater_subscription \
-                   WHERE schema IS NOT NULL)";
+                   WHERE schema IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM sqlite_schema \
+                   WHERE type = 'table' AND name NOT GLOB 'tidewater_*' \
+                   AND name NOT GLOB 'sqlite_*')";
         self.connection
             .query_row(sql, [], |row| row.get(0))
             .doing("looking for tables")

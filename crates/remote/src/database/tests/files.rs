@@ -30,7 +30,7 @@ fn a_database_of_the_applications_own_becomes_a_remote_and_keeps_its_tables() {
         .execute_batch("CREATE TABLE own (a); INSERT INTO own VALUES (1)")
         .unwrap();
     let database = Database::open(&path).unwrap();
-    assert!(database.is_new().unwrap());
+    assert!(!database.is_new().unwrap());
     let count: i64 = Connection::open(&path)
         .unwrap()
         .query_row("SELECT count(*) FROM own", [], |row| row.get(0))

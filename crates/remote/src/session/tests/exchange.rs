@@ -415,3 +415,18 @@ fn a_download_in_many_frames_is_given_credit() {
     answer(&mut session, &end.0);
     assert_eq!(report(session.finish().1).downloaded.upserts, 1500);
 }
+
+#[test]
+fn an_application_that_has_tables_in_the_file_can_write_during_the_first_download() {
+    let remote = Remote::new();
+    remote.run("CREATE TABLE own (x)");
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    let reply = first_reply().0;
+    session.handle_bytes(&reply[..reply.len() - 10], NOW);
+    remote.run("INSERT INTO own VALUES (1)");
+    answer(&mut session, &reply[reply.len() - 10..]);
+    report(session.finish().1);
+    assert_eq!(remote.items().len(), 2);
+}
