@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use rusqlite::types::Value as Native;
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use tidewater_protocol::{Code, Datum, Op, Row};
 
@@ -149,6 +149,18 @@ impl<'a> TableWork<'a> {
             (Op::Delete, Some(now)) if matches(&old, &now) => self.delete(key),
             _ => Ok(Fate::Conflict(packed)),
         }
+    }
+
+    /// The rowid of the row that has a key; `None` if there is none.
+    pub(super) fn rowid(&self, key: &[Datum<'_>]) -> Result<Option<i64>, CentreError> {
+        let reading = failure("reading a rowid");
+        let Some(key) = download::key_parameters(self.publication, self.index, key) else {
+            return Ok(None);
+        };
+        let sql = &self.publication.tables[self.index].select_rowid;
+        let mut statement = self.connection.prepare_cached(sql).map_err(reading)?;
+        let rowid = statement.query_row(params_from_iter(key), |row| row.get(0));
+        rowid.optional().map_err(reading)
     }
 
     fn central(&self, key: &[Native]) -> Result<Option<Central>, RowError> {

@@ -8,12 +8,12 @@
 //! violated at the end, everything is rolled back and done again with the key checked
 //! after each row.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use rusqlite::Connection;
 
-use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
+use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
 
 use super::compile::Publication;
 use super::download::{next_row, unpack};
@@ -96,6 +96,13 @@ fn operation(op: Op) -> &'static str {
         Op::Update => "update",
         _ => "delete",
     }
+}
+
+/// The one row that was put aside.
+fn unpacked<'b>(shape: &'b RowShape, bytes: &'b [u8]) -> Result<Row<'b>, CentreError> {
+    let mut row = Row::default();
+    next_row(&mut RowsReader::new(shape, bytes), &mut row)?;
+    Ok(row)
 }
 
 impl<'a> UploadRun<'a> {
@@ -279,15 +286,13 @@ impl<'a> UploadRun<'a> {
                 break;
             }
         }
-        if keys == DeferredKeys::AfterEachRow && self.together(&pending, collected)? {
-            return Ok(());
+        if keys == DeferredKeys::AfterEachRow {
+            pending = self.together(pending, collected)?;
         }
         for row in pending {
-            let refusal = row.refusal;
             let shape = self.tables[row.place.0].map.shape.clone();
-            let mut unpacked = Row::default();
-            next_row(&mut RowsReader::new(&shape, &row.bytes), &mut unpacked)?;
-            let fate = Fate::Refused(refusal);
+            let unpacked = unpacked(&shape, &row.bytes)?;
+            let fate = Fate::Refused(row.refusal);
             self.collect(row.place.0, &unpacked, fate, collected)?;
         }
         Ok(())
@@ -301,8 +306,7 @@ impl<'a> UploadRun<'a> {
         collected: &mut Collected<'_>,
     ) -> Result<Option<Refusal>, Stop> {
         let shape = self.tables[pending.place.0].map.shape.clone();
-        let mut row = Row::default();
-        next_row(&mut RowsReader::new(&shape, &pending.bytes), &mut row)?;
+        let row = unpacked(&shape, &pending.bytes)?;
         match self.row(pending.place, keys, &row)? {
             Fate::Failed(refusal) => Ok(Some(refusal)),
             fate => {
@@ -312,39 +316,87 @@ impl<'a> UploadRun<'a> {
         }
     }
 
-    /// Rows that need each other (a cycle of deferred keys) pass only together. True
-    /// if all of them did.
+    /// Rows that need each other (a cycle of deferred keys) pass only together. Takes
+    /// those that do and gives the others back: as long as keys are violated, the rows
+    /// that SQLite finds to violate them are left out and the rest is tried anew.
     fn together(
         &mut self,
-        pending: &[Pending],
+        mut group: Vec<Pending>,
         collected: &mut Collected<'_>,
-    ) -> Result<bool, Stop> {
-        if pending.len() < 2 {
-            return Ok(false);
-        }
-        self.savepoint("SAVEPOINT tidewater_together")?;
-        let mut fates = Vec::with_capacity(pending.len());
-        for row in pending {
-            let shape = self.tables[row.place.0].map.shape.clone();
-            let mut unpacked = Row::default();
-            next_row(&mut RowsReader::new(&shape, &row.bytes), &mut unpacked)?;
-            fates.push(self.row(row.place, DeferredKeys::AtTheEnd, &unpacked)?);
-        }
-        let failed = fates.iter().any(|fate| matches!(fate, Fate::Failed(_)));
-        let passed = !failed && !deferred_violations(self.connection)?;
-        if !passed {
-            self.savepoint("ROLLBACK TO tidewater_together")?;
-        }
-        self.savepoint("RELEASE tidewater_together")?;
-        if passed {
-            for (row, fate) in pending.iter().zip(fates) {
-                let shape = self.tables[row.place.0].map.shape.clone();
-                let mut unpacked = Row::default();
-                next_row(&mut RowsReader::new(&shape, &row.bytes), &mut unpacked)?;
-                self.collect(row.place.0, &unpacked, fate, collected)?;
+    ) -> Result<Vec<Pending>, Stop> {
+        let mut left_out = Vec::new();
+        while group.len() > 1 {
+            self.savepoint("SAVEPOINT tidewater_together")?;
+            let mut fates = Vec::with_capacity(group.len());
+            for pending in &group {
+                let shape = self.tables[pending.place.0].map.shape.clone();
+                let row = unpacked(&shape, &pending.bytes)?;
+                fates.push(self.row(pending.place, DeferredKeys::AtTheEnd, &row)?);
             }
+            let mut culprits: Vec<bool> = fates
+                .iter()
+                .map(|fate| matches!(fate, Fate::Failed(_)))
+                .collect();
+            if !culprits.contains(&true) && deferred_violations(self.connection)? {
+                culprits = self.violators(&group)?;
+            }
+            if !culprits.contains(&true) {
+                self.savepoint("RELEASE tidewater_together")?;
+                for (pending, fate) in group.into_iter().zip(fates) {
+                    let shape = self.tables[pending.place.0].map.shape.clone();
+                    let row = unpacked(&shape, &pending.bytes)?;
+                    self.collect(pending.place.0, &row, fate, collected)?;
+                }
+                return Ok(left_out);
+            }
+            self.savepoint("ROLLBACK TO tidewater_together")?;
+            self.savepoint("RELEASE tidewater_together")?;
+            let mut rest = Vec::with_capacity(group.len());
+            for (pending, culprit) in group.into_iter().zip(culprits) {
+                let side = if culprit { &mut left_out } else { &mut rest };
+                side.push(pending);
+            }
+            group = rest;
         }
-        Ok(passed)
+        left_out.append(&mut group);
+        left_out.sort_by_key(|pending| pending.place);
+        Ok(left_out)
+    }
+
+    /// Which rows of a group violate a key now: inserted and updated rows by their
+    /// rowid; deletes whose row is still referred to by the table. If none can be told,
+    /// all of them.
+    fn violators(&self, group: &[Pending]) -> Result<Vec<bool>, CentreError> {
+        let checking = failure("checking foreign keys");
+        let mut children: HashSet<(String, Option<i64>)> = HashSet::new();
+        let mut parents: HashSet<String> = HashSet::new();
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT \"table\", rowid, parent FROM pragma_foreign_key_check")
+            .map_err(checking)?;
+        let mut rows = statement.query([]).map_err(checking)?;
+        while let Some(row) = rows.next().map_err(checking)? {
+            children.insert((row.get(0).map_err(checking)?, row.get(1).map_err(checking)?));
+            parents.insert(row.get(2).map_err(checking)?);
+        }
+        let mut violators = Vec::with_capacity(group.len());
+        for pending in group {
+            let work = &self.tables[pending.place.0];
+            let table = &self.publication.schema.tables[work.index].name;
+            let row = unpacked(&work.map.shape, &pending.bytes)?;
+            violators.push(match row.op {
+                Some(Op::Delete) => parents.contains(table),
+                // Tables without rowids are checked as a whole.
+                _ if children.contains(&(table.clone(), None)) => true,
+                _ => work
+                    .rowid(&row.key)?
+                    .is_some_and(|rowid| children.contains(&(table.clone(), Some(rowid)))),
+            });
+        }
+        if !violators.contains(&true) {
+            violators.fill(true);
+        }
+        Ok(violators)
     }
 
     /// Notes what became of a row.

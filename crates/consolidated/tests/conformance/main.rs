@@ -14,6 +14,7 @@ mod fixture;
 mod postgres;
 mod remote;
 mod sqlite;
+mod sqlite_only;
 mod world;
 
 mod administering;
