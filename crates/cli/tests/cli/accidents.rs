@@ -1,0 +1,146 @@
+//! Files that are not what they should be, and signals.
+
+use crate::centre::sqlite_rows;
+use crate::program::{Place, sqlite};
+use crate::shop::Shop;
+
+#[test]
+fn looking_at_a_file_does_not_make_it_a_remote() {
+    let place = Place::new();
+    sqlite(&place.path("other.db"))
+        .execute_batch("CREATE TABLE mine (x)")
+        .unwrap();
+    place.write("text.db", "no database at all, just some text");
+    place.write("empty.db", "");
+    std::fs::create_dir(place.path("folder.db")).unwrap();
+    for file in ["other.db", "text.db", "empty.db", "folder.db", "missing.db"] {
+        let before = std::fs::read(place.path(file)).ok();
+        for command in [
+            &["status", file][..],
+            &["refused", "list", file],
+            &["refused", "retry", file],
+            &["refused", "discard", file, "--all"],
+            &["sync", file],
+        ] {
+            place.tidewater(command).exits(1).tells(&[file, "hint: "]);
+        }
+        assert_eq!(std::fs::read(place.path(file)).ok(), before, "{file}");
+    }
+}
+
+#[test]
+fn a_foreign_file_is_not_synced_over() {
+    let shop = Shop::open();
+    shop.place
+        .write("nancy.db", "no database at all, just some text");
+    shop.first_sync("nancy", &[]).exits(1).tells(&["nancy.db"]);
+    assert_eq!(
+        shop.place.read("nancy.db"),
+        "no database at all, just some text"
+    );
+}
+
+#[test]
+fn an_sqlite_file_of_ones_own_keeps_its_tables() {
+    let shop = Shop::open();
+    let own = sqlite(&shop.place.path("nancy.db"));
+    own.execute_batch("CREATE TABLE mine (x); INSERT INTO mine VALUES (1);")
+        .unwrap();
+    shop.first_sync("nancy", &[]).done();
+    assert_eq!(sqlite_rows(&own, "SELECT x FROM mine"), ["1"]);
+    assert_eq!(sqlite_rows(&own, "SELECT count(*) FROM product"), ["2"]);
+}
+
+#[test]
+fn a_locked_file_is_told_and_syncs_when_the_lock_is_gone() {
+    let shop = Shop::open();
+    let nancy = shop.remote("nancy");
+    nancy.execute("INSERT INTO product VALUES (3, 'paper')");
+    let application = sqlite(&shop.place.path("nancy.db"));
+    application
+        .execute_batch("BEGIN IMMEDIATE; INSERT INTO product VALUES (4, 'glue');")
+        .unwrap();
+    let run = shop.sync(&nancy).exits(5);
+    assert_eq!(run.json()["error"]["code"], "remote_locked");
+    application.execute_batch("COMMIT").unwrap();
+    shop.sync(&nancy).done();
+    assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["4"]);
+}
+
+#[test]
+fn another_account_is_refused_for_a_remote_that_has_one() {
+    let shop = Shop::open();
+    let _nancy = shop.remote("nancy");
+    let url = shop.server.url();
+    shop.place
+        .tidewater_as(
+            "x",
+            &[
+                "sync",
+                "nancy.db",
+                "--server",
+                url,
+                "--user",
+                "steve",
+                "--publication",
+                "main",
+            ],
+        )
+        .exits(1)
+        .tells(&["nancy"]);
+}
+
+#[test]
+fn values_with_metacharacters_travel_unchanged() {
+    let shop = Shop::open();
+    let (nancy, steve) = (shop.remote("nancy"), shop.remote("steve"));
+    let values = [
+        "'; DROP TABLE product; --",
+        "\"\\ \t\r\n%s {r.col} ${HOME} $1",
+        "\u{0}nul inside",
+        "𝄞 ünï \u{202e}",
+        "",
+    ];
+    let connection = sqlite(&shop.place.path(&nancy.name));
+    for (number, value) in (50..).zip(values) {
+        connection
+            .execute("INSERT INTO product VALUES (?1, ?2)", (number, value))
+            .unwrap();
+    }
+    shop.sync(&nancy).done();
+    shop.sync(&steve).done();
+    let sql = "SELECT product_id, name FROM product ORDER BY 1";
+    assert_eq!(steve.rows(sql), nancy.rows(sql));
+    assert_eq!(steve.rows(sql), shop.centre.rows(sql));
+}
+
+#[test]
+fn an_interrupted_sync_loses_nothing() {
+    let shop = Shop::open();
+    let nancy = shop.remote("nancy");
+    nancy.execute(
+        "INSERT INTO product
+         WITH RECURSIVE n (i) AS (SELECT 1000 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)
+         SELECT i, 'product ' || i FROM n",
+    );
+    let mut child = shop
+        .place
+        .command(&["sync", "nancy.db", "--json"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id().to_string();
+    // Wherever it is by then: before the connection, in the upload, or done.
+    while child.try_wait().unwrap().is_none() {
+        let _ = std::process::Command::new("kill")
+            .args(["-INT", &pid])
+            .status();
+        std::thread::yield_now();
+    }
+    let code = child.wait().unwrap().code();
+    assert!(matches!(code, Some(0 | 5) | None), "{code:?}");
+    shop.sync(&nancy).done();
+    let sql = "SELECT count(*), sum(product_id) FROM product";
+    assert_eq!(shop.centre.rows(sql), nancy.rows(sql));
+}

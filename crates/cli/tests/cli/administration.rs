@@ -1,0 +1,194 @@
+//! Users, passwords, and the end of it all.
+
+use crate::centre::Centre;
+use crate::program::Place;
+use crate::shop::{Shop, password, prepared};
+
+#[test]
+fn a_password_is_never_an_argument_and_never_guessed() {
+    let place = Place::new();
+    let _centre = prepared(&place, "");
+    place
+        .tidewater(&["user", "add", "carol", "--password", "secret"])
+        .exits(1);
+    place
+        .tidewater(&["user", "add", "carol"])
+        .exits(1)
+        .tells(&["--password-stdin", "TIDEWATER_PASSWORD"]);
+    place
+        .tidewater_with_input(&["user", "add", "carol", "--password-stdin"], "")
+        .exits(1)
+        .tells(&["empty"]);
+    let list = place.tidewater(&["user", "list"]).done().stdout;
+    assert!(!list.contains("carol"), "{list}");
+}
+
+#[test]
+fn a_new_password_is_the_one_that_counts() {
+    let shop = Shop::open();
+    shop.place
+        .tidewater_with_input(
+            &["user", "set-password", "nancy", "--password-stdin"],
+            "another\r\n",
+        )
+        .done();
+    shop.first_sync("nancy", &[]).exits(3);
+    let url = shop.server.url();
+    let arguments = [
+        "sync",
+        "nancy.db",
+        "--server",
+        url,
+        "--user",
+        "nancy",
+        "--publication",
+        "main",
+        "--password-stdin",
+    ];
+    shop.place
+        .tidewater_with_input(&arguments, "another\n")
+        .done();
+}
+
+#[test]
+fn users_that_are_or_are_not_there_are_told() {
+    let place = Place::new();
+    let _centre = prepared(&place, "");
+    place
+        .tidewater_as("x", &["user", "add", "nancy"])
+        .exits(1)
+        .tells(&["already", "set-password"]);
+    for action in ["disable", "enable", "remove"] {
+        place
+            .tidewater(&["user", action, "nobody"])
+            .exits(1)
+            .tells(&["no user \"nobody\""]);
+    }
+    place
+        .tidewater_as("x", &["user", "set-password", "nobody"])
+        .exits(1);
+    place.tidewater(&["user", "remove", "nancy"]).done();
+    let list = place.tidewater(&["user", "list"]).done().stdout;
+    assert!(!list.contains("nancy") && list.contains("steve"), "{list}");
+}
+
+#[test]
+fn sql_in_user_names_is_only_a_name() {
+    let shop = Shop::open();
+    for (number, user) in [
+        "o'brien'; DROP TABLE rep; --",
+        "\"quoted\" \\ back",
+        "名前 {s.username} ${HOME} %s $1 ?1",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        crate::shop::add_user(&shop.place, user);
+        let quoted = user.replace('\'', "''");
+        let rep = 100 + number;
+        shop.centre.execute(&format!(
+            "INSERT INTO rep VALUES ({rep}, '{quoted}');
+             INSERT INTO customer VALUES ({rep}, {rep}, '{quoted}', '{quoted}');"
+        ));
+        let file = format!("{number}.db");
+        let url = shop.server.url();
+        let first = [
+            "sync",
+            &file,
+            "--server",
+            url,
+            "--user",
+            user,
+            "--publication",
+            "main",
+        ];
+        shop.place.tidewater_as(&password(user), &first).done();
+        let remote = crate::program::sqlite(&shop.place.path(&file));
+        let rows = crate::centre::sqlite_rows(&remote, "SELECT name, note FROM customer");
+        assert_eq!(rows, [format!("{user}|{user}")]);
+    }
+}
+
+#[test]
+fn nothing_that_only_tidewater_knows_is_thrown_away_by_undeploy() {
+    for postgres in [false, true] {
+        undeploy_keeps_records(postgres);
+    }
+}
+
+fn undeploy_keeps_records(postgres: bool) {
+    let place = Place::new();
+    let centre = if postgres {
+        Centre::postgres()
+    } else {
+        Centre::sqlite(&place)
+    };
+    centre.execute(crate::shop::SCHEMA);
+    crate::shop::configure(&place, &centre, "", crate::shop::TABLES);
+    place.tidewater(&["deploy"]).done();
+    let before = relations(&centre);
+    for user in ["nancy", "steve"] {
+        crate::shop::add_user(&place, user);
+    }
+    let server = place.serve(&[]);
+    let shop = Shop {
+        server,
+        centre,
+        place,
+    };
+    let (nancy, steve) = (shop.remote("nancy"), shop.remote("steve"));
+    nancy.execute("UPDATE product SET name = 'first' WHERE product_id = 1");
+    steve.execute("UPDATE product SET name = 'it''s \"2nd\"' WHERE product_id = 1");
+    shop.sync(&nancy).done();
+    nancy.execute("UPDATE customer SET rep_id = 2 WHERE customer_id = 10");
+    shop.sync(&nancy).exits(6);
+    shop.sync(&steve).done();
+    let Shop {
+        server,
+        centre,
+        place,
+    } = shop;
+    server.terminate();
+
+    place.tidewater(&["undeploy"]).exits(1).tells(&[
+        "1 conflict and 1 refused row",
+        "--export",
+        "--discard",
+    ]);
+    place.tidewater(&["undeploy", "--dry-run"]).done();
+    assert_eq!(relations(&centre), before);
+    place.tidewater(&["undeploy", "--export", "kept"]).done();
+    let conflict: serde_json::Value =
+        serde_json::from_str(place.read("kept/conflicts.jsonl").trim_end()).unwrap();
+    assert_eq!(conflict["uploaded"]["name"], "it's \"2nd\"");
+    assert_eq!(conflict["winner"]["name"], "first");
+    assert_eq!(conflict["user"], "steve");
+    let refused: serde_json::Value =
+        serde_json::from_str(place.read("kept/refused.jsonl").trim_end()).unwrap();
+    assert_eq!(refused["table"], "customer");
+    assert_eq!(refused["row"]["rep_id"], 2);
+    assert_eq!(relations(&centre), ["customer", "product", "rep"]);
+    assert_eq!(centre.rows("SELECT count(*) FROM customer"), ["3"]);
+}
+
+/// Everything with a name of its own in the database.
+fn relations(centre: &Centre) -> Vec<String> {
+    centre.rows(match centre {
+        Centre::Sqlite(_) => {
+            "SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
+        }
+        Centre::Postgres { .. } => {
+            "SELECT name FROM (
+               SELECT relname::text AS name FROM pg_class c
+                 JOIN pg_namespace n ON n.oid = relnamespace
+                 WHERE relkind IN ('r', 'p', 'v', 'S')
+                 AND nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
+               UNION ALL SELECT tgname::text FROM pg_trigger WHERE NOT tgisinternal
+               UNION ALL SELECT proname::text FROM pg_proc p
+                 JOIN pg_namespace n ON n.oid = pronamespace
+                 WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
+               UNION ALL SELECT nspname::text FROM pg_namespace WHERE nspname = 'tidewater'
+             ) names ORDER BY name COLLATE \"C\""
+        }
+    })
+}

@@ -1,0 +1,191 @@
+//! Each exit code, by a cause that a user meets.
+
+use crate::centre::Centre;
+use crate::program::{Place, free_url};
+use crate::shop::{SCHEMA, Shop, TABLES, configure, prepared};
+
+#[test]
+fn asking_for_help_is_no_error() {
+    let place = Place::new();
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["help"],
+        &["sync", "--help"],
+        &["user", "add", "--help"],
+    ] {
+        let run = place.tidewater(arguments).done();
+        assert!(!run.stdout.is_empty() && run.stderr.is_empty(), "{run:?}");
+    }
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = place.tidewater(&["completions", shell]).done().stdout;
+        assert!(script.contains("tidewater"), "{script}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_1() {
+    let place = Place::new();
+    for arguments in [
+        &[][..],
+        &["no-such-command"],
+        &["sync"],
+        &["sync", "a.db", "--upload-only", "--download-only"],
+        &["sync", "a.db"],
+        &["sync", "a.db", "--server", "tcp://127.0.0.1:1"],
+        &["status"],
+        &["refused", "discard", "a.db"],
+        &["deploy", "-c", "missing.toml"],
+        &["remote", "revoke", "no-uuid"],
+    ] {
+        place.tidewater(arguments).exits(1);
+        assert!(!place.path("a.db").exists(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_unknown_key_is_answered_with_the_nearest_known_one() {
+    let place = Place::new();
+    let centre = Centre::sqlite(&place);
+    configure(&place, &centre, "lisen = []", TABLES);
+    place
+        .tidewater(&["deploy"])
+        .exits(1)
+        .tells(&["unknown key \"lisen\"", "hint: did you mean \"listen\"?"]);
+}
+
+#[test]
+fn a_server_that_is_down_exits_with_2_and_syncs_when_it_is_back() {
+    let place = Place::new();
+    let centre = prepared(&place, "");
+    let url = free_url();
+    let server = place.serve_on(&url, &[]);
+    let shop = Shop {
+        server,
+        centre,
+        place,
+    };
+    let nancy = shop.remote("nancy");
+    let Shop {
+        server,
+        centre,
+        place,
+    } = shop;
+    let (code, log) = server.terminate();
+    assert_eq!(code, 0, "{log}");
+    nancy.execute("INSERT INTO product VALUES (3, 'paper')");
+    place
+        .tidewater(&["sync", "nancy.db"])
+        .exits(2)
+        .tells(&["hint: "]);
+    place.tidewater(&["ping", &url]).exits(2);
+    let _server = place.serve_on(&url, &[]);
+    place.tidewater(&["sync", "nancy.db"]).done();
+    assert_eq!(centre.rows("SELECT count(*) FROM product"), ["3"]);
+}
+
+#[test]
+fn who_is_not_allowed_in_exits_with_3_and_learns_nothing() {
+    let shop = Shop::open();
+    let attempt = |file: &str, user: &str| {
+        let url = shop.server.url();
+        let run = shop.place.tidewater_as(
+            "wrong",
+            &[
+                "sync",
+                file,
+                "--server",
+                url,
+                "--user",
+                user,
+                "--publication",
+                "main",
+            ],
+        );
+        run.exits(3).stderr
+    };
+    // Whether the user exists makes no difference.
+    assert_eq!(attempt("a.db", "nancy"), attempt("b.db", "nobody"));
+}
+
+#[test]
+fn a_wrong_password_can_be_corrected_in_the_same_file() {
+    let shop = Shop::open();
+    let url = shop.server.url();
+    let first = [
+        "sync",
+        "nancy.db",
+        "--server",
+        url,
+        "--user",
+        "nancy",
+        "--publication",
+        "main",
+    ];
+    shop.place.tidewater_as("wrong", &first).exits(3);
+    shop.first_sync("nancy", &[]).done();
+}
+
+#[test]
+fn disabled_users_and_revoked_remotes_exit_with_3() {
+    let shop = Shop::open();
+    let (nancy, steve) = (shop.remote("nancy"), shop.remote("steve"));
+    shop.place.tidewater(&["user", "disable", "nancy"]).done();
+    shop.sync(&nancy).exits(3);
+    shop.place.tidewater(&["user", "enable", "nancy"]).done();
+    shop.sync(&nancy).done();
+    let status = shop.place.tidewater(&["status", "steve.db", "--json"]);
+    let id = status.json()["remote_id"].as_str().unwrap().to_owned();
+    shop.place.tidewater(&["remote", "revoke", &id]).done();
+    let run = shop.sync(&steve).exits(3);
+    assert_eq!(run.json()["error"]["code"], "remote_revoked");
+    let list = shop.place.tidewater(&["remote", "list"]).done().stdout;
+    assert!(list.contains("revoked"), "{list}");
+}
+
+#[test]
+fn an_unknown_publication_exits_with_4_and_can_be_corrected() {
+    let shop = Shop::open();
+    let url = shop.server.url();
+    let wrong = [
+        "sync",
+        "nancy.db",
+        "--server",
+        url,
+        "--user",
+        "nancy",
+        "--publication",
+        "man",
+        "--json",
+    ];
+    let password = crate::shop::password("nancy");
+    let run = shop.place.tidewater_as(&password, &wrong).exits(4);
+    assert_eq!(run.json()["error"]["code"], "unknown_publication");
+    shop.first_sync("nancy", &[]).done();
+    assert_eq!(shop.place.tidewater(&["sync", "nancy.db"]).code, 0);
+}
+
+#[test]
+fn a_table_in_the_way_exits_with_4_and_changes_nothing() {
+    let shop = Shop::open();
+    let own = crate::program::sqlite(&shop.place.path("nancy.db"));
+    own.execute_batch("CREATE TABLE product (mine TEXT); INSERT INTO product VALUES ('x');")
+        .unwrap();
+    shop.first_sync("nancy", &[]).exits(4).tells(&["product"]);
+    let rows = crate::centre::sqlite_rows(&own, "SELECT * FROM product");
+    assert_eq!(rows, ["x"]);
+}
+
+#[test]
+fn a_centre_that_is_not_deployed_says_what_to_run() {
+    let place = Place::new();
+    let centre = Centre::sqlite(&place);
+    centre.execute(SCHEMA);
+    configure(&place, &centre, "", TABLES);
+    place
+        .tidewater(&["serve", "--listen", "tcp://127.0.0.1:0"])
+        .exits(1)
+        .tells(&["tidewater deploy"]);
+    let server = place.serve(&["--deploy"]);
+    place.tidewater(&["ping", server.url()]).done();
+}

@@ -1,0 +1,94 @@
+//! What `init` writes, and what it refuses to do.
+
+use crate::centre::Centre;
+use crate::program::Place;
+use crate::shop::SCHEMA;
+
+#[test]
+fn the_file_is_not_replaced_unless_forced() {
+    let place = Place::new();
+    let centre = Centre::sqlite(&place);
+    centre.execute(SCHEMA);
+    place.write("tidewater.toml", "precious");
+    let url = centre.url();
+    place
+        .tidewater(&["init", "--consolidated", &url])
+        .exits(1)
+        .tells(&["tidewater.toml is there already", "--force"]);
+    assert_eq!(place.read("tidewater.toml"), "precious");
+    place
+        .tidewater(&["init", "--consolidated", &url, "--force"])
+        .done();
+    assert!(place.read("tidewater.toml").contains("TODO"));
+}
+
+#[test]
+fn tables_that_cannot_be_published_are_comments_with_the_reason() {
+    let place = Place::new();
+    let centre = Centre::postgres();
+    centre.execute("CREATE TABLE note (text text); CREATE TABLE fine (id int PRIMARY KEY);");
+    let url = centre.url();
+    let run = place
+        .tidewater(&["init", "--consolidated", &url, "--output", "here.toml"])
+        .done();
+    assert!(run.stderr.contains("left out: note"), "{run:#?}");
+    let text = place.read("here.toml");
+    assert!(text.contains("#   note: "), "{text}");
+    assert!(!text.contains("name = \"note\""), "{text}");
+}
+
+#[test]
+fn names_with_metacharacters_survive_into_a_deployed_configuration() {
+    for postgres in [false, true] {
+        let place = Place::new();
+        let centre = if postgres {
+            Centre::postgres()
+        } else {
+            Centre::sqlite(&place)
+        };
+        centre.execute(
+            r#"CREATE TABLE "o'neil ""x""; DROP TABLE t; --"
+               ("select" INTEGER NOT NULL PRIMARY KEY, "größe ${HOME} {s.username}" TEXT);"#,
+        );
+        let url = centre.url();
+        place.tidewater(&["init", "--consolidated", &url]).done();
+        let text = place.read("tidewater.toml");
+        let decided = text.replace("# partition = \"everyone\"", "partition = \"everyone\"");
+        place.write("tidewater.toml", &decided);
+        place.tidewater(&["deploy"]).done();
+    }
+}
+
+#[test]
+fn a_table_that_is_not_there_is_answered_with_those_that_are() {
+    let place = Place::new();
+    let centre = Centre::sqlite(&place);
+    centre.execute(SCHEMA);
+    let url = centre.url();
+    place
+        .tidewater(&["init", "--consolidated", &url, "--table", "custmer"])
+        .exits(1)
+        .tells(&["no table \"custmer\"", "customer"]);
+    place
+        .tidewater(&["init", "--consolidated", &url, "--table", "product"])
+        .done();
+    assert!(!place.read("tidewater.toml").contains("customer"));
+}
+
+#[test]
+fn an_empty_database_and_an_unknown_url_are_told_apart() {
+    let place = Place::new();
+    let centre = Centre::postgres();
+    place
+        .tidewater(&["init", "--consolidated", &centre.url()])
+        .exits(1)
+        .tells(&["no tables"]);
+    place
+        .tidewater(&["init", "--consolidated", "mysql://h/d"])
+        .exits(1)
+        .tells(&["postgres://", "sqlite:"]);
+    place
+        .tidewater(&["init", "--consolidated", "postgres://127.0.0.1:1/d"])
+        .exits(2);
+    assert!(!place.path("tidewater.toml").exists());
+}

@@ -1,0 +1,14 @@
+//! The `tidewater` program from end to end: the real binary, real servers on free
+//! loopback ports, real databases.
+
+mod accidents;
+mod administration;
+mod centre;
+mod exit_codes;
+mod first_steps;
+mod init;
+mod json;
+mod program;
+mod refused;
+mod shop;
+mod tls;

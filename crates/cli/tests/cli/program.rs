@@ -1,0 +1,248 @@
+//! The real program in a folder of its own, with the servers that it runs.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder in which the program runs; it goes with the test.
+pub(crate) struct Place {
+    folder: TempDir,
+}
+
+/// What a finished run left behind.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Place { folder }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("the folder can be written");
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).expect("the file can be read")
+    }
+
+    /// The program with these arguments, ready to run here.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidewater"));
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env_remove("TIDEWATER_PASSWORD")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the program to its end.
+    pub(crate) fn tidewater(&self, arguments: &[&str]) -> Run {
+        Run::of(&mut self.command(arguments))
+    }
+
+    /// Runs the program to its end with text on its standard input.
+    pub(crate) fn tidewater_with_input(&self, arguments: &[&str], input: &str) -> Run {
+        let mut child = self
+            .command(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut stdin = child.stdin.take().expect("standard input is piped");
+        // A program that refuses its arguments does not read.
+        let _ = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        let output = child.wait_with_output().expect("the program ends");
+        Run::from(output)
+    }
+
+    /// Runs the program to its end, with the password in the environment.
+    pub(crate) fn tidewater_as(&self, password: &str, arguments: &[&str]) -> Run {
+        Run::of(self.command(arguments).env("TIDEWATER_PASSWORD", password))
+    }
+
+    /// Starts `tidewater serve`; returns when it listens.
+    pub(crate) fn serve(&self, arguments: &[&str]) -> Server {
+        self.serve_on("tcp://127.0.0.1:0", arguments)
+    }
+
+    /// Starts `tidewater serve` on an address; returns when it listens.
+    pub(crate) fn serve_on(&self, url: &str, arguments: &[&str]) -> Server {
+        let mut all = vec!["serve", "--listen", url];
+        all.extend(arguments);
+        Server::start(self.command(&all))
+    }
+}
+
+impl Run {
+    fn of(command: &mut Command) -> Run {
+        command.output().expect("the program runs").into()
+    }
+
+    /// Fails the test with everything that was printed, unless the exit code is as expected.
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> Run {
+        assert_eq!(self.code, code, "{self:#?}");
+        self
+    }
+
+    /// Everything was done.
+    #[track_caller]
+    pub(crate) fn done(self) -> Run {
+        self.exits(0)
+    }
+
+    /// The one JSON object on standard output.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        let object: Value =
+            serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"));
+        assert!(object.is_object(), "{self:#?}");
+        object
+    }
+
+    /// Standard error says all of this, in the form of an error.
+    #[track_caller]
+    pub(crate) fn tells(self, parts: &[&str]) -> Run {
+        assert!(self.stderr.starts_with("error: "), "{self:#?}");
+        for part in parts {
+            assert!(self.stderr.contains(part), "{part:?} is not in {self:#?}");
+        }
+        self
+    }
+}
+
+impl From<std::process::Output> for Run {
+    fn from(output: std::process::Output) -> Run {
+        Run {
+            // Ended by a signal: no code that any test expects.
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// A running `tidewater serve`; dropping it ends it.
+pub(crate) struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    log: Option<JoinHandle<String>>,
+    /// Where it listens, in the order of its `--listen` options.
+    pub(crate) urls: Vec<String>,
+}
+
+impl Server {
+    fn start(mut command: Command) -> Server {
+        let listeners = command.get_args().filter(|it| *it == "--listen").count();
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let stdout = child.stdout.take().expect("standard output is piped");
+        let stderr = child.stderr.take().expect("standard error is piped");
+        let mut server = Server {
+            child,
+            stdout: BufReader::new(stdout),
+            log: Some(std::thread::spawn(|| read_all(stderr))),
+            urls: Vec::new(),
+        };
+        for _ in 0..listeners {
+            let mut line = String::new();
+            let read = server.stdout.read_line(&mut line);
+            match line.trim_end().strip_prefix("listening on ") {
+                Some(url) if read.is_ok() => server.urls.push(url.to_owned()),
+                _ => panic!("the server did not start: {line:?}\n{}", server.stop()),
+            }
+        }
+        server
+    }
+
+    /// The address of the first listener.
+    pub(crate) fn url(&self) -> &str {
+        &self.urls[0]
+    }
+
+    /// Asks the server to end, as a service manager does, and returns its log.
+    pub(crate) fn terminate(mut self) -> (i32, String) {
+        let pid = self.child.id().to_string();
+        let kill = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(
+            kill.is_ok_and(|status| status.success()),
+            "kill -TERM {pid}"
+        );
+        let status = self.child.wait().expect("the server ends");
+        (status.code().unwrap_or(-1), self.stop())
+    }
+
+    /// Ends the process, however it stands, and returns its log.
+    fn stop(&mut self) -> String {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        match self.log.take().map(JoinHandle::join) {
+            Some(Ok(log)) => log,
+            _ => String::new(),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let log = self.stop();
+        if std::thread::panicking() {
+            eprintln!("--- the server's log\n{log}");
+        }
+    }
+}
+
+fn read_all(mut stderr: ChildStderr) -> String {
+    let mut text = Vec::new();
+    let _ = stderr.read_to_end(&mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// An address that nobody listens on, for a server that comes back to it. The port is below
+/// those that systems hand out, so that no connection of another test takes it meanwhile.
+pub(crate) fn free_url() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = std::process::id() % 10_000;
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + (first as u16 + number) % 10_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return format!("tcp://127.0.0.1:{port}");
+        }
+    }
+}
+
+/// A connection of an application to an SQLite file.
+pub(crate) fn sqlite(path: &Path) -> rusqlite::Connection {
+    let connection = rusqlite::Connection::open(path).expect("the file opens");
+    connection
+        .busy_timeout(std::time::Duration::from_secs(10))
+        .expect("a timeout can be set");
+    connection
+        .pragma_update(None, "foreign_keys", true)
+        .expect("foreign keys can be switched on");
+    connection
+}

@@ -1,0 +1,144 @@
+//! The shop that most tests use: its tables, its configuration, its users.
+
+use std::path::PathBuf;
+
+use crate::centre::{Centre, sqlite_rows};
+use crate::program::{Place, Run, Server, sqlite};
+
+pub(crate) const SCHEMA: &str = "
+    CREATE TABLE rep (rep_id INTEGER NOT NULL PRIMARY KEY, login TEXT NOT NULL);
+    CREATE TABLE customer (
+        customer_id INTEGER NOT NULL PRIMARY KEY,
+        rep_id INTEGER NOT NULL REFERENCES rep (rep_id),
+        name TEXT NOT NULL CHECK (name <> ''),
+        note TEXT);
+    CREATE TABLE product (product_id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL);
+    INSERT INTO rep VALUES (1, 'nancy'), (2, 'steve');
+    INSERT INTO customer VALUES (10, 1, 'Ada', NULL), (11, 1, 'Bob', 'x'), (20, 2, 'Cleo', NULL);
+    INSERT INTO product VALUES (1, 'pen'), (2, 'ink');
+";
+
+/// Customers belong to the representative who signs in; the rest is everyone's.
+pub(crate) const TABLES: &str = r#"
+[[publication]]
+name = "main"
+
+[[publication.table]]
+name = "rep"
+partition = "everyone"
+direction = "download"
+
+[[publication.table]]
+name = "customer"
+partition = { columns = ["rep_id"], values = "SELECT rep_id FROM rep WHERE login = {s.username}" }
+
+[[publication.table]]
+name = "product"
+partition = "everyone"
+"#;
+
+/// A shop that is deployed and served, with the users nancy and steve.
+pub(crate) struct Shop {
+    // The server goes first: it holds files in the folder open.
+    pub(crate) server: Server,
+    pub(crate) centre: Centre,
+    pub(crate) place: Place,
+}
+
+impl Shop {
+    /// On the embedded SQLite centre.
+    pub(crate) fn open() -> Shop {
+        Shop::open_with("")
+    }
+
+    /// With more SQL in the centre before deploying.
+    pub(crate) fn open_with(more_sql: &str) -> Shop {
+        let place = Place::new();
+        let centre = prepared(&place, more_sql);
+        let server = place.serve(&[]);
+        Shop {
+            server,
+            centre,
+            place,
+        }
+    }
+
+    /// The first sync of a remote that is named after its user.
+    pub(crate) fn first_sync(&self, user: &str, more: &[&str]) -> Run {
+        let file = format!("{user}.db");
+        let mut arguments = vec![
+            "sync",
+            file.as_str(),
+            "--server",
+            self.server.url(),
+            "--user",
+            user,
+            "--publication",
+            "main",
+        ];
+        arguments.extend(more);
+        self.place.tidewater_as(&password(user), &arguments)
+    }
+
+    /// A remote that has synced.
+    pub(crate) fn remote(&self, user: &str) -> Remote {
+        self.first_sync(user, &[]).done();
+        Remote {
+            path: self.place.path(&format!("{user}.db")),
+            name: format!("{user}.db"),
+        }
+    }
+
+    pub(crate) fn sync(&self, remote: &Remote) -> Run {
+        self.place.tidewater(&["sync", &remote.name, "--json"])
+    }
+}
+
+/// A remote's file.
+pub(crate) struct Remote {
+    pub(crate) name: String,
+    path: PathBuf,
+}
+
+impl Remote {
+    /// Runs statements as an application does.
+    pub(crate) fn execute(&self, sql: &str) {
+        sqlite(&self.path).execute_batch(sql).expect("valid SQL");
+    }
+
+    pub(crate) fn rows(&self, sql: &str) -> Vec<String> {
+        sqlite_rows(&sqlite(&self.path), sql)
+    }
+}
+
+/// An SQLite centre that is deployed, with a configuration and users, but not served.
+pub(crate) fn prepared(place: &Place, more_sql: &str) -> Centre {
+    let centre = Centre::sqlite(place);
+    centre.execute(SCHEMA);
+    centre.execute(more_sql);
+    configure(place, &centre, "", TABLES);
+    place.tidewater(&["deploy"]).done();
+    for user in ["nancy", "steve"] {
+        add_user(place, user);
+    }
+    centre
+}
+
+/// Writes the configuration file.
+pub(crate) fn configure(place: &Place, centre: &Centre, server: &str, tables: &str) {
+    let url = toml::Value::String(centre.url());
+    place.write(
+        "tidewater.toml",
+        &format!("[server]\nconsolidated = {url}\n{server}\n{tables}"),
+    );
+}
+
+pub(crate) fn add_user(place: &Place, user: &str) {
+    place
+        .tidewater_as(&password(user), &["user", "add", user])
+        .done();
+}
+
+pub(crate) fn password(user: &str) -> String {
+    format!("password of {user}")
+}

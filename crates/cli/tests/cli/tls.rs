@@ -1,0 +1,88 @@
+//! Encrypted connections, and plain ones where they are not wanted.
+
+use crate::program::Place;
+use crate::shop::{password, prepared};
+
+#[test]
+fn a_remote_trusts_the_development_certificate_only_when_told_to() {
+    let place = Place::new();
+    let centre = prepared(&place, "");
+    let lines = place
+        .tidewater(&[
+            "cert",
+            "--out",
+            "tls",
+            "--host",
+            "127.0.0.1",
+            "--host",
+            "localhost",
+        ])
+        .done()
+        .stdout;
+    place
+        .tidewater(&["cert", "--out", "tls", "--host", "localhost"])
+        .exits(1)
+        .tells(&["already", "--force"]);
+    crate::shop::configure(&place, &centre, &lines, crate::shop::TABLES);
+    let server = place.serve(&["--listen", "tls://127.0.0.1:0"]);
+    let url = server.urls[1].as_str();
+    assert!(url.starts_with("tls://127.0.0.1:"), "{url}");
+
+    let ca = place.path("tls/tidewater-dev.pem");
+    let ca = ca.to_str().unwrap();
+    let untrusting = [
+        "sync",
+        "nancy.db",
+        "--server",
+        url,
+        "--user",
+        "nancy",
+        "--publication",
+        "main",
+    ];
+    let run = place.tidewater_as(&password("nancy"), &untrusting).exits(3);
+    assert!(run.stderr.contains("--ca"), "{run:#?}");
+    let trusting: Vec<&str> = untrusting.into_iter().chain(["--ca", ca]).collect();
+    place.tidewater_as(&password("nancy"), &trusting).done();
+    // The file of trusted certificates is remembered.
+    place.tidewater(&["sync", "nancy.db"]).done();
+    place.tidewater(&["ping", url]).exits(3);
+    place.tidewater(&["ping", url, "--ca", ca]).done();
+}
+
+#[test]
+fn plain_connections_off_loopback_are_refused_at_both_ends() {
+    let place = Place::new();
+    let centre = prepared(&place, "");
+    place
+        .tidewater(&["serve", "--listen", "tcp://0.0.0.0:0"])
+        .exits(1)
+        .tells(&["tls://", "insecure = true"]);
+    for command in [
+        &[
+            "sync",
+            "nancy.db",
+            "--server",
+            "tcp://192.0.2.1",
+            "--user",
+            "nancy",
+            "--publication",
+            "main",
+        ][..],
+        &["ping", "tcp://192.0.2.1"],
+    ] {
+        place
+            .tidewater_as("x", command)
+            .exits(1)
+            .tells(&["tls://", "--insecure"]);
+    }
+    // A refused address is not remembered.
+    assert!(!place.path("nancy.db").exists());
+    place
+        .tidewater(&["serve", "--listen", "tls://127.0.0.1:0"])
+        .exits(1)
+        .tells(&["certificate"]);
+    crate::shop::configure(&place, &centre, "insecure = true", crate::shop::TABLES);
+    let server = place.serve(&["--listen", "tcp://0.0.0.0:0"]);
+    assert_eq!(server.urls.len(), 2);
+}
