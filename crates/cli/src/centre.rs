@@ -54,6 +54,28 @@ impl OpenCentre {
         Ok(self.runtime.block_on(future)?)
     }
 
+    /// For what needs the server's state: whoever forgot to deploy is told so, and not
+    /// which table is missing.
+    fn wait_deployed<T>(
+        &self,
+        future: impl Future<Output = Result<T, CentreError>>,
+    ) -> Result<T, Failure> {
+        let result = self.runtime.block_on(future);
+        if let (Err(CentreError::Refused { .. }), Some(config)) = (&result, &self.config) {
+            let loaded = self
+                .runtime
+                .block_on(self.centre.load(&config.publications));
+            if let Err(CentreError::NotDeployed { .. }) = loaded {
+                return Err(Failure::new(
+                    Code::NotDeployed,
+                    "the database is not prepared for Tidewater yet",
+                    "run: tidewater deploy -c FILE",
+                ));
+            }
+        }
+        Ok(result?)
+    }
+
     pub(crate) fn live_tables(&self) -> Result<Vec<LiveTable>, Failure> {
         self.wait(self.centre.live_tables())
     }
@@ -78,8 +100,8 @@ impl OpenCentre {
     pub(crate) fn kept_records(
         &self,
     ) -> Result<(Vec<ConflictRecord>, Vec<RefusedRecord>), Failure> {
-        let conflicts = self.wait(self.centre.conflicts())?;
-        Ok((conflicts, self.wait(self.centre.refused())?))
+        let conflicts = self.wait_deployed(self.centre.conflicts())?;
+        Ok((conflicts, self.wait_deployed(self.centre.refused())?))
     }
 
     /// False if the name is taken.
@@ -90,37 +112,37 @@ impl OpenCentre {
             disabled: false,
             created_ms: now_ms(),
         };
-        self.wait(self.centre.add_user(&user))
+        self.wait_deployed(self.centre.add_user(&user))
     }
 
     /// False if there is no such user, as with all that follow.
     pub(crate) fn set_password(&self, name: &str, password: &str) -> Result<bool, Failure> {
         let hash = hash(password)?;
-        self.wait(self.centre.set_password(name, &hash))
+        self.wait_deployed(self.centre.set_password(name, &hash))
     }
 
     pub(crate) fn set_disabled(&self, name: &str, disabled: bool) -> Result<bool, Failure> {
-        self.wait(self.centre.set_disabled(name, disabled))
+        self.wait_deployed(self.centre.set_disabled(name, disabled))
     }
 
     pub(crate) fn remove_user(&self, name: &str) -> Result<bool, Failure> {
-        self.wait(self.centre.remove_user(name))
+        self.wait_deployed(self.centre.remove_user(name))
     }
 
     pub(crate) fn users(&self) -> Result<Vec<UserRecord>, Failure> {
-        self.wait(self.centre.users())
+        self.wait_deployed(self.centre.users())
     }
 
     pub(crate) fn remotes(&self) -> Result<Vec<RemoteRecord>, Failure> {
-        self.wait(self.centre.remotes())
+        self.wait_deployed(self.centre.remotes())
     }
 
     pub(crate) fn revoke_remote(&self, id: RemoteId) -> Result<bool, Failure> {
-        self.wait(self.centre.revoke_remote(id))
+        self.wait_deployed(self.centre.revoke_remote(id))
     }
 
     pub(crate) fn status(&self) -> Result<CentreStatus, Failure> {
-        self.wait(self.centre.status())
+        self.wait_deployed(self.centre.status())
     }
 }
 

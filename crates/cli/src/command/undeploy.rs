@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidewater_consolidated::records::{ConflictRecord, RefusedRecord};
+use tidewater_protocol::Code;
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
@@ -45,7 +46,11 @@ pub(crate) struct UndeployArgs {
 pub(crate) fn run(args: &UndeployArgs) -> Result<Done, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     if !args.dry_run {
-        let (conflicts, refused) = centre.kept_records()?;
+        let (conflicts, refused) = match centre.kept_records() {
+            // What was never deployed keeps nothing, but may have left traces.
+            Err(failure) if failure.code == Code::NotDeployed => Default::default(),
+            kept => kept?,
+        };
         if let Some(folder) = &args.export {
             export(folder, &conflicts, &refused)?;
         } else if !(args.discard || conflicts.is_empty() && refused.is_empty()) {

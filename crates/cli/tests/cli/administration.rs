@@ -7,7 +7,7 @@ use crate::shop::{Shop, password, prepared};
 #[test]
 fn a_password_is_never_an_argument_and_never_guessed() {
     let place = Place::new();
-    let _centre = prepared(&place, "");
+    let _centre = prepared(&place);
     place
         .tidewater(&["user", "add", "carol", "--password", "secret"])
         .exits(1);
@@ -53,7 +53,7 @@ fn a_new_password_is_the_one_that_counts() {
 #[test]
 fn users_that_are_or_are_not_there_are_told() {
     let place = Place::new();
-    let _centre = prepared(&place, "");
+    let _centre = prepared(&place);
     place
         .tidewater_as("x", &["user", "add", "nancy"])
         .exits(1)
@@ -74,68 +74,49 @@ fn users_that_are_or_are_not_there_are_told() {
 
 #[test]
 fn sql_in_user_names_is_only_a_name() {
-    let shop = Shop::open();
-    for (number, user) in [
-        "o'brien'; DROP TABLE rep; --",
-        "\"quoted\" \\ back",
-        "名前 {s.username} ${HOME} %s $1 ?1",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        crate::shop::add_user(&shop.place, user);
-        let quoted = user.replace('\'', "''");
-        let rep = 100 + number;
-        shop.centre.execute(&format!(
-            "INSERT INTO rep VALUES ({rep}, '{quoted}');
-             INSERT INTO customer VALUES ({rep}, {rep}, '{quoted}', '{quoted}');"
-        ));
-        let file = format!("{number}.db");
-        let url = shop.server.url();
-        let first = [
-            "sync",
-            &file,
-            "--server",
-            url,
-            "--user",
-            user,
-            "--publication",
-            "main",
-        ];
-        shop.place.tidewater_as(&password(user), &first).done();
-        let remote = crate::program::sqlite(&shop.place.path(&file));
-        let rows = crate::centre::sqlite_rows(&remote, "SELECT name, note FROM customer");
-        assert_eq!(rows, [format!("{user}|{user}")]);
-    }
+    Shop::on_both_centres(|shop| {
+        for (number, user) in [
+            "o'brien'; DROP TABLE rep; --",
+            "\"quoted\" \\ back",
+            "名前 {s.username} ${HOME} %s $1 ?1",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            crate::shop::add_user(&shop.place, user);
+            let quoted = user.replace('\'', "''");
+            let rep = 100 + number;
+            shop.centre.execute(&format!(
+                "INSERT INTO rep VALUES ({rep}, '{quoted}');
+                 INSERT INTO customer VALUES ({rep}, {rep}, '{quoted}', '{quoted}');"
+            ));
+            let file = format!("{number}.db");
+            let url = shop.server.url();
+            let first = [
+                "sync",
+                &file,
+                "--server",
+                url,
+                "--user",
+                user,
+                "--publication",
+                "main",
+            ];
+            shop.place.tidewater_as(&password(user), &first).done();
+            let remote = crate::program::sqlite(&shop.place.path(&file));
+            let rows = crate::centre::sqlite_rows(&remote, "SELECT name, note FROM customer");
+            assert_eq!(rows, [format!("{user}|{user}")]);
+        }
+    });
 }
 
 #[test]
 fn nothing_that_only_tidewater_knows_is_thrown_away_by_undeploy() {
-    for postgres in [false, true] {
-        undeploy_keeps_records(postgres);
-    }
+    Shop::on_both_centres(undeploy_keeps_records);
 }
 
-fn undeploy_keeps_records(postgres: bool) {
-    let place = Place::new();
-    let centre = if postgres {
-        Centre::postgres()
-    } else {
-        Centre::sqlite(&place)
-    };
-    centre.execute(crate::shop::SCHEMA);
-    crate::shop::configure(&place, &centre, "", crate::shop::TABLES);
-    place.tidewater(&["deploy"]).done();
-    let before = relations(&centre);
-    for user in ["nancy", "steve"] {
-        crate::shop::add_user(&place, user);
-    }
-    let server = place.serve(&[]);
-    let shop = Shop {
-        server,
-        centre,
-        place,
-    };
+fn undeploy_keeps_records(shop: Shop) {
+    let before = relations(&shop.centre);
     let (nancy, steve) = (shop.remote("nancy"), shop.remote("steve"));
     nancy.execute("UPDATE product SET name = 'first' WHERE product_id = 1");
     steve.execute("UPDATE product SET name = 'it''s \"2nd\"' WHERE product_id = 1");

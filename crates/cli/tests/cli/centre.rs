@@ -14,6 +14,13 @@ pub(crate) enum Centre {
     Postgres { url: String, name: String },
 }
 
+/// Runs a test once on each kind of centre, each time in a place of its own.
+pub(crate) fn on_both_centres(test: impl Fn(&Place, &Centre)) {
+    let place = Place::new();
+    test(&place, &Centre::sqlite(&place));
+    test(&Place::new(), &Centre::postgres());
+}
+
 impl Centre {
     pub(crate) fn sqlite(place: &Place) -> Centre {
         Centre::Sqlite(place.path("centre.db"))

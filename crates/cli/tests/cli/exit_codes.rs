@@ -1,6 +1,6 @@
 //! Each exit code, by a cause that a user meets.
 
-use crate::centre::Centre;
+use crate::centre::{Centre, on_both_centres};
 use crate::program::{Place, free_url};
 use crate::shop::{SCHEMA, Shop, TABLES, configure, prepared};
 
@@ -57,7 +57,7 @@ fn an_unknown_key_is_answered_with_the_nearest_known_one() {
 #[test]
 fn a_server_that_is_down_exits_with_2_and_syncs_when_it_is_back() {
     let place = Place::new();
-    let centre = prepared(&place, "");
+    let centre = prepared(&place);
     let url = free_url();
     let server = place.serve_on(&url, &[]);
     let shop = Shop {
@@ -178,14 +178,24 @@ fn a_table_in_the_way_exits_with_4_and_changes_nothing() {
 
 #[test]
 fn a_centre_that_is_not_deployed_says_what_to_run() {
-    let place = Place::new();
-    let centre = Centre::sqlite(&place);
-    centre.execute(SCHEMA);
-    configure(&place, &centre, "", TABLES);
-    place
-        .tidewater(&["serve", "--listen", "tcp://127.0.0.1:0"])
-        .exits(1)
-        .tells(&["tidewater deploy"]);
-    let server = place.serve(&["--deploy"]);
-    place.tidewater(&["ping", server.url()]).done();
+    on_both_centres(|place, centre| {
+        centre.execute(SCHEMA);
+        configure(place, centre, "", TABLES);
+        for command in [
+            &["serve", "--listen", "tcp://127.0.0.1:0"][..],
+            &["user", "add", "nancy"],
+            &["user", "list"],
+            &["user", "disable", "nancy"],
+            &["remote", "list"],
+            &["status", "-c", "tidewater.toml"],
+        ] {
+            place
+                .tidewater_as("x", command)
+                .exits(1)
+                .tells(&["tidewater deploy"]);
+        }
+        place.tidewater(&["undeploy"]).done();
+        let server = place.serve(&["--deploy"]);
+        place.tidewater(&["ping", server.url()]).done();
+    });
 }

@@ -49,32 +49,34 @@ fn a_sync_reports_every_promised_field() {
 
 #[test]
 fn refused_rows_are_reported_by_table_key_and_reason() {
-    let shop = Shop::open();
-    let nancy = shop.remote("nancy");
-    nancy.execute("UPDATE customer SET rep_id = 2 WHERE customer_id = 10");
-    let report = shop.sync(&nancy).exits(6).json();
-    assert_eq!(report["refused"], 1);
-    let row = &report["refused_rows"][0];
-    assert_eq!(row["table"], "customer");
-    assert_eq!(row["key"], "[10]");
-    assert!(
-        row["reason"]
-            .as_str()
-            .is_some_and(|it| it.contains("partitions"))
-    );
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        nancy.execute("UPDATE customer SET rep_id = 2 WHERE customer_id = 10");
+        let report = shop.sync(&nancy).exits(6).json();
+        assert_eq!(report["refused"], 1);
+        let row = &report["refused_rows"][0];
+        assert_eq!(row["table"], "customer");
+        assert_eq!(row["key"], "[10]");
+        assert!(
+            row["reason"]
+                .as_str()
+                .is_some_and(|it| it.contains("partitions"))
+        );
+    });
 }
 
 #[test]
 fn conflicts_are_counted() {
-    let shop = Shop::open();
-    let (nancy, steve) = (shop.remote("nancy"), shop.remote("steve"));
-    nancy.execute("UPDATE product SET name = 'first' WHERE product_id = 1");
-    steve.execute("UPDATE product SET name = 'second' WHERE product_id = 1");
-    assert_eq!(shop.sync(&nancy).done().json()["conflicts"], 0);
-    assert_eq!(shop.sync(&steve).done().json()["conflicts"], 1);
-    let sql = "SELECT name FROM product WHERE product_id = 1";
-    assert_eq!(steve.rows(sql), ["first"]);
-    assert_eq!(shop.centre.rows(sql), ["first"]);
+    Shop::on_both_centres(|shop| {
+        let (nancy, steve) = (shop.remote("nancy"), shop.remote("steve"));
+        nancy.execute("UPDATE product SET name = 'first' WHERE product_id = 1");
+        steve.execute("UPDATE product SET name = 'second' WHERE product_id = 1");
+        assert_eq!(shop.sync(&nancy).done().json()["conflicts"], 0);
+        assert_eq!(shop.sync(&steve).done().json()["conflicts"], 1);
+        let sql = "SELECT name FROM product WHERE product_id = 1";
+        assert_eq!(steve.rows(sql), ["first"]);
+        assert_eq!(shop.centre.rows(sql), ["first"]);
+    });
 }
 
 #[test]
@@ -152,20 +154,21 @@ fn the_state_of_a_remote_tells_what_is_pending_and_no_secret() {
 
 #[test]
 fn the_state_of_the_centre_tells_who_synced() {
-    let shop = Shop::open();
-    let _nancy = shop.remote("nancy");
-    let arguments = ["status", "-c", "tidewater.toml", "--json"];
-    let status = shop.place.tidewater(&arguments).done().json();
-    has(
-        &status,
-        &["users", "remotes", "conflicts", "refused", "logs", "syncs"],
-    );
-    assert_eq!(status["users"], 2);
-    assert_eq!(status["remotes"], 1);
-    assert_eq!(status["syncs"][0]["user"], "nancy");
-    assert_eq!(status["syncs"][0]["publications"], json!(["main"]));
-    let text = shop.place.tidewater(&arguments[..3]).done().stdout;
-    assert!(text.contains("users      2 (0 disabled)"), "{text}");
+    Shop::on_both_centres(|shop| {
+        let _nancy = shop.remote("nancy");
+        let arguments = ["status", "-c", "tidewater.toml", "--json"];
+        let status = shop.place.tidewater(&arguments).done().json();
+        has(
+            &status,
+            &["users", "remotes", "conflicts", "refused", "logs", "syncs"],
+        );
+        assert_eq!(status["users"], 2);
+        assert_eq!(status["remotes"], 1);
+        assert_eq!(status["syncs"][0]["user"], "nancy");
+        assert_eq!(status["syncs"][0]["publications"], json!(["main"]));
+        let text = shop.place.tidewater(&arguments[..3]).done().stdout;
+        assert!(text.contains("users      2 (0 disabled)"), "{text}");
+    });
 }
 
 #[test]

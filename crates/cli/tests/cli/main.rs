@@ -10,5 +10,6 @@ mod init;
 mod json;
 mod program;
 mod refused;
+mod serving;
 mod shop;
 mod tls;

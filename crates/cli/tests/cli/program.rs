@@ -85,6 +85,11 @@ impl Place {
         self.serve_on("tcp://127.0.0.1:0", arguments)
     }
 
+    /// Starts `tidewater serve` where the configuration says; returns when it listens.
+    pub(crate) fn serve_as_configured(&self) -> Server {
+        Server::start(self.command(&["serve"]))
+    }
+
     /// Starts `tidewater serve` on an address; returns when it listens.
     pub(crate) fn serve_on(&self, url: &str, arguments: &[&str]) -> Server {
         let mut all = vec!["serve", "--listen", url];
@@ -153,7 +158,12 @@ pub(crate) struct Server {
 
 impl Server {
     fn start(mut command: Command) -> Server {
-        let listeners = command.get_args().filter(|it| *it == "--listen").count();
+        // A configuration without the option names one address here.
+        let listeners = command
+            .get_args()
+            .filter(|it| *it == "--listen")
+            .count()
+            .max(1);
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -17,83 +17,87 @@ fn with_two_refused(shop: &Shop) -> (Remote, Run) {
 
 #[test]
 fn refused_rows_are_told_listed_and_do_not_hold_up_the_others() {
-    let shop = Shop::open();
-    let (_nancy, run) = with_two_refused(&shop);
-    let printed = format!("{}{}", run.stdout, run.stderr);
-    for part in ["customer", "[13]", "[10]", "tidewater refused list"] {
-        assert!(printed.contains(part), "{part}: {printed}");
-    }
-    assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["3"]);
-    let list = shop
-        .place
-        .tidewater(&["refused", "list", "nancy.db"])
-        .done()
-        .stdout;
-    for part in [
-        "insert customer [13]",
-        "update customer [10]",
-        "check",
-        "out_of_scope",
-    ] {
-        assert!(list.contains(part), "{part}: {list}");
-    }
-    // Nothing goes up again by itself.
-    let again = shop.place.tidewater(&["sync", "nancy.db", "--json"]).done();
-    assert_eq!(again.json()["refused"], 0);
-    let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
-    assert_eq!(status.json()["refused"], 2);
+    Shop::on_both_centres(|shop| {
+        let (_nancy, run) = with_two_refused(&shop);
+        let printed = format!("{}{}", run.stdout, run.stderr);
+        for part in ["customer", "[13]", "[10]", "tidewater refused list"] {
+            assert!(printed.contains(part), "{part}: {printed}");
+        }
+        assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["3"]);
+        let list = shop
+            .place
+            .tidewater(&["refused", "list", "nancy.db"])
+            .done()
+            .stdout;
+        for part in [
+            "insert customer [13]",
+            "update customer [10]",
+            "check",
+            "out_of_scope",
+        ] {
+            assert!(list.contains(part), "{part}: {list}");
+        }
+        // Nothing goes up again by itself.
+        let again = shop.place.tidewater(&["sync", "nancy.db", "--json"]).done();
+        assert_eq!(again.json()["refused"], 0);
+        let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
+        assert_eq!(status.json()["refused"], 2);
+    });
 }
 
 #[test]
 fn a_retry_succeeds_once_the_centre_takes_the_row() {
-    let shop = Shop::open();
-    let (nancy, _) = with_two_refused(&shop);
-    // The customer's new representative is one of nancy's own.
-    shop.centre
-        .execute("UPDATE rep SET login = 'nancy' WHERE rep_id = 2");
-    shop.place
-        .tidewater(&["refused", "retry", "nancy.db"])
-        .done();
-    let report = shop.sync(&nancy).exits(6).json();
-    assert_eq!(report["uploaded"]["updates"], 1);
-    assert_eq!(report["refused"], 1);
-    let moved = "SELECT rep_id FROM customer WHERE customer_id = 10";
-    assert_eq!(shop.centre.rows(moved), ["2"]);
+    Shop::on_both_centres(|shop| {
+        let (nancy, _) = with_two_refused(&shop);
+        // The customer's new representative is one of nancy's own.
+        shop.centre
+            .execute("UPDATE rep SET login = 'nancy' WHERE rep_id = 2");
+        shop.place
+            .tidewater(&["refused", "retry", "nancy.db"])
+            .done();
+        let report = shop.sync(&nancy).exits(6).json();
+        assert_eq!(report["uploaded"]["updates"], 1);
+        assert_eq!(report["refused"], 1);
+        let moved = "SELECT rep_id FROM customer WHERE customer_id = 10";
+        assert_eq!(shop.centre.rows(moved), ["2"]);
+    });
 }
 
 #[test]
 fn discarding_brings_back_what_the_centre_has() {
-    let shop = Shop::open();
-    let (nancy, _) = with_two_refused(&shop);
-    shop.place
-        .tidewater(&["refused", "discard", "nancy.db", "999"])
-        .exits(1)
-        .tells(&["no refused change 999"]);
-    shop.place
-        .tidewater(&["refused", "discard", "nancy.db", "--all"])
-        .done();
-    shop.sync(&nancy).done();
-    let sql = "SELECT * FROM customer ORDER BY 1";
-    let own = "SELECT * FROM customer WHERE rep_id = 1 ORDER BY 1";
-    assert_eq!(nancy.rows(sql), shop.centre.rows(own));
-    let list = shop
-        .place
-        .tidewater(&["refused", "list", "nancy.db", "--json"])
-        .done();
-    assert_eq!(list.json(), serde_json::json!({"refused": []}));
+    Shop::on_both_centres(|shop| {
+        let (nancy, _) = with_two_refused(&shop);
+        shop.place
+            .tidewater(&["refused", "discard", "nancy.db", "999"])
+            .exits(1)
+            .tells(&["no refused change 999"]);
+        shop.place
+            .tidewater(&["refused", "discard", "nancy.db", "--all"])
+            .done();
+        shop.sync(&nancy).done();
+        let sql = "SELECT * FROM customer ORDER BY 1";
+        let own = "SELECT * FROM customer WHERE rep_id = 1 ORDER BY 1";
+        assert_eq!(nancy.rows(sql), shop.centre.rows(own));
+        let list = shop
+            .place
+            .tidewater(&["refused", "list", "nancy.db", "--json"])
+            .done();
+        assert_eq!(list.json(), serde_json::json!({"refused": []}));
+    });
 }
 
 #[test]
 fn a_corrected_row_goes_up_by_itself() {
-    let shop = Shop::open();
-    let (nancy, _) = with_two_refused(&shop);
-    nancy.execute(
-        "UPDATE customer SET name = 'Zoe' WHERE customer_id = 13;
-         UPDATE customer SET rep_id = 1 WHERE customer_id = 10;",
-    );
-    shop.sync(&nancy).done();
-    let sql = "SELECT name FROM customer WHERE customer_id = 13";
-    assert_eq!(shop.centre.rows(sql), ["Zoe"]);
-    let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
-    assert_eq!(status.json()["refused"], 0);
+    Shop::on_both_centres(|shop| {
+        let (nancy, _) = with_two_refused(&shop);
+        nancy.execute(
+            "UPDATE customer SET name = 'Zoe' WHERE customer_id = 13;
+             UPDATE customer SET rep_id = 1 WHERE customer_id = 10;",
+        );
+        shop.sync(&nancy).done();
+        let sql = "SELECT name FROM customer WHERE customer_id = 13";
+        assert_eq!(shop.centre.rows(sql), ["Zoe"]);
+        let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
+        assert_eq!(status.json()["refused"], 0);
+    });
 }

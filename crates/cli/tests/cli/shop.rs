@@ -48,19 +48,30 @@ pub(crate) struct Shop {
 impl Shop {
     /// On the embedded SQLite centre.
     pub(crate) fn open() -> Shop {
-        Shop::open_with("")
+        let place = Place::new();
+        let centre = Centre::sqlite(&place);
+        Shop::open_in(place, centre)
     }
 
-    /// With more SQL in the centre before deploying.
-    pub(crate) fn open_with(more_sql: &str) -> Shop {
-        let place = Place::new();
-        let centre = prepared(&place, more_sql);
+    /// On PostgreSQL.
+    pub(crate) fn open_on_postgres() -> Shop {
+        Shop::open_in(Place::new(), Centre::postgres())
+    }
+
+    fn open_in(place: Place, centre: Centre) -> Shop {
+        prepare(&place, &centre);
         let server = place.serve(&[]);
         Shop {
             server,
             centre,
             place,
         }
+    }
+
+    /// One on each kind of centre, one after the other.
+    pub(crate) fn on_both_centres(test: impl Fn(Shop)) {
+        test(Shop::open());
+        test(Shop::open_on_postgres());
     }
 
     /// The first sync of a remote that is named after its user.
@@ -112,16 +123,20 @@ impl Remote {
 }
 
 /// An SQLite centre that is deployed, with a configuration and users, but not served.
-pub(crate) fn prepared(place: &Place, more_sql: &str) -> Centre {
+pub(crate) fn prepared(place: &Place) -> Centre {
     let centre = Centre::sqlite(place);
+    prepare(place, &centre);
+    centre
+}
+
+/// Tables, configuration, deployment, users.
+fn prepare(place: &Place, centre: &Centre) {
     centre.execute(SCHEMA);
-    centre.execute(more_sql);
-    configure(place, &centre, "", TABLES);
+    configure(place, centre, "", TABLES);
     place.tidewater(&["deploy"]).done();
     for user in ["nancy", "steve"] {
         add_user(place, user);
     }
-    centre
 }
 
 /// Writes the configuration file.

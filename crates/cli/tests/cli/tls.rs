@@ -6,7 +6,7 @@ use crate::shop::{password, prepared};
 #[test]
 fn a_remote_trusts_the_development_certificate_only_when_told_to() {
     let place = Place::new();
-    let centre = prepared(&place, "");
+    let centre = prepared(&place);
     let lines = place
         .tidewater(&[
             "cert",
@@ -53,7 +53,7 @@ fn a_remote_trusts_the_development_certificate_only_when_told_to() {
 #[test]
 fn plain_connections_off_loopback_are_refused_at_both_ends() {
     let place = Place::new();
-    let centre = prepared(&place, "");
+    let centre = prepared(&place);
     place
         .tidewater(&["serve", "--listen", "tcp://0.0.0.0:0"])
         .exits(1)

@@ -1,0 +1,166 @@
+//! The server process: what it prints and logs, how it ends, and what a sync survives.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::program::{Place, free_url};
+use crate::shop::{Remote, Shop, password, prepared};
+
+#[test]
+fn logs_are_json_on_standard_error_with_one_summary_line_per_sync() {
+    let place = Place::new();
+    let _centre = prepared(&place);
+    let server = place.serve(&["--log-format", "json"]);
+    let url = server.url();
+    let first = [
+        "sync",
+        "nancy.db",
+        "--server",
+        url,
+        "--user",
+        "nancy",
+        "--publication",
+        "main",
+    ];
+    place.tidewater_as(&password("nancy"), &first).done();
+    place.tidewater(&["sync", "nancy.db"]).done();
+    let (code, log) = server.terminate();
+    assert_eq!(code, 0, "{log}");
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    let syncs = lines.iter().filter(|it| it["fields"]["message"] == "sync");
+    let upserts: Vec<&Value> = syncs.map(|it| &it["fields"]["upserts"]).collect();
+    assert_eq!(upserts, [6, 0], "{log}");
+    assert!(!log.contains(&password("nancy")), "{log}");
+}
+
+#[test]
+fn the_configuration_says_where_to_listen_and_how_to_log() {
+    let place = Place::new();
+    let centre = prepared(&place);
+    let url = free_url();
+    let server = format!("listen = [{url:?}]\n[log]\nformat = \"json\"\nlevel = \"error\"");
+    crate::shop::configure(&place, &centre, &server, crate::shop::TABLES);
+    let server = place.serve_as_configured();
+    assert_eq!(server.url(), url);
+    place.tidewater(&["ping", &url]).done();
+    place
+        .tidewater(&["serve"])
+        .exits(1)
+        .tells(&["cannot listen on", &url]);
+    let (_, log) = server.terminate();
+    assert_eq!(log, "");
+    place
+        .tidewater(&["serve", "--log-level", "tidewater_server=loud"])
+        .exits(1)
+        .tells(&["loud"]);
+}
+
+#[test]
+fn one_way_syncs_leave_the_other_way_for_later() {
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        nancy.execute("INSERT INTO product VALUES (3, 'paper')");
+        shop.centre
+            .execute("INSERT INTO product VALUES (4, 'glue')");
+        let one_way = |option: &str| {
+            let arguments = ["sync", "nancy.db", option, "--json"];
+            shop.place.tidewater(&arguments).done().json()
+        };
+        let products = "SELECT product_id FROM product ORDER BY 1";
+        let report = one_way("--download-only");
+        assert_eq!(report["uploaded"]["inserts"], 0);
+        assert_eq!(report["downloaded"]["upserts"], 1);
+        assert_eq!(nancy.rows(products), ["1", "2", "3", "4"]);
+        assert_eq!(shop.centre.rows(products), ["1", "2", "4"]);
+        shop.centre
+            .execute("INSERT INTO product VALUES (5, 'tape')");
+        let report = one_way("--upload-only");
+        assert_eq!(report["uploaded"]["inserts"], 1);
+        assert_eq!(report["downloaded"]["upserts"], 0);
+        assert_eq!(nancy.rows(products), ["1", "2", "3", "4"]);
+        assert_eq!(shop.centre.rows(products), ["1", "2", "3", "4", "5"]);
+        shop.sync(&nancy).done();
+        assert_eq!(nancy.rows(products), shop.centre.rows(products));
+    });
+}
+
+#[test]
+fn a_value_that_postgresql_cannot_store_is_refused_alone() {
+    let shop = Shop::open_on_postgres();
+    let nancy = shop.remote("nancy");
+    nancy.execute(
+        "INSERT INTO product VALUES (3, 'paper'), (4, 'nul ' || char(0) || ' inside'), (5, x'ff');",
+    );
+    let report = shop.sync(&nancy).exits(6).json();
+    assert_eq!(report["refused"], 2);
+    assert_eq!(report["uploaded"]["inserts"], 1);
+    let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
+    assert_eq!(status.json()["refused"], 2);
+    assert_eq!(nancy.rows("SELECT count(*) FROM product"), ["5"]);
+}
+
+#[test]
+fn a_server_that_is_killed_in_the_middle_applies_each_upload_once() {
+    killed_in_the_middle(Shop::open);
+    killed_in_the_middle(Shop::open_on_postgres);
+}
+
+/// Kills the server at moments that nobody chooses: whatever they are, it must come out.
+fn killed_in_the_middle(open: fn() -> Shop) {
+    let shop = open();
+    let nancy = shop.remote("nancy");
+    let Shop {
+        server,
+        centre,
+        place,
+    } = shop;
+    drop(server);
+    let url = free_url();
+    // The address is new; as far as the remote knows it is the one of its first sync.
+    nancy.execute(&format!("UPDATE tidewater_state SET server = '{url}'"));
+    for round in 0..6_u32 {
+        let server = place.serve_on(&url, &[]);
+        let first = 10_000 * (round + 1);
+        let last = first + 5_000;
+        nancy.execute(&format!(
+            "INSERT INTO product
+             WITH RECURSIVE n (i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < {last})
+             SELECT i, 'product ' || i FROM n;
+             UPDATE product SET name = name || '+' WHERE product_id < 10;"
+        ));
+        let mut sync = place
+            .command(&["sync", "nancy.db"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        for _ in 0..round * 20_000 {
+            if sync.try_wait().expect("a child can be asked").is_some() {
+                break;
+            }
+        }
+        drop(server);
+        let _ = sync.wait();
+    }
+    let server = place.serve_on(&url, &[]);
+    place.tidewater(&["sync", "nancy.db"]).done();
+    same_products(&nancy, &centre.rows(PRODUCTS));
+    assert_eq!(
+        nancy.rows("SELECT name FROM product WHERE product_id = 1"),
+        ["pen++++++"]
+    );
+    drop(server);
+}
+
+const PRODUCTS: &str = "SELECT product_id, name FROM product ORDER BY 1";
+
+#[track_caller]
+fn same_products(remote: &Remote, centre: &[String]) {
+    let remote = remote.rows(PRODUCTS);
+    assert_eq!(remote.len(), centre.len());
+    assert!(remote == centre, "same keys, other names");
+}
