@@ -107,6 +107,22 @@ impl Remote {
         &mut self,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<Report, SyncError> {
+        let uploads = self.options.direction != SyncDirection::DownloadOnly;
+        let subscriptions = self.database()?.subscriptions()?;
+        let in_flight = uploads && subscriptions.iter().any(|it| it.taken.is_some());
+        let mut report = self.sync_once(progress)?;
+        if in_flight {
+            // An earlier sync broke off: this one brought its upload to an end, and what
+            // was changed since is the next upload.
+            report.add(self.sync_once(progress)?);
+        }
+        Ok(report)
+    }
+
+    fn sync_once(
+        &mut self,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Report, SyncError> {
         self.database()?;
         let Some(database) = self.database.take() else {
             return Err(SyncError::Defect {

@@ -49,7 +49,26 @@ pub struct Downloaded {
     pub removals: u64,
 }
 
+/// How many refused rows are told in full.
+const REFUSED_ROWS_TOLD: usize = 100;
+
 impl Report {
+    /// Takes over what a second sync moved that belongs to the same call.
+    pub(crate) fn add(&mut self, later: Report) {
+        self.uploaded.inserts += later.uploaded.inserts;
+        self.uploaded.updates += later.uploaded.updates;
+        self.uploaded.deletes += later.uploaded.deletes;
+        self.downloaded.upserts += later.downloaded.upserts;
+        self.downloaded.removals += later.downloaded.removals;
+        self.conflicts += later.conflicts;
+        self.refused += later.refused;
+        self.refused_rows.extend(later.refused_rows);
+        self.refused_rows.truncate(REFUSED_ROWS_TOLD);
+        self.bytes_sent += later.bytes_sent;
+        self.bytes_received += later.bytes_received;
+        self.duration_ms += later.duration_ms;
+    }
+
     /// Takes over what applying came to.
     pub(crate) fn applied(&mut self, summary: ApplySummary) {
         self.downloaded.upserts = summary.upserts;
