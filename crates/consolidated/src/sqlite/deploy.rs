@@ -6,6 +6,7 @@
 //! finds nothing to do for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
@@ -24,6 +25,9 @@ use crate::publication::{DeployReport, DeployStep, PartitionSpec, PublicationSpe
 pub(super) struct Served {
     pub(super) publications: Vec<Publication>,
     pub(super) logs: BTreeMap<i64, Log>,
+    specs: Vec<PublicationSpec>,
+    /// SQLite's counter of schema changes when the rest was found to fit the file.
+    schema_version: i64,
 }
 
 /// Deploys, or tells what that would do.
@@ -67,6 +71,35 @@ pub(super) fn load(
     Err(CentreError::NotDeployed {
         message: format!("deploying would {}", steps.collect::<Vec<_>>().join("; ")),
     })
+}
+
+/// What is served, checked and compiled anew if the file's schema has changed since: a
+/// new unique index needs a trigger of ours, a new trigger may fail half-way.
+///
+/// # Errors
+/// [`CentreError::NotDeployed`] when the file does not fit any more. Deploying has
+/// remotes fetch what may have been missed.
+pub(super) fn refresh(
+    connection: &mut Connection,
+    shared: &RwLock<Arc<Served>>,
+) -> Result<Arc<Served>, CentreError> {
+    let served = shared
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    if served.publications.is_empty() || schema_version(connection)? == served.schema_version {
+        return Ok(served);
+    }
+    let served = Arc::new(load(connection, &served.specs)?);
+    *shared.write().unwrap_or_else(PoisonError::into_inner) = served.clone();
+    Ok(served)
+}
+
+fn schema_version(connection: &Connection) -> Result<i64, CentreError> {
+    connection
+        .prepare_cached("PRAGMA schema_version")
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+        .map_err(failure("reading the schema's version"))
 }
 
 /// Removes every trace, or tells what that would be.
@@ -210,7 +243,12 @@ impl Deployment<'_> {
         }
         self.unpublish(&names)?;
         self.signing_key(now_ms)?;
-        Ok(Served { publications, logs })
+        Ok(Served {
+            publications,
+            logs,
+            specs: specs.to_vec(),
+            schema_version: schema_version(self.connection)?,
+        })
     }
 
     /// Makes the change logs and triggers that are missing and removes those that are

@@ -56,7 +56,7 @@ pub(crate) struct SqliteCentre {
     served: SharedServed,
 }
 
-/// What is served now; workers take it at the beginning of each job.
+/// What is served now; workers take it, refreshed, at the beginning of each job.
 type SharedServed = Arc<RwLock<Arc<Served>>>;
 
 /// Opens the file at `path`, which must exist.

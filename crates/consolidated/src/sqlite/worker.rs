@@ -1,18 +1,16 @@
 //! A worker: one connection that runs syncs.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::{mpsc, oneshot};
 
 use tidewater_protocol::{RemoteId, UploadId};
 
-use super::deploy::Served;
 use super::download::Event;
 use super::thread::{self, ConnectionThread};
 use super::watermark::Marker;
-use super::{SharedServed, admin, apply, download, failure};
+use super::{SharedServed, admin, apply, deploy, download, failure};
 use crate::centre::{CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
@@ -40,13 +38,6 @@ impl SqliteWorker {
             marker,
             served,
         })
-    }
-
-    fn served(&self) -> Arc<Served> {
-        let served = self.served.read();
-        served
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .clone()
     }
 
     fn run<'a, T: Send + 'static>(
@@ -83,8 +74,11 @@ impl Worker for SqliteWorker {
     }
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
-        let served = self.served();
-        self.run(move |connection| apply::apply(connection, &served, &uploads))
+        let served = self.served.clone();
+        self.run(move |connection| {
+            let served = deploy::refresh(connection, &served)?;
+            apply::apply(connection, &served, &uploads)
+        })
     }
 
     fn stored_result<'a>(
@@ -116,7 +110,7 @@ impl Worker for SqliteWorker {
         job: DownloadJob,
         sink: &'a mut dyn DownloadSink,
     ) -> CentreResult<'a, ()> {
-        let served = self.served();
+        let served = self.served.clone();
         let marker = self.marker.clone();
         Box::pin(async move {
             let (events, mut arriving) = mpsc::channel(CHUNKS_AHEAD);
@@ -126,7 +120,9 @@ impl Worker for SqliteWorker {
                     let sent = events.blocking_send(event);
                     sent.map_err(|_| CentreError::Cancelled)
                 };
-                let outcome = download::download(connection, &served, &marker, job, &mut emit);
+                let outcome = deploy::refresh(connection, &served).and_then(|served| {
+                    download::download(connection, &served, &marker, job, &mut emit)
+                });
                 // Nobody waits when the caller was cancelled.
                 let _ = result.send(outcome);
             })?;

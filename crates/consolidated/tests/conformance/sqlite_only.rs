@@ -3,7 +3,7 @@
 
 use rusqlite::Connection;
 
-use tidewater_consolidated::UploadOutcome;
+use tidewater_consolidated::{CentreError, UploadOutcome};
 
 use crate::fixture::Fixture;
 use crate::remote::{Remote, delete, insert, update};
@@ -340,6 +340,44 @@ async fn lost_triggers_are_told_and_made_good() {
     let received = anna.download().await;
     assert_eq!(received.replaced, ["product"]);
     assert_eq!(anna.rows("product"), ["1|changed", "2|coffee"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unique_index_made_while_serving_skips_no_change() {
+    let (mut world, mut remotes) = three_partitions(TABLES[0]).await;
+    world
+        .execute(
+            "CREATE UNIQUE INDEX by_b ON t (b);
+             REPLACE INTO t VALUES (9, 'x', 'a9', 'b2');",
+        )
+        .await;
+    let error = remotes[1].try_download(&[]).await.unwrap_err();
+    assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
+    world.deploy().await.unwrap();
+    converges(&world, &mut remotes).await;
+    assert_eq!(remotes[1].rows("t"), [] as [&str; 0]);
+    // A table that has nothing to do with it is no reason to stop.
+    world.execute("CREATE TABLE unrelated (a)").await;
+    converges(&world, &mut remotes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_made_while_serving_leaves_nothing_half_done() {
+    let world = SqliteWorld::new(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY)",
+        vec![everyone("t")],
+    )
+    .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    world
+        .execute(
+            "CREATE TRIGGER no_two AFTER INSERT ON t WHEN NEW.id = 2
+                 BEGIN SELECT RAISE(FAIL, 'no two'); END",
+        )
+        .await;
+    let result = anna.upload(&[insert("t", "1"), insert("t", "2")]).await;
+    assert!(result[1].ends_with("no two"), "{result:?}");
+    assert_eq!(world.fixture.query("SELECT id FROM t").await, ["1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
