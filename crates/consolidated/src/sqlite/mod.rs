@@ -68,7 +68,10 @@ pub(crate) async fn connect(path: &str) -> Result<Arc<dyn Centre>, CentreError> 
             hint: "create it together with its tables first, for example with sqlite3".into(),
         });
     }
-    let admin = ConnectionThread::open(&path)?;
+    let file = path.clone();
+    let (admin, marker) =
+        thread::blocking(move || Ok((ConnectionThread::open(&file)?, Marker::start(&file)?)))
+            .await?;
     admin
         .run(|connection| {
             let looking = failure("opening the file");
@@ -78,7 +81,7 @@ pub(crate) async fn connect(path: &str) -> Result<Arc<dyn Centre>, CentreError> 
         })
         .await?;
     Ok(Arc::new(SqliteCentre {
-        marker: Marker::start(&path)?,
+        marker,
         served: Arc::new(RwLock::new(Arc::new(Served::default()))),
         admin,
         path,
@@ -135,11 +138,11 @@ impl Centre for SqliteCentre {
     }
 
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
-        Box::pin(async move {
-            let worker =
-                worker::SqliteWorker::open(&self.path, self.marker.clone(), self.served.clone())?;
+        let (path, marker, served) = (self.path.clone(), self.marker.clone(), self.served.clone());
+        Box::pin(thread::blocking(move || {
+            let worker = worker::SqliteWorker::open(&path, marker, served)?;
             Ok(Box::new(worker) as Box<dyn Worker>)
-        })
+        }))
     }
 
     fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>> {
@@ -193,9 +196,8 @@ impl Centre for SqliteCentre {
     fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned> {
         // On a connection of its own: other administration does not wait for it.
         Box::pin(async move {
-            let thread = ConnectionThread::open(&self.path)?;
-            thread
-                .run(move |connection| admin::prune(connection, retention, now_ms))
+            let path = self.path.clone();
+            thread::blocking(move || admin::prune(&mut thread::open(&path)?, retention, now_ms))
                 .await
         })
     }

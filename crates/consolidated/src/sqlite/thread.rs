@@ -65,6 +65,14 @@ impl ConnectionThread {
     }
 }
 
+/// Runs what may wait for the disk off the async threads.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CentreError> + Send + 'static,
+) -> Result<T, CentreError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(ended()))
+}
+
 /// The error of a thread that is gone.
 pub(super) fn ended() -> CentreError {
     CentreError::Unavailable {
