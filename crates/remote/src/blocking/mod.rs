@@ -1,7 +1,7 @@
 //! Syncing on the caller's thread, over TCP and TLS.
 //!
 //! Owns the loop between a [`Session`] and a connection, and the clock and randomness that
-//! a session must not have. Leaves bytes and sockets to [`link`], certificates to [`tls`].
+//! a session must not have. Leaves bytes and sockets to `link`, certificates to `tls`.
 //!
 //! One thread does everything and never waits for the server to read without reading
 //! itself: two sides that only write would wait for each other for ever.

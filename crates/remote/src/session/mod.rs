@@ -3,7 +3,7 @@
 //! Owns what a remote does during a sync, on one connection. Has no sockets, clocks,
 //! threads or randomness of its own: a driver feeds it, be it blocking, async, in a
 //! browser, or the simulator. Leaves the file to [`crate::database`], the order of the
-//! server's messages to [`incoming`], sending to [`outgoing`], applying to [`applying`].
+//! server's messages to `incoming`, sending to `outgoing`, applying to `applying`.
 //!
 //! A driver loops: send what [`Session::poll_transmit`] gives, hand in what arrives with
 //! [`Session::handle_bytes`], call [`Session::handle_work`] while there is work, until

@@ -86,10 +86,14 @@ struct Peer {
 impl Peer {
     /// Reads until a message of this name has come.
     fn read_until(&mut self, name: &str) {
+        self.read_while(|sent| !sent.names().contains(&name));
+    }
+
+    fn read_while(&mut self, goes_on: impl Fn(&Sent) -> bool) {
         let mut buffer = vec![0; 64 << 10];
-        while !self.sent.names().contains(&name) {
+        while goes_on(&self.sent) {
             let count = self.stream.read(&mut buffer).unwrap();
-            assert!(count > 0, "the remote closed before its {name}");
+            assert!(count > 0, "the remote closed too early");
             self.sent.push(&buffer[..count]);
         }
     }

@@ -3,12 +3,15 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use tidewater_protocol::Code;
-use tidewater_protocol::message::{Control, Credit, Failure, Pong, UploadState, Waiting};
+use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
+use tidewater_protocol::message::{
+    Control, Credit, DownloadEnd, Failure, Pong, UploadState, Waiting,
+};
+use tidewater_protocol::{Code, Op};
 
 use super::*;
 use crate::blocking::ping;
-use crate::scripted::{Reply, first_reply, later_reply};
+use crate::scripted::{Reply, download_begin, first_reply, items, later_reply};
 use crate::session::{Phase, SyncDirection};
 
 /// Answers a sync as the script says and waits for the remote to close.
@@ -204,6 +207,58 @@ fn a_server_that_writes_before_it_reads_and_a_large_upload_do_not_wait_for_each_
     assert!(report.bytes_sent > 15_000_000);
     assert!(report.bytes_received > 10_000_000);
     server.done();
+}
+
+/// Larger than what the spool keeps in memory, and than the credit of a server.
+#[test]
+fn a_large_download_waits_in_a_file_that_nobody_sees() {
+    let rows: Vec<(i64, String)> = (10..5_000).map(|id| (id, "z".repeat(1_000))).collect();
+    let rows: Vec<(i64, &str)> = rows.iter().map(|(id, name)| (*id, &name[..])).collect();
+    let packed = items(Op::Upsert, &rows);
+    let server = Server::tcp(vec![Box::new(move |peer| {
+        peer.read_until("DownloadRequest");
+        let reply = Reply::default()
+            .welcome(UploadState::InSequence, None)
+            .control(download_begin(0))
+            .table(false);
+        peer.write(&reply.0);
+        for (index, piece) in packed.chunks(INITIAL_CREDIT_BYTES as usize / 2).enumerate() {
+            peer.write(&Reply::default().rows(piece).0);
+            peer.read_while(|sent| credits(sent) < index);
+        }
+        let end = Control::DownloadEnd(DownloadEnd {
+            checkpoint: vec![1],
+            upserts: 4_990,
+            removals: 0,
+            checksum: crc32fast::hash(&packed),
+        });
+        peer.write(&Reply::default().control(end).end().0);
+        peer.read_to_end();
+    })]);
+    let remote = Remote::synced();
+    let mut applied = 0;
+    let report = sync_watched(&remote, &server.url, &options(), &mut |progress| {
+        if progress.phase == Phase::Applying {
+            applied = applied.max(progress.rows);
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(report.unwrap().downloaded.upserts, 4_990);
+    assert_eq!(applied, 4_990);
+    let files = std::fs::read_dir(remote.path().parent().unwrap()).unwrap();
+    let left = files.filter(|file| {
+        let name = file.as_ref().unwrap().file_name();
+        name.to_string_lossy().contains("download")
+    });
+    assert_eq!(left.count(), 0);
+    server.done();
+}
+
+fn credits(sent: &Sent) -> usize {
+    sent.names()
+        .iter()
+        .filter(|&&name| name == "Credit")
+        .count()
 }
 
 #[test]

@@ -3,3 +3,4 @@
 mod cuts;
 mod exchange;
 mod misbehaviour;
+mod several;
