@@ -127,8 +127,9 @@ pub trait Worker: Send {
         sink: &'a mut dyn DownloadSink,
     ) -> CentreResult<'a, ()>;
 
-    /// Adds a sync to the history and notes when the remote last synced.
-    fn record_sync<'a>(&'a mut self, record: &'a SyncRecord) -> CentreResult<'a, ()>;
+    /// Adds syncs to the history and notes when their remotes last synced, with few
+    /// commits for many.
+    fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()>;
 }
 
 /// Connects to the consolidated database that a URL names:

@@ -38,7 +38,7 @@ const QUEUED_BYTES: usize = 512 << 10;
 /// The same before the remote has signed in.
 const QUEUED_BYTES_STRANGER: usize = 64 << 10;
 /// The first read of a connection, and the largest.
-const READ_BYTES: usize = 4 << 10;
+const READ_BYTES: usize = 2 << 10;
 const MAX_READ_BYTES: usize = 256 << 10;
 /// A read buffer up to this size needs no reservation.
 const FREE_BUFFER_BYTES: usize = 128 << 10;
@@ -49,7 +49,7 @@ const HIGH_WATER_BYTES: usize = 128 << 10;
 /// Unsent bytes at which what has been produced so far leaves.
 const FLUSH_BYTES: usize = 64 << 10;
 /// The size up to which an empty write buffer is kept for the next message.
-const KEEP_BUFFER_BYTES: usize = 8 << 10;
+const KEEP_BUFFER_BYTES: usize = 2 << 10;
 
 /// Something for the session.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ use crate::fault::Fault;
 use crate::link::{Event, Link, SERVER_NAME};
 use crate::server::{Published, Shared};
 use crate::spool::download_spool;
-use crate::worker::{ApplyTask, DownloadTask, SessionTask};
+use crate::worker::{ApplyTask, DownloadTask};
 
 /// Serves a connection until it ends. What remains to be sent is left in the link.
 pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
@@ -485,10 +485,7 @@ impl<'a> Sync<'a> {
         self.log(result);
         if self.signed_in {
             self.server.drain.completed(now);
-            self.server
-                .workers
-                .sessions
-                .submit(SessionTask::Record(self.record));
+            self.server.workers.record(self.record);
         }
     }
 

@@ -6,7 +6,7 @@
 //! list; it never waits for more. Nothing here ever waits for a network.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +26,9 @@ use crate::spool::SpoolWriter;
 const BATCH_SYNCS: usize = 64;
 const BATCH_ROWS: u64 = 20_000;
 const BATCH_BYTES: u64 = 16 << 20;
+
+/// How long the history lags behind at most.
+const HISTORY_LAG: Duration = Duration::from_millis(50);
 
 /// How long a failed attempt to connect answers for the next ones.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
@@ -140,7 +143,7 @@ pub(crate) enum SessionTask {
     /// The credential before is void.
     ForgetPrevious(RemoteId),
     /// For the history.
-    Record(SyncRecord),
+    Record(Vec<SyncRecord>),
 }
 
 /// The uploads of one sync.
@@ -168,6 +171,7 @@ pub(crate) struct Workers {
     pub(crate) sessions: Arc<Lane<SessionTask>>,
     pub(crate) uploads: Arc<Lane<ApplyTask>>,
     pub(crate) downloads: Arc<Lane<DownloadTask>>,
+    history: Arc<History>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -178,8 +182,11 @@ impl Workers {
             sessions: Lane::new(),
             uploads: Lane::new(),
             downloads: Lane::new(),
+            history: Arc::default(),
             tasks: Mutex::new(Vec::new()),
         };
+        let (history, lane) = (workers.history.clone(), workers.sessions.clone());
+        workers.keep(move || keep_history(history.clone(), lane.clone()));
         let connector = Arc::new(Connector {
             centre,
             failed: Mutex::new(None),
@@ -225,8 +232,17 @@ impl Workers {
         self.uploads.waiting() + self.downloads.waiting()
     }
 
+    /// Adds a sync to the history, soon.
+    pub(crate) fn record(&self, record: SyncRecord) {
+        self.history.records().push(record);
+        self.history.ready.notify_one();
+    }
+
     /// Finishes what is queued and ends the workers.
     pub(crate) async fn close(&self, deadline: Duration) {
+        self.history.closed.store(true, Ordering::Relaxed);
+        self.history.ready.notify_one();
+        self.history.hand_over(&self.sessions);
         self.sessions.close();
         self.uploads.close();
         self.downloads.close();
@@ -240,6 +256,38 @@ impl Workers {
                 task.abort();
             }
         }
+    }
+}
+
+/// Syncs that are complete and not yet in the history. It may lag behind a little: a
+/// commit for each sync would cost a small database as much as the sync itself.
+#[derive(Default)]
+struct History {
+    records: Mutex<Vec<SyncRecord>>,
+    ready: Notify,
+    closed: AtomicBool,
+}
+
+impl History {
+    fn records(&self) -> MutexGuard<'_, Vec<SyncRecord>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hand_over(&self, lane: &Lane<SessionTask>) {
+        let mut records = std::mem::take(&mut *self.records());
+        if !records.is_empty() {
+            // Servers that note the same remotes lock them in the same order.
+            records.sort_by_key(|record| record.remote_id);
+            lane.submit(SessionTask::Record(records));
+        }
+    }
+}
+
+async fn keep_history(history: Arc<History>, lane: Arc<Lane<SessionTask>>) {
+    while !history.closed.load(Ordering::Relaxed) {
+        history.ready.notified().await;
+        tokio::time::sleep(HISTORY_LAG).await;
+        history.hand_over(&lane);
     }
 }
 
@@ -386,13 +434,14 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
                 tracing::warn!(%error, remote = %id, "an old credential could not be voided");
             }
         }
-        SessionTask::Record(record) => {
+        SessionTask::Record(records) => {
             let result = match connection.open().await {
-                Ok(worker) => worker.record_sync(&record).await,
+                Ok(worker) => worker.record_syncs(&records).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = connection.judge(result) {
-                tracing::warn!(%error, "a sync is missing in the history");
+                let syncs = records.len();
+                tracing::warn!(%error, syncs, "syncs are missing in the history");
             }
         }
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use futures_util::future;
 
 use tidewater_protocol::{RemoteId, UploadId};
-use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
 
 use super::apply::{self, decode_result};
 use super::connection::{Connection, refused};
@@ -156,44 +157,28 @@ impl PostgresWorker {
         Ok(())
     }
 
-    async fn record(&mut self, record: &SyncRecord) -> Result<(), CentreError> {
-        let error = |error| refused("recording a sync")(error);
+    async fn record(&mut self, records: &[SyncRecord]) -> Result<(), CentreError> {
+        let error = |error| refused("recording syncs")(error);
         let statement = self.connection.prepare(RECORD_SYNC, &[]).await?;
-        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        let remote = record.remote_id.map(RemoteId::to_vec);
-        let (uploaded, downloaded) = (record.uploaded.map(count), record.downloaded.map(count));
-        let (conflicts, rows_refused) = (count(record.conflicts), count(record.refused));
-        let (bytes, duration) = (record.bytes.map(count), count(record.duration_ms));
-        let ended = record.started_ms.saturating_add(duration);
         let client = self.connection.client();
-        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 16] = [
-            &remote,
-            &record.user,
-            &record.publications,
-            &record.started_ms,
-            &duration,
-            &uploaded[0],
-            &uploaded[1],
-            &uploaded[2],
-            &downloaded[0],
-            &downloaded[1],
-            &conflicts,
-            &rows_refused,
-            &bytes[0],
-            &bytes[1],
-            &record.error,
-            &ended,
-        ];
-        // Nobody waits for the disk for the sake of the history.
-        let (begun, recorded, ended) = future::join3(
-            client.batch_execute("BEGIN; SET LOCAL synchronous_commit = off"),
-            client.execute(&statement, &parameters),
-            client.batch_execute("COMMIT"),
-        )
-        .await;
-        begun.map_err(error)?;
-        recorded.map_err(error)?;
-        ended.map_err(error)
+        // Few enough that all are sent before the COMMIT.
+        for records in records.chunks(16) {
+            let records = records.iter();
+            let inserts = records.map(|record| insert_record(client, &statement, record));
+            // Nobody waits for the disk for the sake of the history.
+            let (begun, recorded, ended) = future::join3(
+                client.batch_execute("BEGIN; SET LOCAL synchronous_commit = off"),
+                future::join_all(inserts),
+                client.batch_execute("COMMIT"),
+            )
+            .await;
+            begun.map_err(error)?;
+            for recorded in recorded {
+                recorded.map_err(error)?;
+            }
+            ended.map_err(error)?;
+        }
+        Ok(())
     }
 
     async fn result(
@@ -232,6 +217,38 @@ WITH history AS (
     error)
   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15))
 UPDATE tidewater.remote SET last_sync_ms = greatest(last_sync_ms, $16) WHERE id = $1";
+
+async fn insert_record(
+    client: &Client,
+    statement: &Statement,
+    record: &SyncRecord,
+) -> Result<u64, tokio_postgres::Error> {
+    let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let remote = record.remote_id.map(RemoteId::to_vec);
+    let (uploaded, downloaded) = (record.uploaded.map(count), record.downloaded.map(count));
+    let (conflicts, rows_refused) = (count(record.conflicts), count(record.refused));
+    let (bytes, duration) = (record.bytes.map(count), count(record.duration_ms));
+    let ended = record.started_ms.saturating_add(duration);
+    let parameters: [&(dyn ToSql + Sync); 16] = [
+        &remote,
+        &record.user,
+        &record.publications,
+        &record.started_ms,
+        &duration,
+        &uploaded[0],
+        &uploaded[1],
+        &uploaded[2],
+        &downloaded[0],
+        &downloaded[1],
+        &conflicts,
+        &rows_refused,
+        &bytes[0],
+        &bytes[1],
+        &record.error,
+        &ended,
+    ];
+    client.execute(statement, &parameters).await
+}
 
 impl Worker for PostgresWorker {
     fn session_state<'a>(
@@ -305,10 +322,10 @@ impl Worker for PostgresWorker {
         })
     }
 
-    fn record_sync<'a>(&'a mut self, record: &'a SyncRecord) -> CentreResult<'a, ()> {
+    fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {
         Box::pin(async move {
             self.enter().await?;
-            let result = self.record(record).await;
+            let result = self.record(records).await;
             self.leave(result).await
         })
     }

@@ -260,13 +260,21 @@ fn last_syncs(connection: &Connection) -> Result<Vec<SyncRecord>, CentreError> {
     })
 }
 
-/// Adds a sync to the history, and notes on the remote that it synced.
-pub(super) fn record_sync(
+/// Adds syncs to the history, and notes on their remotes that they synced.
+pub(super) fn record_syncs(
     connection: &mut Connection,
-    record: &SyncRecord,
+    records: &[SyncRecord],
 ) -> Result<(), CentreError> {
-    let what = "recording a sync";
+    let what = "recording syncs";
     let transaction = connection.transaction().map_err(failure(what))?;
+    for record in records {
+        record_sync(&transaction, record)?;
+    }
+    transaction.commit().map_err(failure(what))
+}
+
+fn record_sync(transaction: &Connection, record: &SyncRecord) -> Result<(), CentreError> {
+    let what = "recording a sync";
     let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let [inserts, updates, deletes] = record.uploaded.map(number);
     let [upserts, removals] = record.downloaded.map(number);
@@ -293,12 +301,12 @@ pub(super) fn record_sync(
         sent,
         record.error,
     ];
-    change(&transaction, what, sql, parameters)?;
+    change(transaction, what, sql, parameters)?;
     if record.error.is_empty() {
         let sql = "UPDATE tidewater_remote SET last_sync_ms = max(last_sync_ms, ?2) WHERE id = ?1";
-        change(&transaction, what, sql, params![id, record.started_ms])?;
+        change(transaction, what, sql, params![id, record.started_ms])?;
     }
-    transaction.commit().map_err(failure(what))
+    Ok(())
 }
 
 /// Drops what is older than its retention time. Gives way to other writers: what it

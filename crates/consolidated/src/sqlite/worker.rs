@@ -138,9 +138,9 @@ impl Worker for SqliteWorker {
         })
     }
 
-    fn record_sync<'a>(&'a mut self, record: &'a SyncRecord) -> CentreResult<'a, ()> {
-        let record = record.clone();
-        self.run(move |connection| admin::record_sync(connection, &record))
+    fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {
+        let records = records.to_vec();
+        self.run(move |connection| admin::record_syncs(connection, &records))
     }
 }
 

@@ -148,7 +148,10 @@ pub async fn syncs_are_remembered_and_forgotten_in_time<F: Fixture>() {
                 String::new()
             },
         };
-        worker.record_sync(&record).await.unwrap();
+        worker
+            .record_syncs(std::slice::from_ref(&record))
+            .await
+            .unwrap();
         if number == 24 {
             let status = world.centre.status().await.unwrap();
             assert_eq!(status.syncs.len(), 20);

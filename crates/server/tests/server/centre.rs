@@ -417,9 +417,9 @@ impl Worker for MemoryWorker {
         })
     }
 
-    fn record_sync<'a>(&'a mut self, record: &'a SyncRecord) -> CentreResult<'a, ()> {
+    fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {
         Box::pin(async move {
-            self.0.state().history.push(record.clone());
+            self.0.state().history.extend_from_slice(records);
             Ok(())
         })
     }

@@ -39,6 +39,7 @@ async fn shutting_down_lets_running_syncs_finish_and_tells_the_others() {
     assert!(running.reply().await.complete);
     drop((idle, running));
     shutdown.await.unwrap();
+    assert_eq!(centre.state().history.len(), 3, "all syncs are recorded");
 }
 
 #[tokio::test]
