@@ -20,6 +20,7 @@ mod world;
 mod administering;
 mod deploying;
 mod downloading;
+mod only_postgres;
 mod uploading;
 
 /// Runs every case of the suite on one database.

@@ -204,11 +204,15 @@ fn fresh_id() -> [u8; 16] {
 impl Remote {
     /// A new remote of the user, subscribed to the first publication of the world.
     pub async fn new<F: Fixture>(world: &World<F>, user: &str) -> Remote {
-        let schema = world.schema();
+        Remote::of(world.schema(), world.worker().await, user)
+    }
+
+    /// A new remote of the user that is served by this worker.
+    pub fn of(schema: Arc<PublicationSchema>, worker: Box<dyn Worker>, user: &str) -> Remote {
         Remote {
             id: RemoteId::from_random(fresh_id()),
             user: user.into(),
-            worker: world.worker().await,
+            worker,
             sequence: 0,
             checkpoint: None,
             own: None,
