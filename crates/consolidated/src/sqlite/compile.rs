@@ -55,6 +55,9 @@ pub(super) struct Compiled {
     pub(super) delete_key: String,
     /// The rowid by key; of no use for tables without rowids.
     pub(super) select_rowid: String,
+    /// Overrides the table's own ON CONFLICT clauses, which could displace rows that
+    /// the remote may not touch. Only where there are any: it would override those of
+    /// the application's triggers as well.
     conflict_clause: &'static str,
     name: String,
 }

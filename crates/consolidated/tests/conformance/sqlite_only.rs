@@ -286,6 +286,24 @@ async fn values_of_the_wrong_class_travel_as_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_empty_download_writes_nothing() {
+    let world = SqliteWorld::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let watcher = world.fixture.connection();
+    let version = || -> i64 {
+        let version = watcher.query_row("PRAGMA data_version", [], |row| row.get(0));
+        version.unwrap()
+    };
+    let before = version();
+    assert_eq!(anna.download().await.checkpoint(), None);
+    assert_eq!(version(), before);
+    // A day later the watermark is made new, so that it outlives the log.
+    anna.now_ms += 25 * 60 * 60 * 1000;
+    assert!(anna.download().await.checkpoint().is_some());
+    assert_eq!(anna.download().await.checkpoint(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_restored_copy_is_noticed() {
     let world = SqliteWorld::new(SHOP_DDL, shop()).await;
     let mut anna = Remote::synced(&world, "anna").await;
