@@ -210,10 +210,12 @@ impl SyncObject<'_> {
     fn of(sync: &SyncRecord) -> SyncObject<'_> {
         let [inserts, updates, deletes] = sync.uploaded;
         let [upserts, removals] = sync.downloaded;
+        // No publication's name has a comma.
+        let publications = sync.publications.split(',');
         SyncObject {
             remote_id: sync.remote_id.map(|id| id.to_string()),
             user: &sync.user,
-            publications: sync.publications.split(',').collect(),
+            publications: publications.filter(|name| !name.is_empty()).collect(),
             started_ms: sync.started_ms,
             duration_ms: sync.duration_ms,
             uploaded: Uploaded {

@@ -23,7 +23,7 @@ use crate::output;
 /// Triggers, change logs, users, remotes and all other server state go; your tables and
 /// their rows stay. Remotes can no longer sync. The kept conflicts and refused rows are
 /// the only place where some of your users' work is recorded, so while there are any,
-/// say what becomes of them: --export or --discard.
+/// say what becomes of them: --export or --discard. Stop the servers first.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:

@@ -144,3 +144,43 @@ fn an_interrupted_sync_loses_nothing() {
     let sql = "SELECT count(*), sum(product_id) FROM product";
     assert_eq!(shop.centre.rows(sql), nancy.rows(sql));
 }
+
+#[test]
+fn a_remote_that_was_restored_from_a_copy_goes_on_as_a_new_one() {
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        nancy.execute("INSERT INTO product VALUES (3, 'paper')");
+        shop.sync(&nancy).done();
+        let id = |file: &str| {
+            let status = shop.place.tidewater(&["status", file, "--json"]).done();
+            status.json()["remote_id"].clone()
+        };
+        let original = id("nancy.db");
+        let copy = shop.place.path("copy.db");
+        nancy.execute(&format!("VACUUM INTO '{}'", copy.display()));
+        nancy.execute(
+            "INSERT INTO product VALUES (4, 'glue'); DELETE FROM customer WHERE customer_id = 11",
+        );
+        shop.sync(&nancy).done();
+        // The laptop died; here is last week's copy, with work of today on it.
+        let copy = sqlite(&shop.place.path("copy.db"));
+        copy.execute_batch(
+            "INSERT INTO product VALUES (5, 'tape');
+             UPDATE customer SET note = 'from the copy' WHERE customer_id = 10;",
+        )
+        .unwrap();
+        shop.place.tidewater(&["sync", "copy.db"]).done();
+        assert_ne!(id("copy.db"), original);
+        assert_eq!(id("nancy.db"), original);
+        shop.sync(&nancy).done();
+        for sql in [
+            "SELECT * FROM product ORDER BY 1",
+            "SELECT * FROM customer WHERE rep_id = 1 ORDER BY 1",
+        ] {
+            assert_eq!(sqlite_rows(&copy, sql), shop.centre.rows(sql));
+            assert_eq!(nancy.rows(sql), shop.centre.rows(sql));
+        }
+        let products = shop.centre.rows("SELECT count(*) FROM product");
+        assert_eq!(products, ["5"]);
+    });
+}

@@ -51,6 +51,23 @@ fn a_new_password_is_the_one_that_counts() {
 }
 
 #[test]
+fn a_remote_whose_user_was_removed_signs_in_again_and_keeps_its_changes() {
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        nancy.execute("INSERT INTO product VALUES (3, 'paper')");
+        shop.place.tidewater(&["user", "remove", "nancy"]).done();
+        shop.sync(&nancy).exits(3);
+        crate::shop::add_user(&shop.place, "nancy");
+        shop.sync(&nancy).exits(3).tells(&["--password-stdin"]);
+        shop.place
+            .tidewater_as(&password("nancy"), &["sync", "nancy.db"])
+            .done();
+        assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["3"]);
+        shop.sync(&nancy).done();
+    });
+}
+
+#[test]
 fn users_that_are_or_are_not_there_are_told() {
     let place = Place::new();
     let _centre = prepared(&place);

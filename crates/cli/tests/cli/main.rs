@@ -12,4 +12,5 @@ mod program;
 mod refused;
 mod serving;
 mod shop;
+mod strangers;
 mod tls;
