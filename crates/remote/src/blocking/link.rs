@@ -3,19 +3,17 @@
 //! Owns the socket and its waiting. Every wait has an end.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use rustls::ClientConnection;
 
-use super::tls;
+use super::{connect, tls};
 use crate::server_url::{ServerUrl, Transport};
 use crate::session::SyncError;
-
-/// How long one address of the server may take to answer.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -47,12 +45,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects. The TLS handshake happens along with sending and receiving.
+    /// Connects, as long as `go_on` does not break. The TLS handshake happens along with
+    /// sending and receiving.
     pub(super) fn connect(
         url: &ServerUrl,
         ca_file: Option<&Path>,
         insecure: bool,
         timeout: Duration,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Link, SyncError> {
         let server = url.to_string();
         let plain_allowed = insecure || url.is_loopback();
@@ -70,14 +70,8 @@ impl Link {
             server: server.clone(),
             source,
         };
-        let addresses = (url.host.as_str(), url.port)
-            .to_socket_addrs()
-            .map_err(unreachable)?
-            // Whatever a name server says `localhost` is.
-            .filter(|address| {
-                insecure || url.transport == Transport::Tls || address.ip().is_loopback()
-            });
-        let socket = connect_any(addresses, timeout.min(CONNECT_TIMEOUT)).map_err(unreachable)?;
+        let loopback_only = !insecure && url.transport == Transport::Tcp;
+        let socket = connect::connect(url, loopback_only, timeout, go_on)?;
         socket.set_nodelay(true).map_err(unreachable)?;
         socket
             .set_write_timeout(Some(super::WRITE_SLICE))
@@ -232,20 +226,6 @@ fn is_patience(error: &io::Error) -> bool {
         error.kind(),
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
     )
-}
-
-fn connect_any(
-    addresses: impl Iterator<Item = SocketAddr>,
-    timeout: Duration,
-) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 fn send_plain(socket: &mut TcpStream, output: &mut Bytes) -> io::Result<bool> {

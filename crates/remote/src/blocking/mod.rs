@@ -1,7 +1,8 @@
 //! Syncing on the caller's thread, over TCP and TLS.
 //!
 //! Owns the loop between a [`Session`] and a connection, and the clock and randomness that
-//! a session must not have. Leaves bytes and sockets to `link`, certificates to `tls`.
+//! a session must not have. Leaves reaching a server to `connect`, bytes and sockets to `link`,
+//! certificates to `tls`.
 //!
 //! One thread does everything and never waits for the server to read without reading
 //! itself: two sides that only write would wait for each other for ever.
@@ -11,6 +12,7 @@
     reason = "a driver is where real time comes from"
 )]
 
+mod connect;
 mod link;
 mod ping;
 mod tls;
@@ -109,7 +111,7 @@ pub fn sync(
     let mut first_proof = ProofKind::Token;
     let (mut sent, mut received) = (0, 0);
     for _ in 0..MAX_CONNECTIONS {
-        let link = match connect(&account, options) {
+        let link = match open_link(&account, options, progress) {
             Ok(link) => link,
             Err(error) => return (database, Err(error)),
         };
@@ -152,7 +154,11 @@ pub fn sync(
     (database, Err(error))
 }
 
-fn connect(account: &Account, options: &SyncOptions) -> Result<Link, SyncError> {
+fn open_link(
+    account: &Account,
+    options: &SyncOptions,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Link, SyncError> {
     if account.server.is_empty() {
         return Err(SyncError::Usage {
             what: "the remote does not know its server yet".into(),
@@ -162,7 +168,9 @@ fn connect(account: &Account, options: &SyncOptions) -> Result<Link, SyncError> 
     let url: ServerUrl = account.server.parse()?;
     let remembered = account.ca.as_deref().map(Path::new);
     let ca_file = options.ca_file.as_deref().or(remembered);
-    Link::connect(&url, ca_file, options.insecure, options.timeout)
+    let connecting = Progress::new();
+    let go_on = &mut || progress(&connecting);
+    Link::connect(&url, ca_file, options.insecure, options.timeout, go_on)
 }
 
 fn random_seed() -> Result<[u8; 32], SyncError> {

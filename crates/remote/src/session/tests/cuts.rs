@@ -1,6 +1,8 @@
 //! The connection is lost at every byte of the server's answer.
 
-use crate::scripted::{NOW, Remote, Reply, Sent, first_reply, later_reply, options};
+use tidewater_protocol::Op;
+
+use crate::scripted::{NOW, Remote, Reply, Sent, answer, first_reply, items, later_reply, options};
 use crate::session::{Outcome, SyncError};
 
 /// Cuts an answer at every byte. Every time the remote must be as it was before; on every
@@ -87,6 +89,21 @@ fn a_retry_after_a_cut_sends_the_same_upload() {
     assert_eq!(first.upload(), second.upload());
     assert_eq!(first.rows(), second.rows());
     assert!(!first.rows().is_empty());
+}
+
+#[test]
+fn an_edit_between_taking_and_reading_is_of_the_next_upload() {
+    let remote = Remote::changed();
+    let mut session = remote.session(options());
+    remote.run("UPDATE item SET name = 'drei' WHERE id = 3; DELETE FROM item WHERE id = 1");
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    assert_eq!(sent.rows(), items(Op::Insert, &[(3, "three")]));
+    answer(&mut session, &later_reply(&sent).0);
+    assert!(matches!(session.finish().1, Outcome::Done(_)));
+    let (_, next) = remote.sync(|_| Reply::default());
+    assert_eq!(next.upload().sequence, 2);
+    assert_eq!(remote.items()[1], (3, "drei".into()));
 }
 
 #[test]
