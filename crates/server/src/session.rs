@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use tidewater_consolidated::records::SyncRecord;
+use tidewater_consolidated::records::{SubscriptionRecord, SyncRecord};
 use tidewater_consolidated::{
     Checkpoint, DownloadJob, DownloadSubscription, OwnUpload, SyncUpload, UploadOutcome,
     UploadResult,
@@ -262,33 +262,17 @@ impl<'a> Sync<'a> {
         self.record.remote_id = Some(remote_id);
         self.link.sign_in();
 
-        let mut subscriptions = Vec::with_capacity(greeting.subscriptions.len());
+        let stored = if new_id {
+            &[]
+        } else {
+            state.subscriptions.as_slice()
+        };
+        let mut subscriptions = self.subscriptions(&greeting, remote_id, stored, &keyring)?;
         // A remote that had an id and gets another starts over.
-        let mut restored = new_id && greeting.remote_id.is_some();
-        for (index, subscription) in greeting.subscriptions.iter().enumerate() {
-            let published = server.published(&subscription.publication)?;
-            let stored = state.subscriptions.get(index).and_then(Option::as_ref);
-            let stored = if new_id { None } else { stored };
-            let upload_state = subscription.upload_state(stored);
-            restored |= upload_state == UploadState::NewIdentity;
-            let subject = CheckpointFor {
-                remote_id,
-                publication: &subscription.publication,
-                schema_hash: &published.hash,
-            };
-            let schema_differs = subscription.schema_hash != published.hash;
-            let checkpoint = keyring
-                .open_checkpoint(subject, &subscription.checkpoint)
-                .filter(|_| !schema_differs);
-            subscriptions.push(OpenSubscription {
-                published,
-                state: upload_state,
-                sequence: subscription.sequence + 1,
-                pending: subscription.pending,
-                checkpoint,
-                schema_differs,
-            });
-        }
+        let restored = new_id && greeting.remote_id.is_some()
+            || subscriptions
+                .iter()
+                .any(|subscription| subscription.state == UploadState::NewIdentity);
         let (remote_id, token, credential) = if restored && !new_id {
             new_identity(server, &greeting, &keyring).await?
         } else {
@@ -331,6 +315,39 @@ impl<'a> Sync<'a> {
             subscriptions,
             keyring,
         }))
+    }
+
+    /// Compares what the remote says of its subscriptions with what is stored.
+    fn subscriptions(
+        &self,
+        greeting: &Greeting,
+        remote_id: RemoteId,
+        stored: &[Option<SubscriptionRecord>],
+        keyring: &Keyring,
+    ) -> Result<Vec<OpenSubscription>, Fault> {
+        let subscriptions = greeting.subscriptions.iter().enumerate();
+        let opened = subscriptions.map(|(index, subscription)| {
+            let published = self.server.published(&subscription.publication)?;
+            let stored = stored.get(index).and_then(Option::as_ref);
+            let subject = CheckpointFor {
+                remote_id,
+                publication: &subscription.publication,
+                schema_hash: &published.hash,
+            };
+            let schema_differs = subscription.schema_hash != published.hash;
+            let checkpoint = keyring
+                .open_checkpoint(subject, &subscription.checkpoint)
+                .filter(|_| !schema_differs);
+            Ok(OpenSubscription {
+                state: subscription.upload_state(stored),
+                sequence: subscription.sequence + 1,
+                pending: subscription.pending,
+                published,
+                checkpoint,
+                schema_differs,
+            })
+        });
+        opened.collect()
     }
 
     /// Receives everything up to the request for the download.

@@ -1,12 +1,14 @@
 //! Delays that grow with repeated failures to sign in with a password, per user and
 //! per address.
 //!
-//! Names that do not exist are treated like those that do. The maps are bounded:
+//! Names that do not exist are treated like those that do. Only answered attempts
+//! count: a whole fleet may sign in for the first time from one address. Guessing in
+//! parallel gains no more than the bounded pool of password checks admits at once. The maps are bounded:
 //! when one is full, the entry whose delay ends first goes. Credentials and tokens
 //! are 32 random bytes or signed; guessing them needs no delay.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Failures that cost nothing: people mistype.
 const FREE_FAILURES: u32 = 3;
@@ -39,47 +41,27 @@ struct Entry {
 
 impl Throttle {
     /// How long to wait before a password of this user from this address is looked
-    /// at; 0 for not at all. An attempt that is let through counts as a failure
-    /// until [`Self::succeeded`] says otherwise, so that many at once are none
-    /// more than one after the other.
-    pub(crate) fn attempt(&self, user: &str, address: &str, now_ms: i64) -> u64 {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut addresses = self
-            .addresses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let wait_ms = users
-            .wait_ms(user, now_ms)
-            .max(addresses.wait_ms(address, now_ms));
-        if wait_ms == 0 {
-            users.failed(user, now_ms);
-            addresses.failed(address, now_ms);
-        }
-        wait_ms
+    /// at, in milliseconds; 0 for not at all.
+    pub(crate) fn wait_ms(&self, user: &str, address: &str, now_ms: i64) -> u64 {
+        let user = lock(&self.users).wait_ms(user, now_ms);
+        user.max(lock(&self.addresses).wait_ms(address, now_ms))
     }
 
-    /// The password was right: the user starts anew. The address is only given this
-    /// attempt back, or one account would open it for guessing at others.
-    pub(crate) fn succeeded(&self, user: &str, address: &str) {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        users.entries.remove(user);
-        drop(users);
-        self.take_back(&self.addresses, address);
+    /// The password was wrong.
+    pub(crate) fn failed(&self, user: &str, address: &str, now_ms: i64) {
+        lock(&self.users).failed(user, now_ms);
+        lock(&self.addresses).failed(address, now_ms);
     }
 
-    /// The password was never looked at.
-    pub(crate) fn unanswered(&self, user: &str, address: &str) {
-        self.take_back(&self.users, user);
-        self.take_back(&self.addresses, address);
+    /// The password was right: the user starts anew. The address does not, or one
+    /// account would open it for guessing at others.
+    pub(crate) fn succeeded(&self, user: &str) {
+        lock(&self.users).entries.remove(user);
     }
+}
 
-    fn take_back(&self, map: &Mutex<Failures>, key: &str) {
-        let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = map.entries.get_mut(key) {
-            entry.failures = entry.failures.saturating_sub(1);
-            entry.open_ms = entry.last_ms;
-        }
-    }
+fn lock(failures: &Mutex<Failures>) -> MutexGuard<'_, Failures> {
+    failures.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Failures {
@@ -145,52 +127,52 @@ mod tests {
         let throttle = Throttle::default();
         let mut now_ms = 1_000_000;
         for _ in 0..=FREE_FAILURES {
-            assert_eq!(throttle.attempt("ada", "10.0.0.1", now_ms), 0);
+            assert_eq!(throttle.wait_ms("ada", "10.0.0.1", now_ms), 0);
+            throttle.failed("ada", "10.0.0.1", now_ms);
         }
         let mut last = 0;
         for _ in 0..12 {
-            let wait = throttle.attempt("ada", "10.0.0.2", now_ms);
-            assert!(wait >= last && wait <= MAX_DELAY_MS as u64, "{wait}");
-            assert!(wait > 0);
+            let wait = throttle.wait_ms("ada", "10.0.0.2", now_ms);
+            assert!(wait > 0 && wait >= last && wait <= MAX_DELAY_MS as u64);
             last = wait;
             now_ms += wait as i64;
-            assert_eq!(throttle.attempt("ada", "10.0.0.2", now_ms), 0);
+            assert_eq!(throttle.wait_ms("ada", "10.0.0.2", now_ms), 0);
+            throttle.failed("ada", "10.0.0.2", now_ms);
         }
         assert_eq!(last, MAX_DELAY_MS as u64);
-        throttle.succeeded("ada", "10.0.0.2");
-        assert_eq!(throttle.attempt("ada", "10.0.0.3", now_ms), 0);
+        throttle.succeeded("ada");
+        assert_eq!(throttle.wait_ms("ada", "10.0.0.3", now_ms), 0);
+        assert!(throttle.wait_ms("ada", "10.0.0.2", now_ms) > 0);
     }
 
     #[test]
     fn an_address_that_tries_many_users_is_slowed_too() {
         let throttle = Throttle::default();
         for number in 0..=FREE_FAILURES {
-            assert_eq!(throttle.attempt(&format!("u{number}"), "10.0.0.1", 5), 0);
+            throttle.failed(&format!("u{number}"), "10.0.0.1", 5);
         }
-        assert!(throttle.attempt("somebody", "10.0.0.1", 5) > 0);
-        assert_eq!(throttle.attempt("somebody", "10.0.0.9", 5), 0);
-        assert_eq!(
-            throttle.attempt("other", "10.0.0.1", 5 + FORGET_AFTER_MS + 1),
-            0
-        );
+        assert!(throttle.wait_ms("somebody", "10.0.0.1", 5) > 0);
+        assert_eq!(throttle.wait_ms("somebody", "10.0.0.9", 5), 0);
+        let later = 5 + FORGET_AFTER_MS + 1;
+        assert_eq!(throttle.wait_ms("other", "10.0.0.1", later), 0);
     }
 
     #[test]
     fn the_maps_stay_bounded() {
         let throttle = Throttle::default();
         for number in 0..MAX_ENTRIES + 50 {
-            throttle.attempt(&format!("u{number}"), &format!("a{number}"), 5);
+            throttle.failed(&format!("u{number}"), &format!("a{number}"), 5);
         }
-        assert!(throttle.users.lock().unwrap().entries.len() <= MAX_ENTRIES);
-        assert!(throttle.addresses.lock().unwrap().entries.len() <= MAX_ENTRIES);
+        assert!(lock(&throttle.users).entries.len() <= MAX_ENTRIES);
+        assert!(lock(&throttle.addresses).entries.len() <= MAX_ENTRIES);
     }
 
     #[test]
     fn a_clock_that_is_set_back_locks_nobody_out_for_long() {
         let throttle = Throttle::default();
         for _ in 0..20 {
-            throttle.attempt("ada", "a", 10_000_000_000);
+            throttle.failed("ada", "a", 10_000_000_000);
         }
-        assert_eq!(throttle.attempt("ada", "a", 1_000), 0);
+        assert_eq!(throttle.wait_ms("ada", "a", 1_000), 0);
     }
 }

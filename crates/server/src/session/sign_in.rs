@@ -133,7 +133,7 @@ async fn by_password(
 ) -> Result<SignedIn, Fault> {
     let user = &greeting.user;
     let now_ms = server.environment.clock.now_ms();
-    let wait_ms = server.throttle.attempt(user, peer, now_ms);
+    let wait_ms = server.throttle.wait_ms(user, peer, now_ms);
     if wait_ms > 0 {
         let mut fault = Fault::new(
             Code::TooManyAttempts,
@@ -143,28 +143,19 @@ async fn by_password(
         fault.retry_after_ms = wait_ms;
         return Err(fault);
     }
-    let unanswered = Unanswered {
-        server,
-        user,
-        peer,
-        armed: true,
-    };
     let state = open(server, greeting).await?;
     let hash = state.user.as_ref().map(|user| user.password_hash.as_str());
     match server.passwords.check(hash, password).await {
         PasswordCheck::Busy => return Err(server.busy()),
         PasswordCheck::Wrong => {
-            unanswered.disarm();
+            server.throttle.failed(user, peer, now_ms);
             return Err(Fault::new(
                 Code::WrongPassword,
                 "user and password do not fit",
                 "check both; the server's operator can set a new password",
             ));
         }
-        PasswordCheck::Right => {
-            unanswered.disarm();
-            server.throttle.succeeded(user, peer);
-        }
+        PasswordCheck::Right => server.throttle.succeeded(user),
     }
     if state.user.as_ref().is_none_or(|user| user.disabled) {
         return Err(disabled());
@@ -205,28 +196,6 @@ pub(crate) async fn new_identity(
     let now_ms = server.environment.clock.now_ms();
     let token = keyring.token(remote_id, &greeting.user, now_ms);
     Ok((remote_id, token, credential))
-}
-
-/// Gives the attempt back if the password is never looked at.
-struct Unanswered<'a> {
-    server: &'a Shared,
-    user: &'a str,
-    peer: &'a str,
-    armed: bool,
-}
-
-impl Unanswered<'_> {
-    fn disarm(mut self) {
-        self.armed = false;
-    }
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.server.throttle.unanswered(self.user, self.peer);
-        }
-    }
 }
 
 async fn open(server: &Shared, greeting: &Greeting) -> Result<SessionState, Fault> {

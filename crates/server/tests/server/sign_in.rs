@@ -1,5 +1,8 @@
 //! Passwords, credentials, tokens, and what they are worth when something changed.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use tidewater_consolidated::Centre;
 use tidewater_consolidated::records::SigningKey;
 use tidewater_protocol::message::{Proof, UploadState};
@@ -131,6 +134,22 @@ async fn repeated_failures_are_slowed_down_whether_the_user_exists_or_not() {
         world.clock.advance(HOUR_MS);
     }
     world.remote("ada").await;
+}
+
+#[tokio::test]
+async fn a_fleet_may_sign_in_for_the_first_time_from_one_address() {
+    let world = Arc::new(World::start().await);
+    let fleet: Vec<_> = (0..20)
+        .map(|_| {
+            let world = world.clone();
+            tokio::spawn(async move { world.remote("ada").await })
+        })
+        .collect();
+    let mut ids = HashSet::new();
+    for remote in fleet {
+        ids.insert(remote.await.unwrap().id);
+    }
+    assert_eq!(ids.len(), 20);
 }
 
 #[tokio::test]
