@@ -4,9 +4,11 @@
 //! All of them are BEFORE triggers. A trigger of the user that runs first and touches the
 //! same row fires them again, nested, with what the row was before; and a row that REPLACE
 //! displaces is still there to be read. What is recorded and then does not happen (OR IGNORE,
-//! DO NOTHING) is no net change and is never sent. They use built-in functions only and must
-//! never use `INSERT OR ...`: the conflict clause of the application's statement would
-//! override it.
+//! DO NOTHING) is no net change and is never sent.
+//!
+//! They use built-in functions only. A pre-image that is there already is kept by `ON CONFLICT
+//! DO NOTHING`, never by `INSERT OR IGNORE`: an `OR` clause of the application's statement
+//! overrides the `OR` clauses of its triggers, an upsert clause it leaves alone.
 
 mod unique;
 
@@ -170,9 +172,7 @@ fn statements(
     let writer = Writer {
         names: Names::of(table),
         table,
-        generation: format!(
-            "(SELECT generation FROM tidewater_subscription WHERE id = {subscription})"
-        ),
+        subscription,
     };
     if !table.direction.uploads() {
         return BTreeMap::from([
@@ -182,7 +182,7 @@ fn statements(
         ]);
     }
     let mut statements = BTreeMap::from([
-        ("insert", writer.insert("insert", "BEFORE INSERT")),
+        ("insert", writer.insert()),
         ("update", writer.gone("update", "BEFORE UPDATE")),
         ("rekey", writer.rekey()),
         ("delete", writer.gone("delete", "BEFORE DELETE")),
@@ -191,9 +191,10 @@ fn statements(
         // The key may be assigned by SQLite, and BEFORE INSERT does not know it then.
         statements.insert("inserted", writer.inserted());
     }
+    let unique: Vec<&UniqueIndex> = unique.iter().filter(|index| index.is_known()).collect();
     if !unique.is_empty() {
-        statements.insert("insert_displaces", writer.insert_displaces(unique));
-        statements.insert("update_displaces", writer.update_displaces(unique));
+        statements.insert("insert_displaces", writer.insert_displaces(&unique));
+        statements.insert("update_displaces", writer.update_displaces(&unique));
     }
     statements
 }
@@ -201,7 +202,7 @@ fn statements(
 struct Writer<'a> {
     names: Names,
     table: &'a Table,
-    generation: String,
+    subscription: i64,
 }
 
 impl Writer<'_> {
@@ -220,21 +221,18 @@ impl Writer<'_> {
         self.create(kind, &format!("BEFORE {event}"), "", &body)
     }
 
-    /// The key of `row` is not recorded in this generation yet.
-    fn unrecorded(&self, row: &str) -> String {
-        format!(
-            "NOT EXISTS (SELECT 1 FROM {} AS c WHERE {} AND c.generation = {})",
-            self.names.change,
-            self.names.change_of("c", row),
-            self.generation
-        )
-    }
-
     /// The application gets SQLite's own error for a NULL in the key, not one about our table.
     fn key_is_complete(&self) -> String {
         quote::list(&self.names.key, " AND ", |key| {
             format!("NEW.{key} IS NOT NULL")
         })
+    }
+
+    fn generation(&self) -> String {
+        format!(
+            "(SELECT generation FROM tidewater_subscription WHERE id = {})",
+            self.subscription
+        )
     }
 
     fn change_columns(&self) -> String {
@@ -261,15 +259,14 @@ impl Writer<'_> {
     /// Records OLD as it is.
     fn gone(&self, kind: &str, event: &str) -> String {
         let body = format!(
-            "  INSERT INTO {} ({})\n  VALUES ({}, {}, 1{});\n",
+            "  INSERT INTO {} ({})\n  VALUES ({}, {}, 1{})\n  ON CONFLICT DO NOTHING;\n",
             self.names.change,
             self.change_columns(),
             self.key("OLD"),
-            self.generation,
+            self.generation(),
             self.values("OLD"),
         );
-        let when = format!("WHEN {}\n", self.unrecorded("OLD"));
-        self.create(kind, event, &when, &body)
+        self.create(kind, event, "", &body)
     }
 
     /// Records what stands under the key of NEW now: the row that is displaced, or nothing.
@@ -279,37 +276,34 @@ impl Writer<'_> {
         });
         format!(
             "  INSERT INTO {} ({})\n  SELECT {}, s.generation, t.{} IS NOT NULL{}\n  \
-             FROM (SELECT {} AS generation) AS s LEFT JOIN {} AS t ON {same_key};\n",
+             FROM tidewater_subscription AS s LEFT JOIN {} AS t ON {same_key}\n  \
+             WHERE s.id = {} AND {}\n  ON CONFLICT DO NOTHING;\n",
             self.names.change,
             self.change_columns(),
             self.key("NEW"),
             self.names.key[0],
             self.values("t"),
-            self.generation,
             self.names.table,
+            self.subscription,
+            self.key_is_complete(),
         )
     }
 
-    fn insert(&self, kind: &str, event: &str) -> String {
-        let when = format!(
-            "WHEN {} AND {}\n",
-            self.key_is_complete(),
-            self.unrecorded("NEW")
-        );
-        self.create(kind, event, &when, &self.under_new_key())
+    fn insert(&self) -> String {
+        self.create("insert", "BEFORE INSERT", "", &self.under_new_key())
     }
 
     /// Records that a row whose key SQLite assigned was not there.
     fn inserted(&self) -> String {
         let body = format!(
-            "  INSERT INTO {} ({}, generation, present)\n  VALUES ({}, {}, 0);\n",
+            "  INSERT INTO {} ({}, generation, present)\n  VALUES ({}, {}, 0)\n  \
+             ON CONFLICT DO NOTHING;\n",
             self.names.change,
             self.names.change_key.join(", "),
             self.key("NEW"),
-            self.generation,
+            self.generation(),
         );
-        let when = format!("WHEN {}\n", self.unrecorded("NEW"));
-        self.create("inserted", "AFTER INSERT", &when, &body)
+        self.create("inserted", "AFTER INSERT", "", &body)
     }
 
     /// An update of the key is a delete (recorded by `update`) and an insert.
@@ -317,12 +311,8 @@ impl Writer<'_> {
         let changed = quote::list(&self.names.key, " OR ", |key| {
             format!("NEW.{key} IS NOT OLD.{key}")
         });
-        let when = format!(
-            "WHEN ({changed}) AND {} AND {}\n",
-            self.key_is_complete(),
-            self.unrecorded("NEW")
-        );
         let event = format!("BEFORE UPDATE OF {}", self.names.key.join(", "));
+        let when = format!("WHEN {changed}\n");
         self.create("rekey", &event, &when, &self.under_new_key())
     }
 
@@ -334,18 +324,17 @@ impl Writer<'_> {
         };
         format!(
             "  INSERT INTO {} ({})\n  SELECT {}, {}, 1{}\n  FROM {} AS t\n  \
-             WHERE {collides}{condition}\n  AND {};\n",
+             WHERE {collides}{condition}\n  ON CONFLICT DO NOTHING;\n",
             self.names.change,
             self.change_columns(),
             self.key("t"),
-            self.generation,
+            self.generation(),
             self.values("t"),
             self.names.table,
-            self.unrecorded("t"),
         )
     }
 
-    fn insert_displaces(&self, unique: &[UniqueIndex]) -> String {
+    fn insert_displaces(&self, unique: &[&UniqueIndex]) -> String {
         let body: String = unique
             .iter()
             .map(|index| self.displaced(index, ""))
@@ -353,7 +342,7 @@ impl Writer<'_> {
         self.create("insert_displaces", "BEFORE INSERT", "", &body)
     }
 
-    fn update_displaces(&self, unique: &[UniqueIndex]) -> String {
+    fn update_displaces(&self, unique: &[&UniqueIndex]) -> String {
         let other = quote::list(&self.names.key, " AND ", |key| {
             format!("t.{key} = OLD.{key}")
         });

@@ -54,6 +54,11 @@ impl UniqueIndex {
         (!conditions.is_empty()).then(|| conditions.join(" AND "))
     }
 
+    /// Whether anything is known about what collides.
+    pub(crate) fn is_known(&self) -> bool {
+        !self.terms.is_empty()
+    }
+
     fn columns_from(&self, value: &dyn Fn(&str) -> String) -> String {
         quote::list(&self.columns, ", ", |column| {
             format!("{} AS {}", value(column), quote::name(column))
