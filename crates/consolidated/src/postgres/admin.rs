@@ -150,9 +150,10 @@ impl Shared {
         let log_before = now_ms.saturating_sub(retention.log_ms);
         let floor = transaction
             .query_opt(
-                "UPDATE tidewater.meta SET log_floor = greatest(log_floor, h.oldest_running)
+                "UPDATE tidewater.meta SET log_floor = h.oldest_running
                  FROM (SELECT oldest_running FROM tidewater.horizon WHERE at_ms <= $1
                        ORDER BY oldest_running DESC LIMIT 1) h
+                 WHERE log_floor < h.oldest_running
                  RETURNING log_floor::text",
                 &[&log_before],
             )

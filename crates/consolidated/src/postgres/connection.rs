@@ -37,7 +37,7 @@ pub(super) fn configuration(url: &str) -> Result<Config, CentreError> {
             hint: "connect over loopback, a private network or a tunnel, without sslmode".into(),
         });
     }
-    let mut options = config.get_options().unwrap_or_default().to_owned();
+    let mut options = String::new();
     for (name, value) in [
         ("statement_timeout", STATEMENT_TIMEOUT_MS.to_string()),
         (
@@ -57,7 +57,11 @@ pub(super) fn configuration(url: &str) -> Result<Config, CentreError> {
     ] {
         options.push_str(&format!(" -c {name}={value}"));
     }
-    config.options(options.trim());
+    // What the operator writes into the URL comes last, and so counts.
+    if let Some(own) = config.get_options() {
+        options.push_str(&format!(" {own}"));
+    }
+    config.options(options.trim_start());
     config.application_name("tidewater");
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
@@ -224,9 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_url_stay() {
+    fn options_of_the_url_count() {
         let config = configuration("postgres://u@h/db?options=-c%20geqo%3Doff").unwrap();
         let options = config.get_options().unwrap();
-        assert!(options.starts_with("-c geqo=off -c statement_timeout="));
+        assert!(options.starts_with("-c statement_timeout="));
+        assert!(options.ends_with(" -c geqo=off"));
     }
 }

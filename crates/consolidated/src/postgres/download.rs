@@ -1,18 +1,18 @@
 //! Downloads: one snapshot, read into the sink.
 //!
-//! The first flight opens the snapshot, looks at the watermarks and runs the
-//! partition queries; the second asks whether anything is new at all. Only if
+//! One flight opens the snapshot, looks at the watermarks, runs the partition queries
+//! and asks whether the logs have anything new for what the remotes hold. Only if
 //! something has to be sent is a mark written and are rows read.
 
 mod read;
 
 use std::collections::BTreeSet;
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use futures_util::future::{join, join_all};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
 use tidewater_protocol::Code;
 
@@ -59,12 +59,17 @@ struct Plan {
     snapshot: String,
     /// Where the log is read from; `None` if the remote has nothing.
     watermark: Option<Watermark>,
+    /// Whether the logs have anything new for the partitions held.
+    news: bool,
 }
 
-/// A prepared question whether a subscription's logs have anything new.
-struct Check {
-    statement: Statement,
-    parameters: Vec<Array>,
+/// What a remote presented and holds, as far as it can be understood.
+struct Held<'j> {
+    watermark: Watermark,
+    scope: &'j Scope,
+    /// The question whether the logs have anything new for it; `None` if there is no
+    /// log to ask.
+    check: Option<(Statement, Vec<Array>)>,
 }
 
 /// Reads the downloads of a job.
@@ -83,8 +88,7 @@ pub(super) async fn download(
     let mut mark = None;
     for (index, (plan, subscription)) in plans.iter().zip(&job.subscriptions).enumerate() {
         let publication = &publications[index];
-        let news = any_news(connection, publication, plan, subscription).await?;
-        let outcome = if !news && subscription.requests.is_empty() {
+        let outcome = if !plan.is_due(subscription) {
             sink.begin(index, false);
             DownloadOutcome {
                 checkpoint: None,
@@ -113,8 +117,10 @@ pub(super) async fn download(
         sink.end(index, outcome);
     }
     // Nobody waits for the end of a transaction that only read.
-    let commit = pin!(connection.client().batch_execute("COMMIT"));
-    commit.await.map_err(refused("ending a download"))
+    match connection.client().batch_execute("COMMIT").now_or_never() {
+        Some(ended) => ended.map_err(refused("ending a download")),
+        None => Ok(()),
+    }
 }
 
 /// Opens the snapshot and finds out what each subscription needs.
@@ -130,43 +136,40 @@ async fn open(
     let compiled: Vec<&Compiled> = publications.iter().map(|it| &**it).collect();
     let queries = ScopeQueries::prepare(connection, &facts, &compiled).await?;
     let state = connection.prepare(STATE, &[]).await?;
-    let checkpoints = job
-        .subscriptions
-        .iter()
-        .zip(&compiled)
-        .map(|(subscription, publication)| {
-            let checkpoint = subscription.checkpoint.as_ref()?;
-            let watermark = Watermark::decode(&checkpoint.watermark)?;
-            let fits = watermark.layout == publication.layout
-                && checkpoint.scope.tables.len() == publication.tables.len();
-            fits.then_some((watermark, &checkpoint.scope))
-        });
-    let checkpoints: Vec<Option<(Watermark, &Scope)>> = checkpoints.collect();
+    let mut helds = Vec::with_capacity(compiled.len());
+    for (subscription, publication) in job.subscriptions.iter().zip(&compiled) {
+        helds.push(Held::of(connection, publication, subscription).await?);
+    }
     let client = connection.client();
-    let states = checkpoints.iter().map(|checkpoint| {
+    let states = helds.iter().map(|held| {
         let state = &state;
         async move {
-            let mark = checkpoint.as_ref().map(|(it, _)| it.mark.as_slice());
-            let snapshot = checkpoint.as_ref().map(|(it, _)| it.snapshot.as_str());
+            let mark = held.as_ref().map(|it| it.watermark.mark.as_slice());
+            let snapshot = held.as_ref().map(|it| it.watermark.snapshot.as_str());
             let row = client.query_one(state, &[&mark, &snapshot]).await;
             row.map_err(refused("opening a download"))
         }
     });
+    let checks = helds.iter().zip(&job.subscriptions);
+    let checks = checks.map(|(held, subscription)| Held::news(held.as_ref(), client, subscription));
     // One flight: each future sends when it is first polled, in this order.
-    let (begun, (states, results)) = futures_util::future::join(
+    let (begun, (states, (results, news))) = join(
         client.batch_execute(BEGIN),
-        futures_util::future::join(join_all(states), queries.run(client)),
+        join(
+            join_all(states),
+            join(queries.run(client), join_all(checks)),
+        ),
     )
     .await;
     begun.map_err(refused("opening a download"))?;
-    let states: Vec<Row> = states.into_iter().collect::<Result<_, _>>()?;
     let results = results?;
     let mut plans = Vec::with_capacity(states.len());
-    for (index, (row, checkpoint)) in states.iter().zip(checkpoints).enumerate() {
+    for (index, ((row, held), news)) in states.into_iter().zip(helds).zip(news).enumerate() {
+        let row = row?;
         let scope = queries.scope(index, compiled[index], &results)?;
         let valid: Option<bool> = row.get(1);
-        let checkpoint = checkpoint.filter(|_| valid == Some(true));
-        plans.push(Plan::new(compiled[index], row, checkpoint, scope));
+        let held = held.filter(|_| valid == Some(true));
+        plans.push(Plan::new(compiled[index], &row, held, scope, news?));
     }
     Ok(plans)
 }
@@ -175,11 +178,12 @@ impl Plan {
     fn new(
         publication: &Compiled,
         state: &Row,
-        checkpoint: Option<(Watermark, &Scope)>,
+        presented: Option<Held<'_>>,
         scope: Scope,
+        news: bool,
     ) -> Plan {
         let restarted: Vec<i32> = state.get(2);
-        let held = checkpoint.as_ref().map(|(_, held)| *held);
+        let held = presented.as_ref().map(|it| it.scope);
         let tables = publication.tables.iter().enumerate().map(|(index, table)| {
             let Some(held) = held else {
                 return match table.direction.downloads() {
@@ -193,9 +197,21 @@ impl Plan {
             tables: tables.collect(),
             scope_changed: held.is_none_or(|held| *held != scope),
             snapshot: state.get(0),
-            watermark: checkpoint.map(|(watermark, _)| watermark),
+            watermark: presented.map(|it| it.watermark),
             scope,
+            news,
         }
+    }
+
+    /// Whether anything has to be sent, or the watermark has to move past what the
+    /// remote itself just uploaded.
+    fn is_due(&self, subscription: &DownloadSubscription) -> bool {
+        let own = subscription.own.as_ref();
+        self.news
+            || self.scope_changed
+            || !subscription.requests.is_empty()
+            || own.is_some_and(|own| own.version != 0)
+            || self.tables.iter().any(TablePlan::is_due)
     }
 }
 
@@ -276,72 +292,69 @@ pub(super) fn own_version(subscription: &DownloadSubscription) -> String {
     own.map_or(0, |own| own.version).to_string()
 }
 
-impl Check {
-    async fn prepare(
+impl<'j> Held<'j> {
+    /// What a remote presented, unless it presented nothing, or something of another
+    /// database or of another list of tables.
+    async fn of(
         connection: &mut Connection,
         publication: &Compiled,
-        plan: &Plan,
-    ) -> Result<Option<Check>, CentreError> {
+        subscription: &'j DownloadSubscription,
+    ) -> Result<Option<Held<'j>>, CentreError> {
+        let Some(checkpoint) = &subscription.checkpoint else {
+            return Ok(None);
+        };
+        let Some(watermark) = Watermark::decode(&checkpoint.watermark) else {
+            return Ok(None);
+        };
+        let scope = &checkpoint.scope;
+        if watermark.layout != publication.layout || scope.tables.len() != publication.tables.len()
+        {
+            return Ok(None);
+        }
         let mut parameters = Vec::new();
         let mut questions = Vec::new();
-        for (table, what) in publication.tables.iter().zip(&plan.tables) {
-            let TablePlan::Changes { kept, .. } = what else {
-                continue;
-            };
-            if !what.reads_log(table) {
+        for (table, held) in publication.tables.iter().zip(&scope.tables) {
+            let nothing_held = table.scope.is_some() && held.is_empty();
+            if table.log.is_none() || nothing_held {
                 continue;
             }
             let entries = new_entries(table, 4 + parameters.len());
             questions.push(format!("EXISTS (SELECT {entries})"));
             if table.scope.is_some() {
-                parameters.extend(partition_arrays(table, kept.iter())?);
+                parameters.extend(partition_arrays(table, held.iter())?);
             }
         }
-        if questions.is_empty() {
-            return Ok(None);
-        }
-        let statement = connection
-            .prepare(&format!("SELECT {}", questions.join(" OR ")), &[])
-            .await?;
-        Ok(Some(Check {
-            statement,
-            parameters,
+        let check = match questions.is_empty() {
+            true => None,
+            false => {
+                let question = format!("SELECT {}", questions.join(" OR "));
+                Some((connection.prepare(&question, &[]).await?, parameters))
+            }
+        };
+        Ok(Some(Held {
+            watermark,
+            scope,
+            check,
         }))
     }
-}
 
-/// Whether anything has to be sent, or the watermark has to move past what the remote
-/// itself just uploaded.
-async fn any_news(
-    connection: &mut Connection,
-    publication: &Compiled,
-    plan: &Plan,
-    subscription: &DownloadSubscription,
-) -> Result<bool, CentreError> {
-    let own = subscription
-        .own
-        .as_ref()
-        .is_some_and(|own| own.version != 0);
-    let due = plan.tables.iter().any(TablePlan::is_due);
-    if own || due || plan.scope_changed {
-        return Ok(true);
+    /// Asks whether the logs have anything new.
+    async fn news(
+        held: Option<&Self>,
+        client: &Client,
+        subscription: &DownloadSubscription,
+    ) -> Result<bool, CentreError> {
+        let Some(held) = held else { return Ok(true) };
+        let Some((statement, arrays)) = &held.check else {
+            return Ok(false);
+        };
+        let (snapshot, own) = (&held.watermark.snapshot, own_version(subscription));
+        let xmin = xmin(snapshot);
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![snapshot, &xmin, &own];
+        parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
+        let row = client.query_one(statement, &parameters).await;
+        Ok(row.map_err(refused("looking for changes"))?.get(0))
     }
-    let Some(watermark) = &plan.watermark else {
-        return Ok(true);
-    };
-    let Some(check) = Check::prepare(connection, publication, plan).await? else {
-        return Ok(false);
-    };
-    let (snapshot, own) = (&watermark.snapshot, own_version(subscription));
-    let xmin = xmin(snapshot);
-    let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![snapshot, &xmin, &own];
-    parameters.extend(check.parameters.iter().map(|it| it as &(dyn ToSql + Sync)));
-    let row = connection
-        .client()
-        .query_one(&check.statement, &parameters)
-        .await
-        .map_err(refused("looking for changes"))?;
-    Ok(row.get(0))
 }
 
 /// The checkpoint to hand out. A changed scope gets a new serial, committed before

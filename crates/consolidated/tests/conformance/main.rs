@@ -12,6 +12,7 @@
 
 mod fixture;
 mod postgres;
+mod postgres_only;
 mod remote;
 mod sqlite;
 mod sqlite_only;
@@ -20,7 +21,7 @@ mod world;
 mod administering;
 mod deploying;
 mod downloading;
-mod only_postgres;
+
 mod uploading;
 
 /// Runs every case of the suite on one database.

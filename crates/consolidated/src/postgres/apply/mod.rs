@@ -225,10 +225,8 @@ impl One<'_> {
         let (remote, publication) = self.key();
         let upload_id = self.upload.upload_id.0.as_slice();
         let oids: Vec<u32> = incoming.iter().map(|it| it.table.oid).collect();
-        let names: BTreeSet<&str> = incoming
-            .iter()
-            .map(|it| it.table.sql_name.as_str())
-            .collect();
+        let written = incoming.iter().filter(|it| it.table.direction.uploads());
+        let names: BTreeSet<&str> = written.map(|it| it.table.sql_name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().collect();
         // With this lock nobody can change the tables or add a trigger before we end.
         let lock = match names.is_empty() {

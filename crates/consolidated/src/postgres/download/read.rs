@@ -113,7 +113,8 @@ pub(super) async fn read(
             TablePlan::Whole => {
                 // An empty table, too, replaces what the remote has.
                 output.announce();
-                copy_out(connection, table, scope.iter(), &mut output).await?;
+                let membership = Membership::new(table, vec![scope]);
+                copy_out(connection, table, scope.iter(), membership, &mut output).await?;
             }
             TablePlan::Changes { gained, lost, .. } => {
                 let types = partition_types(table);
@@ -123,7 +124,8 @@ pub(super) async fn read(
                     output.flush(ROWS_PAYLOAD_BYTES)?;
                 }
                 if !gained.is_empty() {
-                    copy_out(connection, table, gained.iter(), &mut output).await?;
+                    let membership = Membership::new(table, vec![scope]);
+                    copy_out(connection, table, gained.iter(), membership, &mut output).await?;
                 }
                 if what.reads_log(table) {
                     let membership = Membership::new(table, vec![scope]);
@@ -170,6 +172,7 @@ async fn copy_out(
     connection: &Connection,
     table: &CompiledTable,
     partitions: impl ExactSizeIterator<Item = &Vec<u8>>,
+    mut membership: Membership<'_>,
     output: &mut Output<'_>,
 ) -> Result<(), CentreError> {
     let mut condition = String::new();
@@ -206,7 +209,8 @@ async fn copy_out(
         {
             let mut row = recycle(values);
             let length = decoder.tuple(&bytes[at + 2..], &mut row)?;
-            if length.is_some() {
+            // A collation may take other values for equal than partitions are told apart by.
+            if length.is_some() && membership.has(&row) {
                 output.upsert(&row)?;
             }
             values = recycle(row);
