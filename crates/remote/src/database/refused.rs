@@ -276,7 +276,6 @@ pub(crate) fn unpark_all(
 /// actions are off on our connections.
 fn give_up(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
     let names = &parked.names;
-    let key_len = parked.key.len();
     if !has_change(connection, names, &parked.key, parked.generation)? {
         restore_row(connection, parked)?;
         let mut delete = connection.prepare_cached(&format!(
@@ -288,7 +287,6 @@ fn give_up(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()>
         return delete.raw_execute().map(drop);
     }
     // Changed again since: the newer change stays pending, against the centre's row.
-    debug_assert!(key_len > 0);
     merge_into(connection, names, &parked.key, PARKED, parked.generation)
 }
 
