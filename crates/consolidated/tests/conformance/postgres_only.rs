@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::FutureExt;
+
 use tidewater_consolidated::{CentreError, TableSpec, Tracking, UploadOutcome, connect};
 use tidewater_testing::Postgres;
 use tidewater_testing::postgres::connect as connect_application;
@@ -402,4 +404,95 @@ async fn no_change_is_skipped_after_a_crash() {
     anna.worker = centre.worker().await.unwrap();
     assert_eq!(anna.download().await.rows(), ["product: 4|salt"]);
     drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadlock_is_not_shown_to_the_remote() {
+    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut application = world.fixture.begin().await;
+    application
+        .execute(
+            "SET deadlock_timeout = '1min'; UPDATE product SET name = 'cocoa' WHERE product_id = 2",
+        )
+        .await;
+    let upload = anna.next_upload(&[
+        update("product", "1|tea", "1|green tea"),
+        update("product", "2|coffee", "2|espresso"),
+    ]);
+    let applying = tokio::spawn(async move {
+        let outcome = anna.apply(upload).await;
+        (anna, outcome)
+    });
+    let waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'tidewater' \
+                   AND datname = current_database() AND wait_event_type = 'Lock'";
+    while world.fixture.query(waiting).await.is_empty() {}
+    // Now both wait for each other; ours looks for deadlocks first.
+    application
+        .execute("UPDATE product SET name = 'black tea' WHERE product_id = 1")
+        .await;
+    application.commit().await;
+    let (mut anna, outcome) = applying.await.unwrap();
+    let UploadOutcome::Applied { result, .. } = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!((result.updates, result.conflicts), (0, 2));
+    anna.download().await;
+    assert_eq!(anna.rows("product"), ["1|black tea", "2|cocoa"]);
+}
+
+#[tokio::test]
+async fn a_table_altered_while_serving_is_still_read_and_written() {
+    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut berta = Remote::synced(&world, "berta").await;
+    let change = |id: i32| insert("customer", &format!("{id}|north|Name {id}|NULL"));
+    anna.upload(&[change(50)]).await;
+    world
+        .execute(
+            "ALTER TABLE customer ADD COLUMN remark text DEFAULT 'none';
+             ALTER TABLE customer DROP COLUMN remark;
+             ALTER TABLE customer ADD COLUMN since date;
+             ALTER TABLE purchase ALTER COLUMN cost TYPE numeric(14,2);
+             UPDATE customer SET since = '2026-01-01' WHERE customer_id = 1",
+        )
+        .await;
+    anna.upload(&[
+        change(51),
+        update("customer", "50|north|Name 50|NULL", "50|north|New|NULL"),
+    ])
+    .await;
+    let many: Vec<_> = (100..300).map(change).collect();
+    anna.upload(&many).await;
+    world
+        .execute("UPDATE purchase SET cost = 3 WHERE purchase_id = 10")
+        .await;
+    berta.download().await;
+    assert_eq!(berta.rows("customer").len(), 2 + 2 + 200);
+    assert_eq!(berta.rows("purchase"), ["10|north|1|3.00"]);
+}
+
+#[tokio::test]
+async fn a_worker_goes_on_after_a_call_was_dropped_in_the_middle() {
+    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut application = world.fixture.begin().await;
+    application
+        .execute("UPDATE product SET name = 'cocoa' WHERE product_id = 2")
+        .await;
+    let upload = anna.next_upload(&[update("product", "2|coffee", "2|espresso")]);
+    {
+        let mut applying = anna.worker.apply(vec![upload.clone()]);
+        let waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'tidewater' \
+                       AND datname = current_database() AND wait_event_type = 'Lock'";
+        while world.fixture.query(waiting).await.is_empty() {
+            assert!((&mut applying).now_or_never().is_none());
+        }
+    }
+    application.commit().await;
+    // Nothing of the dropped call is left; the same upload is still new.
+    let UploadOutcome::Applied { result, .. } = anna.apply(upload).await else {
+        panic!("not applied");
+    };
+    assert_eq!(result.conflicts, 1);
 }
