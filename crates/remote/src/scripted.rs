@@ -354,7 +354,10 @@ impl Sent {
     /// Takes bytes off a connection.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
-        if !self.preface && self.buffer.len() >= PREFACE.len() {
+        if !self.preface {
+            if self.buffer.len() < PREFACE.len() {
+                return;
+            }
             assert_eq!(self.buffer[..PREFACE.len()], PREFACE);
             self.buffer.advance(PREFACE.len());
             self.preface = true;

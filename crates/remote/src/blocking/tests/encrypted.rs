@@ -119,6 +119,25 @@ fn the_wrong_scheme_is_told_either_way() {
 }
 
 #[test]
+fn an_encrypted_connection_that_ends_in_the_middle_is_a_lost_connection() {
+    let certificate = Certificate::here();
+    let server = Server::tls(
+        &certificate,
+        vec![Box::new(|peer| {
+            peer.read_until("DownloadRequest");
+            let reply = later_reply(&peer.sent);
+            peer.write(&reply.0[..100]);
+        })],
+    );
+    let remote = Remote::changed();
+    let before = remote.items();
+    let error = sync(&remote, &server.url, &trusting(&certificate)).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionLost, "{error}");
+    assert_eq!(remote.items(), before);
+    server.done();
+}
+
+#[test]
 fn a_certificate_file_that_is_none_is_told() {
     let folder = TempDir::new().unwrap();
     let empty = folder.path().join("empty.pem");

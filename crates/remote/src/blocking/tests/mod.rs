@@ -44,7 +44,7 @@ impl Server {
         let thread = std::thread::spawn(move || {
             for behaviour in behaviours {
                 let (socket, _) = listener.accept().unwrap();
-                let limit = Some(Duration::from_secs(20));
+                let limit = Some(Duration::from_secs(60));
                 socket.set_read_timeout(limit).unwrap();
                 socket.set_write_timeout(limit).unwrap();
                 let stream: Box<dyn Stream> = match &tls {
@@ -164,11 +164,11 @@ impl Certificate {
     }
 }
 
-/// Options that lose patience soon.
+/// Options with patience for a machine that has other things to do.
 fn options() -> SyncOptions {
     SyncOptions {
         password: Some("secret".into()),
-        timeout: Duration::from_secs(10),
+        timeout: Duration::from_secs(60),
         ..SyncOptions::default()
     }
 }

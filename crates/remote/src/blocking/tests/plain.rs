@@ -315,6 +315,44 @@ fn the_paved_path_opens_subscribes_and_syncs() {
 }
 
 #[test]
+fn what_was_changed_after_a_broken_sync_goes_up_in_the_next_call_too() {
+    fn sequence(peer: &Peer) -> u64 {
+        peer.sent.upload().sequence
+    }
+    let server = Server::tcp(vec![
+        Box::new(|peer| peer.read_until("DownloadRequest")),
+        Box::new(|peer| {
+            peer.read_until("DownloadRequest");
+            assert_eq!(sequence(peer), 1);
+            let reply = later_reply(&peer.sent);
+            peer.write(&reply.0);
+            peer.read_to_end();
+        }),
+        Box::new(|peer| {
+            peer.read_until("DownloadRequest");
+            assert_eq!(sequence(peer), 2);
+            let reply = Reply::default()
+                .welcome(UploadState::InSequence, None)
+                .result(&peer.sent.upload(), &[])
+                .download(false, &[], 0, 0);
+            peer.write(&reply.end().0);
+            peer.read_to_end();
+        }),
+    ]);
+    let file = Remote::changed();
+    file.point_at(&server.url);
+    let mut remote = crate::Remote::open(file.path()).unwrap();
+    let go_on = &mut |_: &Progress| ControlFlow::Continue(());
+    let error = remote.sync(go_on).unwrap_err();
+    assert_eq!(error.code(), Code::ConnectionLost);
+    file.run("INSERT INTO item VALUES (8, 'eight')");
+    let report = remote.sync(go_on).unwrap();
+    assert_eq!(report.uploaded.inserts, 2);
+    assert_eq!(remote.status().unwrap().subscriptions[0].sequence, 2);
+    server.done();
+}
+
+#[test]
 fn a_ping_is_answered_or_times_out() {
     let answer: Behaviour = Box::new(|peer| {
         let mut buffer = [0; 1000];

@@ -3,4 +3,5 @@
 mod cuts;
 mod exchange;
 mod misbehaviour;
+mod model;
 mod several;
