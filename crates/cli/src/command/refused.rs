@@ -19,7 +19,11 @@ const HELP: &str = with_exit_codes!(
 Examples:
   tidewater refused list nancy.db
   tidewater refused retry nancy.db         # all of them, with the next sync
-  tidewater refused discard nancy.db 3 4   # rows 3 and 4 go back to what the centre has"
+  tidewater refused discard nancy.db 3 4   # rows 3 and 4 go back to what the centre has
+
+The object of list --json:
+  {\"refused\":[{\"id\",\"publication\",\"table\",\"key\",\"operation\",\"code\",\"reason\",\"sequence\",
+               \"at_ms\",\"values\"}]}"
 );
 
 /// List, retry or discard changes of a remote that the centre refused
@@ -52,7 +56,7 @@ struct Listing {
     /// The remote's file
     #[arg(value_name = "REMOTE.db")]
     remote: PathBuf,
-    /// Print {"refused":[{"id","publication","table","key","operation","code","reason","sequence","at_ms","values"}]}
+    /// Print one JSON object, see below
     #[arg(long)]
     json: bool,
 }

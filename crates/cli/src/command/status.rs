@@ -25,7 +25,17 @@ use crate::remote_file;
 Examples:
   tidewater status nancy.db
   tidewater status nancy.db --json | jq .pending
-  tidewater status -c tidewater.toml"))]
+  tidewater status -c tidewater.toml
+
+The object of --json, of a remote:
+  {\"remote_id\",\"user\",\"server\",\"pending\":n,\"refused\":n,\"stale\":n,
+   \"subscriptions\":[{\"publication\",\"last_sync_at_ms\",\"sequence\",\"upload_in_flight\",
+                     \"tables\":[{\"table\",\"rows\",\"pending\",\"refused\",\"stale\"}]}]}
+of the centre:
+  {\"users\":n,\"users_disabled\":n,\"remotes\":n,\"remotes_revoked\":n,\"conflicts\":n,\"refused\":n,
+   \"logs\":[{\"table\",\"entries\"}],
+   \"syncs\":[{\"remote_id\",\"user\",\"publications\",\"started_ms\",\"duration_ms\",\"uploaded\",
+             \"downloaded\",\"conflicts\",\"refused\",\"bytes_received\",\"bytes_sent\",\"error\"}]}"))]
 pub(crate) struct StatusArgs {
     /// The remote's file
     #[arg(value_name = "REMOTE.db", required_unless_present = "config")]
@@ -33,7 +43,7 @@ pub(crate) struct StatusArgs {
     /// Show the centre of this configuration file instead
     #[arg(short, long, value_name = "FILE", conflicts_with = "remote")]
     config: Option<PathBuf>,
-    /// Print one JSON object; of a remote {"remote_id","user","server","pending","refused","stale","subscriptions":[...]}, of the centre {"users","users_disabled","remotes","remotes_revoked","conflicts","refused","logs":[...],"syncs":[...]}
+    /// Print one JSON object, see below
     #[arg(long)]
     pub(crate) json: bool,
 }

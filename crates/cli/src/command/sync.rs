@@ -78,8 +78,9 @@ pub(crate) struct SyncArgs {
 }
 
 pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
-    let interrupt = Interrupt::listen()?;
     let (mut remote, mut password) = prepared(args)?;
+    // Not before somebody was asked for a password: there, Ctrl-C simply ends the program.
+    let interrupt = Interrupt::listen()?;
     let report = loop {
         let may_ask = password.is_none() && password::can_ask();
         if let Some(password) = password.take() {

@@ -1,7 +1,9 @@
 //! Files that are not what they should be, and signals.
 
+use std::process::Stdio;
+
 use crate::centre::sqlite_rows;
-use crate::program::{Place, sqlite};
+use crate::program::{Place, Run, sqlite};
 use crate::shop::Shop;
 
 #[test]
@@ -126,8 +128,8 @@ fn an_interrupted_sync_loses_nothing() {
     let mut child = shop
         .place
         .command(&["sync", "nancy.db", "--json"])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let pid = child.id().to_string();
@@ -182,5 +184,50 @@ fn a_remote_that_was_restored_from_a_copy_goes_on_as_a_new_one() {
         }
         let products = shop.centre.rows("SELECT count(*) FROM product");
         assert_eq!(products, ["5"]);
+    });
+}
+
+#[test]
+fn syncs_of_one_file_at_the_same_time_do_no_harm() {
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        for round in 0..3 {
+            let first = 1_000 * (round + 1);
+            let last = first + 500;
+            nancy.execute(&format!(
+                "INSERT INTO product
+                 WITH RECURSIVE n (i) AS
+                   (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < {last})
+                 SELECT i, 'product ' || i FROM n;
+                 UPDATE product SET name = name || '+' WHERE product_id < 10;"
+            ));
+            shop.centre.execute(&format!(
+                "INSERT INTO product VALUES ({}, 'the centre''s')",
+                last + 1
+            ));
+            let start = || {
+                let mut command = shop.place.command(&["sync", "nancy.db"]);
+                command
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .expect("the program starts")
+            };
+            let syncs: Vec<_> = (0..4).map(|_| start()).collect();
+            for sync in syncs {
+                let run = Run::from(sync.wait_with_output().expect("the program ends"));
+                // Another one was faster, or held the lock.
+                assert!(matches!(run.code, 0 | 2 | 5), "{run:?}");
+            }
+        }
+        shop.sync(&nancy).done();
+        let sql = "SELECT product_id, name FROM product ORDER BY 1";
+        assert_eq!(nancy.rows(sql), shop.centre.rows(sql));
+        let sql = "SELECT name FROM product WHERE product_id = 1";
+        assert_eq!(nancy.rows(sql), ["pen+++"]);
+        let status = shop
+            .place
+            .tidewater(&["status", "-c", "tidewater.toml", "--json"]);
+        assert_eq!(status.json()["conflicts"], 0);
     });
 }
