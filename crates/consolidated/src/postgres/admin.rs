@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, Transaction};
 
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
@@ -136,55 +136,11 @@ impl Shared {
         if !locked.get::<_, bool>(0) {
             return Ok(Pruned::default());
         }
-        // Now all transactions below xmin have ended. What they wrote is in every
-        // snapshot that is taken from now on; it goes when the last watermark from
-        // before now is older than the retention time.
-        transaction
-            .execute(
-                "INSERT INTO tidewater.horizon (at_ms, oldest_running)
-                 VALUES ($1, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()))",
-                &[&now_ms],
-            )
-            .await
-            .map_err(error)?;
         let log_before = now_ms.saturating_sub(retention.log_ms);
-        let floor = transaction
-            .query_opt(
-                "UPDATE tidewater.meta SET log_floor = h.oldest_running
-                 FROM (SELECT oldest_running FROM tidewater.horizon WHERE at_ms <= $1
-                       ORDER BY oldest_running DESC LIMIT 1) h
-                 WHERE log_floor < h.oldest_running
-                 RETURNING log_floor::text",
-                &[&log_before],
-            )
-            .await
-            .map_err(error)?;
-        let mut pruned = Pruned::default();
-        if let Some(floor) = floor {
-            let floor: String = floor.get(0);
-            let logs = transaction
-                .query("SELECT id FROM tidewater.change_log ORDER BY id", &[])
-                .await
-                .map_err(error)?;
-            let logs = logs.iter().map(|row| LogSpec::log_table(row.get(0)));
-            for log in logs.chain(["tidewater.everything".to_owned()]) {
-                let delete = format!("DELETE FROM {log} WHERE version < $1::text::xid8");
-                let count = transaction
-                    .execute(&delete, &[&floor])
-                    .await
-                    .map_err(error)?;
-                if log != "tidewater.everything" {
-                    pruned.log_entries += count;
-                }
-            }
-            transaction
-                .execute(
-                    "DELETE FROM tidewater.horizon WHERE oldest_running < $1::text::xid8",
-                    &[&floor],
-                )
-                .await
-                .map_err(error)?;
-        }
+        let mut pruned = Pruned {
+            log_entries: prune_logs(&transaction, now_ms, log_before).await?,
+            ..Pruned::default()
+        };
         for (sql, before, counter) in [
             (
                 "DELETE FROM tidewater.mark WHERE created_ms < $1",
@@ -213,6 +169,60 @@ impl Shared {
         transaction.commit().await.map_err(error)?;
         Ok(pruned)
     }
+}
+
+/// Drops what no watermark from `log_before` on needs; gives the number of entries.
+async fn prune_logs(
+    transaction: &Transaction<'_>,
+    now_ms: i64,
+    log_before: i64,
+) -> Result<u64, CentreError> {
+    let error = |error| refused("pruning change logs")(error);
+    // Now all transactions below the oldest running one have ended. What they wrote is
+    // in every snapshot that is taken from now on; it goes when the last watermark from
+    // before now is older than the retention time.
+    transaction
+        .execute(
+            "INSERT INTO tidewater.horizon (at_ms, oldest_running)
+             VALUES ($1, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()))",
+            &[&now_ms],
+        )
+        .await
+        .map_err(error)?;
+    let floor = transaction
+        .query_opt(
+            "UPDATE tidewater.meta SET log_floor = h.oldest_running
+             FROM (SELECT oldest_running FROM tidewater.horizon WHERE at_ms <= $1
+                   ORDER BY oldest_running DESC LIMIT 1) h
+             WHERE log_floor < h.oldest_running
+             RETURNING log_floor::text",
+            &[&log_before],
+        )
+        .await
+        .map_err(error)?;
+    let Some(floor) = floor else { return Ok(0) };
+    let floor: String = floor.get(0);
+    let logs = transaction
+        .query("SELECT id FROM tidewater.change_log ORDER BY id", &[])
+        .await
+        .map_err(error)?;
+    let mut entries = 0;
+    for log in &logs {
+        let log = LogSpec::log_table(log.get(0));
+        let delete = format!("DELETE FROM {log} WHERE version < $1::text::xid8");
+        let count = transaction.execute(&delete, &[&floor]).await;
+        entries += count.map_err(error)?;
+    }
+    for delete in [
+        "DELETE FROM tidewater.everything WHERE version < $1::text::xid8",
+        "DELETE FROM tidewater.horizon WHERE oldest_running < $1::text::xid8",
+    ] {
+        transaction
+            .execute(delete, &[&floor])
+            .await
+            .map_err(error)?;
+    }
+    Ok(entries)
 }
 
 /// Remembers how tables are now, to notice in every upload if they no longer are.

@@ -166,6 +166,12 @@ pub(super) fn centre_error(what: &str, error: &tokio_postgres::Error) -> CentreE
             message: refusal.message().to_owned(),
         };
     }
+    // A schema, table or column that we rely on is not, or no longer, there.
+    if matches!(state, "3F000" | "42P01" | "42703") {
+        return CentreError::NotDeployed {
+            message: format!("{what}: {}", refusal.message()),
+        };
+    }
     CentreError::Refused {
         what: what.to_owned(),
         message: refusal.message().to_owned(),

@@ -511,12 +511,8 @@ fn plan_publications(
     compiled: &[Compiled],
 ) -> Result<(), CentreError> {
     for (spec, publication) in publications.iter().zip(compiled) {
-        if publications
-            .iter()
-            .filter(|it| it.name == spec.name)
-            .count()
-            > 1
-        {
+        let mut same_name = publications.iter().filter(|it| it.name == spec.name);
+        if same_name.nth(1).is_some() {
             return Err(CentreError::Configuration {
                 message: format!("two publications are called {:?}", spec.name),
                 hint: "give one of them another name".into(),
@@ -568,6 +564,15 @@ fn plan_publications(
         }
         plan.step(description, String::new(), sql);
     }
+    plan_removed_publications(plan, deployed, publications);
+    Ok(())
+}
+
+fn plan_removed_publications(
+    plan: &mut Plan,
+    deployed: &Deployed,
+    publications: &[PublicationSpec],
+) {
     let mut gone: Vec<&String> = deployed.publications.keys().collect();
     gone.retain(|name| !publications.iter().any(|spec| spec.name == **name));
     gone.sort();
@@ -579,7 +584,6 @@ fn plan_publications(
             format!("DELETE FROM tidewater.publication WHERE name = {quoted}"),
         );
     }
-    Ok(())
 }
 
 /// Tables whose published columns or direction are others than before.

@@ -162,28 +162,7 @@ impl Catalog {
             catalog.tables.push(table);
         }
         let oids: Vec<u32> = catalog.tables.iter().map(|table| table.oid).collect();
-        let domains = Domains::read(client).await?;
-        let rows = client.query(COLUMNS, &[&oids]).await.map_err(error)?;
-        let base_types: Vec<u32> = rows
-            .iter()
-            .map(|row| domains.base(row.get(5), -1).0)
-            .collect();
-        let names = client
-            .query(BASE_TYPES, &[&base_types])
-            .await
-            .map_err(error)?;
-        let names: HashMap<u32, String> =
-            names.iter().map(|row| (row.get(0), row.get(1))).collect();
-        let mut numbers: HashMap<(u32, i16), usize> = HashMap::new();
-        for row in &rows {
-            let oid: u32 = row.get(0);
-            if let Some(table) = catalog.table_mut(oid) {
-                numbers.insert((oid, row.get(1)), table.columns.len());
-                table
-                    .columns
-                    .push(LiveColumnInfo::of(row, &domains, &names));
-            }
-        }
+        let numbers = catalog.read_columns(client, &oids).await?;
         let position = |oid: u32, number: &i16| numbers.get(&(oid, *number)).copied();
         for row in &client.query(INDEXES, &[&oids]).await.map_err(error)? {
             let oid: u32 = row.get(0);
@@ -224,6 +203,33 @@ impl Catalog {
             }
         }
         Ok(catalog)
+    }
+
+    /// Reads the columns; gives their indexes by table and attribute number.
+    async fn read_columns(
+        &mut self,
+        client: &impl GenericClient,
+        oids: &[u32],
+    ) -> Result<HashMap<(u32, i16), usize>, CentreError> {
+        let error = |error| refused("reading the catalog")(error);
+        let domains = Domains::read(client).await?;
+        let rows = client.query(COLUMNS, &[&oids]).await.map_err(error)?;
+        let base = |row: &Row| domains.base(row.get(5), -1).0;
+        let base_types: Vec<u32> = rows.iter().map(base).collect();
+        let names = client.query(BASE_TYPES, &[&base_types]).await;
+        let names = names.map_err(error)?;
+        let names: HashMap<u32, String> =
+            names.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let mut numbers = HashMap::new();
+        for row in &rows {
+            let oid: u32 = row.get(0);
+            if let Some(table) = self.table_mut(oid) {
+                numbers.insert((oid, row.get(1)), table.columns.len());
+                let column = LiveColumnInfo::of(row, &domains, &names);
+                table.columns.push(column);
+            }
+        }
+        Ok(numbers)
     }
 
     fn table_mut(&mut self, oid: u32) -> Option<&mut TableInfo> {

@@ -496,3 +496,14 @@ async fn a_worker_goes_on_after_a_call_was_dropped_in_the_middle() {
     };
     assert_eq!(result.conflicts, 1);
 }
+
+#[tokio::test]
+async fn a_database_without_our_schema_is_told_as_such() {
+    let fixture = PostgresFixture::new().await;
+    let centre = connect(&fixture.url()).await.unwrap();
+    let error = centre.users().await.unwrap_err();
+    assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
+    let mut worker = centre.worker().await.unwrap();
+    let error = worker.session_state("anna", None, &[]).await.unwrap_err();
+    assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
+}

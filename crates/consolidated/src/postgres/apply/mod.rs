@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures_util::future;
 use prost::Message;
+use ring::rand::{SecureRandom, SystemRandom};
 use tokio_postgres::Row;
 
 use tidewater_protocol::{Op, UploadId};
@@ -76,8 +77,10 @@ pub(super) async fn apply(
                 let rollback = connection.client().batch_execute("ROLLBACK").await;
                 rollback.map_err(refused("ending a failed upload"))?;
                 // Two that met in a deadlock must not meet again at the same pace.
-                let jitter = u64::from(std::process::id()) % 7 + u64::from(attempt) * 3;
-                tokio::time::sleep(Duration::from_millis((1 << attempt.min(7)) + jitter)).await;
+                let mut jitter = [0];
+                let _ = SystemRandom::new().fill(&mut jitter);
+                let pause = (1 << attempt.min(7)) + u64::from(jitter[0]) / 8;
+                tokio::time::sleep(Duration::from_millis(pause)).await;
                 attempt += 1;
             }
             result => return result,
@@ -397,6 +400,17 @@ impl One<'_> {
                 .map_err(error)?;
             return Ok(None);
         }
+        self.finish(connection, admitted, outcomes).await.map(Some)
+    }
+
+    /// Stores the result and ends the upload's savepoint.
+    async fn finish(
+        &self,
+        connection: &mut Connection,
+        admitted: &Admitted,
+        outcomes: Outcomes<'_>,
+    ) -> Result<UploadResult, CentreError> {
+        let error = |error| refused("storing the result of an upload")(error);
         let result = outcomes.record(connection, self.upload).await?;
         let store = connection.prepare(STORE_RESULT, &[]).await?;
         let encoded = result.encode_to_vec();
@@ -409,7 +423,7 @@ impl One<'_> {
         .await;
         stored.map_err(error)?;
         released.map_err(error)?;
-        Ok(Some(result))
+        Ok(result)
     }
 
     /// Many inserts go by COPY; gives back the rows that go by statements.

@@ -107,50 +107,54 @@ pub(super) async fn read(
             counts: &mut counts,
             sink: &mut *sink,
         };
-        let scope = &plan.scope.tables[index];
-        match what {
-            TablePlan::Nothing => {}
-            TablePlan::Whole => {
-                // An empty table, too, replaces what the remote has.
-                output.announce();
-                let membership = Membership::new(table, vec![scope]);
-                copy_out(connection, table, scope.iter(), membership, &mut output).await?;
-            }
-            TablePlan::Changes { gained, lost, .. } => {
-                let types = partition_types(table);
-                for packed in lost {
-                    output.writer.remove_partition(&unpack(packed, &types)?);
-                    output.counts.removals += 1;
-                    output.flush(ROWS_PAYLOAD_BYTES)?;
-                }
-                if !gained.is_empty() {
-                    let membership = Membership::new(table, vec![scope]);
-                    copy_out(connection, table, gained.iter(), membership, &mut output).await?;
-                }
-                if what.reads_log(table) {
-                    let membership = Membership::new(table, vec![scope]);
-                    changes(
-                        connection,
-                        table,
-                        plan,
-                        subscription,
-                        membership,
-                        &mut output,
-                    )
-                    .await?;
-                }
-            }
-        }
+        send_planned(connection, table, plan, subscription, &mut output).await?;
         // A table that is sent whole has the requested rows already.
         if !whole {
             for request in asked.into_iter().flatten() {
-                let membership = Membership::new(table, vec![scope]);
+                let membership = Membership::new(table, vec![&plan.scope.tables[index]]);
                 answer(connection, table, request, membership, &mut output).await?;
             }
         }
         output.flush(1)?;
     }
     Ok(counts)
+}
+
+/// Sends what is planned for a table: removals before rows, so that a row that moved
+/// between partitions stays.
+async fn send_planned(
+    connection: &mut Connection,
+    table: &CompiledTable,
+    plan: &Plan,
+    subscription: &DownloadSubscription,
+    output: &mut Output<'_>,
+) -> Result<(), CentreError> {
+    let scope = &plan.scope.tables[output.table];
+    let membership = || Membership::new(table, vec![scope]);
+    let what = &plan.tables[output.table];
+    match what {
+        TablePlan::Nothing => Ok(()),
+        TablePlan::Whole => {
+            // An empty table, too, replaces what the remote has.
+            output.announce();
+            copy_out(connection, table, scope.iter(), membership(), output).await
+        }
+        TablePlan::Changes { gained, lost, .. } => {
+            let types = partition_types(table);
+            for packed in lost {
+                output.writer.remove_partition(&unpack(packed, &types)?);
+                output.counts.removals += 1;
+                output.flush(ROWS_PAYLOAD_BYTES)?;
+            }
+            if !gained.is_empty() {
+                copy_out(connection, table, gained.iter(), membership(), output).await?;
+            }
+            if what.reads_log(table) {
+                changes(connection, table, plan, subscription, membership(), output).await?;
+            }
+            Ok(())
+        }
+    }
 }
 
 type Requests<'a> = HashMap<usize, Vec<(ColumnMap, &'a TableRequest)>>;
