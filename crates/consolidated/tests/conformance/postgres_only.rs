@@ -507,3 +507,49 @@ async fn a_database_without_our_schema_is_told_as_such() {
     let error = worker.session_state("anna", None, &[]).await.unwrap_err();
     assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn updates_of_ever_other_columns_are_all_applied() {
+    let world = table(
+        "CREATE TABLE v (id integer PRIMARY KEY, a integer, b integer, c integer, d integer, e integer);
+         INSERT INTO v SELECT i, 0, 0, 0, 0, 0 FROM generate_series(1, 31) i;
+         CREATE TABLE seen (id integer);
+         CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN INSERT INTO seen VALUES (NEW.id); RETURN NULL; END $$;
+         CREATE TRIGGER seen AFTER UPDATE OF e ON v FOR EACH ROW EXECUTE FUNCTION seen()",
+        "v",
+    )
+    .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let row = |id: i32, set: i32| {
+        let bits: Vec<_> = (0..5).map(|bit| (set >> bit & 1).to_string()).collect();
+        format!("{id}|{}", bits.join("|"))
+    };
+    // One row for each set of changed columns; few sets with the last one.
+    let changes: Vec<_> = (1..32)
+        .map(|id| update("v", &row(id, 0), &row(id, id)))
+        .collect();
+    let result = anna.upload(&changes[..15]).await;
+    assert_eq!(
+        result,
+        ["0 inserted, 15 updated, 0 deleted, 0 conflicts, 0 refused"]
+    );
+    // Triggers of a column fire for those only that change it.
+    assert_eq!(
+        world.fixture.query("SELECT count(*) FROM seen").await,
+        ["0"]
+    );
+    world
+        .execute("UPDATE v SET a = 0, b = 0, c = 0, d = 0")
+        .await;
+    let result = anna.upload(&changes).await;
+    assert_eq!(
+        result,
+        ["0 inserted, 31 updated, 0 deleted, 0 conflicts, 0 refused"]
+    );
+    let expected: Vec<_> = (1..32).map(|id| row(id, id)).collect();
+    assert_eq!(
+        world.fixture.query("SELECT * FROM v ORDER BY id").await,
+        expected
+    );
+}

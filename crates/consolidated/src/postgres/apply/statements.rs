@@ -109,10 +109,13 @@ impl Statements<'_, '_, '_, '_> {
         let mut sets: HashMap<Vec<usize>, usize> = HashMap::new();
         let (incoming, membership) = (self.incoming, &mut self.membership);
         let (outcomes, exact) = (&mut *self.outcomes, &mut *self.exact);
+        let updatable = sql::updatable(incoming);
+        // Reused from row to row.
+        let (mut changed, mut encoded) = (Vec::new(), Vec::new());
         incoming.rows(refs, |at, row| {
             with_uploaded(incoming, row, |uploaded| {
                 if let Some(new) = uploaded.new {
-                    if let Some(reason) = unfit_value(incoming, new) {
+                    if let Some(reason) = unfit_value(incoming, new, &mut encoded) {
                         outcomes.refused(incoming, uploaded, Code::RowBadValue, &reason);
                         return;
                     }
@@ -128,23 +131,29 @@ impl Statements<'_, '_, '_, '_> {
                             .all(|index| is_exact(&columns[index], &new[index]));
                 }
                 let lost = uploaded.old.is_some_and(|old| {
-                    !membership.has(old) || unfit_value(incoming, old).is_some()
+                    !membership.has(old) || unfit_value(incoming, old, &mut encoded).is_some()
                 });
-                let mut changed = match (uploaded.old, uploaded.new) {
-                    (Some(old), Some(new)) => changed_columns(incoming, old, new),
-                    _ => Vec::new(),
-                };
+                changed.clear();
+                if let (Some(old), Some(new)) = (uploaded.old, uploaded.new) {
+                    let differs = |index: &usize| !pack::same(&old[*index], &new[*index]);
+                    changed.extend(updatable.iter().copied().filter(differs));
+                }
                 if lost || (op == Op::Update && changed.is_empty()) {
                     sorted.lost.push(refs[at]);
                     return;
                 }
-                if !sets.contains_key(&changed) && sets.len() >= MAX_CHANGE_SETS {
-                    changed = sql::updatable(incoming);
-                }
-                let set = *sets.entry(changed).or_insert_with_key(|changed| {
-                    sorted.ready.push((changed.clone(), Vec::new()));
-                    sorted.ready.len() - 1
-                });
+                let set = match sets.get(&changed) {
+                    Some(&set) => set,
+                    None => {
+                        if sets.len() >= MAX_CHANGE_SETS {
+                            changed.clone_from(&updatable);
+                        }
+                        *sets.entry(changed.clone()).or_insert_with_key(|changed| {
+                            sorted.ready.push((changed.clone(), Vec::new()));
+                            sorted.ready.len() - 1
+                        })
+                    }
+                };
                 sorted.ready[set].1.push(refs[at]);
             });
             Ok(())
@@ -507,24 +516,20 @@ fn with_uploaded(incoming: &Incoming<'_>, row: &Row<'_>, take: impl FnOnce(&Uplo
     });
 }
 
-/// Why some value of a row cannot go into its column.
-fn unfit_value(incoming: &Incoming<'_>, row: &[Datum<'_>]) -> Option<String> {
+/// Why some value of a row cannot go into its column. `encoded` is room to try it in.
+fn unfit_value(
+    incoming: &Incoming<'_>,
+    row: &[Datum<'_>],
+    encoded: &mut Vec<u8>,
+) -> Option<String> {
     let table = incoming.table;
-    let mut encoded = Vec::new();
+    encoded.clear();
     incoming.sent.iter().find_map(|&index| {
         let (column, value) = (&table.columns[index], &row[index]);
         let is_key = table.key.contains(&index);
         obstacle(column, is_key, value).or_else(|| {
-            encoded.clear();
-            let fits = column.kind.encode(value, &mut encoded).is_ok();
+            let fits = column.kind.encode(value, encoded).is_ok();
             (!fits).then(|| unfit(column, value))
         })
     })
-}
-
-/// The columns that an update changes, of those that it can.
-fn changed_columns(incoming: &Incoming<'_>, old: &[Datum<'_>], new: &[Datum<'_>]) -> Vec<usize> {
-    let mut columns = sql::updatable(incoming);
-    columns.retain(|&index| !pack::same(&old[index], &new[index]));
-    columns
 }
