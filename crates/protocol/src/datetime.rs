@@ -225,7 +225,22 @@ fn parse_infinity(text: &str) -> Option<i64> {
     }
 }
 
-fn with_canonical(count: i64, text: &str, push: fn(i64, &mut String)) -> (i64, bool) {
+/// The year has four digits and is not 0000.
+fn has_usual_year(text: &[u8]) -> bool {
+    text[0].is_ascii_digit() && &text[..4] != b"0000"
+}
+
+/// `YYYY-MM-DDTHH:MM:SS.ffffff`, as the beginning of a text that could be read.
+fn has_usual_shape(text: &[u8], length: usize) -> bool {
+    text.len() == length && has_usual_year(text) && text[10] == b'T' && &text[11..13] != b"24"
+}
+
+/// The count, and whether the text is its canonical spelling. The usual spelling is told
+/// by its shape; only others are written again and compared.
+fn with_canonical(count: i64, text: &str, usual: bool, push: fn(i64, &mut String)) -> (i64, bool) {
+    if usual {
+        return (count, true);
+    }
     let mut canonical = String::with_capacity(32);
     push(count, &mut canonical);
     (count, canonical == text)
@@ -246,7 +261,8 @@ pub fn parse_date(text: &str) -> Option<(i64, bool)> {
             days
         }
     };
-    Some(with_canonical(days, text, push_date))
+    let usual = text.len() == 10 && has_usual_year(text.as_bytes());
+    Some(with_canonical(days, text, usual, push_date))
 }
 
 /// Reads a time of day: microseconds, and whether the text was canonical.
@@ -258,7 +274,7 @@ pub fn parse_time(text: &str) -> Option<(i64, bool)> {
     scanner
         .rest
         .is_empty()
-        .then(|| with_canonical(micros, text, push_time))
+        .then(|| with_canonical(micros, text, text.len() == 15, push_time))
 }
 
 fn scan_timestamp(scanner: &mut Scanner<'_>) -> Option<i64> {
@@ -290,7 +306,8 @@ pub fn parse_timestamp(text: &str) -> Option<(i64, bool)> {
             micros
         }
     };
-    Some(with_canonical(micros, text, push_timestamp))
+    let usual = has_usual_shape(text.as_bytes(), 26);
+    Some(with_canonical(micros, text, usual, push_timestamp))
 }
 
 /// Reads a point in time: microseconds since 1970 in UTC, and whether the text was
@@ -310,7 +327,8 @@ pub fn parse_timestamptz(text: &str) -> Option<(i64, bool)> {
             local - offset
         }
     };
-    Some(with_canonical(micros, text, push_timestamptz))
+    let usual = has_usual_shape(text.as_bytes(), 27) && text.ends_with('Z');
+    Some(with_canonical(micros, text, usual, push_timestamptz))
 }
 
 #[cfg(test)]
@@ -344,6 +362,46 @@ mod tests {
     fn every_day_of_eight_centuries_comes_back() {
         for days in -146_097..146_097 {
             assert_eq!(parse_date(&date(days)), Some((days, true)));
+        }
+    }
+
+    #[test]
+    fn only_the_one_spelling_of_a_moment_is_canonical() {
+        type Parse = fn(&str) -> Option<(i64, bool)>;
+        let parsers: [(Parse, fn(i64, &mut String)); 4] = [
+            (parse_date, push_date),
+            (parse_time, push_time),
+            (parse_timestamp, push_timestamp),
+            (parse_timestamptz, push_timestamptz),
+        ];
+        for text in [
+            "2026-01-02",
+            "0000-01-02",
+            "+012026-01-02",
+            "03:04:05.000006",
+            "03:04:05.00000600",
+            "24:00:00.000000",
+            "2026-01-02T03:04:05.000006",
+            "2026-01-02 03:04:05.000006",
+            "2026-01-02T24:00:00.000000",
+            "0000-01-02T03:04:05.000006",
+            "2026-01-02T03:04:05.0000060",
+            "2026-01-02T03:04:05.000006Z",
+            "2026-01-02T03:04:05.000006z",
+            "2026-01-02T03:04:05.00+02:00",
+            "2026-01-02T03:04:05.0000+02",
+            "2026-01-02T03:04+02:00",
+            "infinity",
+            "-infinity",
+            "Infinity",
+        ] {
+            for (parse, push) in parsers {
+                if let Some((count, canonical)) = parse(text) {
+                    let mut written = String::new();
+                    push(count, &mut written);
+                    assert_eq!(canonical, written == text, "{text} is {written}");
+                }
+            }
         }
     }
 

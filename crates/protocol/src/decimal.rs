@@ -69,10 +69,16 @@ impl<'a> Decimal<'a> {
             return (canonical && fraction.len() <= usize::from(u16::MAX))
                 .then_some((Decimal::Text(text), true));
         }
-        let mut unscaled: i128 = 0;
-        for digit in whole.bytes().chain(fraction.bytes()) {
-            unscaled = unscaled * 10 + i128::from(digit - b'0');
-        }
+        // Most numbers fit into 64 bits, whose arithmetic is several times faster.
+        let digits = whole.bytes().chain(fraction.bytes());
+        let mut unscaled: i128 = if whole.len() + fraction.len() <= 18 {
+            let short = digits.fold(0, |number: i64, digit| {
+                number * 10 + i64::from(digit - b'0')
+            });
+            i128::from(short)
+        } else {
+            digits.fold(0, |number, digit| number * 10 + i128::from(digit - b'0'))
+        };
         let mut scale = fraction.len() as i32 - exponent;
         if scale < 0 {
             unscaled = unscaled.checked_mul(power_of_ten(scale.unsigned_abs())?)?;

@@ -30,6 +30,21 @@ pub struct UploadCursor {
     after: Option<Vec<Value>>,
     /// Whether rows of the table were handed out already.
     begun: bool,
+    /// What is known of changes of the table after the taking.
+    later: Later,
+}
+
+/// What is known of changes that the application made to a table after the taking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Later {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// There are none as long as the file's data version is this: no other connection
+    /// has written since we looked.
+    None { data_version: i64 },
+    /// There may be some: every row has to be looked up.
+    Possible,
 }
 
 /// A piece of an upload: rows of one table.
@@ -65,14 +80,9 @@ impl Database {
         };
         while let Some(table) = schema.tables.get(cursor.table) {
             if table.direction.uploads() {
-                let read = read(
-                    &self.connection,
-                    table,
-                    generation,
-                    cursor.after.take(),
-                    (CHUNK_BYTES, u64::MAX),
-                );
-                let piece = read.doing("reading an upload")?;
+                let piece = self
+                    .read_piece(table, generation, cursor)
+                    .doing("reading an upload")?;
                 self.mark_stale(table, &piece.respelled)?;
                 let begin = (!cursor.begun).then(|| TableBegin::of(table));
                 let more = piece.last.is_some();
@@ -80,6 +90,7 @@ impl Database {
                 cursor.begun = more;
                 if !more {
                     cursor.table += 1;
+                    cursor.later = Later::Unknown;
                 }
                 if piece.packed_rows > 0 {
                     return Ok(Some(UploadChunk {
@@ -92,6 +103,38 @@ impl Database {
             }
         }
         Ok(None)
+    }
+
+    /// Reads the next piece of a table, and what is known of later changes with it, in one
+    /// snapshot.
+    fn read_piece(
+        &self,
+        table: &Table,
+        generation: i64,
+        cursor: &mut UploadCursor,
+    ) -> rusqlite::Result<Piece> {
+        let snapshot = self.connection.unchecked_transaction()?;
+        let data_version: i64 =
+            snapshot.query_row("PRAGMA data_version", [], |found| found.get(0))?;
+        cursor.later = match cursor.later {
+            // The whole table is looked through once, not once for every piece.
+            Later::Unknown => match has_later(&snapshot, table, generation)? {
+                true => Later::Possible,
+                false => Later::None { data_version },
+            },
+            Later::None { data_version: then } if then != data_version => Later::Possible,
+            known => known,
+        };
+        let piece = read(
+            &snapshot,
+            table,
+            generation,
+            cursor.after.take(),
+            cursor.later == Later::Possible,
+            (CHUNK_BYTES, u64::MAX),
+        )?;
+        snapshot.commit()?;
+        Ok(piece)
     }
 
     /// The centre spells these rows differently: they are asked for, to have its spelling.
@@ -140,7 +183,8 @@ impl Database {
                 continue;
             }
             let limit = (CHUNK_BYTES, SAMPLE_ROWS);
-            let sample = read(&self.connection, table, generation, None, limit).doing(doing)?;
+            let sample = read(&self.connection, table, generation, None, true, limit);
+            let sample = sample.doing(doing)?;
             let size = sample.chunk.rows.len() as u64;
             rows += count;
             bytes += match sample.packed_rows {
@@ -253,18 +297,31 @@ const LATER: usize = 1;
 const EXISTS: usize = 2;
 const FIRST_COLUMN: usize = 3;
 
+/// Whether a table has changes of generations after this one.
+fn has_later(connection: &Connection, table: &Table, generation: i64) -> rusqlite::Result<bool> {
+    let change = Names::of(table).change;
+    connection
+        .prepare_cached(&format!(
+            "SELECT EXISTS (SELECT 1 FROM {change} WHERE generation > ?1)"
+        ))?
+        .query_row([generation], |found| found.get(0))
+}
+
 /// Reads changes of a generation in key order, until the limit of bytes or rows is reached.
+/// `may_have_later`: some of the rows may have been changed after the taking.
 fn read(
     connection: &Connection,
     table: &Table,
     generation: i64,
     after: Option<Vec<Value>>,
+    may_have_later: bool,
     (limit_bytes, limit_rows): (usize, u64),
 ) -> rusqlite::Result<Piece> {
     let names = Names::of(table);
     let shape = table.shape();
     let key_types = row::key_types(table);
-    let mut statement = connection.prepare_cached(&changes_sql(&names, after.is_some()))?;
+    let sql = changes_sql(&names, after.is_some(), may_have_later);
+    let mut statement = connection.prepare_cached(&sql)?;
     let key_len = table.key.len();
     if let Some(after) = &after {
         bind_key(&mut statement, after)?;
@@ -318,7 +375,7 @@ fn read(
     })
 }
 
-fn changes_sql(names: &Names, after: bool) -> String {
+fn changes_sql(names: &Names, after: bool, may_have_later: bool) -> String {
     let change = &names.change;
     let keys = quote::list(&names.change_key, ", ", |key| format!("c.{key}"));
     let pre = quote::list(&names.pre, "", |pre| format!(", c.{pre}"));
@@ -337,10 +394,15 @@ fn changes_sql(names: &Names, after: bool) -> String {
     } else {
         (1, String::new())
     };
+    let later = match may_have_later {
+        true => format!(
+            "(SELECT l.generation FROM {change} AS l WHERE {same} \
+             AND l.generation > ?{generation} ORDER BY l.generation LIMIT 1)"
+        ),
+        false => "NULL".into(),
+    };
     format!(
-        "SELECT c.present, (SELECT l.generation FROM {change} AS l WHERE {same} \
-         AND l.generation > ?{generation} ORDER BY l.generation LIMIT 1), t.{} IS NOT NULL, \
-         {keys}{pre}{now} FROM {change} AS c LEFT JOIN {} AS t ON {} \
+        "SELECT c.present, {later}, t.{} IS NOT NULL, {keys}{pre}{now} FROM {change} AS c LEFT JOIN {} AS t ON {} \
          WHERE {from}c.generation = ?{generation} ORDER BY {keys}",
         names.key[0],
         names.table,
@@ -377,7 +439,9 @@ impl Packer<'_> {
         }
         let exists = found.get_ref(EXISTS)?.as_i64_or_null()? == Some(1);
         let fit = self.fill(found, self.columns.now, new)?;
-        self.fill(found, self.columns.pre, old)?;
+        if present {
+            self.fill(found, self.columns.pre, old)?;
+        }
         self.write(present, old, exists, new, fit);
         Ok(())
     }

@@ -288,6 +288,36 @@ fn a_large_upload_comes_in_pieces_and_is_complete() {
     );
 }
 
+/// CASES 12, between two pieces of one upload.
+#[test]
+fn an_edit_while_the_upload_is_read_leaves_what_is_read_as_it_was() {
+    let mut remote = Remote::new(items());
+    remote.run(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 5000) \
+         INSERT INTO item SELECT n, 'name number ' || n || ' with some more text', n FROM n",
+    );
+    let state = remote.begin();
+    let whole = remote.packed_upload(&state);
+    let mut cursor = UploadCursor::default();
+    let mut rows = Vec::new();
+    let mut pieces = 0;
+    while let Some(chunk) = remote.database().upload_chunk(&state, &mut cursor).unwrap() {
+        rows.extend(chunk.rows);
+        pieces += 1;
+        // Rows that were read and rows that were not, among them the last.
+        remote.run(
+            "UPDATE item SET name = name || '!' WHERE id % 1000 = 0; \
+             DELETE FROM item WHERE id IN (7, 4993); \
+             UPDATE item SET id = -id WHERE id IN (8, 4992)",
+        );
+    }
+    assert!(pieces > 2);
+    assert!(
+        rows == whole[0].1,
+        "the pieces are not those of an undisturbed upload"
+    );
+}
+
 /// CASES 21.
 #[test]
 fn a_key_that_is_not_canonical_is_a_clear_error_at_once() {
