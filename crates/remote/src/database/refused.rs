@@ -244,19 +244,33 @@ fn unpark(
     statement.raw_execute().map(drop)
 }
 
-/// Makes every parked change of a table pending again and forgets the refusals.
+/// Which parked changes are to be tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// Those of rows that the centre never had.
+    Inserts,
+    /// Every one.
+    All,
+}
+
+/// Makes parked changes of a table pending again and forgets their refusals.
 pub(crate) fn unpark_all(
     connection: &Connection,
     table: &Table,
     generation: i64,
+    which: Again,
 ) -> Result<(), RemoteError> {
     if !exist(connection, &table.name)? {
         return Ok(());
     }
     let doing = "trying refused rows again";
+    let (is_meant, refusal_is_meant) = match which {
+        Again::Inserts => (" AND NOT present", " AND operation = 'insert'"),
+        Again::All => ("", ""),
+    };
     let names = Names::of(table);
     let sql = format!(
-        "SELECT {} FROM {} WHERE generation = {PARKED}",
+        "SELECT {} FROM {} WHERE generation = {PARKED}{is_meant}",
         names.change_key.join(", "),
         names.change
     );
@@ -265,7 +279,10 @@ pub(crate) fn unpark_all(
     }
     connection
         .execute(
-            "DELETE FROM tidewater_refused WHERE table_name = ?1 AND row_values IS NULL",
+            &format!(
+                "DELETE FROM tidewater_refused WHERE table_name = ?1 AND row_values IS NULL\
+                 {refusal_is_meant}"
+            ),
             [&table.name],
         )
         .map(drop)

@@ -22,7 +22,7 @@ use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
 use self::rows::Sink;
 use self::table::TableApply;
 use self::user_triggers::UserTriggers;
-use super::refused::{self, TIME_UNKNOWN};
+use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;
 use super::{Database, SubscriptionState, tables, triggers};
 use crate::error::{Doing, RemoteError};
@@ -98,6 +98,10 @@ struct Subscription {
     added_columns: Vec<(String, Vec<String>)>,
     checkpoint: Option<Vec<u8>>,
     synced: bool,
+    /// Scope or schema changed. Refused inserts are tried again whatever the download brings:
+    /// the centre never had them. Other refused changes are if their rows are still there
+    /// after it; a row that leaves takes its refused change with it.
+    tries_again: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +134,7 @@ impl Database {
                         added_columns: Vec::new(),
                         checkpoint: None,
                         synced: false,
+                        tries_again: false,
                     })
                     .collect(),
                 phase: Phase::Idle,
@@ -227,12 +232,18 @@ impl Applier {
             self.migrate(subscription, schema)?;
         }
         if scope_changed || migrated {
-            let state = &self.subscriptions[subscription].state;
-            for table in state.schema.iter().flat_map(|schema| &schema.tables) {
-                refused::unpark_all(&self.database.connection, table, state.generation)?;
-            }
+            self.subscriptions[subscription].tries_again = true;
+            self.unpark(subscription, Again::Inserts)?;
         }
         self.phase = Phase::Download(subscription);
+        Ok(())
+    }
+
+    fn unpark(&self, subscription: usize, which: Again) -> Result<(), RemoteError> {
+        let state = &self.subscriptions[subscription].state;
+        for table in state.schema.iter().flat_map(|schema| &schema.tables) {
+            refused::unpark_all(&self.database.connection, table, state.generation, which)?;
+        }
         Ok(())
     }
 
@@ -357,6 +368,9 @@ impl Applier {
         }
         subscription.synced = true;
         self.phase = Phase::Idle;
+        if self.subscriptions[index].tries_again {
+            self.unpark(index, Again::All)?;
+        }
         Ok(())
     }
 

@@ -175,6 +175,27 @@ fn refused_rows_are_tried_again_when_the_scope_changed() {
 }
 
 #[test]
+fn what_leaves_with_the_changed_scope_takes_its_refused_change_with_it() {
+    let mut remote = with_refusals();
+    let mut applier = remote.applier(None);
+    applier.download_begin(0, true).unwrap();
+    let schema = remote.schema.clone();
+    let mut server = Sender {
+        applier: &mut applier,
+        schema: &schema,
+    };
+    server.replace("item", |rows| rows.row(Op::Upsert, &item(3, "c", 30)));
+    applier.download_end(b"").unwrap();
+    remote.commit(applier);
+    // The update of row 1 is the user's to read; the rest is tried again.
+    let refused = remote.database().refused().unwrap();
+    assert_eq!(refused_keys(&remote), ["[1]"]);
+    assert!(refused[0].values.is_some());
+    assert_eq!(remote.query(NAMES), ["9:new:90"]);
+    assert_eq!(remote.upload().len(), 2);
+}
+
+#[test]
 fn a_downloaded_row_does_not_overwrite_a_refused_one() {
     let mut remote = with_refusals();
     let summary = remote.download(|server| {
