@@ -91,6 +91,13 @@ pub trait Centre: Send + Sync {
 /// One database connection that runs syncs, one call after the other. After an
 /// error of [`CentreError::Unavailable`] it is of no more use.
 pub trait Worker: Send {
+    /// Whether the connection is there, as far as can be told without a word to the
+    /// database: one that broke while it was idle is better replaced before it fails
+    /// somebody's sync.
+    fn is_usable(&self) -> bool {
+        true
+    }
+
     /// Looks up everything that opening a session needs, in one round trip.
     fn session_state<'a>(
         &'a mut self,

@@ -338,6 +338,10 @@ impl Connection {
     }
 
     async fn open(&mut self) -> Result<&mut Box<dyn Worker>, CentreError> {
+        // The database was restarted, most likely, while the worker had nothing to do.
+        if self.worker.as_ref().is_some_and(|it| !it.is_usable()) {
+            self.worker = None;
+        }
         match &mut self.worker {
             Some(worker) => Ok(worker),
             none => Ok(none.insert(self.connector.connect().await?)),

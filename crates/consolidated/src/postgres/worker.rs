@@ -251,6 +251,10 @@ async fn insert_record(
 }
 
 impl Worker for PostgresWorker {
+    fn is_usable(&self) -> bool {
+        !self.connection.is_closed()
+    }
+
     fn session_state<'a>(
         &'a mut self,
         user: &'a str,
