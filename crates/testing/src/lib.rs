@@ -1,13 +1,16 @@
 //! What the tests and the benchmark of Tidewater share.
 //!
-//! Owns the means to get a real database and real rows in a test; knows nothing of sync.
+//! Owns the means to get a real database, real rows and a bad network in a test; knows nothing
+//! of what a sync means.
 //! Nothing here is part of the product, so failures are reported with `anyhow`, and the few
 //! functions that panic say so.
 
 pub mod chinook;
 pub mod postgres;
+pub mod proxy;
 pub mod purchase;
 
 mod copy;
 
 pub use postgres::{Postgres, PostgresOptions, shared_postgres};
+pub use proxy::FrameProxy;
