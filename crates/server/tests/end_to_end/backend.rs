@@ -1,0 +1,382 @@
+//! Consolidated databases as applications see them, the same for every adapter.
+//!
+//! Failures panic: the test cannot go on.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::types::ValueRef;
+use tempfile::TempDir;
+use tidewater_testing::chinook;
+use tidewater_testing::postgres::{connect, shared_postgres};
+use tidewater_testing::purchase::{self, Purchase};
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+/// How long an application waits for a lock.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What drives the applications' connections to PostgreSQL.
+static APPLICATIONS: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("the system has threads")
+});
+
+/// A consolidated database of a test's own; gone when dropped.
+pub(crate) trait Backend: Sized + Send + Sync + 'static {
+    /// An application's open transaction; rolled back when dropped.
+    type Transaction: Transaction;
+
+    /// Whether one application can write while another's transaction is open.
+    const CONCURRENT_WRITERS: bool;
+
+    /// An empty database.
+    fn new() -> Self;
+
+    /// What to write after `consolidated =`.
+    fn url(&self) -> String;
+
+    /// Runs statements as an application.
+    fn execute(&self, sql: &str);
+
+    /// Runs a statement as an application, unless a constraint is against it.
+    fn try_execute(&self, sql: &str);
+
+    /// Runs a query as an application: values as text, NULL as `NULL`, joined by `|`.
+    fn rows(&self, sql: &str) -> Vec<String>;
+
+    /// Begins a transaction that has written something after its first statement.
+    fn begin(&self) -> Self::Transaction;
+
+    /// An expression: a decimal in canonical form.
+    fn decimal(column: &str, scale: u8) -> String;
+
+    /// An expression: a timestamp in canonical form.
+    fn timestamp(column: &str) -> String;
+
+    /// A trigger that runs a statement after each insert into a table, as late as this
+    /// database can: at the commit, if it has deferred triggers.
+    fn late_trigger(table: &str, statement: &str) -> String;
+
+    /// Fills the tables of Chinook.
+    fn load_chinook(&self);
+
+    /// Fills the table of purchases.
+    fn load_purchases(&self, rows: impl Iterator<Item = Purchase> + Send);
+
+    /// Statements that make a table `audit` and triggers that put a line into it for every
+    /// row of these tables that anybody changes: (table, key column, text column).
+    fn audit(tables: &[(&str, &str, &str)]) -> String;
+}
+
+/// An application's open transaction.
+pub(crate) trait Transaction: Send {
+    /// Runs statements.
+    fn execute(&mut self, sql: &str);
+
+    /// Commits.
+    fn commit(self);
+}
+
+/// An SQLite file.
+pub(crate) struct Sqlite {
+    folder: TempDir,
+}
+
+impl Sqlite {
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("centre.db")
+    }
+}
+
+/// A connection as an application opens it.
+pub(crate) fn open_sqlite(path: &std::path::Path) -> Connection {
+    let connection = Connection::open(path).expect("the file opens");
+    connection
+        .busy_timeout(LOCK_PATIENCE)
+        .expect("a timeout can be set");
+    connection
+        .pragma_update(None, "foreign_keys", true)
+        .expect("foreign keys can be switched on");
+    connection
+}
+
+/// Runs statements.
+#[track_caller]
+pub(crate) fn execute_sqlite(connection: &Connection, sql: &str) {
+    if let Err(error) = connection.execute_batch(sql) {
+        panic!("{error}\nin: {sql}");
+    }
+}
+
+/// Runs a query: values as text, NULL as `NULL`, joined by `|`.
+#[track_caller]
+pub(crate) fn rows_sqlite(connection: &Connection, sql: &str) -> Vec<String> {
+    let read = || -> rusqlite::Result<Vec<String>> {
+        let mut statement = connection.prepare(sql)?;
+        let columns = statement.column_count();
+        let rows = statement.query_map([], |row| {
+            let values = (0..columns).map(|index| {
+                Ok(match row.get_ref(index)? {
+                    ValueRef::Null => "NULL".to_owned(),
+                    ValueRef::Integer(integer) => integer.to_string(),
+                    ValueRef::Real(real) => real.to_string(),
+                    ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                    ValueRef::Blob(blob) => format!("{blob:02x?}"),
+                })
+            });
+            Ok(values.collect::<rusqlite::Result<Vec<_>>>()?.join("|"))
+        })?;
+        rows.collect()
+    };
+    match read() {
+        Ok(rows) => rows,
+        Err(error) => panic!("{error}\nin: {sql}"),
+    }
+}
+
+impl Backend for Sqlite {
+    type Transaction = SqliteTransaction;
+
+    const CONCURRENT_WRITERS: bool = false;
+
+    fn new() -> Sqlite {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Sqlite { folder }
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite:{}", self.path().display())
+    }
+
+    fn execute(&self, sql: &str) {
+        execute_sqlite(&open_sqlite(&self.path()), sql);
+    }
+
+    fn try_execute(&self, sql: &str) {
+        if let Err(error) = open_sqlite(&self.path()).execute_batch(sql) {
+            let code = error.sqlite_error_code();
+            let expected = rusqlite::ErrorCode::ConstraintViolation;
+            assert_eq!(code, Some(expected), "{error}\nin: {sql}");
+        }
+    }
+
+    fn rows(&self, sql: &str) -> Vec<String> {
+        rows_sqlite(&open_sqlite(&self.path()), sql)
+    }
+
+    fn begin(&self) -> SqliteTransaction {
+        let connection = open_sqlite(&self.path());
+        execute_sqlite(&connection, "BEGIN IMMEDIATE");
+        SqliteTransaction(connection)
+    }
+
+    fn decimal(column: &str, scale: u8) -> String {
+        format!("printf('%.{scale}f', {column})")
+    }
+
+    fn timestamp(column: &str) -> String {
+        column.to_owned()
+    }
+
+    fn late_trigger(table: &str, statement: &str) -> String {
+        format!("CREATE TRIGGER late_{table} AFTER INSERT ON {table} BEGIN {statement}; END;")
+    }
+
+    fn load_chinook(&self) {
+        chinook::load_sqlite(&open_sqlite(&self.path())).expect("the rows fit");
+    }
+
+    fn load_purchases(&self, rows: impl Iterator<Item = Purchase> + Send) {
+        purchase::load_sqlite(&open_sqlite(&self.path()), rows).expect("the rows fit");
+    }
+
+    fn audit(tables: &[(&str, &str, &str)]) -> String {
+        let mut sql = "CREATE TABLE audit (id INTEGER PRIMARY KEY, line TEXT NOT NULL);".to_owned();
+        for (table, key, text) in tables {
+            for (operation, row) in [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")] {
+                let value = match operation {
+                    "delete" => "''".to_owned(),
+                    _ => format!("{row}.{text}"),
+                };
+                sql += &format!(
+                    "CREATE TRIGGER audit_{table}_{operation} AFTER {operation} ON {table} BEGIN
+                         INSERT INTO audit (line) VALUES
+                             ('{table}|{operation}|' || {row}.{key} || '|' || {value});
+                     END;"
+                );
+            }
+        }
+        sql
+    }
+}
+
+/// An open write transaction.
+pub(crate) struct SqliteTransaction(Connection);
+
+impl Transaction for SqliteTransaction {
+    fn execute(&mut self, sql: &str) {
+        execute_sqlite(&self.0, sql);
+    }
+
+    fn commit(self) {
+        execute_sqlite(&self.0, "COMMIT");
+    }
+}
+
+/// A database of the PostgreSQL server that all tests share.
+pub(crate) struct Postgres {
+    url: String,
+}
+
+impl Postgres {
+    /// A database of a server of the test's own.
+    pub(crate) fn at(url: String) -> Postgres {
+        Postgres { url }
+    }
+
+    /// Runs statements one after the other in one connection, without a transaction.
+    pub(crate) fn execute_each(&self, statements: &[&str]) {
+        APPLICATIONS.block_on(async {
+            let client = connect(&self.url).await.expect("PostgreSQL runs");
+            for sql in statements {
+                if let Err(error) = client.batch_execute(sql).await {
+                    panic!("{error:?}\nin: {sql}");
+                }
+            }
+        });
+    }
+}
+
+async fn rows_postgres(client: &Client, sql: &str) -> Vec<String> {
+    let messages = match client.simple_query(sql).await {
+        Ok(messages) => messages,
+        Err(error) => panic!("{error:?}\nin: {sql}"),
+    };
+    let rows = messages.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => {
+            let values = (0..row.len()).map(|index| row.get(index).unwrap_or("NULL"));
+            Some(values.collect::<Vec<_>>().join("|"))
+        }
+        _ => None,
+    });
+    rows.collect()
+}
+
+impl Backend for Postgres {
+    type Transaction = PostgresTransaction;
+
+    const CONCURRENT_WRITERS: bool = true;
+
+    fn new() -> Postgres {
+        Postgres::at(shared_postgres().fresh_database())
+    }
+
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn execute(&self, sql: &str) {
+        self.execute_each(&[sql]);
+    }
+
+    fn try_execute(&self, sql: &str) {
+        APPLICATIONS.block_on(async {
+            let client = connect(&self.url).await.expect("PostgreSQL runs");
+            if let Err(error) = client.batch_execute(sql).await {
+                // Class 23: integrity constraint violations.
+                let code = error.code().map_or("", |state| state.code());
+                assert!(code.starts_with("23"), "{error:?}\nin: {sql}");
+            }
+        });
+    }
+
+    fn rows(&self, sql: &str) -> Vec<String> {
+        APPLICATIONS.block_on(async {
+            let client = connect(&self.url).await.expect("PostgreSQL runs");
+            rows_postgres(&client, sql).await
+        })
+    }
+
+    fn begin(&self) -> PostgresTransaction {
+        APPLICATIONS.block_on(async {
+            let client = connect(&self.url).await.expect("PostgreSQL runs");
+            client.batch_execute("BEGIN").await.expect("it begins");
+            PostgresTransaction(client)
+        })
+    }
+
+    fn decimal(column: &str, _scale: u8) -> String {
+        column.to_owned()
+    }
+
+    fn timestamp(column: &str) -> String {
+        format!("to_char({column}, 'YYYY-MM-DD\"T\"HH24:MI:SS.US')")
+    }
+
+    fn late_trigger(table: &str, statement: &str) -> String {
+        format!(
+            "CREATE FUNCTION late_{table}() RETURNS trigger LANGUAGE plpgsql AS $$
+                 BEGIN {statement}; RETURN NULL; END $$;
+             CREATE CONSTRAINT TRIGGER late AFTER INSERT ON {table}
+                 DEFERRABLE INITIALLY DEFERRED
+                 FOR EACH ROW EXECUTE FUNCTION late_{table}();"
+        )
+    }
+
+    fn load_chinook(&self) {
+        APPLICATIONS.block_on(async {
+            let client = connect(&self.url).await.expect("PostgreSQL runs");
+            chinook::load_postgres(&client).await.expect("the rows fit");
+        });
+    }
+
+    fn load_purchases(&self, rows: impl Iterator<Item = Purchase> + Send) {
+        APPLICATIONS.block_on(async {
+            let client = connect(&self.url).await.expect("PostgreSQL runs");
+            let copied = purchase::load_postgres(&client, rows).await;
+            copied.expect("the rows fit");
+        });
+    }
+
+    fn audit(tables: &[(&str, &str, &str)]) -> String {
+        let mut sql =
+            "CREATE TABLE audit (id BIGSERIAL PRIMARY KEY, line TEXT NOT NULL);".to_owned();
+        for (table, key, text) in tables {
+            sql += &format!(
+                "CREATE FUNCTION audit_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                     IF TG_OP = 'DELETE' THEN
+                         INSERT INTO audit (line) VALUES ('{table}|delete|' || OLD.{key} || '|');
+                     ELSE
+                         INSERT INTO audit (line) VALUES
+                             ('{table}|' || lower(TG_OP) || '|' || NEW.{key} || '|' || NEW.{text});
+                     END IF;
+                     RETURN NULL;
+                 END $$;
+                 CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON {table}
+                     FOR EACH ROW EXECUTE FUNCTION audit_{table}();"
+            );
+        }
+        sql
+    }
+}
+
+/// An open transaction.
+pub(crate) struct PostgresTransaction(Client);
+
+impl Transaction for PostgresTransaction {
+    fn execute(&mut self, sql: &str) {
+        if let Err(error) = APPLICATIONS.block_on(self.0.batch_execute(sql)) {
+            panic!("{error:?}\nin: {sql}");
+        }
+    }
+
+    fn commit(mut self) {
+        self.execute("COMMIT");
+    }
+}

@@ -1,0 +1,145 @@
+//! A remote, the application that uses it, and the network between it and the server.
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tidewater_remote::database::{RefusedRow, Which};
+use tidewater_remote::{Remote, Report, SyncError};
+use tidewater_testing::FrameProxy;
+
+use crate::backend::{execute_sqlite, open_sqlite, rows_sqlite};
+use crate::scenario::PUBLICATION;
+use crate::world::PASSWORD;
+
+/// How long a server may be silent.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// A remote database with its network.
+pub(crate) struct Device {
+    pub(crate) user: String,
+    pub(crate) path: PathBuf,
+    pub(crate) network: Arc<FrameProxy>,
+    pub(crate) remote: Remote,
+    application: Connection,
+}
+
+impl Device {
+    pub(crate) fn new(folder: &Path, user: &str, server: SocketAddr) -> Device {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("{user}-{number}.db"));
+        let network = Arc::new(FrameProxy::start(server).expect("a port is free"));
+        Device {
+            remote: open(&path, &network.url(), user),
+            application: open_sqlite(&path),
+            user: user.to_owned(),
+            path,
+            network,
+        }
+    }
+
+    /// A copy of another remote's file, on the same network.
+    pub(crate) fn at(path: &Path, original: &Device) -> Device {
+        let network = original.network.clone();
+        Device {
+            remote: open(path, &network.url(), &original.user),
+            application: open_sqlite(path),
+            user: original.user.clone(),
+            path: path.to_owned(),
+            network,
+        }
+    }
+
+    /// Another handle of the same file, as another process has it.
+    pub(crate) fn second_handle(&self) -> Remote {
+        open(&self.path, &self.network.url(), &self.user)
+    }
+
+    /// Syncs without an accident.
+    #[track_caller]
+    pub(crate) fn sync(&mut self) -> Report {
+        match self.try_sync() {
+            Ok(report) => report,
+            Err(error) => panic!(
+                "{} cannot sync: {error:?}\nhint: {}",
+                self.user,
+                error.hint()
+            ),
+        }
+    }
+
+    /// Syncs, whatever comes of it.
+    pub(crate) fn try_sync(&mut self) -> Result<Report, SyncError> {
+        self.remote.sync(&mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Changes rows, as the application does.
+    #[track_caller]
+    pub(crate) fn edit(&self, sql: &str) {
+        execute_sqlite(&self.application, sql);
+    }
+
+    /// Changes rows, unless a constraint of the remote is against it.
+    pub(crate) fn try_edit(&self, sql: &str) {
+        if let Err(error) = self.application.execute_batch(sql) {
+            let code = error.sqlite_error_code();
+            let expected = rusqlite::ErrorCode::ConstraintViolation;
+            assert_eq!(code, Some(expected), "{error}\nin: {sql}");
+        }
+    }
+
+    /// What the application is told when the remote database itself refuses a change.
+    #[track_caller]
+    pub(crate) fn remote_refuses(&self, sql: &str) -> String {
+        let refused = self.application.execute_batch(sql);
+        refused.expect_err("the change is refused").to_string()
+    }
+
+    /// Reads rows, as the application does.
+    #[track_caller]
+    pub(crate) fn rows(&self, sql: &str) -> Vec<String> {
+        rows_sqlite(&self.application, sql)
+    }
+
+    /// The only value of the only row.
+    #[track_caller]
+    pub(crate) fn value(&self, sql: &str) -> String {
+        let mut rows = self.rows(sql);
+        assert_eq!(rows.len(), 1, "{rows:?} of {sql}");
+        rows.remove(0)
+    }
+
+    /// What the centre refused.
+    pub(crate) fn refused(&mut self) -> Vec<RefusedRow> {
+        self.remote.refused().expect("refused rows can be read")
+    }
+
+    /// Gives up everything that was refused.
+    pub(crate) fn discard_refused(&mut self) -> u64 {
+        self.remote
+            .discard_refused(Which::All)
+            .expect("refused rows can be discarded")
+    }
+
+    /// Changes that wait for an acknowledgement, over all tables.
+    pub(crate) fn pending(&mut self) -> u64 {
+        let status = self.remote.status().expect("the state can be read");
+        let tables = status.subscriptions.iter().flat_map(|it| &it.tables);
+        tables.map(|table| table.pending).sum()
+    }
+}
+
+fn open(path: &Path, url: &str, user: &str) -> Remote {
+    let mut remote = Remote::open(path).expect("a file can be made");
+    remote
+        .subscribe(url, user, &[PUBLICATION])
+        .expect("a new remote can subscribe");
+    remote.set_password(PASSWORD);
+    remote.set_timeout(SILENCE);
+    remote
+}

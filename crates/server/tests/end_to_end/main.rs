@@ -1,0 +1,35 @@
+//! Tidewater from end to end: real servers, remotes that sync with them over loopback, and a
+//! network that breaks where a test says, on every adapter.
+//!
+//! The tests are named after the invariants (`i1_...`) and interleavings that they prove.
+//! What one crate can prove alone is proven there; processes that are killed are the
+//! affair of the program's own tests.
+
+/// Makes a test of each function, for each kind of consolidated database.
+macro_rules! on_both_adapters {
+    ($($test:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[test] fn $test() { super::$test::<crate::backend::Sqlite>(); })+
+        }
+        mod postgres {
+            $(#[test] fn $test() { super::$test::<crate::backend::Postgres>(); })+
+        }
+    };
+}
+
+mod backend;
+mod compare;
+mod device;
+mod ledger;
+mod random;
+mod scenario;
+mod world;
+
+mod changes_up;
+mod convergence;
+mod cuts;
+mod downloads;
+mod hostile;
+mod partitions;
+mod real_input;
+mod servers;

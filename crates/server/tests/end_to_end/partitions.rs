@@ -1,0 +1,233 @@
+//! Rows, partitions and users that come into scope and leave it.
+
+use std::path::Path;
+
+use crate::backend::Backend;
+use crate::compare::{assert_converged, assert_converged_but_refused};
+use crate::device::Device;
+use crate::scenario::{audited_shop, shop};
+use crate::world::World;
+
+const CUSTOMERS: &str = "SELECT customer_id FROM customer ORDER BY 1";
+
+fn i5_a_remote_receives_only_rows_of_its_partitions<B: Backend>() {
+    let world = World::<B>::open(shop());
+    world.execute(
+        "UPDATE customer SET name = 'SECRET', email = 'SECRET' WHERE region <> 2 AND customer_id = 1;
+         UPDATE invoice SET note = 'SECRET' WHERE region <> 2;",
+    );
+    let mut bob = world.device("bob");
+    bob.network.record();
+    bob.sync();
+    world.execute("UPDATE invoice SET note = 'SECRET again' WHERE region <> 2");
+    // Where a conflict or a unique key meets rows of others, that is all that is said.
+    bob.edit(
+        "INSERT INTO customer VALUES (1, 2, 'mine', NULL, '0.00'), (3, 2, 'mine', NULL, '0.00'),
+                                     (40, 2, 'mine', 'SECRET', '0.00');
+         INSERT INTO invoice VALUES (1, 2, 2, 'mine');
+         UPDATE customer SET region = 1 WHERE customer_id = 2;",
+    );
+    let report = bob.sync();
+    assert_eq!(report.refused, 5);
+    let mut reasons: Vec<_> = bob
+        .refused()
+        .into_iter()
+        .map(|it| (it.key, it.code))
+        .collect();
+    reasons.sort();
+    let expected = [
+        ("[1]", "key_in_use"),
+        ("[1]", "key_in_use"),
+        ("[2]", "out_of_scope"),
+        ("[3]", "key_in_use"),
+        ("[40]", "key_in_use"),
+    ];
+    assert_eq!(
+        reasons,
+        expected.map(|(key, code)| (key.to_owned(), code.to_owned()))
+    );
+    for refused in bob.refused() {
+        if refused.code == "key_in_use" && refused.key != "[40]" {
+            assert_eq!(refused.reason, "key in use");
+        }
+    }
+    for journey in bob.network.journeys() {
+        let received = journey.down.concat();
+        assert!(!contains(&received, b"SECRET"), "a row of others was sent");
+    }
+    // What bob wrote himself is all that his file knows of it.
+    bob.edit("UPDATE customer SET email = NULL WHERE customer_id = 40");
+    bob.sync();
+    assert_eq!(
+        world.rows("SELECT region FROM customer WHERE customer_id = 2"),
+        ["2"]
+    );
+    assert_converged_but_refused(&world, &mut [&mut bob]);
+    assert_eq!(bob.discard_refused(), 4);
+    bob.sync();
+    assert_converged(&world, &[&bob]);
+}
+
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    bytes.windows(text.len()).any(|window| window == text)
+}
+
+fn i5_a_row_that_moves_leaves_one_remote_and_reaches_another<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let (mut ada, mut bob, mut cleo) = (
+        world.synced("ada"),
+        world.synced("bob"),
+        world.synced("cleo"),
+    );
+    // By the centre, ...
+    world.execute("UPDATE customer SET region = 3 WHERE customer_id = 2");
+    for device in [&mut ada, &mut bob, &mut cleo] {
+        device.sync();
+    }
+    assert_eq!(bob.rows(CUSTOMERS), [""; 0]);
+    assert_eq!(cleo.rows(CUSTOMERS), ["2", "3"]);
+    assert_converged(&world, &[&ada, &bob, &cleo]);
+    // ... and by a remote that holds both partitions.
+    ada.edit("UPDATE customer SET region = 2 WHERE customer_id = 3");
+    for device in [&mut ada, &mut bob, &mut cleo] {
+        device.sync();
+    }
+    assert_eq!(bob.rows(CUSTOMERS), ["3"]);
+    assert_converged(&world, &[&ada, &bob, &cleo]);
+}
+
+fn i5_partitions_gained_and_lost_come_and_go_whole<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut bob = world.synced("bob");
+    for (change, customers) in [
+        ("INSERT INTO assignment VALUES ('bob', 1)", &["1", "2"][..]),
+        (
+            "DELETE FROM assignment WHERE login = 'bob' AND region = 2",
+            &["1"],
+        ),
+        ("DELETE FROM assignment WHERE login = 'bob'", &[]),
+        (
+            "INSERT INTO assignment VALUES ('bob', 3), ('bob', 2)",
+            &["2", "3"],
+        ),
+    ] {
+        world.execute(change);
+        // In the same breath a row of every region changes.
+        world.execute("UPDATE customer SET balance = balance + 1");
+        bob.sync();
+        assert_eq!(bob.rows(CUSTOMERS), customers);
+        assert_converged(&world, &[&bob]);
+    }
+}
+
+fn i5_a_change_pending_in_a_lost_partition_is_uploaded_under_the_last_signed_scope<B: Backend>() {
+    let world = World::<B>::open(audited_shop::<B>());
+    let mut bob = world.synced("bob");
+    bob.edit(
+        "UPDATE customer SET name = 'made while it was his' WHERE customer_id = 2;
+         INSERT INTO invoice VALUES (20, 2, 2, 'also his');",
+    );
+    world.execute("UPDATE assignment SET region = 3 WHERE login = 'bob'");
+    let report = bob.sync();
+    assert_eq!((report.uploaded.inserts, report.uploaded.updates), (1, 1));
+    assert_eq!(
+        world.rows("SELECT name FROM customer WHERE customer_id = 2"),
+        ["made while it was his"]
+    );
+    assert_eq!(bob.rows(CUSTOMERS), ["3"]);
+    assert_converged(&world, &[&bob]);
+}
+
+/// CASES 20.
+fn i5_an_old_signed_scope_is_refused_and_the_user_keeps_only_his_own_values<B: Backend>() {
+    let world = World::<B>::open(audited_shop::<B>());
+    let mut bob = world.synced("bob");
+    let old_copy = bob.path.with_file_name("old-copy.db");
+    bob.edit("PRAGMA wal_checkpoint(TRUNCATE)");
+    std::fs::copy(&bob.path, &old_copy).expect("the file can be copied");
+    // The scope changes twice: only the last two that were issued count.
+    for region in [3, 1] {
+        world.execute(&format!(
+            "UPDATE assignment SET region = {region} WHERE login = 'bob'"
+        ));
+        bob.sync();
+    }
+    let mut replayed = Device::at(&old_copy, &bob);
+    replayed.edit(
+        "UPDATE customer SET name = 'no longer his' WHERE customer_id = 2;
+         DELETE FROM invoice WHERE invoice_id = 2;",
+    );
+    let report = replayed.sync();
+    assert_eq!((report.uploaded.updates, report.uploaded.deletes), (0, 0));
+    assert_eq!(report.refused, 2);
+    let audit = "SELECT line FROM audit WHERE line LIKE '%no longer his%' OR line LIKE '%delete%'";
+    assert_eq!(world.rows(audit), [""; 0]);
+    assert_eq!(replayed.rows(CUSTOMERS), ["1"]);
+    let refused = replayed.refused();
+    let update = refused.iter().find(|it| it.operation == "update");
+    let values = update
+        .and_then(|it| it.values.as_deref())
+        .expect("his own values");
+    assert!(values.contains("no longer his"), "{values}");
+    assert!(
+        !values.contains("two@x"),
+        "the device keeps nothing else: {values}"
+    );
+    assert!(!file_contains(&mut replayed, b"two@x"));
+    assert_converged_but_refused(&world, &mut [&mut replayed]);
+}
+
+/// Whether the database still knows a text anywhere, the internal tables included.
+fn file_contains(device: &mut Device, text: &[u8]) -> bool {
+    device.edit("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);");
+    let path: &Path = &device.path;
+    contains(&std::fs::read(path).expect("the file can be read"), text)
+}
+
+fn i5_a_disabled_user_is_kept_out_and_his_changes_stay_pending<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut bob = world.synced("bob");
+    bob.edit("UPDATE customer SET name = 'pending' WHERE customer_id = 2");
+    let set_disabled = |disabled| {
+        let found = world
+            .server
+            .ask(async |centre| centre.set_disabled("bob", disabled).await);
+        assert!(found.expect("users can be disabled"));
+    };
+    set_disabled(true);
+    let error = bob.try_sync().expect_err("he is kept out");
+    assert_eq!(error.code(), tidewater_protocol::Code::UserDisabled);
+    assert_eq!(bob.pending(), 1);
+    set_disabled(false);
+    bob.sync();
+    assert_converged(&world, &[&bob]);
+}
+
+/// CASES 3.
+fn a_customer_that_leaves_the_scope_takes_no_invoice_that_stays_in_it<B: Backend>() {
+    let world = World::<B>::open(audited_shop::<B>());
+    let mut ada = world.synced("ada");
+    world.execute("UPDATE customer SET region = 9 WHERE customer_id = 3");
+    for _ in 0..2 {
+        ada.sync();
+        assert_eq!(ada.rows(CUSTOMERS), ["1", "2"]);
+        assert_eq!(ada.value("SELECT count(*) FROM invoice"), "4");
+        assert_eq!(ada.pending(), 0);
+        assert_eq!(world.rows("SELECT count(*) FROM invoice"), ["4"]);
+        assert_converged(&world, &[&ada]);
+    }
+    assert_eq!(
+        world.rows("SELECT line FROM audit WHERE line LIKE '%delete%'"),
+        [""; 0]
+    );
+}
+
+on_both_adapters!(
+    i5_a_remote_receives_only_rows_of_its_partitions,
+    i5_a_row_that_moves_leaves_one_remote_and_reaches_another,
+    i5_partitions_gained_and_lost_come_and_go_whole,
+    i5_a_change_pending_in_a_lost_partition_is_uploaded_under_the_last_signed_scope,
+    i5_an_old_signed_scope_is_refused_and_the_user_keeps_only_his_own_values,
+    i5_a_disabled_user_is_kept_out_and_his_changes_stay_pending,
+    a_customer_that_leaves_the_scope_takes_no_invoice_that_stays_in_it,
+);

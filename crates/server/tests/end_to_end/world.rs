@@ -1,0 +1,195 @@
+//! A consolidated database, the servers that serve it, and a folder for remotes.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock};
+
+use tempfile::TempDir;
+use tidewater_consolidated::records::{ConflictRecord, RefusedRecord, UserRecord};
+use tidewater_consolidated::{Centre, connect};
+use tidewater_server::{Config, Environment, Running, Server, hash_password};
+use tokio::runtime::Runtime;
+
+use crate::backend::Backend;
+use crate::device::Device;
+use crate::scenario::Scenario;
+
+/// Everybody's password.
+pub(crate) const PASSWORD: &str = "correct horse";
+
+/// Hashing is slow on purpose; once is enough.
+static HASH: LazyLock<String> = LazyLock::new(|| {
+    hash_password(&Environment::real(), PASSWORD).expect("the system has random numbers")
+});
+
+/// The time of records that tests make.
+const NOW_MS: i64 = 1_700_000_000_000;
+
+/// A deployed database with one server that serves it.
+pub(crate) struct World<B> {
+    // The server goes first: it holds the database open.
+    pub(crate) server: LiveServer,
+    pub(crate) backend: B,
+    pub(crate) scenario: Scenario,
+    folder: TempDir,
+}
+
+impl<B: Backend> World<B> {
+    /// Creates, deploys and serves a scenario.
+    pub(crate) fn open(scenario: Scenario) -> World<B> {
+        World::open_in(B::new(), scenario)
+    }
+
+    /// In this empty database.
+    pub(crate) fn open_in(backend: B, scenario: Scenario) -> World<B> {
+        backend.execute(&scenario.schema);
+        let config = config(&backend, &scenario);
+        let server = LiveServer::deploy(&config, scenario.users);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        World {
+            server,
+            backend,
+            scenario,
+            folder,
+        }
+    }
+
+    /// One more server of the same database.
+    pub(crate) fn another_server(&self) -> LiveServer {
+        self.another_server_with("")
+    }
+
+    /// One more server, with more lines of `[server.limits]`.
+    pub(crate) fn another_server_with(&self, limits: &str) -> LiveServer {
+        let text = config_text(&self.backend, &self.scenario, limits);
+        LiveServer::start(&Config::parse(&text).expect("the configuration is right"))
+    }
+
+    /// A remote of a user that has not synced yet.
+    pub(crate) fn device(&self, user: &str) -> Device {
+        Device::new(self.folder.path(), user, self.server.address)
+    }
+
+    /// A remote that has synced.
+    pub(crate) fn synced(&self, user: &str) -> Device {
+        let mut device = self.device(user);
+        device.sync();
+        device
+    }
+
+    /// Runs statements in the centre, as an application.
+    pub(crate) fn execute(&self, sql: &str) {
+        self.backend.execute(sql);
+    }
+
+    /// Runs a statement in the centre, unless a constraint is against it.
+    pub(crate) fn try_execute(&self, sql: &str) {
+        self.backend.try_execute(sql);
+    }
+
+    /// Runs a query in the centre.
+    pub(crate) fn rows(&self, sql: &str) -> Vec<String> {
+        self.backend.rows(sql)
+    }
+}
+
+fn config<B: Backend>(backend: &B, scenario: &Scenario) -> Config {
+    let text = config_text(backend, scenario, "");
+    Config::parse(&text).expect("the configuration is right")
+}
+
+fn config_text<B: Backend>(backend: &B, scenario: &Scenario, limits: &str) -> String {
+    format!(
+        "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n\
+         [server.limits]\n{}\n{limits}\n{}",
+        backend.url(),
+        scenario.limits,
+        scenario.publication
+    )
+}
+
+/// A server in threads of its own. To drop it is to kill it: connections break, and
+/// nothing is said or finished.
+pub(crate) struct LiveServer {
+    pub(crate) address: SocketAddr,
+    centre: Arc<dyn Centre>,
+    running: Option<Running>,
+    runtime: Option<Runtime>,
+}
+
+impl LiveServer {
+    fn deploy(config: &Config, users: &[&str]) -> LiveServer {
+        LiveServer::prepare(config, async |centre| {
+            let deployed = centre.deploy(&config.publications, false, NOW_MS).await;
+            deployed.expect("the publication fits the tables");
+            for user in users {
+                let user = UserRecord {
+                    name: (*user).into(),
+                    password_hash: HASH.clone(),
+                    disabled: false,
+                    created_ms: NOW_MS,
+                };
+                assert!(centre.add_user(&user).await.expect("a user can be added"));
+            }
+        })
+    }
+
+    fn start(config: &Config) -> LiveServer {
+        LiveServer::prepare(config, async |_| {})
+    }
+
+    fn prepare(config: &Config, prepare: impl AsyncFnOnce(&dyn Centre)) -> LiveServer {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("the system has threads");
+        let (centre, running) = runtime.block_on(async {
+            let url = &config.server.consolidated;
+            let centre = connect(url).await.expect("the database can be reached");
+            prepare(&*centre).await;
+            let running = Server::start(config.clone(), centre.clone(), Environment::real()).await;
+            (centre, running.expect("the server starts"))
+        });
+        let address = running.addresses[0].trim_start_matches("tcp://");
+        LiveServer {
+            address: address.parse().expect("a server tells its address"),
+            centre,
+            running: Some(running),
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Asks the database something through the adapter.
+    pub(crate) fn ask<T>(&self, question: impl AsyncFnOnce(&dyn Centre) -> T) -> T {
+        let runtime = self.runtime.as_ref().expect("it is there until dropped");
+        runtime.block_on(question(&*self.centre))
+    }
+
+    /// The conflicts that the centre has kept.
+    pub(crate) fn conflicts(&self) -> Vec<ConflictRecord> {
+        self.ask(async |centre| centre.conflicts().await)
+            .expect("conflicts can be read")
+    }
+
+    /// The refused rows that the centre has kept.
+    pub(crate) fn refused(&self) -> Vec<RefusedRecord> {
+        self.ask(async |centre| centre.refused().await)
+            .expect("refused rows can be read")
+    }
+
+    /// Stops in good order.
+    pub(crate) fn shut_down(mut self) {
+        let runtime = self.runtime.as_ref().expect("it is there until dropped");
+        if let Some(running) = self.running.take() {
+            runtime.block_on(running.shutdown());
+        }
+    }
+}
+
+impl Drop for LiveServer {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
