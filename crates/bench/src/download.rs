@@ -17,7 +17,7 @@ pub(crate) fn run(rows: i32, runs: usize) -> anyhow::Result<()> {
     let fleet = Fleet::start(&centre, &url, "log", "both")?;
     let expected: Vec<_> = purchase::purchases(purchase::FIRST_EMP_ID, 0..rows).collect();
 
-    let (mut insert, mut download) = (Samples::default(), Samples::default());
+    let [mut insert, mut download, mut cpu]: [Samples; 3] = Default::default();
     for run in 0..runs {
         let plain = rusqlite::Connection::open(fleet.path(&format!("plain-{run}.db")))?;
         plain.execute_batch(purchase::sqlite_schema())?;
@@ -32,6 +32,7 @@ pub(crate) fn run(rows: i32, runs: usize) -> anyhow::Result<()> {
             synced.report
         );
         download.add(synced.elapsed);
+        cpu.add(synced.cpu);
     }
     line(
         "SQLite, prepared insert, one transaction",
@@ -39,6 +40,11 @@ pub(crate) fn run(rows: i32, runs: usize) -> anyhow::Result<()> {
         "us a row",
     );
     line("first download", &download.micros_per_row(rows), "us a row");
+    line(
+        "of which processor time of the remote",
+        &cpu.micros_per_row(rows),
+        "us a row",
+    );
     goal(
         "rate of the first download to that of the insert",
         &Spread::of_rates(&download, &insert),

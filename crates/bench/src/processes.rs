@@ -119,10 +119,27 @@ impl Peak {
     }
 }
 
+/// Processor time of this process so far, user and system: `utime` and `stime` of
+/// proc(5), in the hundredths of a second that Linux counts them in.
+fn own_cpu() -> anyhow::Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The second field is the program's name in parentheses, and may hold anything.
+    let fields = stat
+        .rsplit_once(')')
+        .context("/proc/self/stat has no name")?
+        .1;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let field = |index: usize| fields.get(index).context("/proc/self/stat is too short");
+    let ticks = field(11)?.parse::<u64>()? + field(12)?.parse::<u64>()?;
+    Ok(Duration::from_millis(ticks * 10))
+}
+
 /// What a remote's process tells.
 pub(crate) struct Synced {
     /// From before the connection to after the commit.
     pub(crate) elapsed: Duration,
+    /// Processor time of the remote in between.
+    pub(crate) cpu: Duration,
     pub(crate) peak: Peak,
     /// What `tidewater sync --json` would print.
     pub(crate) report: serde_json::Value,
@@ -188,6 +205,7 @@ impl Fleet {
         let number = |name: &str| told[name].as_u64().context("the remote did not tell");
         Ok(Synced {
             elapsed: Duration::from_nanos(number("elapsed_ns")?),
+            cpu: Duration::from_nanos(number("cpu_ns")?),
             peak: Peak {
                 kib: number("peak_kib")?,
             },
@@ -253,11 +271,12 @@ pub(crate) fn sync(arguments: &SyncArguments) -> anyhow::Result<()> {
     if arguments.upload_only {
         remote.set_direction(SyncDirection::UploadOnly);
     }
-    let start = Instant::now();
+    let (start, cpu_before) = (Instant::now(), own_cpu()?);
     let report = remote.sync(&mut |_| ControlFlow::Continue(()))?;
     let elapsed = start.elapsed();
     let told = serde_json::json!({
         "elapsed_ns": u64::try_from(elapsed.as_nanos())?,
+        "cpu_ns": u64::try_from((own_cpu()? - cpu_before).as_nanos())?,
         "peak_kib": Peak::own()?.kib,
         "report": report,
     });

@@ -30,7 +30,7 @@ fn measure(tracking: &str, rows: i32, runs: usize) -> anyhow::Result<()> {
     // What the runs before left behind would slow down the later ones.
     let reset = "TRUNCATE purchase; VACUUM; CHECKPOINT";
 
-    let (mut copied, mut uploaded) = (Samples::default(), Samples::default());
+    let [mut copied, mut uploaded, mut cpu]: [Samples; 3] = Default::default();
     for run in 0..runs {
         batch(&runtime, &client, reset)?;
         copied.add(runtime.block_on(copy::copy(&client, &pieces))?);
@@ -51,9 +51,15 @@ fn measure(tracking: &str, rows: i32, runs: usize) -> anyhow::Result<()> {
             synced.report
         );
         uploaded.add(synced.elapsed);
+        cpu.add(synced.cpu);
     }
     line("binary COPY", &copied.micros_per_row(rows), "us a row");
     line("upload", &uploaded.micros_per_row(rows), "us a row");
+    line(
+        "of which processor time of the remote",
+        &cpu.micros_per_row(rows),
+        "us a row",
+    );
     goal(
         "rate of the upload to that of COPY",
         &Spread::of_rates(&uploaded, &copied),
