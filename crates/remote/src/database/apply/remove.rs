@@ -1,7 +1,9 @@
 //! What leaves the remote: single rows, whole partitions, tables that are replaced.
 //!
 //! Nothing that is pending goes. A row with a refused change goes, but the user's own values
-//! stay with the refusal. A parent that a pending child refers to stays for now.
+//! stay with the refusal. A refused insert stays when only its key is told to be gone: the
+//! centre never had the row, and all its values are the user's own. A parent that a pending
+//! child refers to stays for now.
 
 use rusqlite::Connection;
 use serde_json::Map;
@@ -38,7 +40,8 @@ pub(super) fn clear(
         let change = &names.change;
         let pending = format!("SELECT DISTINCT {keys} FROM {change} WHERE generation > {PARKED}");
         kept = keys_of(connection, &pending, &[], table.table()).doing(DOING)?;
-        let parked = format!("SELECT {keys} FROM {change} WHERE generation = {PARKED}");
+        let parked =
+            format!("SELECT {keys} FROM {change} WHERE generation = {PARKED} AND present = 1");
         for key in keys_of(connection, &parked, &[], table.table()).doing(DOING)? {
             if !kept.contains(&key) {
                 let key = row::datums(&table.key_types, &key);
@@ -142,6 +145,10 @@ impl Sink<'_> {
     pub(super) fn take_away(&mut self, key: &[Datum<'_>]) -> Result<u64, RemoteError> {
         if self.table.has_changes {
             match self.newest_change(key)? {
+                Some(PARKED) if self.is_refused_insert(key)? => {
+                    self.clear_stale(key)?;
+                    return Ok(0);
+                }
                 Some(PARKED) => return self.evict(key),
                 Some(_) => {
                     self.mark_stale(key)?;
@@ -155,6 +162,22 @@ impl Sink<'_> {
             return Ok(0);
         }
         self.delete_or_mark(key)
+    }
+
+    /// Whether the refused change of a key is the insert of a row that was not there.
+    fn is_refused_insert(&mut self, key: &[Datum<'_>]) -> Result<bool, RemoteError> {
+        let names = &self.table.names;
+        let check = |scratch: &mut String| -> rusqlite::Result<bool> {
+            let mut statement = self.connection.prepare_cached(&format!(
+                "SELECT 1 FROM {} WHERE {} AND generation = {PARKED} AND present = 0",
+                names.change,
+                names.change_key_is_bound()
+            ))?;
+            row::bind(&mut statement, 1, key, scratch)?;
+            let found = statement.raw_query().next()?.is_some();
+            Ok(found)
+        };
+        check(&mut self.scratch).doing(DOING)
     }
 
     fn delete_or_mark(&mut self, key: &[Datum<'_>]) -> Result<u64, RemoteError> {

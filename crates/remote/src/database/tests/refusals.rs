@@ -218,18 +218,27 @@ fn a_refused_row_that_leaves_the_scope_leaves_only_the_users_own_values() {
             rows.remove_partition(&[Datum::Integer(amount)]);
         }
     };
-    type Removal<'a> = (&'a dyn Fn(&mut RowsWriter<'_>), bool);
+    // An insert has nobody's values but the user's; it goes with its partition only.
+    type Removal<'a> = (&'a dyn Fn(&mut RowsWriter<'_>), bool, bool);
     let removals: [Removal<'_>; 3] = [
-        (&remove_one_by_one, false),
-        (&remove_partitions, false),
+        (&remove_one_by_one, false, true),
+        (&remove_partitions, false, false),
         (
             &|rows: &mut RowsWriter<'_>| rows.row(Op::Upsert, &item(2, "fine", 20)),
             true,
+            true,
         ),
     ];
-    for (removal, replace) in removals {
+    for (removal, replace, insert_stays) in removals {
         let mut remote = with_refusals();
         remote.download(|server| server.send("item", replace, removal));
+        if insert_stays {
+            assert_eq!(remote.query(NAMES), ["2:fine:20", "9:new:90"]);
+            assert_eq!(remote.requested(), 0);
+            remote.run("DELETE FROM item WHERE id = 9");
+            assert_eq!(remote.upload(), []);
+            continue;
+        }
         assert_eq!(remote.query(NAMES), ["2:fine:20"]);
         let refused = remote.database().refused().unwrap();
         let mut values: Vec<String> = refused.into_iter().filter_map(|row| row.values).collect();
@@ -257,10 +266,13 @@ fn a_refused_row_that_arrives_with_its_replaced_table_stays() {
     remote.download(|server| {
         server.replace("item", |rows| rows.row(Op::Upsert, &item(1, "a", 10)));
     });
-    assert_eq!(remote.query(NAMES), ["1:mine:10"]);
+    assert_eq!(remote.query(NAMES), ["1:mine:10", "9:new:90"]);
     let refused = remote.database().refused().unwrap();
-    let kept: Vec<bool> = refused.iter().map(|row| row.values.is_none()).collect();
-    assert_eq!(kept, [true, false, false]);
+    let kept: Vec<(&str, bool)> = refused
+        .iter()
+        .map(|row| (row.key.as_str(), row.values.is_none()))
+        .collect();
+    assert_eq!(kept, [("[1]", true), ("[3]", false), ("[9]", true)]);
 }
 
 #[test]
