@@ -47,14 +47,19 @@ struct Shared {
     publications: RwLock<HashMap<String, Arc<Compiled>>>,
 }
 
-/// What tells that a table is still as it was loaded: its rules, triggers and columns.
+/// What tells that a table is still as it was loaded: its rules, triggers and columns. Then,
+/// as of now: whether a trigger can change the key of a row before it is inserted, or keep it
+/// out; whether a unique constraint can be deferred.
 const FINGERPRINTS: &str = "
 SELECT c.oid, c.relhasrules::text
   || ';' || coalesce((SELECT string_agg(t.oid::text || t.tgenabled::text, ',' ORDER BY t.oid)
        FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid), '')
   || ';' || coalesce((SELECT string_agg(concat_ws(':', a.attnum, a.atttypid, a.atttypmod,
        a.attgenerated, a.attisdropped), ',' ORDER BY a.attnum)
-       FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), '')
+       FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), ''),
+  EXISTS (SELECT FROM pg_catalog.pg_trigger t
+    WHERE t.tgrelid = c.oid AND (t.tgtype & 7) = 7 AND t.tgenabled IN ('O', 'A')),
+  EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND NOT i.indimmediate)
 FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
 
 /// Connects to the database that a URL names.

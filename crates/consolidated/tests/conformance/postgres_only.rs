@@ -553,3 +553,92 @@ async fn updates_of_ever_other_columns_are_all_applied() {
         expected
     );
 }
+
+/// A batch must not go in twice because a trigger gave its rows other keys.
+#[tokio::test]
+async fn rows_that_a_trigger_gives_keys_of_its_own_are_there_once() {
+    for count in [5, 300] {
+        let world = table(
+            "CREATE SEQUENCE number START 1000;
+             CREATE FUNCTION number() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN NEW.id := nextval('number'); RETURN NEW; END $$;
+             CREATE TABLE v (id integer PRIMARY KEY, x text);
+             INSERT INTO v VALUES (9, 'theirs');
+             CREATE TRIGGER number BEFORE INSERT ON v FOR EACH ROW
+               WHEN (NEW.id > 9) EXECUTE FUNCTION number()",
+            "v",
+        )
+        .await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut changes = vec![insert("v", "9|mine"), insert("v", "8|kept")];
+        changes.extend((10..10 + count).map(|id| insert("v", &format!("{id}|new"))));
+        let result = anna.upload(&changes).await;
+        let conflicts = count + 1;
+        assert_eq!(
+            result[0],
+            format!("1 inserted, 0 updated, 0 deleted, {conflicts} conflicts, 0 refused")
+        );
+        anna.download().await;
+        let new = "SELECT count(*), count(DISTINCT id), min(id) >= 1000 FROM v WHERE x = 'new'";
+        assert_eq!(
+            world.fixture.query(new).await,
+            [format!("{count}|{count}|t")]
+        );
+        // The row kept as it was is not sent back.
+        assert_eq!(anna.rows("v").len() as i32, count + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_a_trigger_keeps_out_is_refused() {
+    let world = table(
+        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TABLE v (id integer PRIMARY KEY, x text)",
+        "v",
+    )
+    .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    // It comes while the publication is served.
+    world
+        .fixture
+        .execute(
+            "CREATE TRIGGER no BEFORE INSERT ON v FOR EACH ROW
+             WHEN (NEW.x = 'no') EXECUTE FUNCTION no()",
+        )
+        .await;
+    let changes = [insert("v", "1|yes"), insert("v", "2|no")];
+    let result = anna.upload(&changes).await;
+    assert_eq!(
+        result[0],
+        "1 inserted, 0 updated, 0 deleted, 0 conflicts, 1 refused"
+    );
+    let refused = world.centre.refused().await.unwrap();
+    assert_eq!(refused[0].code, "constraint");
+}
+
+#[tokio::test]
+async fn deferrable_unique_constraints_take_uploads() {
+    let world = table(
+        "CREATE TABLE v (id integer PRIMARY KEY DEFERRABLE INITIALLY DEFERRED,
+           x text UNIQUE DEFERRABLE);
+         INSERT INTO v VALUES (1, 'a'), (2, 'b')",
+        "v",
+    )
+    .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let changes = [
+        insert("v", "1|mine"),
+        insert("v", "2|b"),
+        insert("v", "3|a"),
+        insert("v", "4|d"),
+    ];
+    let result = anna.upload(&changes).await;
+    assert_eq!(
+        result[0],
+        "2 inserted, 0 updated, 0 deleted, 1 conflicts, 1 refused"
+    );
+    assert_eq!(
+        world.fixture.query("SELECT id, x FROM v ORDER BY 1").await,
+        ["1|a", "2|b", "4|d"]
+    );
+}

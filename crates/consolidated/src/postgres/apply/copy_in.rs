@@ -35,9 +35,11 @@ pub(super) enum Copied {
 /// Whether the table takes COPY at all.
 pub(super) fn is_possible(incoming: &Incoming<'_>) -> bool {
     let columns = &incoming.table.columns;
-    incoming
-        .written()
-        .all(|index| columns[index].kind != Kind::Other)
+    // COPY does not tell under which keys the rows are now.
+    !incoming.edits_inserts
+        && incoming
+            .written()
+            .all(|index| columns[index].kind != Kind::Other)
 }
 
 /// Copies all inserts of a table into it, inside a savepoint.

@@ -39,6 +39,10 @@ pub(super) struct Incoming<'u> {
     pub(super) map: ColumnMap,
     /// The published columns that the remote sends.
     pub(super) sent: Vec<usize>,
+    /// A trigger can change the key of a row before it is inserted, or keep it out.
+    pub(super) edits_inserts: bool,
+    /// A unique constraint can be deferred: `ON CONFLICT` does not work then.
+    pub(super) defers_unique: bool,
     chunks: &'u [RowsChunk],
     /// Whether the remote's columns are the published ones, in their order.
     identity: bool,
@@ -87,6 +91,8 @@ impl<'u> Incoming<'u> {
             identity: in_order && map.shape.columns.len() == table.columns.len(),
             map,
             sent,
+            edits_inserts: false,
+            defers_unique: false,
             chunks: &upload.chunks,
             inserts: 0,
             insert_refs: Vec::new(),

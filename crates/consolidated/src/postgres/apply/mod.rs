@@ -178,8 +178,8 @@ impl One<'_> {
     async fn apply(&self, connection: &mut Connection) -> Result<UploadOutcome, CentreError> {
         let tables = self.upload.tables.iter();
         let incoming = tables.map(|table| Incoming::new(self.publication, table));
-        let incoming: Vec<Incoming<'_>> = incoming.collect::<Result<_, _>>()?;
-        let Some(admitted) = self.admit(connection, &incoming).await? else {
+        let mut incoming: Vec<Incoming<'_>> = incoming.collect::<Result<_, _>>()?;
+        let Some(admitted) = self.admit(connection, &mut incoming).await? else {
             return self.last(connection).await;
         };
         let mut exact = true;
@@ -212,7 +212,7 @@ impl One<'_> {
     async fn admit(
         &self,
         connection: &mut Connection,
-        incoming: &[Incoming<'_>],
+        incoming: &mut [Incoming<'_>],
     ) -> Result<Option<Admitted>, CentreError> {
         let error = |error| refused("admitting an upload")(error);
         let facts = Facts {
@@ -257,13 +257,14 @@ impl One<'_> {
         let scope = queries.scope(0, self.publication, &results?)?;
         let version: String = taken.get(3);
         let (signed, graced) = self.signed_scope(&taken, &scope);
-        let as_loaded = incoming.iter().all(|it| {
-            let mut live = live.iter();
-            live.any(|row| {
-                row.get::<_, u32>(0) == it.table.oid
-                    && row.get::<_, String>(1) == it.table.fingerprint
-            })
-        });
+        let mut as_loaded = true;
+        for it in incoming {
+            let found = live.iter().find(|row| row.get::<_, u32>(0) == it.table.oid);
+            as_loaded &= found.is_some_and(|row| row.get::<_, &str>(1) == it.table.fingerprint);
+            if let Some(row) = found {
+                (it.edits_inserts, it.defers_unique) = (row.get(2), row.get(3));
+            }
+        }
         Ok(Some(Admitted {
             version: version.parse().unwrap_or(0),
             scope,

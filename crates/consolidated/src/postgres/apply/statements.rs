@@ -3,13 +3,13 @@
 //! A batch is one statement in a savepoint. What fails is bisected to the single row;
 //! what the statement passed over is read by its key and classified.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use futures_util::future;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row as ResultRow, Statement};
 
-use tidewater_protocol::{Code, Datum, Op, Row, pack};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
 
 use super::incoming::{Incoming, RowRef, is_exact, obstacle, unfit};
 use super::outcomes::{Outcomes, Uploaded, is_data_error, reason};
@@ -71,7 +71,7 @@ impl Statements<'_, '_, '_, '_> {
         let mut failed = Vec::new();
         for (changed, refs) in &sorted.ready {
             let text = match op {
-                Op::Insert => sql::insert(self.incoming, true),
+                Op::Insert => sql::insert(self.incoming, !self.incoming.defers_unique),
                 Op::Update => sql::update(self.incoming, changed),
                 _ => sql::delete(self.incoming),
             };
@@ -173,7 +173,27 @@ impl Statements<'_, '_, '_, '_> {
         let mut waiting = vec![batch];
         while let Some(rows) = waiting.pop() {
             let parameters = self.parameters(op, changed, rows)?;
-            match execute(self.connection, statement, &parameters).await? {
+            // Which of several rows a trigger gave another key cannot be told.
+            let one_by_one = op == Op::Insert && rows.len() > 1 && self.incoming.edits_inserts;
+            if one_by_one {
+                self.savepoint("SAVEPOINT tidewater_keys").await?;
+            }
+            let executed = execute(self.connection, statement, &parameters).await?;
+            if one_by_one {
+                if let Executed::Rows(result) = &executed
+                    && self.has_other_keys(rows, result)?
+                {
+                    self.savepoint("ROLLBACK TO tidewater_keys; RELEASE tidewater_keys")
+                        .await?;
+                    waiting.extend(rows.chunks(1).rev());
+                    continue;
+                }
+                self.savepoint("RELEASE tidewater_keys").await?;
+            }
+            match executed {
+                Executed::Rows(result) if self.has_other_keys(rows, &result)? => {
+                    self.kept_under_another_key(rows)?;
+                }
                 Executed::Rows(result) => {
                     let passed_over = self.passed_over(op, rows, &result)?;
                     self.outcomes
@@ -181,6 +201,13 @@ impl Statements<'_, '_, '_, '_> {
                     self.classify(op, &passed_over, failed).await?;
                 }
                 Executed::Failed(code, reason) => match rows {
+                    // Nothing was passed over, so it may be the key that is taken.
+                    [at] if op == Op::Insert
+                        && code == Code::RowKeyInUse
+                        && self.incoming.defers_unique =>
+                    {
+                        self.classify(op, &[*at], failed).await?;
+                    }
                     [at] => failed.push(Failed {
                         at: *at,
                         code,
@@ -195,6 +222,64 @@ impl Statements<'_, '_, '_, '_> {
             }
         }
         Ok(())
+    }
+
+    async fn savepoint(&self, sql: &str) -> Result<(), CentreError> {
+        let done = self.connection.client().batch_execute(sql).await;
+        done.map_err(refused("applying rows of an upload"))
+    }
+
+    /// Whether a trigger of the centre gave an inserted row another key than the remote's.
+    fn has_other_keys(&self, rows: &[RowRef], result: &[ResultRow]) -> Result<bool, CentreError> {
+        if !self.incoming.edits_inserts {
+            return Ok(false);
+        }
+        let mut inserted = self.inserted_keys(result)?;
+        let types = self.key_types();
+        let mut packed = Vec::new();
+        self.incoming.rows(rows, |_, row| {
+            packed.clear();
+            pack::pack_values(&mut packed, &types, &row.key);
+            inserted.remove(&packed);
+            Ok(())
+        })?;
+        Ok(!inserted.is_empty())
+    }
+
+    /// The centre has what was uploaded under a key of its own, which the download brings.
+    /// Under the remote's key there is nothing.
+    fn kept_under_another_key(&mut self, rows: &[RowRef]) -> Result<(), CentreError> {
+        let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
+        incoming.rows(rows, |_, row| {
+            with_uploaded(incoming, row, |it| outcomes.conflict(incoming, it, None));
+            Ok(())
+        })
+    }
+
+    fn key_types(&self) -> Vec<ColumnType> {
+        let table = self.incoming.table;
+        let columns = table.key.iter().map(|&it| &table.columns[it]);
+        columns
+            .map(|column| column.kind.column_type(column.scale))
+            .collect()
+    }
+
+    /// The packed keys that an insert gave back.
+    fn inserted_keys(&self, result: &[ResultRow]) -> Result<HashSet<Vec<u8>>, CentreError> {
+        let table = self.incoming.table;
+        let types = self.key_types();
+        let mut decoder = RowDecoder::new(table.key.iter().map(|&it| table.columns[it].kind));
+        let mut inserted = HashSet::with_capacity(result.len());
+        let mut key = Vec::new();
+        for row in result {
+            let mut values = recycle(key);
+            decoder.result(row, 0, &mut values)?;
+            let mut packed = Vec::new();
+            pack::pack_values(&mut packed, &types, &values);
+            inserted.insert(packed);
+            key = recycle(values);
+        }
+        Ok(inserted)
     }
 
     /// The array parameters of a statement.
@@ -253,26 +338,8 @@ impl Statements<'_, '_, '_, '_> {
             return Ok(undone.map(|(at, _)| *at).collect());
         }
         // An insert can only give back what is in the table: the keys.
-        let table = self.incoming.table;
-        let types: Vec<_> = table
-            .key
-            .iter()
-            .map(|&it| {
-                let column = &table.columns[it];
-                column.kind.column_type(column.scale)
-            })
-            .collect();
-        let mut decoder = RowDecoder::new(table.key.iter().map(|&it| table.columns[it].kind));
-        let mut inserted = std::collections::HashSet::with_capacity(result.len());
-        let mut key = Vec::new();
-        for row in result {
-            let mut values = recycle(key);
-            decoder.result(row, 0, &mut values)?;
-            let mut packed = Vec::new();
-            pack::pack_values(&mut packed, &types, &values);
-            inserted.insert(packed);
-            key = recycle(values);
-        }
+        let types = self.key_types();
+        let inserted = self.inserted_keys(result)?;
         let mut passed_over = Vec::new();
         let mut packed = Vec::new();
         self.incoming.rows(rows, |at, row| {
@@ -429,6 +496,14 @@ impl Statements<'_, '_, '_, '_> {
         for at in rows {
             let parameters = self.parameters(Op::Insert, &[], &[*at])?;
             match execute(self.connection, &statement, &parameters).await? {
+                Executed::Rows(result) if self.has_other_keys(&[*at], &result)? => {
+                    self.kept_under_another_key(&[*at])?;
+                }
+                Executed::Rows(result) if result.is_empty() => failed.push(Failed {
+                    at: *at,
+                    code: Code::RowConstraint,
+                    reason: format!("a trigger of {} ignored the row", self.incoming.table.title),
+                }),
                 Executed::Rows(_) => self.outcomes.applied(Op::Insert, 1),
                 Executed::Failed(code, reason) => failed.push(Failed {
                     at: *at,
