@@ -146,16 +146,14 @@ fn an_edit_between_taking_and_reading_belongs_to_the_next_upload<B: Backend>() {
     ada.network.record();
     let last_rows = Place::message(Way::Up, |it| matches!(it, Control::UploadEnd(_)));
     ada.network.plan(last_rows, Accident::CutInside);
-    let application = crate::backend::open_sqlite(&ada.path);
+    let application = ada.another_application();
     let mut edited = false;
     let outcome = ada.remote.sync(&mut |progress| {
         if progress.phase == Phase::Uploading && progress.bytes_sent > 0 && !edited {
             edited = true;
             let sql = "UPDATE product SET name = 'edited later' WHERE product_id = 24999;
                        DELETE FROM product WHERE product_id = 25000;";
-            application
-                .execute_batch(sql)
-                .expect("nobody is in the way");
+            application.edit(sql);
         }
         ControlFlow::Continue(())
     });

@@ -19,18 +19,31 @@ pub(crate) fn assert_converged<B: Backend>(world: &World<B>, devices: &[&Device]
 }
 
 /// Every remote equals the centre restricted to its partitions, but for the rows that the
-/// centre refused from it.
+/// centre refused from it, and the parents that these refer to: those stay as long as they do.
 #[track_caller]
 pub(crate) fn assert_converged_but_refused<B: Backend>(
     world: &World<B>,
     devices: &mut [&mut Device],
 ) {
     for device in devices {
-        let refused = device.refused().into_iter();
-        // Keys of one integer, as JSON arrays.
-        let refused = refused.map(|row| (row.table, row.key.replace(['[', ']'], "")));
-        let refused: HashSet<(String, String)> = refused.collect();
-        compare(world, device, &refused);
+        let mut aside = HashSet::new();
+        for refused in device.refused() {
+            // Keys of one integer, as JSON arrays.
+            let key = refused.key.replace(['[', ']'], "");
+            let table = world.scenario.tables.iter();
+            for table in table.filter(|it| it.name == refused.table) {
+                for parent in table.parents {
+                    let sql = format!(
+                        "SELECT {} FROM {} WHERE {} = {key}",
+                        parent.column, table.name, parent.child_key
+                    );
+                    let keys = device.rows(&sql).into_iter();
+                    aside.extend(keys.map(|key| (parent.table.to_owned(), key)));
+                }
+            }
+            aside.insert((refused.table, key));
+        }
+        compare(world, device, &aside);
     }
 }
 

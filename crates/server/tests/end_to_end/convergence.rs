@@ -1,5 +1,7 @@
 //! Whatever happened: when everybody has synced and nobody writes, all are equal.
 
+use tidewater_protocol::message::Control;
+use tidewater_remote::database::Which;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;
@@ -34,25 +36,27 @@ fn live_through<B: Backend>(seed: u64) {
     let mut devices = ["ada", "ada", "bob", "cleo"].map(|user| world.synced(user));
     for _ in 0..STEPS {
         let sql = statement(&mut random);
-        if random.once_in(4) {
-            // What the centre's constraints refuse, its applications do not do.
-            world.try_execute(&sql);
-            continue;
-        }
         let device = &mut devices[random.below(4) as usize];
-        if random.once_in(3) {
-            sync_through_a_bad_network(device, &mut random);
-        } else {
-            device.try_edit(&sql);
+        match random.below(16) {
+            // What the centre's constraints refuse, its applications do not do.
+            0..3 => world.try_execute(&sql),
+            3 => world.execute(&reassignment(&mut random)),
+            4..8 => sync_through_a_bad_network(device, &mut random),
+            8 => sync_while_the_application_works(device, &sql),
+            9 if random.once_in(4) => sync_at_once(&mut devices),
+            10 if random.once_in(2) => drop(device.remote.retry_refused(Which::All)),
+            _ => device.try_edit(&sql),
         }
     }
     for _ in 0..QUIET_ROUNDS {
-        for device in &mut devices {
-            device.sync();
-        }
+        sync_at_once(&mut devices);
     }
     for device in &mut devices {
+        device.sync();
         assert_eq!(device.pending(), 0);
+    }
+    for device in &mut devices {
+        device.sync();
         assert_converged_but_refused(&world, &mut [&mut *device]);
         device.discard_refused();
         device.sync();
@@ -61,6 +65,14 @@ fn live_through<B: Backend>(seed: u64) {
         device.sync();
     }
     assert_converged(&world, &devices.each_ref());
+}
+
+fn sync_at_once(devices: &mut [Device]) {
+    std::thread::scope(|scope| {
+        for device in devices {
+            scope.spawn(|| device.sync());
+        }
+    });
 }
 
 fn sync_through_a_bad_network(device: &mut Device, random: &mut Random) {
@@ -75,6 +87,30 @@ fn sync_through_a_bad_network(device: &mut Device, random: &mut Random) {
     let outcome = device.try_sync();
     let was_cut = device.network.finish_plan();
     assert!(was_cut || outcome.is_ok(), "{outcome:?}");
+}
+
+/// The edit comes between the taking of the upload and the applying of the download.
+fn sync_while_the_application_works(device: &mut Device, sql: &str) {
+    let network = device.network.clone();
+    let place = Place::message(Way::Down, |it| matches!(it, Control::Welcome(_)));
+    network.plan(place, Accident::Stall);
+    let application = device.another_application();
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| device.sync());
+        network.wait_for_stall().expect("the server lets it in");
+        application.try_edit(sql);
+        network.release();
+        sync.join().expect("it syncs");
+    });
+}
+
+/// A user gets a region, or loses one.
+fn reassignment(random: &mut Random) -> String {
+    let (login, region) = (random.one_of(&["ada", "bob", "cleo"]), random.below(4));
+    match random.below(3) {
+        0 => format!("DELETE FROM assignment WHERE login = '{login}' AND region = {region}"),
+        _ => format!("INSERT INTO assignment VALUES ('{login}', {region}) ON CONFLICT DO NOTHING"),
+    }
 }
 
 /// Something that an application may do, though a constraint may be against it.

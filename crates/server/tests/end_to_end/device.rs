@@ -86,11 +86,12 @@ impl Device {
 
     /// Changes rows, unless a constraint of the remote is against it.
     pub(crate) fn try_edit(&self, sql: &str) {
-        if let Err(error) = self.application.execute_batch(sql) {
-            let code = error.sqlite_error_code();
-            let expected = rusqlite::ErrorCode::ConstraintViolation;
-            assert_eq!(code, Some(expected), "{error}\nin: {sql}");
-        }
+        try_edit(&self.application, sql);
+    }
+
+    /// Another application that uses the file.
+    pub(crate) fn another_application(&self) -> Application {
+        Application(open_sqlite(&self.path))
     }
 
     /// What the application is told when the remote database itself refuses a change.
@@ -142,4 +143,36 @@ fn open(path: &Path, url: &str, user: &str) -> Remote {
     remote.set_password(PASSWORD);
     remote.set_timeout(SILENCE);
     remote
+}
+
+/// An application that uses a remote's file while the remote syncs.
+pub(crate) struct Application(Connection);
+
+impl Application {
+    /// Changes rows.
+    #[track_caller]
+    pub(crate) fn edit(&self, sql: &str) {
+        execute_sqlite(&self.0, sql);
+    }
+
+    /// Changes rows, unless a constraint of the remote is against it.
+    #[track_caller]
+    pub(crate) fn try_edit(&self, sql: &str) {
+        try_edit(&self.0, sql);
+    }
+
+    /// Reads rows.
+    #[track_caller]
+    pub(crate) fn rows(&self, sql: &str) -> Vec<String> {
+        rows_sqlite(&self.0, sql)
+    }
+}
+
+#[track_caller]
+fn try_edit(connection: &Connection, sql: &str) {
+    if let Err(error) = connection.execute_batch(sql) {
+        let code = error.sqlite_error_code();
+        let expected = rusqlite::ErrorCode::ConstraintViolation;
+        assert_eq!(code, Some(expected), "{error}\nin: {sql}");
+    }
 }

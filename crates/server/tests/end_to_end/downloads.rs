@@ -8,7 +8,7 @@ use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
-use crate::backend::{Backend, Transaction, open_sqlite, rows_sqlite};
+use crate::backend::{Backend, Transaction};
 use crate::compare::assert_converged;
 use crate::scenario::{audited_shop, shop};
 use crate::world::World;
@@ -83,16 +83,15 @@ fn i4_an_application_sees_only_whole_downloads<B: Backend>() {
          SELECT i, 'generation 0', 5 FROM n;",
     );
     let mut ada = world.synced("ada");
-    let path = ada.path.clone();
+    let application = ada.another_application();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            let application = open_sqlite(&path);
+        let is_over = &is_over;
+        let reader = scope.spawn(move || {
             let mut states = std::collections::BTreeSet::new();
             while !is_over.load(Ordering::Relaxed) {
                 // One statement reads one state.
-                let state = rows_sqlite(
-                    &application,
+                let state = application.rows(
                     "SELECT (SELECT sum(stock) FROM product WHERE product_id >= 1000),
                             (SELECT count(DISTINCT name) FROM product WHERE product_id >= 1000),
                             (SELECT count(*) FROM invoice JOIN customer USING (customer_id)
@@ -132,19 +131,17 @@ fn i4_a_local_edit_made_during_a_download_is_never_overwritten<B: Backend>() {
          DELETE FROM product WHERE product_id = 3;
          UPDATE customer SET name = 'theirs' WHERE customer_id = 1;",
     );
-    let application = open_sqlite(&ada.path);
+    let application = ada.another_application();
     network.plan(the_end(), Accident::Stall);
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| ada.sync());
         network.wait_for_stall().expect("the download is under way");
-        application
-            .execute_batch(
-                "UPDATE product SET name = 'mine' WHERE product_id = 1;
+        application.edit(
+            "UPDATE product SET name = 'mine' WHERE product_id = 1;
                  UPDATE product SET name = 'mine' WHERE product_id = 3;
                  INSERT INTO product VALUES (100, 'mine', 0);
                  DELETE FROM invoice WHERE invoice_id = 1;",
-            )
-            .expect("nobody is in the way");
+        );
         network.release();
         sync.join().expect("it syncs");
     });
@@ -169,7 +166,7 @@ fn i4_an_interrupted_download_that_resumes_after_another_sync_changes_nothing<B:
     let network = ada.network.clone();
     let mut second = ada.second_handle();
     world.execute("UPDATE product SET name = 'old' WHERE product_id IN (1, 2)");
-    let application = open_sqlite(&ada.path);
+    let application = ada.another_application();
     network.plan(the_end(), Accident::Stall);
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| ada.try_sync());
@@ -177,9 +174,7 @@ fn i4_an_interrupted_download_that_resumes_after_another_sync_changes_nothing<B:
         second
             .sync(&mut |_| std::ops::ControlFlow::Continue(()))
             .expect("another process syncs");
-        application
-            .execute_batch("UPDATE product SET name = 'newer' WHERE product_id = 1")
-            .expect("nobody is in the way");
+        application.edit("UPDATE product SET name = 'newer' WHERE product_id = 1");
         second
             .sync(&mut |_| std::ops::ControlFlow::Continue(()))
             .expect("and uploads");
@@ -206,14 +201,12 @@ fn a_row_that_was_skipped_for_a_pending_change_arrives_when_the_user_undoes_it<B
     let mut ada = world.synced("ada");
     let network = ada.network.clone();
     world.execute("UPDATE product SET name = 'theirs' WHERE product_id = 1");
-    let application = open_sqlite(&ada.path);
+    let application = ada.another_application();
     network.plan(the_end(), Accident::Stall);
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| ada.sync());
         network.wait_for_stall().expect("the download is under way");
-        application
-            .execute_batch("UPDATE product SET name = 'mine' WHERE product_id = 1")
-            .expect("nobody is in the way");
+        application.edit("UPDATE product SET name = 'mine' WHERE product_id = 1");
         network.release();
         sync.join().expect("it syncs");
     });

@@ -66,21 +66,25 @@ const CHINOOK_TABLES: &[Table] = &[
         name: "artist",
         columns: &[Plain("artist_id"), Plain("name")],
         scope: EVERYTHING,
+        parents: &[],
     },
     Table {
         name: "album",
         columns: &[Plain("album_id"), Plain("title"), Plain("artist_id")],
         scope: EVERYTHING,
+        parents: &[],
     },
     Table {
         name: "genre",
         columns: &[Plain("genre_id"), Plain("name")],
         scope: EVERYTHING,
+        parents: &[],
     },
     Table {
         name: "media_type",
         columns: &[Plain("media_type_id"), Plain("name")],
         scope: EVERYTHING,
+        parents: &[],
     },
     Table {
         name: "track",
@@ -96,16 +100,19 @@ const CHINOOK_TABLES: &[Table] = &[
             Decimal("unit_price", 2),
         ],
         scope: EVERYTHING,
+        parents: &[],
     },
     Table {
         name: "playlist",
         columns: &[Plain("playlist_id"), Plain("name")],
         scope: EVERYTHING,
+        parents: &[],
     },
     Table {
         name: "playlist_track",
         columns: &[Plain("playlist_id"), Plain("track_id")],
         scope: EVERYTHING,
+        parents: &[],
     },
     Table {
         name: "employee",
@@ -128,6 +135,7 @@ const CHINOOK_TABLES: &[Table] = &[
             Plain("login"),
         ],
         scope: EVERYTHING,
+        parents: &[],
     },
     Table {
         name: "customer",
@@ -147,6 +155,7 @@ const CHINOOK_TABLES: &[Table] = &[
             Plain("support_rep_id"),
         ],
         scope: "support_rep_id IN (SELECT employee_id FROM employee WHERE login = '{user}')",
+        parents: &[],
     },
 ];
 
@@ -247,6 +256,7 @@ const PURCHASE_TABLES: &[Table] = &[Table {
         Plain("notes"),
     ],
     scope: "emp_id IN (SELECT emp_id FROM staff WHERE login = '{user}')",
+    parents: &[],
 }];
 
 /// Of all employees together.

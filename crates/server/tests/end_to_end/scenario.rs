@@ -23,6 +23,16 @@ pub(crate) struct Table {
     pub(crate) columns: &'static [Column],
     /// Which rows of the centre the user `{user}` holds.
     pub(crate) scope: &'static str,
+    /// What its rows refer to, as far as those may leave a remote.
+    pub(crate) parents: &'static [Parent],
+}
+
+/// A reference to a published table.
+pub(crate) struct Parent {
+    pub(crate) column: &'static str,
+    pub(crate) table: &'static str,
+    /// The key of the table that refers.
+    pub(crate) child_key: &'static str,
 }
 
 /// A published column.
@@ -50,6 +60,7 @@ const SHOP_TABLES: &[Table] = &[
             Column::Decimal("balance", 2),
         ],
         scope: MY_REGIONS,
+        parents: &[],
     },
     Table {
         name: "invoice",
@@ -60,6 +71,11 @@ const SHOP_TABLES: &[Table] = &[
             Column::Plain("note"),
         ],
         scope: MY_REGIONS,
+        parents: &[Parent {
+            column: "customer_id",
+            table: "customer",
+            child_key: "invoice_id",
+        }],
     },
     Table {
         name: "product",
@@ -69,6 +85,7 @@ const SHOP_TABLES: &[Table] = &[
             Column::Plain("stock"),
         ],
         scope: EVERYTHING,
+        parents: &[],
     },
 ];
 
