@@ -8,6 +8,7 @@ mod exit_codes;
 mod first_steps;
 mod init;
 mod json;
+mod kill;
 mod program;
 mod refused;
 mod serving;
