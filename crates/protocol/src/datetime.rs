@@ -368,7 +368,8 @@ mod tests {
     #[test]
     fn only_the_one_spelling_of_a_moment_is_canonical() {
         type Parse = fn(&str) -> Option<(i64, bool)>;
-        let parsers: [(Parse, fn(i64, &mut String)); 4] = [
+        type Push = fn(i64, &mut String);
+        let parsers: [(Parse, Push); 4] = [
             (parse_date, push_date),
             (parse_time, push_time),
             (parse_timestamp, push_timestamp),
