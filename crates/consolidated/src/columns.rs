@@ -2,7 +2,10 @@
 //!
 //! A remote may still have an older version of the schema. A column that it sends and
 //! that is no longer published is ignored; a published column that it does not send
-//! is not written. A column whose type changed cannot be reconciled.
+//! is not written. Rows with a column whose type changed are refused, one by one: the
+//! remote gets the new schema in the same sync and sends them again under it. Rows of a
+//! table that is not published any more, or that are told apart by another key, are passed
+//! over: the remote itself keeps what the user wrote when it takes the new schema.
 
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Code, Datum, PublicationSchema, RowShape, Table};
@@ -17,43 +20,40 @@ pub(crate) struct ColumnMap {
     pub(crate) shape: RowShape,
     /// For each column of the published table: where it is in the remote's rows.
     pub(crate) sources: Vec<Option<usize>>,
+    /// Why every one of the rows has to be refused.
+    pub(crate) obstacle: Option<String>,
 }
 
 impl ColumnMap {
-    /// Finds the announced table and matches its columns; gives the table's index.
+    /// Finds the announced table and matches its columns; gives the table's index. `None`
+    /// if the publication has no such table, or none with this key.
     ///
     /// # Errors
-    /// [`CentreError::Peer`]: the table is not published, a type is unknown or
-    /// changed, a name stands twice, or a key column is missing.
+    /// [`CentreError::Peer`]: a type is unknown, or a name stands twice.
     pub(crate) fn find(
         schema: &PublicationSchema,
         begin: &TableBegin,
-    ) -> Result<(usize, ColumnMap), CentreError> {
-        let index = schema
-            .tables
-            .iter()
-            .position(|table| table.name == begin.table);
-        let index = index.ok_or_else(|| {
-            let publication = &schema.name;
-            mismatch(format!(
-                "rows of the table {:?}, which the publication {publication:?} does not have",
-                begin.table
-            ))
-        })?;
-        Ok((index, ColumnMap::of(&schema.tables[index], begin)?))
+    ) -> Result<Option<(usize, ColumnMap)>, CentreError> {
+        let mut tables = schema.tables.iter();
+        let Some(index) = tables.position(|table| table.name == begin.table) else {
+            return Ok(None);
+        };
+        let map = ColumnMap::of(&schema.tables[index], begin)?;
+        Ok(map.map(|map| (index, map)))
     }
 
     /// Matches the announced columns with those of the table.
     ///
     /// # Errors
     /// See [`Self::find`].
-    pub(crate) fn of(table: &Table, begin: &TableBegin) -> Result<ColumnMap, CentreError> {
+    pub(crate) fn of(table: &Table, begin: &TableBegin) -> Result<Option<ColumnMap>, CentreError> {
         let mut shape = RowShape {
             columns: Vec::with_capacity(begin.columns.len()),
             key: Vec::with_capacity(table.key.len()),
             partition: Vec::new(),
         };
         let mut sources = vec![None; table.columns.len()];
+        let mut obstacle = None;
         for (position, header) in begin.columns.iter().enumerate() {
             let describe = || format!("the column {:?}.{:?}", table.name, header.name);
             let column_type = header
@@ -64,27 +64,36 @@ impl ColumnMap {
                 continue;
             };
             if table.columns[current].column_type != column_type {
-                return Err(mismatch(format!(
-                    "{} as {column_type:?}, but it is now {:?}",
-                    describe(),
-                    table.columns[current].column_type
-                )));
+                if table.key.contains(&current) {
+                    return Ok(None);
+                }
+                obstacle = Some(format!(
+                    "the column {} has another type in the centre now",
+                    header.name
+                ));
             }
             if sources[current].replace(position).is_some() {
                 return Err(mismatch(format!("{} twice", describe())));
             }
         }
         for &key in &table.key {
-            let source = sources[key].ok_or_else(|| {
-                let name = &table.columns[key].name;
-                mismatch(format!(
-                    "rows of {:?} without the key column {name:?}",
-                    table.name
-                ))
-            })?;
+            let Some(source) = sources[key] else {
+                return Ok(None);
+            };
             shape.key.push(source);
         }
-        Ok(ColumnMap { shape, sources })
+        let mut partition = table.partition.iter();
+        if let Some(&missing) = partition.find(|&&column| sources[column].is_none()) {
+            obstacle = Some(format!(
+                "the partition column {} is not among the columns of this remote yet",
+                table.columns[missing].name
+            ));
+        }
+        Ok(Some(ColumnMap {
+            shape,
+            sources,
+            obstacle,
+        }))
     }
 
     /// Whether the remote sends every published column.
@@ -145,7 +154,7 @@ mod tests {
             ("a", ColumnType::Text),
             ("b", ColumnType::Real),
         ]);
-        let map = ColumnMap::of(&new, &TableBegin::of(&old)).unwrap();
+        let map = ColumnMap::of(&new, &TableBegin::of(&old)).unwrap().unwrap();
         assert_eq!(map.sources, [Some(2), Some(1), None]);
         assert_eq!(map.shape.key, [2]);
         assert!(!map.is_complete());
@@ -157,15 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_type_or_a_missing_key_cannot_be_reconciled() {
+    fn rows_with_a_changed_type_are_refused_those_with_another_key_passed_over() {
         let current = table(&[("id", ColumnType::Integer), ("a", ColumnType::Text)]);
-        for announced in [
-            table(&[("id", ColumnType::Integer), ("a", ColumnType::Real)]),
-            table(&[("a", ColumnType::Text)]),
-            table(&[("id", ColumnType::Integer), ("id", ColumnType::Integer)]),
-        ] {
-            let error = ColumnMap::of(&current, &TableBegin::of(&announced)).unwrap_err();
-            assert_eq!(error.code(), Code::SchemaMismatch);
-        }
+        let of = |columns| ColumnMap::of(&current, &TableBegin::of(&table(columns)));
+        let changed = of(&[("id", ColumnType::Integer), ("a", ColumnType::Real)]);
+        assert!(changed.unwrap().unwrap().obstacle.is_some());
+        assert_eq!(of(&[("a", ColumnType::Text)]).unwrap(), None);
+        assert_eq!(of(&[("id", ColumnType::Text)]).unwrap(), None);
+        let twice = of(&[("id", ColumnType::Integer), ("id", ColumnType::Integer)]);
+        assert_eq!(twice.unwrap_err().code(), Code::SchemaMismatch);
     }
 }

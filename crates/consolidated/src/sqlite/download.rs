@@ -581,8 +581,10 @@ fn requests_by_table<'r>(
 ) -> Result<BTreeMap<usize, Vec<(ColumnMap, &'r TableRequest)>>, CentreError> {
     let mut by_table: BTreeMap<usize, Vec<_>> = BTreeMap::new();
     for request in requests {
-        let (index, map) = ColumnMap::find(&publication.schema, &request.begin)?;
-        by_table.entry(index).or_default().push((map, request));
+        // The remote's schema is another otherwise, and it is sent everything anyway.
+        if let Some((index, map)) = ColumnMap::find(&publication.schema, &request.begin)? {
+            by_table.entry(index).or_default().push((map, request));
+        }
     }
     Ok(by_table)
 }

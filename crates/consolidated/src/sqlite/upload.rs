@@ -24,7 +24,7 @@ use crate::error::CentreError;
 use crate::result::ResultBuilder;
 use crate::row_json;
 use crate::scope::Scope;
-use crate::upload::{OwnUpload, SyncUpload, UploadResult};
+use crate::upload::{OwnUpload, SyncUpload, UploadResult, UploadTable};
 
 /// What an upload did.
 #[derive(Default)]
@@ -65,11 +65,12 @@ enum DeferredKeys {
 pub(super) struct UploadRun<'a> {
     connection: &'a Connection,
     publication: &'a Publication,
-    upload: &'a SyncUpload,
+    /// The uploaded tables that the publication has.
+    sent: Vec<&'a UploadTable>,
     /// The upload's index in its list.
     index: usize,
     endings: &'a HashMap<RowPlace, Refusal>,
-    /// One for each table of the upload.
+    /// One for each of [`Self::sent`].
     tables: Vec<TableWork<'a>>,
 }
 
@@ -116,13 +117,16 @@ impl<'a> UploadRun<'a> {
     ) -> Result<UploadRun<'a>, CentreError> {
         let mut tables = Vec::with_capacity(upload.tables.len());
         for table in &upload.tables {
-            let (number, map) = ColumnMap::find(&publication.schema, &table.begin)?;
-            tables.push(TableWork::new(connection, publication, scope, number, map));
+            if let Some((number, map)) = ColumnMap::find(&publication.schema, &table.begin)? {
+                let work = TableWork::new(connection, publication, scope, number, map);
+                tables.push((table, work));
+            }
         }
+        let (sent, tables) = tables.into_iter().unzip();
         Ok(UploadRun {
+            sent,
             connection,
             publication,
-            upload,
             index,
             endings,
             tables,
@@ -190,7 +194,7 @@ impl<'a> UploadRun<'a> {
         is_meant: impl Fn(Op) -> bool,
     ) -> Result<(), Stop> {
         let mut number = 0;
-        for chunk in &self.upload.tables[table].chunks {
+        for chunk in &self.sent[table].chunks {
             let bytes = chunk.read().map_err(|error| CentreError::Internal {
                 message: format!("the spool file cannot be read: {error}"),
             })?;
@@ -414,7 +418,7 @@ impl<'a> UploadRun<'a> {
         let images = || {
             let image = |values: &[Datum<'_>]| {
                 (!values.is_empty()).then(|| {
-                    let columns = self.upload.tables[table].begin.columns.iter();
+                    let columns = self.sent[table].begin.columns.iter();
                     row_json::row(columns.map(|column| column.name.as_str()), values)
                 })
             };

@@ -550,7 +550,8 @@ pub async fn an_upload_of_unknown_columns_fails_alone<F: Fixture>() {
     let mut anna = Remote::synced(&world, "anna").await;
     let mut berta = Remote::synced(&world, "berta").await;
     let mut wrong = anna.next_upload(&[insert("customer", "40|north|Nina|NULL")]);
-    wrong.tables[0].begin.table = "nothing of the kind".into();
+    let columns = &mut wrong.tables[0].begin.columns;
+    columns[3].name = columns[2].name.clone();
     let right = berta.next_upload(&[insert("customer", "41|north|Nora 2|NULL")]);
     let outcomes = anna.worker.apply(vec![wrong, right]).await.unwrap();
     let [

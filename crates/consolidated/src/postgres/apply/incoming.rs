@@ -54,27 +54,17 @@ pub(super) struct Incoming<'u> {
 }
 
 impl<'u> Incoming<'u> {
-    /// Finds the rows' table and looks through them once.
+    /// Finds the rows' table and looks through them once; `None` for rows that the
+    /// publication has no table for.
     pub(super) fn new(
         publication: &'u Compiled,
         upload: &'u UploadTable,
-    ) -> Result<Incoming<'u>, CentreError> {
+    ) -> Result<Option<Incoming<'u>>, CentreError> {
         let schema: &PublicationSchema = &publication.schema;
-        let (index, map) = ColumnMap::find(schema, &upload.begin)?;
+        let Some((index, map)) = ColumnMap::find(schema, &upload.begin)? else {
+            return Ok(None);
+        };
         let table = &publication.tables[index];
-        if let Some(&missing) = table
-            .partition
-            .iter()
-            .find(|&&it| map.sources[it].is_none())
-        {
-            return Err(CentreError::Peer {
-                message: format!(
-                    "rows of {:?} without the partition column {:?}",
-                    upload.begin.table, table.columns[missing].name
-                ),
-                code: Code::SchemaMismatch,
-            });
-        }
         let published = map.sources.iter().enumerate();
         let sent = published
             .filter(|(_, it)| it.is_some())
@@ -100,7 +90,16 @@ impl<'u> Incoming<'u> {
             deletes: Vec::new(),
         };
         incoming.look_through()?;
-        Ok(incoming)
+        Ok(Some(incoming))
+    }
+
+    /// Why none of the rows can be taken.
+    pub(super) fn refusal(&self) -> Option<(Code, &str)> {
+        if !self.table.direction.uploads() {
+            return Some((Code::RowDownloadOnly, "this table takes no uploads"));
+        }
+        let obstacle = self.map.obstacle.as_deref()?;
+        Some((Code::RowBadValue, obstacle))
     }
 
     fn look_through(&mut self) -> Result<(), CentreError> {

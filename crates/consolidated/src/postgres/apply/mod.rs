@@ -177,7 +177,7 @@ struct Refusals {
 impl One<'_> {
     async fn apply(&self, connection: &mut Connection) -> Result<UploadOutcome, CentreError> {
         let tables = self.upload.tables.iter();
-        let incoming = tables.map(|table| Incoming::new(self.publication, table));
+        let incoming = tables.filter_map(|it| Incoming::new(self.publication, it).transpose());
         let mut incoming: Vec<Incoming<'_>> = incoming.collect::<Result<_, _>>()?;
         let Some(admitted) = self.admit(connection, &mut incoming).await? else {
             return self.last(connection).await;
@@ -363,8 +363,8 @@ impl One<'_> {
                 continue;
             }
             let mut statements = self.statements(connection, table, admitted, &mut outcomes, exact);
-            if !table.table.direction.uploads() {
-                statements.refuse_all(&refs)?;
+            if let Some((code, reason)) = table.refusal() {
+                statements.refuse_all(&refs, code, reason)?;
                 continue;
             }
             let failed = statements.run(op, &refs).await?;
@@ -443,7 +443,7 @@ impl One<'_> {
             _ => {}
         }
         let many = incoming.inserts > incoming::COPY_THRESHOLD;
-        if many && incoming.table.direction.uploads() && copy_in::is_possible(incoming) {
+        if many && incoming.refusal().is_none() && copy_in::is_possible(incoming) {
             let membership = self.membership(incoming, admitted);
             let copied = copy_in::copy_in(connection, incoming, membership).await?;
             if let Copied::All {

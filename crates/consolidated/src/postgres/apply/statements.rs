@@ -528,13 +528,17 @@ impl Statements<'_, '_, '_, '_> {
         })
     }
 
-    /// Refuses every row of a table that takes no uploads.
-    pub(super) fn refuse_all(&mut self, refs: &[RowRef]) -> Result<(), CentreError> {
+    /// Refuses every row for the same reason.
+    pub(super) fn refuse_all(
+        &mut self,
+        refs: &[RowRef],
+        code: Code,
+        reason: &str,
+    ) -> Result<(), CentreError> {
         let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
         incoming.rows(refs, |_, row| {
             with_uploaded(incoming, row, |it| {
-                let reason = "this table takes no uploads";
-                outcomes.refused(incoming, it, Code::RowDownloadOnly, reason);
+                outcomes.refused(incoming, it, code, reason);
             });
             Ok(())
         })

@@ -165,8 +165,10 @@ fn requests<'a>(
 ) -> Result<Requests<'a>, CentreError> {
     let mut requests: Requests<'a> = HashMap::new();
     for request in &subscription.requests {
-        let (index, map) = ColumnMap::find(&publication.schema, &request.begin)?;
-        requests.entry(index).or_default().push((map, request));
+        // The remote's schema is another otherwise, and it is sent everything anyway.
+        if let Some((index, map)) = ColumnMap::find(&publication.schema, &request.begin)? {
+            requests.entry(index).or_default().push((map, request));
+        }
     }
     Ok(requests)
 }

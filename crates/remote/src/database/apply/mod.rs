@@ -210,6 +210,11 @@ impl Applier {
             return Err(out_of_order("the end of a result"));
         };
         let subscription = &mut self.subscriptions[index];
+        if let Some(schema) = &subscription.new_schema {
+            let connection = &self.database.connection;
+            migrate::keep_leaving(connection, &subscription.state, schema)?;
+            self.schema_changed = true;
+        }
         ack::acknowledge(&self.database.connection, &mut subscription.state)?;
         subscription.synced = true;
         self.phase = Phase::Idle;
@@ -262,7 +267,13 @@ impl Applier {
         let connection = &self.database.connection;
         let subscription = &self.subscriptions[index];
         let mut table = if result {
-            TableApply::of_result(connection, &subscription.state, begin)?
+            let mut table = TableApply::of_result(connection, &subscription.state, begin)?;
+            let mut schemas = subscription.new_schema.iter();
+            if schemas.any(|schema| migrate::leaves(table.table(), schema)) {
+                // The rows are told apart by another key. See `migrate::keep_leaving`.
+                table.shape = None;
+            }
+            table
         } else {
             let added = subscription
                 .added_columns
@@ -522,11 +533,10 @@ fn out_of_order(what: &str) -> RemoteError {
 /// Whether a statement that was fine under the old schema makes no sense under the new one,
 /// or its rows break it.
 fn is_impossible(error: &rusqlite::Error) -> bool {
-    matches!(error, rusqlite::Error::SqlInputError { .. })
-        || matches!(
-            error.sqlite_error_code(),
-            Some(ErrorCode::Unknown | ErrorCode::ConstraintViolation)
-        )
+    // Depending on its features, rusqlite gives no code for SQL that does not compile.
+    error
+        .sqlite_error_code()
+        .is_none_or(|code| matches!(code, ErrorCode::Unknown | ErrorCode::ConstraintViolation))
 }
 
 /// Write-ahead logging lets the application read and write while we sync. It cannot be
