@@ -7,8 +7,9 @@
 
 use std::str;
 
+use tidewater_protocol::datetime::MAX_MICROS;
 use tidewater_protocol::decimal::Decimal;
-use tidewater_protocol::{ColumnType, Datum};
+use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 mod numeric;
 
@@ -195,8 +196,11 @@ impl Kind {
                 days => i64::from(days) + EPOCH_DAYS,
             }),
             Kind::Time => Datum::Time(i64::from_be_bytes(fixed(bytes)?)),
-            Kind::Timestamp => Datum::Timestamp(micros_since_1970(bytes)?),
-            Kind::TimestampTz => Datum::TimestampTz(micros_since_1970(bytes)?),
+            Kind::Timestamp => {
+                micros_since_1970(fixed(bytes)?).map_or_else(|| far_future(bytes), Datum::Timestamp)
+            }
+            Kind::TimestampTz => micros_since_1970(fixed(bytes)?)
+                .map_or_else(|| far_future(bytes), Datum::TimestampTz),
             Kind::Uuid => Datum::Uuid(fixed(bytes)?),
         })
     }
@@ -245,11 +249,20 @@ fn timestamp(micros: i64) -> Result<i64, Unfit> {
     }
 }
 
-fn micros_since_1970(bytes: &[u8]) -> Result<i64, Unfit> {
-    match i64::from_be_bytes(fixed(bytes)?) {
-        infinity @ (i64::MAX | i64::MIN) => Ok(infinity),
-        micros => micros.checked_add(EPOCH_MICROS).ok_or(Unfit),
+fn micros_since_1970(bytes: [u8; 8]) -> Option<i64> {
+    match i64::from_be_bytes(bytes) {
+        infinity @ (i64::MAX | i64::MIN) => Some(infinity),
+        micros => micros
+            .checked_add(EPOCH_MICROS)
+            .filter(|micros| micros.unsigned_abs() <= MAX_MICROS.unsigned_abs()),
     }
+}
+
+/// A moment beyond the calendar of remotes must not keep the other rows from them: it goes
+/// there as what it is here, microseconds since 2000.
+fn far_future(bytes: &[u8]) -> Datum<'_> {
+    let micros = fixed(bytes).map_or(i64::MAX, i64::from_be_bytes);
+    Datum::Loose(ValueRef::Integer(micros))
 }
 
 /// Whether a column with this scale gives back the very same decimal.

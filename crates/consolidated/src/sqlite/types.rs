@@ -115,12 +115,31 @@ fn canonical(datum: Datum<'_>) -> Datum<'_> {
 }
 
 /// Whether two values are equal by the column's type: numbers by value, text byte by
-/// byte.
+/// byte. A value that is none of the type is what it looks like: here it may be a number,
+/// in the remote's column the same as text.
 pub(super) fn equal(left: &Datum<'_>, right: &Datum<'_>) -> bool {
     match (left, right) {
+        (Datum::Null, _) | (_, Datum::Null) => left == right,
+        (Datum::Loose(_), _) | (_, Datum::Loose(_)) => look_the_same(left, right),
         (Datum::Decimal(left), Datum::Decimal(right)) => shortest(*left) == shortest(*right),
         _ => same(&canonical(*left), &canonical(*right)),
     }
+}
+
+fn look_the_same(left: &Datum<'_>, right: &Datum<'_>) -> bool {
+    let is_number = |datum: &Datum<'_>| {
+        matches!(
+            datum,
+            Datum::Loose(ValueRef::Integer(_) | ValueRef::Real(_))
+        )
+    };
+    let (left_text, right_text) = (left.to_string(), right.to_string());
+    if left_text == right_text || !(is_number(left) || is_number(right)) {
+        return left_text == right_text;
+    }
+    // SQLite's own spelling of a real is another than ours.
+    let number = |text: &str| text.parse::<f64>().ok();
+    number(&left_text).is_some_and(|left| number(&right_text) == Some(left))
 }
 
 /// A decimal without zeros at the end.

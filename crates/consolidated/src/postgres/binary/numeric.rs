@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use tidewater_protocol::decimal::Decimal;
+use tidewater_protocol::decimal::{Decimal, MAX_EXACT_DIGITS};
 
 use super::Unfit;
 
@@ -133,7 +133,9 @@ pub(super) fn decode<'a>(bytes: &[u8], scratch: &'a mut String) -> Result<Decima
     // Decimal digits behind the point that the groups hold.
     let held = 4 * (count as i32 - 1 - weight);
     let shift = i32::from(scale) - held;
-    if count <= 4 && (-3..=3).contains(&shift) {
+    // Remotes spell out what has more digits than that.
+    let is_short = usize::from(scale) <= MAX_EXACT_DIGITS;
+    if is_short && count <= 4 && (-3..=3).contains(&shift) {
         let digits = groups
             .chunks_exact(2)
             .fold(0, |sum, pair| sum * 10_000 + group(pair));
