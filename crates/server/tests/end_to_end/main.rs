@@ -25,6 +25,7 @@ mod random;
 mod scenario;
 mod world;
 
+mod attack;
 mod changes_up;
 mod convergence;
 mod cuts;
