@@ -72,6 +72,7 @@ pub(crate) enum Command {
     Sync(command::sync::SyncArgs),
     Status(command::status::StatusArgs),
     Refused(command::refused::RefusedArgs),
+    Conflicts(command::conflicts::ConflictsArgs),
     Ping(command::ping::PingArgs),
     Cert(command::cert::CertArgs),
     Demo(crate::demo::DemoArgs),
@@ -87,6 +88,7 @@ impl Command {
             Command::Sync(args) => args.json,
             Command::Status(args) => args.json,
             Command::Refused(args) => args.wants_json(),
+            Command::Conflicts(args) => args.wants_json(),
             Command::Ping(args) => args.json,
             _ => false,
         }

@@ -104,6 +104,11 @@ impl OpenCentre {
         Ok((conflicts, self.wait_deployed(self.centre.refused())?))
     }
 
+    /// The newest of the kept conflicts, newest first.
+    pub(crate) fn newest_conflicts(&self, limit: u64) -> Result<Vec<ConflictRecord>, Failure> {
+        self.wait_deployed(self.centre.newest_conflicts(limit))
+    }
+
     /// False if the name is taken.
     pub(crate) fn add_user(&self, name: &str, password: &str) -> Result<bool, Failure> {
         let user = UserRecord {

@@ -8,6 +8,7 @@ mod demo;
 mod failure;
 mod init_document;
 mod interrupt;
+mod kept;
 mod output;
 mod password;
 mod progress;

@@ -77,6 +77,9 @@ pub trait Centre: Send + Sync {
     /// The conflicts kept, oldest first.
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>>;
 
+    /// The newest of the conflicts kept, newest first, and no more than `limit`.
+    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>>;
+
     /// The refused rows kept, oldest first.
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>>;
 

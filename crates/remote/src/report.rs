@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::database::{ApplySummary, RefusedSummary};
+use crate::database::{ApplySummary, ConflictSummary, RefusedSummary};
 
 /// What a sync moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -17,6 +17,8 @@ pub struct Report {
     pub downloaded: Downloaded,
     /// Changes that lost against the centre.
     pub conflicts: u64,
+    /// The first 100 of them.
+    pub conflict_rows: Vec<ConflictSummary>,
     /// Changes that the centre refused.
     pub refused: u64,
     /// The first 100 of them.
@@ -49,8 +51,8 @@ pub struct Downloaded {
     pub removals: u64,
 }
 
-/// How many refused rows are told in full.
-const REFUSED_ROWS_TOLD: usize = 100;
+/// How many rows that lost, and how many that were refused, are told by their keys.
+pub(crate) const ROWS_TOLD: usize = 100;
 
 impl Report {
     /// Takes over what a second sync moved that belongs to the same call.
@@ -61,9 +63,11 @@ impl Report {
         self.downloaded.upserts += later.downloaded.upserts;
         self.downloaded.removals += later.downloaded.removals;
         self.conflicts += later.conflicts;
+        self.conflict_rows.extend(later.conflict_rows);
+        self.conflict_rows.truncate(ROWS_TOLD);
         self.refused += later.refused;
         self.refused_rows.extend(later.refused_rows);
-        self.refused_rows.truncate(REFUSED_ROWS_TOLD);
+        self.refused_rows.truncate(ROWS_TOLD);
         self.bytes_sent += later.bytes_sent;
         self.bytes_received += later.bytes_received;
         self.duration_ms += later.duration_ms;
@@ -74,6 +78,7 @@ impl Report {
         self.downloaded.upserts = summary.upserts;
         self.downloaded.removals = summary.removals;
         self.conflicts = summary.conflicts;
+        self.conflict_rows = summary.conflict_rows;
         self.refused = summary.refused;
         self.refused_rows = summary.refused_rows;
     }
@@ -86,6 +91,10 @@ mod tests {
     #[test]
     fn the_names_in_json_are_the_documented_ones() {
         let report = Report {
+            conflict_rows: vec![ConflictSummary {
+                table: "t".into(),
+                key: "[2]".into(),
+            }],
             refused_rows: vec![RefusedSummary {
                 table: "t".into(),
                 key: "[1]".into(),
@@ -96,7 +105,8 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
             "{\"uploaded\":{\"inserts\":0,\"updates\":0,\"deletes\":0},\
-             \"downloaded\":{\"upserts\":0,\"removals\":0},\"conflicts\":0,\"refused\":0,\
+             \"downloaded\":{\"upserts\":0,\"removals\":0},\"conflicts\":0,\
+             \"conflict_rows\":[{\"table\":\"t\",\"key\":\"[2]\"}],\"refused\":0,\
              \"refused_rows\":[{\"table\":\"t\",\"key\":\"[1]\",\"reason\":\"no\"}],\
              \"bytes_sent\":0,\"bytes_received\":0,\"duration_ms\":0}"
         );

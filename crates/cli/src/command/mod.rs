@@ -2,6 +2,7 @@
 
 pub(crate) mod cert;
 pub(crate) mod completions;
+pub(crate) mod conflicts;
 pub(crate) mod deploy;
 pub(crate) mod init;
 pub(crate) mod ping;
@@ -28,6 +29,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Serve(args) => serve::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Conflicts(args) => conflicts::run(&args),
         Command::Refused(args) => refused::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Cert(args) => cert::run(&args),

@@ -1,7 +1,7 @@
 //! `tidewater refused`: what becomes of changes that the centre did not take.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
         RefusedAction::List(args) => list(args),
         RefusedAction::Retry(args) => {
             let mut database = remote_file::open(&args.remote)?;
-            check_ids(&args.ids, &database.refused()?)?;
+            check_ids(&args.remote, &args.ids, &database.refused()?)?;
             let which = match args.ids.as_slice() {
                 [] => Which::All,
                 ids => Which::Ids(ids),
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
         }
         RefusedAction::Discard(args) => {
             let mut database = remote_file::open(&args.remote)?;
-            check_ids(&args.ids, &database.refused()?)?;
+            check_ids(&args.remote, &args.ids, &database.refused()?)?;
             let which = if args.all {
                 Which::All
             } else {
@@ -126,12 +126,12 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
 }
 
 /// A mistyped number must not pass for a change that was dealt with.
-fn check_ids(ids: &[i64], refused: &[RefusedRow]) -> Result<(), Failure> {
+fn check_ids(path: &Path, ids: &[i64], refused: &[RefusedRow]) -> Result<(), Failure> {
     match ids.iter().find(|id| refused.iter().all(|it| it.id != **id)) {
         None => Ok(()),
         Some(id) => Err(Failure::usage(
             format!("there is no refused change {id}; nothing was changed"),
-            "see: tidewater refused list REMOTE.db",
+            format!("see: tidewater refused list {}", path.display()),
         )),
     }
 }

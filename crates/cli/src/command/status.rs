@@ -1,7 +1,7 @@
 //! `tidewater status`: the state of a remote's file, or of the centre.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -56,16 +56,16 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
             if args.json {
                 output::json(&totals)?;
             } else {
-                output::text(&describe_remote(&totals))?;
+                output::text(&describe_remote(&totals, path))?;
             }
         }
         (None, config) => {
             let path = config.clone().unwrap_or_else(|| "tidewater.toml".into());
-            let status = OpenCentre::open(&ConfigArgs { path })?.status()?;
+            let status = OpenCentre::open(&ConfigArgs { path: path.clone() })?.status()?;
             if args.json {
                 output::json(&CentreObject::of(&status))?;
             } else {
-                output::text(&describe_centre(&status))?;
+                output::text(&describe_centre(&status, &path))?;
             }
         }
     }
@@ -93,7 +93,7 @@ impl RemoteObject<'_> {
     }
 }
 
-fn describe_remote(remote: &RemoteObject<'_>) -> String {
+fn describe_remote(remote: &RemoteObject<'_>, path: &Path) -> String {
     let or_dash = |text: &str| match text {
         "" => "-".to_owned(),
         text => printable(text),
@@ -117,7 +117,7 @@ fn describe_remote(remote: &RemoteObject<'_>) -> String {
         remote.refused
     );
     if remote.refused > 0 {
-        text.push_str("see: tidewater refused list REMOTE.db\n");
+        let _ = writeln!(text, "see: tidewater refused list {}", path.display());
     }
     text
 }
@@ -243,13 +243,17 @@ impl SyncObject<'_> {
     }
 }
 
-fn describe_centre(status: &CentreStatus) -> String {
+fn describe_centre(status: &CentreStatus, config: &Path) -> String {
     let mut text = String::new();
     let [users, disabled] = status.users;
     let [remotes, revoked] = status.remotes;
     let _ = writeln!(text, "users      {users} ({disabled} disabled)");
     let _ = writeln!(text, "remotes    {remotes} ({revoked} revoked)");
-    let _ = writeln!(text, "conflicts  {} kept", status.conflicts);
+    let list = match status.conflicts {
+        0 => String::new(),
+        _ => format!("; see: tidewater conflicts list -c {}", config.display()),
+    };
+    let _ = writeln!(text, "conflicts  {} kept{list}", status.conflicts);
     let _ = writeln!(text, "refused    {} kept", status.refused);
     let mut logs = Table::new(&["change log of", ">entries"]);
     for (table, entries) in &status.logs {

@@ -38,7 +38,8 @@ Examples:
 
 The object of --json:
   {\"uploaded\":{\"inserts\":n,\"updates\":n,\"deletes\":n},\"downloaded\":{\"upserts\":n,\"removals\":n},
-   \"conflicts\":n,\"refused\":n,\"refused_rows\":[{\"table\",\"key\",\"reason\"}, the first 100],
+   \"conflicts\":n,\"conflict_rows\":[{\"table\",\"key\"}, the first 100],
+   \"refused\":n,\"refused_rows\":[{\"table\",\"key\",\"reason\"}, the first 100],
    \"bytes_sent\":n,\"bytes_received\":n,\"duration_ms\":n}
 or, when it failed:
   {\"error\":{\"code\",\"message\",\"hint\",\"retry_after_ms\"}}"))]
@@ -99,6 +100,9 @@ pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
         output::json(&report)?;
     } else {
         output::text(&describe(&report))?;
+    }
+    if report.conflicts > 0 {
+        tell_conflicts(&report);
     }
     if report.refused > 0 {
         tell_refused(args, &report);
@@ -244,6 +248,25 @@ fn describe(report: &Report) -> String {
     text
 }
 
+/// Lists the changes that lost, on standard error like what was refused: the rows now hold
+/// what somebody else wrote.
+fn tell_conflicts(report: &Report) {
+    let mut table = Table::new(&["lost in", "key"]);
+    for row in &report.conflict_rows {
+        table.row([row.table.clone(), row.key.clone()]);
+    }
+    output::note(table.render(0).trim_end());
+    tell_more(report.conflicts, report.conflict_rows.len());
+    output::note("both versions are kept in the centre: tidewater conflicts list -c FILE");
+}
+
+fn tell_more(all: u64, told: usize) {
+    let more = all.saturating_sub(told as u64);
+    if more > 0 {
+        output::note(&format!("and {more} more"));
+    }
+}
+
 /// Lists what was refused, on standard error: it is a warning also for scripts.
 fn tell_refused(args: &SyncArgs, report: &Report) {
     let mut table = Table::new(&["refused in", "key", "reason"]);
@@ -251,10 +274,7 @@ fn tell_refused(args: &SyncArgs, report: &Report) {
         table.row([row.table.clone(), row.key.clone(), row.reason.clone()]);
     }
     output::note(table.render(0).trim_end());
-    let more = report.refused - report.refused_rows.len() as u64;
-    if more > 0 {
-        output::note(&format!("and {more} more"));
-    }
+    tell_more(report.refused, report.refused_rows.len());
     let path = args.remote.display();
     output::note(&format!(
         "they stay in the file until you change them; see: tidewater refused list {path}"

@@ -4,6 +4,7 @@
 mod accidents;
 mod administration;
 mod centre;
+mod conflicts;
 mod exit_codes;
 mod first_steps;
 mod init;

@@ -20,7 +20,12 @@ fn refused_rows_are_told_listed_and_do_not_hold_up_the_others() {
     Shop::on_both_centres(|shop| {
         let (_nancy, run) = with_two_refused(&shop);
         let printed = format!("{}{}", run.stdout, run.stderr);
-        for part in ["customer", "[13]", "[10]", "tidewater refused list"] {
+        for part in [
+            "customer",
+            "[13]",
+            "[10]",
+            "tidewater refused list nancy.db",
+        ] {
             assert!(printed.contains(part), "{part}: {printed}");
         }
         assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["3"]);
@@ -42,6 +47,8 @@ fn refused_rows_are_told_listed_and_do_not_hold_up_the_others() {
         assert_eq!(again.json()["refused"], 0);
         let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
         assert_eq!(status.json()["refused"], 2);
+        let status = shop.place.tidewater(&["status", "nancy.db"]).done();
+        assert!(status.stdout.contains("tidewater refused list nancy.db"));
     });
 }
 
@@ -70,7 +77,7 @@ fn discarding_brings_back_what_the_centre_has() {
         shop.place
             .tidewater(&["refused", "discard", "nancy.db", "999"])
             .exits(1)
-            .tells(&["no refused change 999"]);
+            .tells(&["no refused change 999", "tidewater refused list nancy.db"]);
         shop.place
             .tidewater(&["refused", "discard", "nancy.db", "--all"])
             .done();

@@ -245,6 +245,25 @@ fn unsigned(row: &Row, at: usize) -> u64 {
     row.get::<_, i64>(at).try_into().unwrap_or(0)
 }
 
+const CONFLICT_COLUMNS: &str = "at_ms, remote_id, user_name, publication, table_name, row_key, \
+                                operation, pre_image, uploaded, winner";
+
+/// A row of [`CONFLICT_COLUMNS`].
+fn conflict_record(row: &Row) -> ConflictRecord {
+    ConflictRecord {
+        at_ms: row.get(0),
+        remote_id: remote_id(row, 1),
+        user: row.get(2),
+        publication: row.get(3),
+        table: row.get(4),
+        key: row.get(5),
+        operation: row.get(6),
+        pre_image: row.get(7),
+        uploaded: row.get(8),
+        winner: row.get(9),
+    }
+}
+
 fn sync_record(row: &Row) -> SyncRecord {
     let remote: Option<&[u8]> = row.get(0);
     SyncRecord {
@@ -403,22 +422,23 @@ impl Centre for Postgres {
 
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {
         Box::pin(async move {
-            let select = "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, \
-                          operation, pre_image, uploaded, winner FROM tidewater.conflict ORDER BY id";
-            let rows = self.shared.query("reading conflicts", select, &[]).await?;
-            let conflict = |row: &Row| ConflictRecord {
-                at_ms: row.get(0),
-                remote_id: remote_id(row, 1),
-                user: row.get(2),
-                publication: row.get(3),
-                table: row.get(4),
-                key: row.get(5),
-                operation: row.get(6),
-                pre_image: row.get(7),
-                uploaded: row.get(8),
-                winner: row.get(9),
-            };
-            Ok(rows.iter().map(conflict).collect())
+            let select = format!("SELECT {CONFLICT_COLUMNS} FROM tidewater.conflict ORDER BY id");
+            let rows = self.shared.query("reading conflicts", &select, &[]).await?;
+            Ok(rows.iter().map(conflict_record).collect())
+        })
+    }
+
+    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
+        Box::pin(async move {
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let select = format!(
+                "SELECT {CONFLICT_COLUMNS} FROM tidewater.conflict ORDER BY id DESC LIMIT $1"
+            );
+            let shared = &self.shared;
+            let rows = shared
+                .query("reading conflicts", &select, &[&limit])
+                .await?;
+            Ok(rows.iter().map(conflict_record).collect())
         })
     }
 

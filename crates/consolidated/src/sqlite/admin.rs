@@ -174,9 +174,29 @@ pub(super) fn revoke_remote(connection: &Connection, id: RemoteId) -> Result<boo
 }
 
 pub(super) fn conflicts(connection: &Connection) -> Result<Vec<ConflictRecord>, CentreError> {
-    let sql = "SELECT at_ms, remote_id, user_name, publication, table_name, key, operation,
-               pre_image, uploaded, winner FROM tidewater_conflict ORDER BY id";
-    list(connection, sql, [], |row| {
+    // A negative limit is none.
+    select_conflicts(connection, "ASC", -1)
+}
+
+/// The newest ones, newest first.
+pub(super) fn newest_conflicts(
+    connection: &Connection,
+    limit: u64,
+) -> Result<Vec<ConflictRecord>, CentreError> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    select_conflicts(connection, "DESC", limit)
+}
+
+fn select_conflicts(
+    connection: &Connection,
+    order: &str,
+    limit: i64,
+) -> Result<Vec<ConflictRecord>, CentreError> {
+    let sql = format!(
+        "SELECT at_ms, remote_id, user_name, publication, table_name, key, operation,
+         pre_image, uploaded, winner FROM tidewater_conflict ORDER BY id {order} LIMIT ?1"
+    );
+    list(connection, &sql, [limit], |row| {
         Ok(ConflictRecord {
             at_ms: row.get(0)?,
             remote_id: RemoteId(row.get(1)?),

@@ -185,6 +185,10 @@ impl Centre for SqliteCentre {
         self.run(|connection| admin::conflicts(connection))
     }
 
+    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
+        self.run(move |connection| admin::newest_conflicts(connection, limit))
+    }
+
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
         self.run(|connection| admin::refused(connection))
     }

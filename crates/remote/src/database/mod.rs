@@ -17,7 +17,7 @@ mod take;
 mod triggers;
 mod upload;
 
-pub use apply::{Applier, ApplyRefused, ApplySummary, RefusedSummary};
+pub use apply::{Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary};
 pub use refused::{RefusedRow, Which};
 pub use status::{Status, SubscriptionStatus, TableStatus};
 pub use subscription::SubscriptionState;

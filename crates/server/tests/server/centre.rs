@@ -287,6 +287,10 @@ impl Centre for Handle {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    fn newest_conflicts(&self, _limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
         Box::pin(async { Ok(Vec::new()) })
     }

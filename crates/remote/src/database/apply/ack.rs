@@ -4,19 +4,17 @@
 use rusqlite::{Connection, params};
 use tidewater_protocol::{Code, Datum, Op, Row, Value};
 
-use super::RefusedSummary;
 use super::rows::Sink;
 use super::table::is_not_empty;
+use super::{ConflictSummary, RefusedSummary};
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::Names;
 use crate::database::take::{PARKED, merge_into};
 use crate::database::{SubscriptionState, row};
 use crate::error::{Doing, RemoteError};
+use crate::report::ROWS_TOLD;
 
 const DOING: &str = "applying the result of an upload";
-
-/// So many refused rows stand in a report.
-const REPORTED_ROWS: usize = 100;
 
 /// The taken upload is acknowledged: what is left of its generation is no longer pending.
 pub(super) fn acknowledge(
@@ -75,7 +73,7 @@ impl Sink<'_> {
         let key: Vec<Value> = refused_row.key.iter().map(Datum::to_value).collect();
         let readable = row::readable_key(&refused_row.key);
         self.summary.refused += 1;
-        if self.summary.refused_rows.len() < REPORTED_ROWS {
+        if self.summary.refused_rows.len() < ROWS_TOLD {
             self.summary.refused_rows.push(RefusedSummary {
                 table: self.table.name().to_owned(),
                 key: readable.clone(),
@@ -170,6 +168,12 @@ impl Sink<'_> {
     /// keeps its own pre-image, so that it will lose too, and the row is asked for.
     fn lost(&mut self, key: &[Datum<'_>]) -> Result<bool, RemoteError> {
         self.summary.conflicts += 1;
+        if self.summary.conflict_rows.len() < ROWS_TOLD {
+            self.summary.conflict_rows.push(ConflictSummary {
+                table: self.table.name().to_owned(),
+                key: row::readable_key(key),
+            });
+        }
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(false);
         };

@@ -39,6 +39,8 @@ pub struct ApplySummary {
     pub removals: u64,
     /// Changes that lost against the centre.
     pub conflicts: u64,
+    /// The first 100 of them.
+    pub conflict_rows: Vec<ConflictSummary>,
     /// Changes that the centre refused.
     pub refused: u64,
     /// The first 100 of them.
@@ -47,6 +49,15 @@ pub struct ApplySummary {
     pub stale: u64,
     /// The application's own indexes and triggers that a new schema made impossible.
     pub not_restored: Vec<String>,
+}
+
+/// One change that lost, in a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConflictSummary {
+    /// The table.
+    pub table: String,
+    /// The key, readable: a JSON array.
+    pub key: String,
 }
 
 /// One refused change in a report.

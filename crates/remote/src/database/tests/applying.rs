@@ -119,6 +119,9 @@ fn a_change_that_lost_gives_way_to_the_centres_row() {
         });
     });
     assert_eq!(summary.conflicts, 3);
+    let told = summary.conflict_rows.iter();
+    let told: Vec<_> = told.map(|row| (&*row.table, &*row.key)).collect();
+    assert_eq!(told, [("item", "[1]"), ("item", "[2]"), ("item", "[3]")]);
     assert_eq!(remote.query(NAMES), ["1:winner:1", "3:back:3"]);
     assert_eq!(remote.upload(), []);
 }

@@ -1,0 +1,102 @@
+//! Kept conflicts and refused rows as JSON objects, the same in every command's output.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tidewater_consolidated::records::{ConflictRecord, RefusedRecord};
+
+/// The text of a JSON value, so that it does not become JSON within a string. It is kept
+/// to the letter (a parsed number would lose digits); what is no JSON stays a string.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Embedded {
+    Json(Box<RawValue>),
+    Text(String),
+}
+
+fn embedded(text: &str) -> Embedded {
+    // A line end in JSON is white space, and would end our line.
+    match RawValue::from_string(text.replace(['\n', '\r'], " ")) {
+        Ok(json) => Embedded::Json(json),
+        Err(_) => Embedded::Text(text.to_owned()),
+    }
+}
+
+/// A change that lost.
+#[derive(Serialize)]
+pub(crate) struct ConflictLine<'a> {
+    at_ms: i64,
+    remote_id: String,
+    user: &'a str,
+    publication: &'a str,
+    table: &'a str,
+    key: Embedded,
+    operation: &'a str,
+    pre_image: Option<Embedded>,
+    uploaded: Option<Embedded>,
+    winner: Option<Embedded>,
+}
+
+impl ConflictLine<'_> {
+    pub(crate) fn of(record: &ConflictRecord) -> ConflictLine<'_> {
+        ConflictLine {
+            at_ms: record.at_ms,
+            remote_id: record.remote_id.to_string(),
+            user: &record.user,
+            publication: &record.publication,
+            table: &record.table,
+            key: embedded(&record.key),
+            operation: &record.operation,
+            pre_image: record.pre_image.as_deref().map(embedded),
+            uploaded: record.uploaded.as_deref().map(embedded),
+            winner: record.winner.as_deref().map(embedded),
+        }
+    }
+}
+
+/// A change that the centre refused.
+#[derive(Serialize)]
+pub(crate) struct RefusedLine<'a> {
+    at_ms: i64,
+    remote_id: String,
+    user: &'a str,
+    publication: &'a str,
+    table: &'a str,
+    key: Embedded,
+    operation: &'a str,
+    row: Embedded,
+    code: &'a str,
+    reason: &'a str,
+}
+
+impl RefusedLine<'_> {
+    pub(crate) fn of(record: &RefusedRecord) -> RefusedLine<'_> {
+        RefusedLine {
+            at_ms: record.at_ms,
+            remote_id: record.remote_id.to_string(),
+            user: &record.user,
+            publication: &record.publication,
+            table: &record.table,
+            key: embedded(&record.key),
+            operation: &record.operation,
+            row: embedded(&record.row),
+            code: &record.code,
+            reason: &record.reason,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exported_images_keep_every_digit() {
+        let image = "{\"id\":9007199254740993,\n\"cost\":123456789012345678901.120000}";
+        let line = serde_json::to_string(&embedded(image)).unwrap();
+        assert_eq!(line, image.replace('\n', " "));
+        assert_eq!(
+            serde_json::to_string(&embedded("not json")).unwrap(),
+            "\"not json\""
+        );
+    }
+}
