@@ -98,7 +98,8 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::ShuttingDown
         | Code::ConsolidatedUnavailable
         | Code::Unreachable
-        | Code::SyncInProgress => 2,
+        | Code::SyncInProgress
+        | Code::RemoteLocked => 2,
         Code::WrongPassword
         | Code::TokenExpired
         | Code::CredentialInvalid
