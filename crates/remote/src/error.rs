@@ -42,7 +42,7 @@ pub enum RemoteError {
         /// The newest format that this version knows.
         known: i64,
     },
-    /// The remote belongs to another server or user.
+    /// The remote belongs to another user.
     #[error("this remote belongs to user {user:?} of {server}")]
     OtherAccount {
         /// The server that it belongs to.
@@ -154,7 +154,7 @@ impl RemoteError {
             }
             RemoteError::TooNew { .. } => "update this program",
             RemoteError::OtherAccount { .. } => {
-                "leave out the server and the user, or use a new file for the other account"
+                "leave out the user, or use a new file for the other one"
             }
             RemoteError::TableInTheWay { .. } => {
                 "rename or drop it, then sync again; nothing was changed"

@@ -40,17 +40,23 @@ impl Remote {
     /// Subscribes to publications of a server as a user. Repeatable; what the remote
     /// subscribes to already stays as it is. Nothing is sent yet.
     ///
+    /// A remote that has signed in may be moved to another address this way. The address is
+    /// remembered once the server there has let the remote in.
+    ///
     /// # Errors
-    /// The URL is none, or the remote belongs to another server or user.
+    /// The URL is none, or the remote belongs to another user.
     pub fn subscribe(
         &mut self,
         server: &str,
         user: &str,
         publications: &[&str],
     ) -> Result<(), SyncError> {
-        let server: ServerUrl = server.parse()?;
+        let server = server.parse::<ServerUrl>()?.to_string();
         let database = self.database()?;
-        Ok(database.subscribe(&server.to_string(), user, publications)?)
+        database.subscribe(&server, user, publications)?;
+        let moves = database.account()?.server != server;
+        self.options.server = moves.then_some(server);
+        Ok(())
     }
 
     /// The user's password, for the first sync or when the credential is no longer valid.

@@ -307,6 +307,7 @@ pub(crate) fn options() -> SessionOptions {
     SessionOptions {
         direction: SyncDirection::Both,
         password: Some("secret".into()),
+        server: None,
         first_proof: ProofKind::Token,
         client: "test".into(),
         silence_ms: 60_000,

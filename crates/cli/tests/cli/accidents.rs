@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use crate::centre::sqlite_rows;
-use crate::program::{Place, Run, sqlite};
+use crate::program::{Place, Run, free_url, sqlite};
 use crate::shop::Shop;
 
 #[test]
@@ -62,7 +62,7 @@ fn a_locked_file_is_told_and_syncs_when_the_lock_is_gone() {
     application
         .execute_batch("BEGIN IMMEDIATE; INSERT INTO product VALUES (4, 'glue');")
         .unwrap();
-    let run = shop.sync(&nancy).exits(5);
+    let run = shop.sync(&nancy).exits(2);
     assert_eq!(run.json()["error"]["code"], "remote_locked");
     application.execute_batch("COMMIT").unwrap();
     shop.sync(&nancy).done();
@@ -90,6 +90,41 @@ fn another_account_is_refused_for_a_remote_that_has_one() {
         )
         .exits(1)
         .tells(&["nancy"]);
+}
+
+#[test]
+fn one_mistyped_publication_does_not_break_later_syncs() {
+    let shop = Shop::open();
+    let nancy = shop.remote("nancy");
+    let mistyped = ["sync", "nancy.db", "--publication", "mian"];
+    shop.place
+        .tidewater(&mistyped)
+        .exits(4)
+        .tells(&["mian", "it has: main"]);
+    shop.sync(&nancy).done();
+}
+
+#[test]
+fn a_remote_moves_to_another_address_of_its_server_and_stays_there() {
+    let shop = Shop::open();
+    let nancy = shop.remote("nancy");
+    let elsewhere = shop.place.serve(&[]);
+    let server = || {
+        let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
+        status.done().json()["server"].clone()
+    };
+    let nobody = free_url();
+    shop.place
+        .tidewater(&["sync", "nancy.db", "--server", &nobody])
+        .exits(2);
+    assert_eq!(server(), shop.server.url());
+    nancy.execute("INSERT INTO product VALUES (3, 'paper')");
+    shop.place
+        .tidewater(&["sync", "nancy.db", "--server", elsewhere.url()])
+        .done();
+    assert_eq!(server(), elsewhere.url());
+    assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["3"]);
+    shop.sync(&nancy).done();
 }
 
 #[test]

@@ -53,6 +53,9 @@ const MAX_CONNECTIONS: usize = 5;
 pub struct SyncOptions {
     /// The user's password, for the first sync or when the credential is no longer valid.
     pub password: Option<String>,
+    /// Another address of the server than the one that the remote remembers. It is
+    /// remembered as soon as the server there lets the remote in.
+    pub server: Option<String>,
     /// Which way.
     pub direction: SyncDirection,
     /// A PEM file with the authorities to trust, instead of those that the remote
@@ -70,6 +73,7 @@ impl Default for SyncOptions {
     fn default() -> SyncOptions {
         SyncOptions {
             password: None,
+            server: None,
             direction: SyncDirection::Both,
             ca_file: None,
             insecure: false,
@@ -84,6 +88,7 @@ impl fmt::Debug for SyncOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SyncOptions")
             .field("password", &self.password.as_ref().map(|_| "..."))
+            .field("server", &self.server)
             .field("direction", &self.direction)
             .field("ca_file", &self.ca_file)
             .field("insecure", &self.insecure)
@@ -122,6 +127,7 @@ pub fn sync(
         let session_options = SessionOptions {
             direction: options.direction,
             password: options.password.clone(),
+            server: options.server.clone(),
             first_proof,
             client: options.client.clone(),
             silence_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -159,13 +165,14 @@ fn open_link(
     options: &SyncOptions,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<Link, SyncError> {
-    if account.server.is_empty() {
+    let server = options.server.as_deref().unwrap_or(&account.server);
+    if server.is_empty() {
         return Err(SyncError::Usage {
             what: "the remote does not know its server yet".into(),
             hint: "name a server, a user and a publication at the first sync".into(),
         });
     }
-    let url: ServerUrl = account.server.parse()?;
+    let url: ServerUrl = server.parse()?;
     let remembered = account.ca.as_deref().map(Path::new);
     let ca_file = options.ca_file.as_deref().or(remembered);
     let connecting = Progress::new();

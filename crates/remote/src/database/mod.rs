@@ -125,10 +125,12 @@ impl Database {
     }
 
     /// Subscribes to publications; those that the remote has already stay as they are. As
-    /// long as it has never signed in, server and user may still change.
+    /// long as it has never signed in, server and user may still change. Afterwards the
+    /// server stays as it is, too: [`Database::store_server`] is for when another address
+    /// has proven to be right.
     ///
     /// # Errors
-    /// The remote belongs to another server or user.
+    /// The remote belongs to another user.
     pub fn subscribe(
         &mut self,
         server: &str,
@@ -136,14 +138,17 @@ impl Database {
         publications: &[&str],
     ) -> Result<(), RemoteError> {
         let account = self.account()?;
-        let other = |own: &str, wanted: &str| !own.is_empty() && own != wanted;
-        let differs = other(&account.server, server) || other(&account.user, user);
-        if account.remote_id.is_some() && differs {
+        let signed_in = account.remote_id.is_some();
+        if signed_in && !account.user.is_empty() && account.user != user {
             return Err(RemoteError::OtherAccount {
                 server: account.server,
                 user: account.user,
             });
         }
+        let server = match account.server.as_str() {
+            known if signed_in && !known.is_empty() => known,
+            _ => server,
+        };
         let transaction = self.write("subscribing")?;
         let subscribe = || -> rusqlite::Result<()> {
             transaction.execute(
@@ -183,6 +188,20 @@ impl Database {
                 .doing("ending subscriptions")?;
         }
         transaction.commit().doing("ending subscriptions")
+    }
+
+    /// Remembers where the server is.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn store_server(&mut self, server: &str) -> Result<(), RemoteError> {
+        self.connection
+            .execute(
+                "UPDATE tidewater_state SET server = ?1 WHERE server IS NOT ?1",
+                [server],
+            )
+            .map(drop)
+            .doing("storing the server's address")
     }
 
     /// Remembers the file with the certificates to trust, or forgets it.

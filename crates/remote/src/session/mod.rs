@@ -76,6 +76,8 @@ pub struct SessionOptions {
     pub direction: SyncDirection,
     /// The user's password, for the first sync or when the credential is no longer valid.
     pub password: Option<String>,
+    /// Where the server is, to be remembered when it lets the remote in.
+    pub server: Option<String>,
     /// The proof to begin with; [`Outcome::Again`] says which.
     pub first_proof: ProofKind,
     /// The program that syncs, for the server's logs.
@@ -128,6 +130,8 @@ pub struct Session {
     subscriptions: Vec<SubscriptionState>,
     schemas: Vec<Option<PublicationSchema>>,
     direction: SyncDirection,
+    /// The server's new address.
+    server: Option<String>,
     /// What was presented, and what else could be.
     proof: ProofKind,
     has_credential: bool,
@@ -156,6 +160,7 @@ impl Session {
         let SessionOptions {
             direction,
             password,
+            server,
             first_proof,
             client,
             silence_ms,
@@ -167,6 +172,7 @@ impl Session {
             subscriptions: Vec::new(),
             schemas: Vec::new(),
             direction,
+            server,
             proof: first_proof,
             has_credential: false,
             has_password: password.is_some(),

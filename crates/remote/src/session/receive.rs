@@ -175,6 +175,9 @@ impl Session {
         let Store::Idle(database) = &mut self.store else {
             return Err(MOVING);
         };
+        if let Some(server) = &self.server {
+            database.store_server(server)?;
+        }
         if admission.new_identity {
             let ids = &mut self.ids;
             let mut next = || ids.next();
@@ -240,11 +243,17 @@ impl Session {
             ) if self.has_password => Some(ProofKind::Password),
             _ => None,
         };
-        let Some(next) = next.filter(|_| !self.incoming.is_welcomed()) else {
+        let next = next.filter(|_| !self.incoming.is_welcomed());
+        let unknown = failure.code == Code::UnknownPublication.number();
+        let Store::Idle(database) = &mut self.store else {
             return Err(failure.into());
         };
-        let Store::Idle(database) = &mut self.store else {
-            return Err(MOVING);
+        if unknown {
+            // Most likely mistyped: it would make every further sync fail.
+            database.forget_never_synced(&[])?;
+        }
+        let Some(next) = next else {
+            return Err(failure.into());
         };
         database.forget_token()?;
         self.outgoing.stop();

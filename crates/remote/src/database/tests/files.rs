@@ -51,7 +51,7 @@ fn a_file_of_a_newer_version_is_refused() {
 }
 
 #[test]
-fn a_remote_that_has_signed_in_belongs_to_one_server_and_user() {
+fn a_remote_that_has_signed_in_belongs_to_one_user_and_keeps_its_server() {
     let mut remote = with_items();
     let database = remote.database_mut();
     database
@@ -61,10 +61,15 @@ fn a_remote_that_has_signed_in_belongs_to_one_server_and_user() {
         .subscribe("tcp://127.0.0.1", "ann", &["sales", "stock"])
         .unwrap();
     assert_eq!(database.subscriptions().unwrap().len(), 2);
-    for (server, user) in [("tcp://127.0.0.1", "bob"), ("tcp://127.0.0.2", "ann")] {
-        let error = database.subscribe(server, user, &[]).unwrap_err();
-        assert!(matches!(error, RemoteError::OtherAccount { .. }), "{error}");
-    }
+    let error = database
+        .subscribe("tcp://127.0.0.1", "bob", &[])
+        .unwrap_err();
+    assert!(matches!(error, RemoteError::OtherAccount { .. }), "{error}");
+    let server = database.account().unwrap().server;
+    database.subscribe("tls://elsewhere", "ann", &[]).unwrap();
+    assert_eq!(database.account().unwrap().server, server);
+    database.store_server("tls://elsewhere").unwrap();
+    assert_eq!(database.account().unwrap().server, "tls://elsewhere");
 }
 
 #[test]

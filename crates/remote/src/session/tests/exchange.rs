@@ -315,6 +315,55 @@ fn a_refused_token_is_followed_by_the_credential_and_that_by_the_password() {
 }
 
 #[test]
+fn a_new_address_is_remembered_once_the_server_lets_the_remote_in() {
+    let remote = Remote::synced();
+    let before = remote.open().account().unwrap().server;
+    let moved = || SessionOptions {
+        server: Some("tls://elsewhere:7439".into()),
+        ..options()
+    };
+    let (outcome, _) = remote.sync_with(moved(), |_| failure(Code::UserDisabled));
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert_eq!(remote.open().account().unwrap().server, before);
+    let (outcome, _) = remote.sync_with(moved(), later_reply_without_upload);
+    report(outcome);
+    assert_eq!(
+        remote.open().account().unwrap().server,
+        "tls://elsewhere:7439"
+    );
+}
+
+fn later_reply_without_upload(_: &Sent) -> Reply {
+    Reply::default()
+        .welcome(UploadState::InSequence, None)
+        .download(false, &[], 0, 0)
+        .end()
+}
+
+#[test]
+fn a_publication_that_the_server_does_not_know_is_given_up_unless_it_has_synced() {
+    let remote = Remote::synced();
+    let subscribe = |publication| {
+        let account = remote.open().account().unwrap();
+        let mut database = remote.open();
+        let (server, user) = (&account.server, &account.user);
+        database.subscribe(server, user, &[publication]).unwrap();
+    };
+    subscribe("mistyped");
+    let (outcome, sent) = remote.sync(|_| failure(Code::Busy));
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert_eq!(sent.hello().subscriptions.len(), 2);
+    // Nobody has said yet that there is none.
+    let (_, sent) = remote.sync(|_| failure(Code::UnknownPublication));
+    assert_eq!(sent.hello().subscriptions.len(), 2);
+    let (_, sent) = remote.sync(|_| failure(Code::UnknownPublication));
+    assert_eq!(sent.hello().subscriptions.len(), 1);
+    let (outcome, sent) = remote.sync(later_reply_without_upload);
+    assert_eq!(sent.hello().subscriptions.len(), 1);
+    report(outcome);
+}
+
+#[test]
 fn without_a_password_an_invalid_credential_is_an_error_that_says_what_to_do() {
     let remote = Remote::synced();
     let no_password = SessionOptions {
