@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, Postgres, Sqlite};
 use crate::compare::assert_converged;
-use crate::scenario::{Scenario, shop};
+use crate::scenario::{Column, Scenario, Table, shop};
 use crate::world::World;
 
 const UPPER_POSTGRES: &str = "
@@ -106,7 +106,7 @@ fn a_key_that_the_centre_takes_for_another_spelling_of_its_own_ends_equal() {
         schema: "CREATE TABLE product (product_id TEXT COLLATE NOCASE NOT NULL PRIMARY KEY, name TEXT, stock INTEGER);
                  INSERT INTO product VALUES ('a', 'x', 1), ('c', 'x', 1)".into(),
         publication: "[[publication]]\nname = \"main\"\n[[publication.table]]\nname = \"product\"\npartition = \"everyone\"\n",
-        tables: &[crate::scenario::Table { name: "product", columns: &[crate::scenario::Column::Plain("product_id"), crate::scenario::Column::Plain("name"), crate::scenario::Column::Plain("stock")], scope: "1 = 1" }],
+        tables: &[Table { name: "product", columns: &[Column::Plain("product_id"), Column::Plain("name"), Column::Plain("stock")], scope: "1 = 1", parents: &[] }],
         users: &["ada", "bob"],
         limits: "",
     });

@@ -59,6 +59,7 @@ fn world<B: Backend>() -> World<B> {
                 Column::Plain("amount"),
             ],
             scope: "1 = 1",
+            parents: &[],
         }],
         users: &["ada", "bob"],
         limits: "",
