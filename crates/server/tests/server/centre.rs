@@ -1,7 +1,11 @@
 //! A consolidated database in memory: one table of integers and notes that everyone
 //! holds, with gates that tests close to hold its workers up.
+//!
+//! An upload is applied once, by its number and id. A change whose pre-image is not what
+//! the centre has loses, one of a note that begins with "refused" is refused, and of
+//! every change it is kept what became of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -16,10 +20,11 @@ use tidewater_consolidated::{
     Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
     LiveTable, OwnUpload, PublicationSpec, Scope, SyncUpload, UploadOutcome, UploadResult, Worker,
 };
+use tidewater_consolidated::{ResultTable, TableRequest};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
-    Column, ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, Table,
-    UploadId,
+    Code, Column, ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter,
+    Table, UploadId,
 };
 
 /// What the test configuration publishes.
@@ -47,25 +52,44 @@ pub(crate) fn schema() -> PublicationSchema {
     }
 }
 
-#[derive(Default)]
+/// What became of an uploaded change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Fate {
+    Applied,
+    Conflict,
+    Refused,
+}
+
+/// An uploaded change: the note before and after, `None` where there is no row.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Change {
+    pub(crate) remote_id: RemoteId,
+    pub(crate) id: i64,
+    pub(crate) old: Option<String>,
+    pub(crate) new: Option<String>,
+}
+
+#[derive(Clone, Default)]
 struct Subscription {
     sequence: u64,
     upload_id: Option<UploadId>,
     result: UploadResult,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct State {
     pub(crate) users: HashMap<String, UserRecord>,
     pub(crate) remotes: HashMap<RemoteId, RemoteRecord>,
     subscriptions: HashMap<(RemoteId, String), Subscription>,
     pub(crate) keys: Vec<SigningKey>,
     /// Id to version and note.
-    pub(crate) rows: BTreeMap<i64, (u64, Option<String>)>,
+    pub(crate) rows: Rows,
     version: u64,
     pub(crate) history: Vec<SyncRecord>,
     /// The sizes of the lists that were applied.
     pub(crate) lists: Vec<usize>,
+    /// Every change of every upload that took effect, in order.
+    pub(crate) changes: Vec<(Change, Fate)>,
 }
 
 pub(crate) struct MemoryCentre {
@@ -142,30 +166,34 @@ impl State {
         }
         let mut result = UploadResult::default();
         let mut own = OwnUpload::default();
-        let shape = schema().tables[0].shape();
+        let table = &schema().tables[0];
+        let shape = table.shape();
+        let mut answers = RowsWriter::new(&shape);
         for chunk in upload.tables.iter().flat_map(|table| &table.chunks) {
             let bytes = chunk.read().unwrap();
             let mut reader = RowsReader::new(&shape, &bytes);
             let mut row = Row::default();
             while reader.next(&mut row).unwrap() {
-                let id = integer(&row.key[0]);
-                let note = match row.op {
-                    Some(Op::Insert) => {
-                        result.inserts += 1;
-                        Some(text(&row.new[1]))
-                    }
-                    Some(Op::Update) => {
-                        result.updates += 1;
-                        Some(text(&row.new[1]))
-                    }
-                    _ => {
-                        result.deletes += 1;
-                        None
-                    }
+                let change = Change {
+                    remote_id: upload.remote_id,
+                    id: integer(&row.key[0]),
+                    old: row.old.get(1).map(text),
+                    new: row.new.get(1).map(text),
                 };
-                self.write(id, note);
-                own.rows.insert((0, id.to_be_bytes().to_vec()), None);
+                let op = row.op.unwrap();
+                let fate = self.change(&change, op, &mut result, &mut answers);
+                if fate == Fate::Applied {
+                    let as_uploaded = change.new.as_ref().map(|note| note.clone().into_bytes());
+                    own.rows.insert(own_key(change.id), as_uploaded);
+                }
+                self.changes.push((change, fate));
             }
+        }
+        if !answers.is_empty() {
+            result.tables.push(ResultTable {
+                begin: TableBegin::of(table),
+                rows: answers.take(),
+            });
         }
         own.version = self.version;
         let stored = self.subscriptions.entry(key).or_default();
@@ -176,6 +204,56 @@ impl State {
         };
         UploadOutcome::Applied { result, own }
     }
+
+    /// The rows that are there.
+    pub(crate) fn notes(&self) -> Vec<(i64, String)> {
+        let rows = self.rows.iter();
+        let rows = rows.filter_map(|(id, (_, note))| Some((*id, note.clone()?)));
+        rows.collect()
+    }
+
+    /// Decides on a change, and does it.
+    fn change(
+        &mut self,
+        change: &Change,
+        op: Op,
+        result: &mut UploadResult,
+        answers: &mut RowsWriter<'_>,
+    ) -> Fate {
+        let key = [Datum::Integer(change.id)];
+        let Change { id, old, new, .. } = change;
+        if new.as_ref().is_some_and(|note| note.starts_with("refused")) {
+            result.refused += 1;
+            let code = Code::ConsolidatedRefused.number();
+            answers.refused(&key, op, code, "the centre takes no such notes");
+            return Fate::Refused;
+        }
+        let current = self.rows.get(id).and_then(|(_, note)| note.clone());
+        if current != *new && current != *old {
+            result.conflicts += 1;
+            match &current {
+                Some(note) => {
+                    answers.row(Op::ConflictRow, &[Datum::Integer(*id), Datum::Text(note)])
+                }
+                None => answers.key(Op::ConflictGone, &key),
+            }
+            return Fate::Conflict;
+        }
+        match op {
+            Op::Insert => result.inserts += 1,
+            Op::Update => result.updates += 1,
+            _ => result.deletes += 1,
+        }
+        if current != *new {
+            self.write(*id, new.clone());
+        }
+        Fate::Applied
+    }
+}
+
+/// The key of a row in [`OwnUpload::rows`].
+fn own_key(id: i64) -> (usize, Vec<u8>) {
+    (0, id.to_be_bytes().to_vec())
 }
 
 fn integer(datum: &Datum<'_>) -> i64 {
@@ -402,7 +480,9 @@ impl Worker for MemoryWorker {
                 let known = subscription.checkpoint.as_ref().map(|checkpoint| {
                     u64::from_be_bytes(checkpoint.watermark.as_slice().try_into().unwrap())
                 });
-                let (upserts, removals) = send(&rows, known, subscription.own.as_ref(), sink)?;
+                let asked = requested(&subscription.requests);
+                let own = subscription.own.as_ref();
+                let (upserts, removals) = send(&rows, known, &asked, own, sink)?;
                 let checkpoint = (known != Some(version)).then(|| Checkpoint {
                     serial: 1,
                     watermark: version.to_be_bytes().to_vec(),
@@ -429,9 +509,56 @@ impl Worker for MemoryWorker {
     }
 }
 
-fn send(
-    rows: &BTreeMap<i64, (u64, Option<String>)>,
+/// The keys that a remote asks for again.
+fn requested(requests: &[TableRequest]) -> BTreeSet<i64> {
+    let shape = schema().tables[0].shape();
+    let mut keys = BTreeSet::new();
+    for request in requests {
+        let mut reader = RowsReader::new(&shape, &request.rows);
+        let mut row = Row::default();
+        while reader.next(&mut row).unwrap() {
+            keys.insert(integer(&row.key[0]));
+        }
+    }
+    keys
+}
+
+type Rows = BTreeMap<i64, (u64, Option<String>)>;
+
+/// The rows to send: what changed since `known` or was asked for. Without `known`,
+/// everything that is there.
+fn to_send<'a>(
+    rows: &'a Rows,
     known: Option<u64>,
+    asked: &BTreeSet<i64>,
+    own: Option<&OwnUpload>,
+) -> Vec<(i64, Option<&'a str>)> {
+    let Some(known) = known else {
+        let there = rows.iter();
+        let there = there.filter_map(|(id, (_, note))| Some((*id, Some(note.as_deref()?))));
+        return there.collect();
+    };
+    let is_own = |id: i64, note: &Option<String>| {
+        own.and_then(|own| own.rows.get(&own_key(id)))
+            .is_some_and(|uploaded| uploaded.as_deref() == note.as_ref().map(String::as_bytes))
+    };
+    let mut chosen: BTreeMap<i64, Option<&str>> = BTreeMap::new();
+    for (id, (version, note)) in rows {
+        if *version > known && !is_own(*id, note) {
+            chosen.insert(*id, note.as_deref());
+        }
+    }
+    for id in asked {
+        let note = rows.get(id).and_then(|(_, note)| note.as_deref());
+        chosen.insert(*id, note);
+    }
+    chosen.into_iter().collect()
+}
+
+fn send(
+    rows: &Rows,
+    known: Option<u64>,
+    asked: &BTreeSet<i64>,
     own: Option<&OwnUpload>,
     sink: &mut dyn DownloadSink,
 ) -> Result<(u64, u64), CentreError> {
@@ -439,25 +566,21 @@ fn send(
     let shape = table.shape();
     let mut writer = RowsWriter::new(&shape);
     let (mut upserts, mut removals) = (0, 0);
-    for (id, (version, note)) in rows {
-        let seen = known.is_some_and(|known| *version <= known);
-        let own = own.is_some_and(|own| own.rows.contains_key(&(0, id.to_be_bytes().to_vec())));
-        if seen || own {
-            continue;
-        }
-        if writer.rows() == 0 {
-            let mut begin = TableBegin::of(table);
-            begin.replace = known.is_none();
-            sink.table(begin);
-        }
+    let chosen = to_send(rows, known, asked, own);
+    if !chosen.is_empty() || known.is_none() {
+        let mut begin = TableBegin::of(table);
+        begin.replace = known.is_none();
+        sink.table(begin);
+    }
+    for (id, note) in chosen {
         match note {
             Some(note) => {
                 upserts += 1;
-                writer.row(Op::Upsert, &[Datum::Integer(*id), Datum::Text(note)]);
+                writer.row(Op::Upsert, &[Datum::Integer(id), Datum::Text(note)]);
             }
             None => {
                 removals += 1;
-                writer.key(Op::Remove, &[Datum::Integer(*id)]);
+                writer.key(Op::Remove, &[Datum::Integer(id)]);
             }
         }
         if writer.len() >= 64 << 10 {

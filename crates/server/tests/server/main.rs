@@ -1,12 +1,14 @@
 //! The server over real loopback sockets: a scripted client built from the protocol
 //! crate on one side, a consolidated database in memory on the other. What databases
-//! do with rows is tested by the conformance suite of `tidewater-consolidated`.
+//! do with rows is tested by the conformance suite of `tidewater-consolidated`. In `pair`
+//! the network and the time are simulated, and the other side is a real remote.
 
 mod centre;
 mod client;
 mod hostile;
 mod lifecycle;
 mod limits;
+mod pair;
 mod sign_in;
 mod sync;
 mod world;
