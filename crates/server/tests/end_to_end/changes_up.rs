@@ -83,6 +83,58 @@ fn i1_an_upload_that_waits_at_one_server_while_the_remote_goes_on_at_another_is_
     assert_converged(&world, &[&ada]);
 }
 
+/// Nothing discards a change that nobody asked to discard: before the sync, when it is cut,
+/// when it is refused, edited again, and refused again.
+fn i2_every_change_is_in_the_centre_or_pending_or_refused_on_both_sides<B: Backend>() {
+    let world = World::<B>::open(audited_shop::<B>());
+    let mut ada = world.synced("ada");
+    let mut ledger = Ledger::default();
+    ada.edit(
+        "INSERT INTO product VALUES (100, 'taken', 0), (101, '', 0);
+         UPDATE product SET name = 'mine' WHERE product_id = 1;
+         UPDATE product SET name = 'lost' WHERE product_id = 2;
+         DELETE FROM product WHERE product_id = 3;",
+    );
+    world.execute("UPDATE product SET name = 'won' WHERE product_id = 2");
+    ledger.product("insert", 100, "taken");
+    ledger.product("insert", 101, "");
+    ledger.product("update", 1, "mine");
+    ledger.product("update", 2, "lost");
+    ledger.product("delete", 3, "");
+    ledger.assert_somewhere(&world, &mut ada);
+
+    let places: [fn(&Control) -> bool; 4] = [
+        |it| matches!(it, Control::Welcome(_)),
+        |it| matches!(it, Control::ResultBegin(_)),
+        |it| matches!(it, Control::DownloadBegin(_)),
+        |it| matches!(it, Control::SyncEnd(_)),
+    ];
+    for place in places {
+        ada.network
+            .plan(Place::message(Way::Down, place), Accident::CutInside);
+        assert!(ada.try_sync().is_err());
+        ledger.assert_somewhere(&world, &mut ada);
+    }
+    let report = ada.sync();
+    assert_eq!((report.refused, report.conflicts), (1, 1));
+    ledger.assert_settled(&world, &mut ada);
+
+    // What was refused stays until it is changed, and is taken then.
+    assert_eq!(ada.sync().uploaded, Default::default());
+    assert_eq!(
+        ada.value("SELECT count(*) FROM product WHERE product_id = 101"),
+        "1"
+    );
+    ada.edit("UPDATE product SET name = 'named' WHERE product_id = 101");
+    assert_eq!(ada.sync().uploaded.inserts, 1);
+    assert!(ada.refused().is_empty());
+    assert_eq!(
+        world.rows("SELECT name FROM product WHERE product_id = 101"),
+        ["named"]
+    );
+    assert_converged(&world, &[&ada]);
+}
+
 /// CASES 6.
 fn i1_a_lost_acknowledgement_is_told_again_with_the_same_refusals_and_conflicts<B: Backend>() {
     let [undisturbed, disturbed] = [false, true].map(|is_lost| {
@@ -303,6 +355,7 @@ fn of_two_updates_of_one_row_in_one_batch_the_second_is_a_conflict<B: Backend>()
 on_both_adapters!(
     i1_an_upload_that_waits_at_one_server_while_the_remote_goes_on_at_another_is_applied_once,
     i1_a_lost_acknowledgement_is_told_again_with_the_same_refusals_and_conflicts,
+    i2_every_change_is_in_the_centre_or_pending_or_refused_on_both_sides,
     an_edit_between_taking_and_reading_belongs_to_the_next_upload,
     what_triggers_and_cascades_of_the_centre_do_reaches_everybody_the_uploader_too,
     of_two_updates_of_one_row_in_one_batch_the_second_is_a_conflict,
