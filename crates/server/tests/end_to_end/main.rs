@@ -32,5 +32,6 @@ mod cuts;
 mod downloads;
 mod hostile;
 mod partitions;
+mod pending;
 mod real_input;
 mod servers;
