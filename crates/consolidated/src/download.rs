@@ -10,7 +10,7 @@ use crate::scope::Checkpoint;
 use crate::upload::OwnUpload;
 
 /// The downloads of one sync, all read from one snapshot.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DownloadJob {
     /// For whom.
     pub remote_id: RemoteId,
@@ -23,7 +23,7 @@ pub struct DownloadJob {
 }
 
 /// The download of one subscription.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DownloadSubscription {
     /// The publication.
     pub publication: String,
@@ -38,7 +38,7 @@ pub struct DownloadSubscription {
 }
 
 /// Keys of one table that a remote wants again.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TableRequest {
     /// Table and columns as the remote announced them.
     pub begin: TableBegin,

@@ -152,6 +152,8 @@ impl Shared {
 /// that the worker failed.
 pub(crate) struct SpoolWriter {
     shared: Arc<Shared>,
+    /// Whether something was pushed already.
+    begun: bool,
     finished: bool,
 }
 
@@ -177,6 +179,7 @@ pub(crate) fn download_spool(budget: &MemoryBudget) -> (SpoolWriter, SpoolReader
     });
     let writer = SpoolWriter {
         shared: shared.clone(),
+        begun: false,
         finished: false,
     };
     let reader = SpoolReader {
@@ -192,8 +195,14 @@ impl SpoolWriter {
         self.shared.cancelled.load(Ordering::Relaxed)
     }
 
+    /// Whether anything has been handed to the reader.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
     /// A stored result, before anything else.
     pub(crate) fn stored(&mut self, index: usize, result: UploadResult) {
+        self.begun = true;
         self.push(SpoolItem::Stored(index, result));
     }
 
@@ -226,6 +235,7 @@ impl Drop for SpoolWriter {
 
 impl DownloadSink for SpoolWriter {
     fn begin(&mut self, index: usize, scope_changed: bool) {
+        self.begun = true;
         self.push(SpoolItem::Begin(index, scope_changed));
     }
 

@@ -190,6 +190,7 @@ impl Workers {
         let connector = Arc::new(Connector {
             centre,
             failed: Mutex::new(None),
+            breaks: AtomicU64::new(0),
         });
         for _ in 0..limits.session_workers {
             let (lane, connector) = (workers.sessions.clone(), connector.clone());
@@ -296,6 +297,9 @@ struct Connector {
     centre: Arc<dyn Centre>,
     /// When it last failed, and what the driver said.
     failed: Mutex<Option<(Instant, String)>>,
+    /// How often connections broke. What was opened before the last time is suspect: a
+    /// database that was restarted has ended all of them.
+    breaks: AtomicU64,
 }
 
 impl Connector {
@@ -327,6 +331,8 @@ impl Connector {
 struct Connection {
     connector: Arc<Connector>,
     worker: Option<Box<dyn Worker>>,
+    /// [`Connector::breaks`] when it was opened.
+    opened_after: u64,
 }
 
 impl Connection {
@@ -334,13 +340,23 @@ impl Connection {
         Connection {
             connector: connector.clone(),
             worker: None,
+            opened_after: 0,
         }
     }
 
     async fn open(&mut self) -> Result<&mut Box<dyn Worker>, CentreError> {
         // The database was restarted, most likely, while the worker had nothing to do.
-        if self.worker.as_ref().is_some_and(|it| !it.is_usable()) {
+        let breaks = self.connector.breaks.load(Ordering::Relaxed);
+        let suspect = self.opened_after != breaks;
+        if self
+            .worker
+            .as_ref()
+            .is_some_and(|it| suspect || !it.is_usable())
+        {
             self.worker = None;
+        }
+        if self.worker.is_none() {
+            self.opened_after = breaks;
         }
         match &mut self.worker {
             Some(worker) => Ok(worker),
@@ -354,6 +370,10 @@ impl Connection {
         if let Err(CentreError::Unavailable { message }) = &result
             && self.worker.take().is_some()
         {
+            // Of those that break at once, one makes the others suspect.
+            let (known, breaks) = (self.opened_after, &self.connector.breaks);
+            let (order, next) = (Ordering::Relaxed, known + 1);
+            let _ = breaks.compare_exchange(known, next, order, order);
             tracing::warn!(%message, "a connection to the consolidated database broke");
         }
         result
@@ -365,29 +385,48 @@ impl Connection {
         remote_id: Option<RemoteId>,
         publications: &[String],
     ) -> Result<SessionState, CentreError> {
-        // A connection that broke while it was idle is replaced on the spot: a
-        // lookup can be repeated.
-        let was_open = self.worker.is_some();
-        let result = match self.open().await {
-            Ok(worker) => worker.session_state(user, remote_id, publications).await,
-            Err(error) => Err(error),
-        };
-        let result = self.judge(result);
-        if !was_open || !matches!(result, Err(CentreError::Unavailable { .. })) {
-            return result;
+        let mut again = self.worker.is_some();
+        loop {
+            let result = match self.open().await {
+                Ok(worker) => worker.session_state(user, remote_id, publications).await,
+                Err(error) => Err(error),
+            };
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                return result;
+            }
         }
-        let worker = self.open().await?;
-        let result = worker.session_state(user, remote_id, publications).await;
-        self.judge(result)
+    }
+
+    async fn save_remote(&mut self, remote: &RemoteRecord) -> Result<(), CentreError> {
+        let mut again = self.worker.is_some();
+        loop {
+            let result = match self.open().await {
+                Ok(worker) => worker.save_remote(remote).await,
+                Err(error) => Err(error),
+            };
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                return result;
+            }
+        }
     }
 
     async fn apply(&mut self, uploads: Vec<SyncUpload>) -> Result<Vec<UploadOutcome>, CentreError> {
         let expected = uploads.len();
-        let result = match self.open().await {
-            Ok(worker) => worker.apply(uploads).await,
-            Err(error) => Err(error),
+        let mut again = self.worker.is_some();
+        let outcomes = loop {
+            // The rows are shared, not copied.
+            let result = match self.open().await {
+                Ok(worker) => worker.apply(uploads.clone()).await,
+                Err(error) => Err(error),
+            };
+            // Had it been applied after all, sequence and id would tell.
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                break result?;
+            }
         };
-        let outcomes = self.judge(result)?;
         if outcomes.len() != expected {
             return Err(CentreError::Internal {
                 message: format!("{} outcomes of {expected} uploads", outcomes.len()),
@@ -395,6 +434,12 @@ impl Connection {
         }
         Ok(outcomes)
     }
+}
+
+/// Whether a call is worth a second try: its connection broke, most likely while it was
+/// idle. `again` is spent.
+fn repeats<T>(result: &Result<T, CentreError>, again: &mut bool) -> bool {
+    matches!(result, Err(CentreError::Unavailable { .. })) && std::mem::take(again)
 }
 
 async fn run_sessions(lane: Arc<Lane<SessionTask>>, mut connection: Connection) {
@@ -422,11 +467,7 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
             let _ = reply.send(result);
         }
         SessionTask::Save { remote, reply } => {
-            let result = match connection.open().await {
-                Ok(worker) => worker.save_remote(&remote).await,
-                Err(error) => Err(error),
-            };
-            let _ = reply.send(connection.judge(result));
+            let _ = reply.send(connection.save_remote(&remote).await);
         }
         SessionTask::ForgetPrevious(id) => {
             let result = match connection.open().await {
@@ -506,8 +547,15 @@ async fn run_downloads(lane: Arc<Lane<DownloadTask>>, mut connection: Connection
             if task.spool.is_cancelled() {
                 continue;
             }
-            let result = download(&mut task, &mut connection).await;
-            let result = connection.judge(result);
+            let mut again = connection.worker.is_some();
+            let result = loop {
+                let result = download(&mut task, &mut connection).await;
+                let result = connection.judge(result);
+                // What the remote has been told cannot be said once more.
+                if task.spool.has_begun() || !repeats(&result, &mut again) {
+                    break result;
+                }
+            };
             task.spool.finish(result);
         }
     }
@@ -519,7 +567,7 @@ async fn download(task: &mut DownloadTask, connection: &mut Connection) -> Resul
         let result = worker.stored_result(task.remote_id, publication).await?;
         task.spool.stored(*index, result.unwrap_or_default());
     }
-    match task.job.take() {
+    match task.job.clone() {
         Some(job) => worker.download(job, &mut task.spool).await,
         None => Ok(()),
     }

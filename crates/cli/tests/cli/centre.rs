@@ -11,7 +11,8 @@ use crate::program::{Place, sqlite};
 /// A central database of a test's own.
 pub(crate) enum Centre {
     Sqlite(PathBuf),
-    Postgres { url: String, name: String },
+    /// Its URL.
+    Postgres(String),
 }
 
 /// Runs a test once on each kind of centre, each time in a place of its own.
@@ -27,16 +28,14 @@ impl Centre {
     }
 
     pub(crate) fn postgres() -> Centre {
-        let url = shared_postgres().fresh_database();
-        let name = url.rsplit('/').next().unwrap_or_default().to_owned();
-        Centre::Postgres { url, name }
+        Centre::Postgres(shared_postgres().fresh_database())
     }
 
     /// What to write after `consolidated =`.
     pub(crate) fn url(&self) -> String {
         match self {
             Centre::Sqlite(path) => format!("sqlite:{}", path.display()),
-            Centre::Postgres { url, .. } => url.clone(),
+            Centre::Postgres(url) => url.clone(),
         }
     }
 
@@ -44,9 +43,7 @@ impl Centre {
     pub(crate) fn execute(&self, sql: &str) {
         match self {
             Centre::Sqlite(path) => sqlite(path).execute_batch(sql).expect("valid SQL"),
-            Centre::Postgres { name, .. } => {
-                shared_postgres().execute(name, sql).expect("valid SQL")
-            }
+            Centre::Postgres(url) => drop(postgres_rows(url, sql)),
         }
     }
 
@@ -54,7 +51,7 @@ impl Centre {
     pub(crate) fn rows(&self, sql: &str) -> Vec<String> {
         match self {
             Centre::Sqlite(path) => sqlite_rows(&sqlite(path), sql),
-            Centre::Postgres { url, .. } => postgres_rows(url, sql),
+            Centre::Postgres(url) => postgres_rows(url, sql),
         }
     }
 }

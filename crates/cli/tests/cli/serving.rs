@@ -3,7 +3,9 @@
 use std::process::Stdio;
 
 use serde_json::Value;
+use tidewater_testing::postgres::Postgres;
 
+use crate::centre::Centre;
 use crate::program::{Place, free_url};
 use crate::shop::{Remote, Shop, password, prepared};
 
@@ -101,6 +103,49 @@ fn a_value_that_postgresql_cannot_store_is_refused_alone() {
     let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
     assert_eq!(status.json()["refused"], 2);
     assert_eq!(nancy.rows("SELECT count(*) FROM product"), ["5"]);
+}
+
+#[test]
+fn a_restart_of_postgresql_fails_no_later_sync() {
+    let mut postgres = Postgres::start().expect("PostgreSQL starts");
+    let centre = Centre::Postgres(postgres.fresh_database());
+    let shop = Shop::open_in(Place::new(), centre);
+    let users = ["nancy", "steve"];
+    let remotes = users.map(|user| shop.remote(user));
+    // While PostgreSQL is away, the server must have no business of its own with it.
+    let recorded = || {
+        let count = || {
+            shop.centre
+                .rows("SELECT count(*) FROM tidewater.sync_history")
+        };
+        assert!((0..1_000).any(|_| count() == ["2"]), "{:?}", count());
+        shop.centre.execute("DELETE FROM tidewater.sync_history");
+    };
+    recorded();
+    for round in 0..3 {
+        // Several connections of every kind, so that several are stale afterwards.
+        let syncs = remotes.each_ref().map(|remote| {
+            remote.execute("UPDATE product SET name = name || '+' WHERE product_id = 1");
+            let mut sync = shop.place.command(&["sync", &remote.name, "--quiet"]);
+            let sync = sync.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+            sync.expect("the program starts")
+        });
+        for mut sync in syncs {
+            assert!(sync.wait().expect("a child ends").success(), "{round}");
+        }
+        recorded();
+        if round == 1 {
+            // Once in good order, once as after a power cut.
+            postgres.kill().expect("PostgreSQL can be killed");
+        }
+        postgres.restart().expect("PostgreSQL starts again");
+        for remote in &remotes {
+            remote.execute("UPDATE product SET name = name || '-' WHERE product_id = 2");
+            shop.sync(remote).done();
+        }
+        recorded();
+    }
+    drop(shop);
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl Shop {
         Shop::open_in(Place::new(), Centre::postgres())
     }
 
-    fn open_in(place: Place, centre: Centre) -> Shop {
+    pub(crate) fn open_in(place: Place, centre: Centre) -> Shop {
         prepare(&place, &centre);
         let server = place.serve(&[]);
         Shop {

@@ -98,6 +98,8 @@ pub(crate) struct MemoryCentre {
     pub(crate) apply_gate: watch::Sender<bool>,
     pub(crate) download_gate: watch::Sender<bool>,
     pub(crate) unavailable: AtomicBool,
+    /// Each one breaks all connections, which nobody is told before they are used.
+    pub(crate) restarts: AtomicUsize,
     /// The next call of a worker panics.
     pub(crate) defective: AtomicBool,
     pub(crate) prunes: AtomicUsize,
@@ -119,6 +121,7 @@ impl MemoryCentre {
             apply_gate: watch::Sender::new(true),
             download_gate: watch::Sender::new(true),
             unavailable: AtomicBool::new(false),
+            restarts: AtomicUsize::new(0),
             defective: AtomicBool::new(false),
             prunes: AtomicUsize::new(0),
             workers: AtomicUsize::new(0),
@@ -311,7 +314,8 @@ impl Centre for Handle {
         Box::pin(async {
             self.0.check()?;
             self.0.workers.fetch_add(1, Ordering::SeqCst);
-            Ok(Box::new(MemoryWorker(self.0.clone())) as Box<dyn Worker>)
+            let restarts = self.0.restarts.load(Ordering::SeqCst);
+            Ok(Box::new(MemoryWorker(self.0.clone(), restarts)) as Box<dyn Worker>)
         })
     }
 
@@ -385,7 +389,19 @@ impl Centre for Handle {
     }
 }
 
-struct MemoryWorker(Arc<MemoryCentre>);
+/// The centre, and its restarts when this was opened.
+struct MemoryWorker(Arc<MemoryCentre>, usize);
+
+impl MemoryWorker {
+    fn check(&self) -> Result<(), CentreError> {
+        if self.1 != self.0.restarts.load(Ordering::SeqCst) {
+            return Err(CentreError::Unavailable {
+                message: "the connection broke".into(),
+            });
+        }
+        self.0.check()
+    }
+}
 
 async fn pass(gate: &watch::Sender<bool>) {
     let _ = gate.subscribe().wait_for(|open| *open).await;
@@ -399,7 +415,7 @@ impl Worker for MemoryWorker {
         publications: &'a [String],
     ) -> CentreResult<'a, SessionState> {
         Box::pin(async move {
-            self.0.check()?;
+            self.check()?;
             let state = self.0.state();
             let subscriptions = publications.iter().map(|publication| {
                 let stored = state
@@ -420,6 +436,7 @@ impl Worker for MemoryWorker {
 
     fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()> {
         Box::pin(async move {
+            self.check()?;
             self.0.state().remotes.insert(remote.id, remote.clone());
             Ok(())
         })
@@ -437,7 +454,7 @@ impl Worker for MemoryWorker {
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
         Box::pin(async move {
             pass(&self.0.apply_gate).await;
-            self.0.check()?;
+            self.check()?;
             if uploads.len() > 1 && uploads.iter().any(|upload| upload.user == "eve") {
                 return Err(CentreError::Internal {
                     message: "eve spoils lists".into(),
@@ -470,7 +487,7 @@ impl Worker for MemoryWorker {
     ) -> CentreResult<'a, ()> {
         Box::pin(async move {
             pass(&self.0.download_gate).await;
-            self.0.check()?;
+            self.check()?;
             let (version, rows) = {
                 let state = self.0.state();
                 (state.version, state.rows.clone())

@@ -13,7 +13,7 @@ use tidewater_protocol::message::Control;
 use tidewater_server::dev_certificate;
 
 use crate::centre::MemoryCentre;
-use crate::client::{Client, Remote};
+use crate::client::{Client, Remote, inserts};
 use crate::world::{PASSWORD, World, eventually};
 
 #[tokio::test]
@@ -80,6 +80,27 @@ async fn a_database_that_is_away_is_a_reason_to_come_back_and_it_is_found_again(
     }
     assert!(complete, "the database is never found again");
     assert!(world.centre.workers.load(Ordering::SeqCst) > before);
+}
+
+#[tokio::test]
+async fn a_restart_of_the_database_between_two_syncs_fails_none() {
+    let workers = "session_workers = 2\nupload_workers = 2\ndownload_workers = 2";
+    let world = World::with_limits(workers).await;
+    let mut ada = world.remote("ada").await;
+    for id in 1..=6 {
+        let rows = inserts(id.into()..i64::from(id) + 1, "note");
+        let mut client = world.connect().await;
+        let reply = client.upload(&ada, ada.token(), id, &rows, 1).await;
+        assert!(reply.complete, "{id}: {reply:?}");
+        ada.learn(&reply);
+        ada.sequence += 1;
+        ada.upload_id = vec![id; 16];
+        world.centre.restarts.fetch_add(1, Ordering::SeqCst);
+        // A new sign-in writes before it reads.
+        let _ = world.remote("ada").await;
+    }
+    let state = world.centre.state();
+    assert!((1..=6).all(|id| state.rows[&id].1.as_deref() == Some("note")));
 }
 
 #[tokio::test]
