@@ -77,6 +77,7 @@ impl Database {
         if path.is_dir() {
             return Err(not_a_remote("it is a folder".into()));
         }
+        make_private(path);
         let connection = Connection::open_with_flags(path, flags)
             .map_err(|error| not_a_remote(error.to_string()))?;
         let mut database = Database {
@@ -320,6 +321,16 @@ impl Database {
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .doing(doing)
     }
+}
+
+/// Makes a new file that only its owner may read: it will hold the remote's credential.
+/// What stands in the way of that is told by SQLite, which opens the file next.
+fn make_private(path: &Path) {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let _ = options.open(path);
 }
 
 /// Settings of our own connections. Foreign-key actions and triggers are for what the

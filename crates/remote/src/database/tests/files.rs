@@ -38,6 +38,24 @@ fn a_database_of_the_applications_own_becomes_a_remote_and_keeps_its_tables() {
     assert_eq!(count, 1);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_new_file_is_for_its_owner_only_and_an_old_one_stays_as_it_was() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = TempDir::new().unwrap();
+    let mode = |path: &std::path::Path| {
+        let metadata = std::fs::metadata(path).unwrap();
+        metadata.permissions().mode() & 0o777
+    };
+    let new = folder.path().join("new.db");
+    Database::open(&new).unwrap();
+    assert_eq!(mode(&new), 0o600);
+    let shared = std::fs::Permissions::from_mode(0o660);
+    std::fs::set_permissions(&new, shared).unwrap();
+    Database::open(&new).unwrap();
+    assert_eq!(mode(&new), 0o660);
+}
+
 #[test]
 fn a_file_of_a_newer_version_is_refused() {
     let remote = with_items();
