@@ -319,6 +319,17 @@ impl RawPublication {
                 "write [[publication.table]] below it, with name and partition",
             ));
         }
+        let missing = |table: &&RawTable| table.partition.is_none() && table.name.is_some();
+        let undecided: Vec<&RawTable> = self.table.iter().filter(missing).collect();
+        if undecided.len() > 1 {
+            let names = undecided.iter().filter_map(|table| table.name.as_ref());
+            let names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
+            let names = names.join(", ");
+            return Err(ServerError::configuration(
+                format!("publication {name:?}, tables {names}: partition is missing"),
+                PARTITION_HINT,
+            ));
+        }
         let tables = self.table.into_iter().enumerate();
         let tables: Vec<TableSpec> = tables
             .map(|(index, table)| table.read(&name, index))
