@@ -153,7 +153,16 @@ impl OpenCentre {
 
 /// Reads the configuration file.
 pub(crate) fn load(args: &ConfigArgs) -> Result<Config, Failure> {
-    Ok(Config::load(&args.path)?)
+    let result = Config::load(&args.path);
+    result.map_err(|error| {
+        let mut failure = Failure::from(error);
+        if !args.path.exists() {
+            failure.hint = "name the configuration file with -c FILE, or write one with \
+                            tidewater init"
+                .into();
+        }
+        failure
+    })
 }
 
 fn hash(password: &str) -> Result<String, Failure> {

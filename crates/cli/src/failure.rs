@@ -21,6 +21,9 @@ pub(crate) struct Failure {
     pub(crate) hint: String,
     /// When to try again, if the server said so.
     pub(crate) retry_after_ms: Option<u64>,
+    /// Whether it is a server that says so: what its operator has to put right is for a
+    /// device to try again later.
+    pub(crate) of_server: bool,
 }
 
 impl Failure {
@@ -30,6 +33,7 @@ impl Failure {
             message: message.into(),
             hint: hint.into(),
             retry_after_ms: None,
+            of_server: false,
         }
     }
 
@@ -53,7 +57,10 @@ impl Failure {
 
     /// The process's exit code, as `--help` lists them.
     pub(crate) fn exit_code(&self) -> u8 {
-        exit_code(self.code)
+        match self.code {
+            Code::NotDeployed if self.of_server => 2,
+            code => exit_code(code),
+        }
     }
 }
 
@@ -133,6 +140,14 @@ mod tests {
                 assert!(code.is_transient(), "{code}");
             }
         }
+    }
+
+    #[test]
+    fn a_server_that_is_not_deployed_is_for_devices_to_try_again_later() {
+        let mut failure = Failure::new(Code::NotDeployed, "", "");
+        assert_eq!(failure.exit_code(), 1);
+        failure.of_server = true;
+        assert_eq!(failure.exit_code(), 2);
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl From<CentreError> for Fault {
             CentreError::NotDeployed { .. } => Fault::new(
                 Code::NotDeployed,
                 "what the server publishes is not what its database has",
-                "tell the server's operator to run: tidewater deploy -c FILE",
+                "tell the server's operator to run tidewater deploy and restart the server",
             ),
             CentreError::Refused { .. } => Fault::new(
                 Code::ConsolidatedRefused,

@@ -37,6 +37,9 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
     output::text(&describe(&report, args.dry_run))?;
     if !args.dry_run {
         output::note("next: tidewater user add NAME, then tidewater serve");
+        if !report.steps.is_empty() {
+            output::note("servers that run already must be restarted to serve the change");
+        }
     }
     Ok(Done::Fully)
 }

@@ -135,6 +135,7 @@ impl From<SyncError> for Failure {
             message: error.to_string(),
             hint,
             retry_after_ms: error.retry_after_ms(),
+            of_server: matches!(error, SyncError::Server { .. }),
         }
     }
 }

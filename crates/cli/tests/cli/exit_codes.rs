@@ -44,6 +44,18 @@ fn wrong_usage_exits_with_1() {
 }
 
 #[test]
+fn who_has_no_configuration_file_is_told_how_to_get_one() {
+    let place = Place::new();
+    for command in ["deploy", "serve"] {
+        place.tidewater(&[command]).exits(1).tells(&[
+            "tidewater.toml",
+            "-c FILE",
+            "tidewater init",
+        ]);
+    }
+}
+
+#[test]
 fn an_unknown_key_is_answered_with_the_nearest_known_one() {
     let place = Place::new();
     let centre = Centre::sqlite(&place);

@@ -23,7 +23,9 @@ fn five_minutes(place: &Place, centre: &Centre) {
     let url = centre.url();
     place.tidewater(&["init", "--consolidated", &url]).done();
     place.tidewater(&["deploy"]).exits(1).tells(&[
-        "table \"rep\"",
+        "\"rep\"",
+        "\"customer\"",
+        "\"product\"",
         "partition is missing",
         "partition = \"everyone\"",
     ]);
@@ -31,8 +33,9 @@ fn five_minutes(place: &Place, centre: &Centre) {
 
     let planned = place.tidewater(&["deploy", "--dry-run"]).done().stdout;
     assert!(planned.contains("nothing was changed"), "{planned}");
-    let done = place.tidewater(&["deploy"]).done().stdout;
-    assert!(done.contains("customer"), "{done}");
+    let done = place.tidewater(&["deploy"]).done();
+    assert!(done.stdout.contains("customer"), "{done:?}");
+    assert!(done.stderr.contains("must be restarted"), "{done:?}");
     let again = place.tidewater(&["deploy"]).done().stdout;
     assert!(again.ends_with("nothing to do\n"), "{again}");
 
