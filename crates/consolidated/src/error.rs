@@ -79,6 +79,14 @@ impl CentreError {
             CentreError::Unavailable { .. } => {
                 "check that the database runs and that server.consolidated names it".into()
             }
+            // insufficient_privilege
+            CentreError::Refused {
+                sqlstate: Some(state),
+                ..
+            } if state == "42501" => "deploying needs CREATE on the database, and ownership of \
+                                      the published tables or the TRIGGER privilege on them; \
+                                      serving needs SELECT, INSERT, UPDATE and DELETE on them"
+                .into(),
             CentreError::Refused { .. } => "see the server's log and the database's own".into(),
             CentreError::Configuration { hint, .. } => hint.clone(),
             CentreError::NotDeployed { .. } => "run: tidewater deploy -c FILE".into(),
@@ -91,5 +99,21 @@ impl CentreError {
     /// Whether running the same transaction again may succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(self, CentreError::Refused { retry: true, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_privileges_are_named() {
+        let error = CentreError::Refused {
+            what: "deploying".into(),
+            message: "permission denied for table customer".into(),
+            sqlstate: Some("42501".into()),
+            retry: false,
+        };
+        assert!(error.hint().contains("TRIGGER privilege"));
     }
 }
