@@ -125,6 +125,9 @@ codes! {
     RowConstraint = 706, "constraint";
     /// The table takes no uploads.
     RowDownloadOnly = 707, "download_only";
+    /// The publication does not have the table, its key or a column any more as the
+    /// remote knew it when the row was changed.
+    RowNotPublished = 708, "not_published";
 }
 
 impl Code {

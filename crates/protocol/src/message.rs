@@ -4,6 +4,7 @@
 use prost::Message;
 
 use crate::code::Code;
+use crate::pack::RowShape;
 use crate::schema::{Table, column_type_from_wire, column_type_to_wire};
 use crate::value::ColumnType;
 
@@ -254,6 +255,10 @@ pub struct TableBegin {
     /// How many rows follow, where that is known; for progress.
     #[prost(uint64, tag = "4")]
     pub expected_rows: u64,
+    /// The key, as indexes into `columns`, in key order: whoever does not have the
+    /// table, or not any more, can still tell its rows apart.
+    #[prost(uint32, repeated, tag = "5")]
+    pub key: Vec<u32>,
 }
 
 /// A column of the rows that follow.
@@ -293,7 +298,48 @@ impl TableBegin {
             columns: columns.collect(),
             replace: false,
             expected_rows: 0,
+            key: table.key.iter().map(|&index| index as u32).collect(),
         }
+    }
+
+    /// How rows under this header are packed, by what it says itself; without
+    /// partition columns. `None` if it names no key or one that cannot be, or a type
+    /// that this version does not know.
+    pub fn shape(&self) -> Option<RowShape> {
+        let columns = self.columns.iter().map(ColumnHeader::column_type);
+        let columns = columns.collect::<Option<Vec<_>>>()?;
+        let mut key = Vec::with_capacity(self.key.len().min(columns.len()));
+        for &index in &self.key {
+            let index = usize::try_from(index).ok()?;
+            if index >= columns.len() || key.contains(&index) {
+                return None;
+            }
+            key.push(index);
+        }
+        (!key.is_empty()).then_some(RowShape {
+            columns,
+            key,
+            partition: Vec::new(),
+        })
+    }
+
+    /// The names and types of the key's columns, as far as the header has them.
+    pub fn key_headers(&self) -> impl Iterator<Item = &ColumnHeader> {
+        let key = self.key.iter();
+        key.filter_map(|&index| self.columns.get(usize::try_from(index).ok()?))
+    }
+
+    /// Whether the header names the key of this table: the same columns of the same
+    /// types in the same order.
+    pub fn has_key_of(&self, table: &Table) -> bool {
+        self.key.len() == table.key.len()
+            && self.key_headers().count() == table.key.len()
+            && self
+                .key_headers()
+                .zip(table.key_columns())
+                .all(|(header, column)| {
+                    header.name == column.name && header.column_type() == Some(column.column_type)
+                })
     }
 }
 

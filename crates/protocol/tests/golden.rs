@@ -165,6 +165,13 @@ fn controls() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
+            "table-begin-key",
+            Control::TableBegin(TableBegin {
+                key: vec![2, 0],
+                ..TableBegin::of(&publication().tables[0])
+            }),
+        ),
+        (
             "upload-end",
             Control::UploadEnd(UploadEnd {
                 inserts: 1,
