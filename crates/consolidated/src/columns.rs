@@ -2,15 +2,54 @@
 //!
 //! A remote may still have an older version of the schema. A column that it sends and
 //! that is no longer published is ignored; a published column that it does not send
-//! is not written. Rows with a column whose type changed are refused, one by one: the
-//! remote gets the new schema in the same sync and sends them again under it. Rows of a
-//! table that is not published any more, or that are told apart by another key, are passed
-//! over: the remote itself keeps what the user wrote when it takes the new schema.
+//! is not written. Rows with a column whose type changed, and rows of a table that is
+//! gone, are refused; but never does one of them keep the rest of an upload out.
 
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Code, Datum, PublicationSchema, RowShape, Table};
 
 use crate::error::CentreError;
+
+/// What the publication has for the rows of a remote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// The table with this index.
+    Published(usize, ColumnMap),
+    /// Nothing that they could be written to.
+    Unpublished(Unpublished),
+}
+
+/// Rows that were changed under an older version of the publication and do not fit the
+/// current one: they are refused one by one, whatever they say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unpublished {
+    /// The table's index, if it is still published under the same key.
+    pub(crate) index: Option<usize>,
+    /// How the rows are packed, as the remote says.
+    pub(crate) shape: RowShape,
+    /// Why they are refused.
+    pub(crate) reason: String,
+}
+
+impl Unpublished {
+    fn of(
+        begin: &TableBegin,
+        index: Option<usize>,
+        reason: String,
+    ) -> Result<Announced, CentreError> {
+        let shape = begin.shape().ok_or_else(|| {
+            mismatch(format!(
+                "rows of the table {:?} under a header without a key: {reason}",
+                begin.table
+            ))
+        })?;
+        Ok(Announced::Unpublished(Unpublished {
+            index,
+            shape,
+            reason,
+        }))
+    }
+}
 
 /// How the columns of packed rows from a remote relate to a published table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,40 +59,47 @@ pub(crate) struct ColumnMap {
     pub(crate) shape: RowShape,
     /// For each column of the published table: where it is in the remote's rows.
     pub(crate) sources: Vec<Option<usize>>,
-    /// Why every one of the rows has to be refused.
-    pub(crate) obstacle: Option<String>,
 }
 
 impl ColumnMap {
-    /// Finds the announced table and matches its columns; gives the table's index. `None`
-    /// if the publication has no such table, or none with this key.
+    /// Finds the announced table and matches its columns.
     ///
     /// # Errors
-    /// [`CentreError::Peer`]: a type is unknown, or a name stands twice.
+    /// [`CentreError::Peer`]: the header makes no sense, whatever is published.
     pub(crate) fn find(
         schema: &PublicationSchema,
         begin: &TableBegin,
-    ) -> Result<Option<(usize, ColumnMap)>, CentreError> {
-        let mut tables = schema.tables.iter();
-        let Some(index) = tables.position(|table| table.name == begin.table) else {
-            return Ok(None);
+    ) -> Result<Announced, CentreError> {
+        let index = schema
+            .tables
+            .iter()
+            .position(|table| table.name == begin.table);
+        let unpublished = |index, reason| Unpublished::of(begin, index, reason);
+        let Some(index) = index else {
+            let reason = format!("the table {:?} is not published any more", begin.table);
+            return unpublished(None, reason);
         };
-        let map = ColumnMap::of(&schema.tables[index], begin)?;
-        Ok(map.map(|map| (index, map)))
+        let table = &schema.tables[index];
+        if !begin.key.is_empty() && !begin.has_key_of(table) {
+            let reason = format!("the table {:?} has another key now", begin.table);
+            return unpublished(None, reason);
+        }
+        match ColumnMap::of(table, begin)? {
+            Ok(map) => Ok(Announced::Published(index, map)),
+            Err(reason) => unpublished(Some(index), reason),
+        }
     }
 
-    /// Matches the announced columns with those of the table.
-    ///
-    /// # Errors
-    /// See [`Self::find`].
-    pub(crate) fn of(table: &Table, begin: &TableBegin) -> Result<Option<ColumnMap>, CentreError> {
+    /// Matches the announced columns with those of the table; or tells why rows with
+    /// these columns cannot be written to it any more.
+    fn of(table: &Table, begin: &TableBegin) -> Result<Result<ColumnMap, String>, CentreError> {
         let mut shape = RowShape {
             columns: Vec::with_capacity(begin.columns.len()),
             key: Vec::with_capacity(table.key.len()),
             partition: Vec::new(),
         };
         let mut sources = vec![None; table.columns.len()];
-        let mut obstacle = None;
+        let mut changed = None;
         for (position, header) in begin.columns.iter().enumerate() {
             let describe = || format!("the column {:?}.{:?}", table.name, header.name);
             let column_type = header
@@ -64,36 +110,35 @@ impl ColumnMap {
                 continue;
             };
             if table.columns[current].column_type != column_type {
-                if table.key.contains(&current) {
-                    return Ok(None);
-                }
-                obstacle = Some(format!(
-                    "the column {} has another type in the centre now",
-                    header.name
-                ));
+                changed.get_or_insert_with(|| {
+                    format!("the column {:?} has another type now", header.name)
+                });
             }
             if sources[current].replace(position).is_some() {
                 return Err(mismatch(format!("{} twice", describe())));
             }
         }
         for &key in &table.key {
-            let Some(source) = sources[key] else {
-                return Ok(None);
-            };
+            let source = sources[key].ok_or_else(|| {
+                let name = &table.columns[key].name;
+                mismatch(format!(
+                    "rows of {:?} without the key column {name:?}",
+                    table.name
+                ))
+            })?;
             shape.key.push(source);
         }
         let mut partition = table.partition.iter();
         if let Some(&missing) = partition.find(|&&column| sources[column].is_none()) {
-            obstacle = Some(format!(
-                "the partition column {} is not among the columns of this remote yet",
-                table.columns[missing].name
-            ));
+            let name = &table.columns[missing].name;
+            changed.get_or_insert_with(|| {
+                format!("the column {name:?} tells who holds the row now, and did not come with it")
+            });
         }
-        Ok(Some(ColumnMap {
-            shape,
-            sources,
-            obstacle,
-        }))
+        Ok(match changed {
+            Some(reason) => Err(reason),
+            None => Ok(ColumnMap { shape, sources }),
+        })
     }
 
     /// Whether the remote sends every published column.
@@ -165,15 +210,61 @@ mod tests {
         );
     }
 
+    fn reason(current: Vec<Table>, begin: &TableBegin) -> (Option<usize>, String) {
+        let schema = PublicationSchema {
+            name: "p".into(),
+            tables: current,
+        };
+        match ColumnMap::find(&schema, begin).unwrap() {
+            Announced::Unpublished(unpublished) => (unpublished.index, unpublished.reason),
+            published => panic!("{published:?}"),
+        }
+    }
+
     #[test]
-    fn rows_with_a_changed_type_are_refused_those_with_another_key_passed_over() {
+    fn what_does_not_fit_any_more_is_told_by_name() {
         let current = table(&[("id", ColumnType::Integer), ("a", ColumnType::Text)]);
-        let of = |columns| ColumnMap::of(&current, &TableBegin::of(&table(columns)));
-        let changed = of(&[("id", ColumnType::Integer), ("a", ColumnType::Real)]);
-        assert!(changed.unwrap().unwrap().obstacle.is_some());
-        assert_eq!(of(&[("a", ColumnType::Text)]).unwrap(), None);
-        assert_eq!(of(&[("id", ColumnType::Text)]).unwrap(), None);
-        let twice = of(&[("id", ColumnType::Integer), ("id", ColumnType::Integer)]);
-        assert_eq!(twice.unwrap_err().code(), Code::SchemaMismatch);
+        let begin = TableBegin::of(&current);
+        let with = |columns: &[(&str, ColumnType)]| vec![table(columns)];
+        assert_eq!(
+            reason(Vec::new(), &begin),
+            (None, "the table \"t\" is not published any more".into())
+        );
+        assert_eq!(
+            reason(with(&[("id", ColumnType::Text)]), &begin),
+            (None, "the table \"t\" has another key now".into())
+        );
+        assert_eq!(
+            reason(with(&[("a", ColumnType::Text)]), &begin),
+            (None, "the table \"t\" has another key now".into())
+        );
+        assert_eq!(
+            reason(
+                with(&[("id", ColumnType::Integer), ("a", ColumnType::Real)]),
+                &begin
+            ),
+            (Some(0), "the column \"a\" has another type now".into())
+        );
+        let mut partitioned = with(&[("id", ColumnType::Integer), ("r", ColumnType::Text)]);
+        partitioned[0].partition = vec![1];
+        assert_eq!(reason(partitioned, &begin).0, Some(0));
+    }
+
+    #[test]
+    fn a_header_that_makes_no_sense_is_an_error() {
+        let current = table(&[("id", ColumnType::Integer), ("a", ColumnType::Text)]);
+        let schema = PublicationSchema {
+            name: "p".into(),
+            tables: vec![current],
+        };
+        let mut keyless = TableBegin::of(&table(&[("a", ColumnType::Text)]));
+        keyless.key.clear();
+        let mut unknown = keyless.clone();
+        unknown.table = "gone".into();
+        let twice = table(&[("id", ColumnType::Integer), ("id", ColumnType::Integer)]);
+        for begin in [keyless, unknown, TableBegin::of(&twice)] {
+            let error = ColumnMap::find(&schema, &begin).unwrap_err();
+            assert_eq!(error.code(), Code::SchemaMismatch);
+        }
     }
 }

@@ -11,6 +11,7 @@ pub mod centre;
 mod columns;
 pub mod download;
 pub mod error;
+mod orphans;
 mod postgres;
 pub mod publication;
 pub mod records;
@@ -19,6 +20,7 @@ mod row_json;
 pub mod scope;
 mod script;
 mod sqlite;
+mod unpublished;
 pub mod upload;
 
 pub use centre::{Centre, Worker, connect};

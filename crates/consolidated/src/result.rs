@@ -3,6 +3,7 @@
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape, RowsWriter};
 
+use crate::orphans::{RowKeys, pack_key};
 use crate::upload::{ResultTable, UploadResult};
 
 /// Builds an [`UploadResult`]. Tables are named by their index in the publication's
@@ -12,6 +13,10 @@ pub(crate) struct ResultBuilder<'a> {
     schema: &'a PublicationSchema,
     writers: Vec<RowsWriter<'a>>,
     result: UploadResult,
+    /// The refused inserts, by table and packed key.
+    refused_inserts: RowKeys,
+    /// All refused rows.
+    refused_rows: RowKeys,
 }
 
 impl<'a> ResultBuilder<'a> {
@@ -22,6 +27,8 @@ impl<'a> ResultBuilder<'a> {
             schema,
             writers: shapes.iter().map(RowsWriter::new).collect(),
             result: UploadResult::default(),
+            refused_inserts: RowKeys::new(),
+            refused_rows: RowKeys::new(),
         }
     }
 
@@ -56,8 +63,36 @@ impl<'a> ResultBuilder<'a> {
         code: Code,
         reason: &str,
     ) {
-        self.result.refused += 1;
+        self.note_refused(Some(table), key, op);
         self.writers[table].refused(key, op, code.number(), reason);
+    }
+
+    /// Counts a refused row that is told under another header than the table's.
+    pub(crate) fn note_refused(&mut self, table: Option<usize>, key: &[Datum<'_>], op: Op) {
+        self.result.refused += 1;
+        let Some(table) = table else {
+            return;
+        };
+        let row = (table, pack_key(&self.schema.tables[table], key));
+        if op == Op::Insert {
+            self.refused_inserts.insert(row.clone());
+        }
+        self.refused_rows.insert(row);
+    }
+
+    /// Adds rows under a header of their own.
+    pub(crate) fn add_table(&mut self, table: ResultTable) {
+        self.result.tables.push(table);
+    }
+
+    /// The inserts that were refused so far.
+    pub(crate) fn refused_inserts(&self) -> &RowKeys {
+        &self.refused_inserts
+    }
+
+    /// Every row that was refused so far.
+    pub(crate) fn refused_rows(&self) -> &RowKeys {
+        &self.refused_rows
     }
 
     /// The finished result: only tables with rows are in it, in the schema's order.

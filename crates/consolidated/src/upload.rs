@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{RemoteId, UploadId};
+use tidewater_protocol::{Code, Op, RemoteId, Row, RowShape, RowsReader, UploadId};
 
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
@@ -45,6 +45,40 @@ pub struct UploadTable {
     pub begin: TableBegin,
     /// The rows.
     pub chunks: Vec<RowsChunk>,
+}
+
+impl UploadTable {
+    /// Reads all rows, packed in this way.
+    ///
+    /// # Errors
+    /// The rows cannot be read, or are none of an upload.
+    pub(crate) fn each_row(
+        &self,
+        shape: &RowShape,
+        mut take: impl FnMut(&Row<'_>, Op),
+    ) -> Result<(), CentreError> {
+        let malformed = |message: String| CentreError::Peer {
+            message,
+            code: Code::MalformedMessage,
+        };
+        for chunk in &self.chunks {
+            let bytes = chunk.read().map_err(|error| CentreError::Internal {
+                message: format!("an upload's spool file cannot be read: {error}"),
+            })?;
+            let mut reader = RowsReader::new(shape, &bytes);
+            let mut row = Row::default();
+            while reader
+                .next(&mut row)
+                .map_err(|error| malformed(format!("rows that cannot be read: {error}")))?
+            {
+                match row.op {
+                    Some(op @ (Op::Insert | Op::Update | Op::Delete)) => take(&row, op),
+                    _ => return Err(malformed("an operation that an upload cannot have".into())),
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A piece of packed rows, in memory or in a spool file.

@@ -16,7 +16,7 @@ use super::deploy::Served;
 use super::scope::{self, Holder, Presented};
 use super::watermark::{Mark, Marker, Position, ScopeChange, Watermark};
 use super::{failure, state, types};
-use crate::columns::ColumnMap;
+use crate::columns::{Announced, ColumnMap};
 use crate::download::{DownloadJob, DownloadOutcome, DownloadSubscription, TableRequest};
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
@@ -581,8 +581,9 @@ fn requests_by_table<'r>(
 ) -> Result<BTreeMap<usize, Vec<(ColumnMap, &'r TableRequest)>>, CentreError> {
     let mut by_table: BTreeMap<usize, Vec<_>> = BTreeMap::new();
     for request in requests {
-        // The remote's schema is another otherwise, and it is sent everything anyway.
-        if let Some((index, map)) = ColumnMap::find(&publication.schema, &request.begin)? {
+        // What does not fit the publication any more is sent anew as a whole, or gone.
+        let announced = ColumnMap::find(&publication.schema, &request.begin)?;
+        if let Announced::Published(index, map) = announced {
             by_table.entry(index).or_default().push((map, request));
         }
     }

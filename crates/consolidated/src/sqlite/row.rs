@@ -110,9 +110,6 @@ impl<'a> TableWork<'a> {
                 "this table takes no changes from remotes",
             ));
         }
-        if let Some(reason) = &self.map.obstacle {
-            return Ok(refused(Code::RowBadValue, reason.as_str()));
-        }
         if let Some(position) = row.key.iter().position(|value| *value == Datum::Null) {
             let column = &schema.columns[schema.key[position]].name;
             let reason = format!("the key column {column} is NULL");

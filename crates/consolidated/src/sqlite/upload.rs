@@ -19,11 +19,13 @@ use super::compile::Publication;
 use super::download::{next_row, unpack};
 use super::row::{Fate, Refusal, RowError, RowPlace, Stop, TableWork};
 use super::{deferred_violations, failure, row_error, types};
-use crate::columns::ColumnMap;
+use crate::columns::{Announced, ColumnMap, Unpublished};
 use crate::error::CentreError;
+use crate::orphans::{self, Orphans};
 use crate::result::ResultBuilder;
 use crate::row_json;
 use crate::scope::Scope;
+use crate::unpublished;
 use crate::upload::{OwnUpload, SyncUpload, UploadResult, UploadTable};
 
 /// What an upload did.
@@ -65,13 +67,17 @@ enum DeferredKeys {
 pub(super) struct UploadRun<'a> {
     connection: &'a Connection,
     publication: &'a Publication,
-    /// The uploaded tables that the publication has.
-    sent: Vec<&'a UploadTable>,
     /// The upload's index in its list.
     index: usize,
     endings: &'a HashMap<RowPlace, Refusal>,
-    /// One for each of [`Self::sent`].
+    /// The tables of the upload that are published.
+    uploaded: Vec<&'a UploadTable>,
+    /// One for each of them.
     tables: Vec<TableWork<'a>>,
+    /// The others.
+    unpublished: Vec<(&'a UploadTable, Unpublished)>,
+    /// Rows that refer to refused ones.
+    orphans: Orphans,
 }
 
 /// A row that failed and is tried again.
@@ -115,34 +121,62 @@ impl<'a> UploadRun<'a> {
         index: usize,
         endings: &'a HashMap<RowPlace, Refusal>,
     ) -> Result<UploadRun<'a>, CentreError> {
-        let mut tables = Vec::with_capacity(upload.tables.len());
-        for table in &upload.tables {
-            if let Some((number, map)) = ColumnMap::find(&publication.schema, &table.begin)? {
-                let work = TableWork::new(connection, publication, scope, number, map);
-                tables.push((table, work));
-            }
-        }
-        let (sent, tables) = tables.into_iter().unzip();
-        Ok(UploadRun {
-            sent,
+        let mut run = UploadRun {
             connection,
             publication,
             index,
             endings,
-            tables,
-        })
+            uploaded: Vec::with_capacity(upload.tables.len()),
+            tables: Vec::with_capacity(upload.tables.len()),
+            unpublished: Vec::new(),
+            orphans: Orphans::default(),
+        };
+        for table in &upload.tables {
+            match ColumnMap::find(&publication.schema, &table.begin)? {
+                Announced::Published(number, map) => {
+                    let work = TableWork::new(connection, publication, scope, number, map);
+                    run.tables.push(work);
+                    run.uploaded.push(table);
+                }
+                Announced::Unpublished(unpublished) => run.unpublished.push((table, unpublished)),
+            }
+        }
+        Ok(run)
     }
 
     /// Applies the rows.
     pub(super) fn run(mut self) -> Result<Effects, Stop> {
         self.savepoint("SAVEPOINT tidewater_rows")?;
-        let mut effects = self.rows(DeferredKeys::AtTheEnd)?;
-        if deferred_violations(self.connection)? {
+        let mut keys = DeferredKeys::AtTheEnd;
+        loop {
+            let collected = self.rows(keys)?;
+            let anew = if keys == DeferredKeys::AtTheEnd && deferred_violations(self.connection)? {
+                keys = DeferredKeys::AfterEachRow;
+                true
+            } else {
+                self.find_orphans(&collected)?
+            };
+            if !anew {
+                self.savepoint("RELEASE tidewater_rows")?;
+                return Ok(Effects {
+                    result: collected.result.finish(),
+                    own: collected.own,
+                    conflicts: collected.conflicts,
+                    refused: collected.refused,
+                });
+            }
             self.savepoint("ROLLBACK TO tidewater_rows")?;
-            effects = self.rows(DeferredKeys::AfterEachRow)?;
         }
-        self.savepoint("RELEASE tidewater_rows")?;
-        Ok(effects)
+    }
+
+    /// Whether rows were taken that refer to refused ones: then all is to be done anew.
+    fn find_orphans(&mut self, collected: &Collected<'_>) -> Result<bool, CentreError> {
+        let pairs = self.uploaded.iter().zip(&self.tables);
+        let uploaded: Vec<orphans::Uploaded<'_>> = pairs
+            .map(|(&upload, work)| (upload, work.index, &work.map))
+            .collect();
+        let schema = &self.publication.schema;
+        self.orphans.find(schema, &uploaded, &collected.result)
     }
 
     fn savepoint(&self, sql: &str) -> Result<(), CentreError> {
@@ -152,7 +186,7 @@ impl<'a> UploadRun<'a> {
             .map_err(failure("a savepoint"))
     }
 
-    fn rows(&mut self, keys: DeferredKeys) -> Result<Effects, Stop> {
+    fn rows(&mut self, keys: DeferredKeys) -> Result<Collected<'a>, Stop> {
         let publication = self.publication;
         let mut collected = Collected {
             result: ResultBuilder::new(&publication.schema, &publication.shapes),
@@ -161,6 +195,7 @@ impl<'a> UploadRun<'a> {
             refused: Vec::new(),
             pending: Vec::new(),
         };
+        self.refuse_unpublished(&mut collected)?;
         let mut parents_first: Vec<_> = (0..self.tables.len()).collect();
         parents_first.sort_by_key(|&table| self.tables[table].index);
         let (early, late): (Vec<_>, Vec<_>) = parents_first
@@ -177,12 +212,26 @@ impl<'a> UploadRun<'a> {
             self.pass(table, keys, &mut collected, |op| op == Op::Delete)?;
         }
         self.retry(keys, &mut collected)?;
-        Ok(Effects {
-            result: collected.result.finish(),
-            own: collected.own,
-            conflicts: collected.conflicts,
-            refused: collected.refused,
-        })
+        Ok(collected)
+    }
+
+    fn refuse_unpublished(&self, collected: &mut Collected<'_>) -> Result<(), CentreError> {
+        for (table, unpublished) in &self.unpublished {
+            let refused = &mut collected.refused;
+            unpublished::refuse(table, unpublished, &mut collected.result, |row| {
+                refused.push(Refused {
+                    table: table.begin.table.clone(),
+                    key: row.key,
+                    operation: operation(row.op),
+                    row: row.row,
+                    refusal: Refusal {
+                        code: unpublished::CODE,
+                        reason: unpublished.reason.clone(),
+                    },
+                });
+            })?;
+        }
+        Ok(())
     }
 
     /// Applies those rows of a table that a pass is about.
@@ -194,7 +243,7 @@ impl<'a> UploadRun<'a> {
         is_meant: impl Fn(Op) -> bool,
     ) -> Result<(), Stop> {
         let mut number = 0;
-        for chunk in &self.sent[table].chunks {
+        for chunk in &self.uploaded[table].chunks {
             let bytes = chunk.read().map_err(|error| CentreError::Internal {
                 message: format!("the spool file cannot be read: {error}"),
             })?;
@@ -242,7 +291,15 @@ impl<'a> UploadRun<'a> {
         if let Some(refusal) = self.endings.get(&place) {
             return Ok(Fate::Refused(refusal.clone()));
         }
-        let work = &mut self.tables[table];
+        let work = &self.tables[table];
+        let op = row.op.unwrap_or(Op::Insert);
+        let schema = &self.publication.schema;
+        if self.orphans.has(schema, work.index, op, &row.key) {
+            return Ok(Fate::Refused(Refusal {
+                code: orphans::CODE,
+                reason: orphans::REASON.into(),
+            }));
+        }
         let guarded =
             keys == DeferredKeys::AfterEachRow || self.publication.tables[work.index].guarded;
         if guarded {
@@ -418,7 +475,7 @@ impl<'a> UploadRun<'a> {
         let images = || {
             let image = |values: &[Datum<'_>]| {
                 (!values.is_empty()).then(|| {
-                    let columns = self.sent[table].begin.columns.iter();
+                    let columns = self.uploaded[table].begin.columns.iter();
                     row_json::row(columns.map(|column| column.name.as_str()), values)
                 })
             };

@@ -22,6 +22,7 @@ mod administering;
 mod deploying;
 mod downloading;
 
+mod refusing;
 mod uploading;
 
 /// Runs every case of the suite on one database.
@@ -64,6 +65,13 @@ macro_rules! suite {
             downloading::an_upload_only_table_is_not_downloaded,
             downloading::twenty_thousand_rows_arrive,
             downloading::a_sink_that_is_gone_ends_the_download,
+            refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,
+            refusing::rows_with_a_column_that_changed_its_type_are_refused,
+            refusing::rows_told_apart_by_another_key_are_refused,
+            refusing::rows_without_a_new_partition_column_are_refused,
+            refusing::a_column_that_is_not_published_any_more_is_ignored,
+            refusing::a_child_of_a_refused_parent_does_not_attach_to_somebody_elses_row,
+            refusing::what_refers_to_a_child_of_a_refused_parent_is_refused_too,
             uploading::inserts_updates_and_deletes_take_effect,
             uploading::a_repeated_upload_is_applied_once_and_tells_the_same,
             uploading::an_upload_out_of_sequence_is_not_applied,
@@ -79,7 +87,7 @@ macro_rules! suite {
             uploading::a_deferred_constraint_hits_only_its_own_upload,
             uploading::unique_values_can_be_freed_and_taken_in_one_upload,
             uploading::values_are_compared_by_their_type,
-            uploading::an_upload_of_unknown_columns_fails_alone,
+            uploading::an_upload_with_a_column_twice_fails_alone,
             uploading::columns_that_a_remote_does_not_know_are_left_alone,
             uploading::sql_metacharacters_are_only_characters,
             uploading::regions_come_from_the_query_of_each_moment,

@@ -545,7 +545,7 @@ pub async fn values_are_compared_by_their_type<F: Fixture>() {
     );
 }
 
-pub async fn an_upload_of_unknown_columns_fails_alone<F: Fixture>() {
+pub async fn an_upload_with_a_column_twice_fails_alone<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = Remote::synced(&world, "anna").await;
     let mut berta = Remote::synced(&world, "berta").await;

@@ -475,7 +475,18 @@ fn shape_of(begin: &TableBegin, schema: &PublicationSchema) -> Result<(RowShape,
         })
     });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
-    let key = schema.table(&begin.table).and_then(|table| {
+    let table = schema.table(&begin.table);
+    if !begin.key.is_empty() {
+        let shape = begin.shape().ok_or_else(|| {
+            let table = &begin.table;
+            Fault::peer(
+                Code::MalformedMessage,
+                format!("table {table:?} was sent with a key that cannot be"),
+            )
+        })?;
+        return Ok((shape, table.is_some_and(|table| begin.has_key_of(table))));
+    }
+    let key = table.and_then(|table| {
         let positions = table
             .key_columns()
             .map(|key| begin.columns.iter().position(|c| c.name == key.name));

@@ -34,4 +34,5 @@ mod hostile;
 mod partitions;
 mod pending;
 mod real_input;
+mod republishing;
 mod servers;

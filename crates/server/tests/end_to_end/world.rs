@@ -64,6 +64,12 @@ impl<B: Backend> World<B> {
         LiveServer::start(&Config::parse(&text).expect("the configuration is right"))
     }
 
+    /// Deploys another publication, which a server in place of the first one serves.
+    pub(crate) fn republish(&mut self, publication: &'static str) {
+        self.scenario.publication = publication;
+        self.server = LiveServer::deploy(&config(&self.backend, &self.scenario), &[]);
+    }
+
     /// A remote of a user that has not synced yet.
     pub(crate) fn device(&self, user: &str) -> Device {
         Device::new(self.folder.path(), user, self.server.address)

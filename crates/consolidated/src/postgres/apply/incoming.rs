@@ -2,13 +2,14 @@
 
 use bytes::Bytes;
 
-use tidewater_protocol::{Code, Datum, Op, PublicationSchema, Row, RowsReader};
+use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
 
 use crate::columns::ColumnMap;
 use crate::error::CentreError;
+use crate::orphans;
 use crate::postgres::binary::{Kind, decimal_is_exact};
 use crate::postgres::model::{Compiled, CompiledTable, PgColumn};
-use crate::upload::{RowsChunk, UploadTable};
+use crate::upload::UploadTable;
 
 /// Up to so many inserts go by statements, more by COPY.
 pub(super) const COPY_THRESHOLD: u64 = 100;
@@ -43,7 +44,7 @@ pub(super) struct Incoming<'u> {
     pub(super) edits_inserts: bool,
     /// A unique constraint can be deferred: `ON CONFLICT` does not work then.
     pub(super) defers_unique: bool,
-    chunks: &'u [RowsChunk],
+    upload: &'u UploadTable,
     /// Whether the remote's columns are the published ones, in their order.
     identity: bool,
     pub(super) inserts: u64,
@@ -54,16 +55,13 @@ pub(super) struct Incoming<'u> {
 }
 
 impl<'u> Incoming<'u> {
-    /// Finds the rows' table and looks through them once; `None` for rows that the
-    /// publication has no table for.
+    /// Looks through the rows of a published table once.
     pub(super) fn new(
         publication: &'u Compiled,
         upload: &'u UploadTable,
-    ) -> Result<Option<Incoming<'u>>, CentreError> {
-        let schema: &PublicationSchema = &publication.schema;
-        let Some((index, map)) = ColumnMap::find(schema, &upload.begin)? else {
-            return Ok(None);
-        };
+        index: usize,
+        map: ColumnMap,
+    ) -> Result<Incoming<'u>, CentreError> {
         let table = &publication.tables[index];
         let published = map.sources.iter().enumerate();
         let sent = published
@@ -83,23 +81,14 @@ impl<'u> Incoming<'u> {
             sent,
             edits_inserts: false,
             defers_unique: false,
-            chunks: &upload.chunks,
+            upload,
             inserts: 0,
             insert_refs: Vec::new(),
             updates: Vec::new(),
             deletes: Vec::new(),
         };
         incoming.look_through()?;
-        Ok(Some(incoming))
-    }
-
-    /// Why none of the rows can be taken.
-    pub(super) fn refusal(&self) -> Option<(Code, &str)> {
-        if !self.table.direction.uploads() {
-            return Some((Code::RowDownloadOnly, "this table takes no uploads"));
-        }
-        let obstacle = self.map.obstacle.as_deref()?;
-        Some((Code::RowBadValue, obstacle))
+        Ok(incoming)
     }
 
     fn look_through(&mut self) -> Result<(), CentreError> {
@@ -142,14 +131,19 @@ impl<'u> Incoming<'u> {
         Ok(inserts)
     }
 
+    /// The rows as they came.
+    pub(super) fn uploaded(&self) -> orphans::Uploaded<'_> {
+        (self.upload, self.index, &self.map)
+    }
+
     /// How many chunks the rows come in.
     pub(super) fn chunk_count(&self) -> usize {
-        self.chunks.len()
+        self.upload.chunks.len()
     }
 
     /// A chunk's bytes.
     pub(super) fn chunk(&self, chunk: usize) -> Result<Bytes, CentreError> {
-        self.chunks[chunk]
+        self.upload.chunks[chunk]
             .read()
             .map_err(|error| CentreError::Internal {
                 message: format!("an upload's spool file cannot be read: {error}"),
@@ -160,7 +154,7 @@ impl<'u> Incoming<'u> {
         &self,
         mut take: impl FnMut(RowRef, &Row<'_>) -> Result<(), CentreError>,
     ) -> Result<(), CentreError> {
-        for chunk in 0..self.chunks.len() {
+        for chunk in 0..self.upload.chunks.len() {
             let bytes = self.chunk(chunk)?;
             let mut reader = RowsReader::new(&self.map.shape, &bytes);
             let mut row = Row::default();

@@ -29,9 +29,11 @@ use super::connection::{Connection, centre_error, refused};
 use super::model::Compiled;
 use super::scope::{Facts, Membership, ScopeQueries};
 use super::watermark::Watermark;
+use crate::columns::{Announced, ColumnMap, Unpublished};
 use crate::error::CentreError;
+use crate::orphans::Orphans;
 use crate::scope::Scope;
-use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult};
+use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
 
 /// How often a transaction that met a deadlock is tried.
 const ATTEMPTS: u32 = 10;
@@ -167,6 +169,25 @@ struct Admitted {
     as_loaded: bool,
 }
 
+/// How the rows are applied, if not for the first time.
+#[derive(Default)]
+struct Round {
+    /// With all constraints checked at once.
+    immediate: bool,
+    /// Without rows that refer to refused ones.
+    orphans: Orphans,
+}
+
+/// What applying all rows came to.
+enum Filled {
+    /// They are in, and the result is stored.
+    All(UploadResult),
+    /// Everything but the sequence is undone: a deferred constraint is violated.
+    Violated,
+    /// The same: rows were taken that refer to refused ones; these.
+    Orphaned(Orphans),
+}
+
 /// Rows of one operation that the database refused, by table.
 struct Refusals {
     table: usize,
@@ -176,27 +197,43 @@ struct Refusals {
 
 impl One<'_> {
     async fn apply(&self, connection: &mut Connection) -> Result<UploadOutcome, CentreError> {
-        let tables = self.upload.tables.iter();
-        let incoming = tables.filter_map(|it| Incoming::new(self.publication, it).transpose());
-        let mut incoming: Vec<Incoming<'_>> = incoming.collect::<Result<_, _>>()?;
+        let mut incoming = Vec::with_capacity(self.upload.tables.len());
+        let mut unpublished = Vec::new();
+        for table in &self.upload.tables {
+            match ColumnMap::find(&self.publication.schema, &table.begin)? {
+                Announced::Published(index, map) => {
+                    incoming.push(Incoming::new(self.publication, table, index, map)?);
+                }
+                Announced::Unpublished(refused) => unpublished.push((table, refused)),
+            }
+        }
         let Some(admitted) = self.admit(connection, &mut incoming).await? else {
             return self.last(connection).await;
         };
-        let mut exact = true;
-        let first = self
-            .fill(connection, &incoming, &admitted, false, &mut exact)
-            .await?;
-        let result = match first {
-            Some(result) => result,
-            // Some row violates a deferred constraint. With all of them immediate, it
-            // is found where it is applied.
-            None => {
-                exact = true;
-                self.fill(connection, &incoming, &admitted, true, &mut exact)
-                    .await?
-                    .ok_or_else(|| CentreError::Internal {
+        let mut round = Round::default();
+        let (result, exact) = loop {
+            let mut exact = true;
+            let filled = self
+                .fill(
+                    connection,
+                    &incoming,
+                    &unpublished,
+                    &admitted,
+                    &round,
+                    &mut exact,
+                )
+                .await?;
+            match filled {
+                Filled::All(result) => break (result, exact),
+                // Some row violates a deferred constraint. With all of them immediate, it
+                // is found where it is applied.
+                Filled::Violated if round.immediate => {
+                    return Err(CentreError::Internal {
                         message: "immediate constraints were violated when all rows were in".into(),
-                    })?
+                    });
+                }
+                Filled::Violated => round.immediate = true,
+                Filled::Orphaned(orphans) => round.orphans = orphans,
             }
         };
         let own = self.own(&incoming, &admitted, exact, &result)?;
@@ -332,18 +369,18 @@ impl One<'_> {
         }
     }
 
-    /// Applies all rows and stores the result, in the savepoint of the upload. `None`:
-    /// a deferred constraint is violated, and everything but the sequence is undone.
+    /// Applies all rows and stores the result, in the savepoint of the upload.
     async fn fill(
         &self,
         connection: &mut Connection,
         incoming: &[Incoming<'_>],
+        unpublished: &[(&UploadTable, Unpublished)],
         admitted: &Admitted,
-        immediate: bool,
+        round: &Round,
         exact: &mut bool,
-    ) -> Result<Option<UploadResult>, CentreError> {
+    ) -> Result<Filled, CentreError> {
         let error = |error| refused("applying an upload")(error);
-        let begin = match immediate {
+        let begin = match round.immediate {
             true => "SAVEPOINT tidewater_rows; SET CONSTRAINTS ALL IMMEDIATE",
             false => "SAVEPOINT tidewater_rows",
         };
@@ -352,7 +389,10 @@ impl One<'_> {
             .batch_execute(begin)
             .await
             .map_err(error)?;
-        let mut outcomes = Outcomes::new(self.publication);
+        let mut outcomes = Outcomes::new(self.publication, &round.orphans);
+        for (table, refused) in unpublished {
+            outcomes.refuse_unpublished(table, refused)?;
+        }
         let mut refusals = Vec::new();
         for (index, op) in order(incoming) {
             let table = &incoming[index];
@@ -363,8 +403,8 @@ impl One<'_> {
                 continue;
             }
             let mut statements = self.statements(connection, table, admitted, &mut outcomes, exact);
-            if let Some((code, reason)) = table.refusal() {
-                statements.refuse_all(&refs, code, reason)?;
+            if !table.table.direction.uploads() {
+                statements.refuse_all(&refs)?;
                 continue;
             }
             let failed = statements.run(op, &refs).await?;
@@ -389,19 +429,30 @@ impl One<'_> {
             .client()
             .batch_execute("SET CONSTRAINTS ALL IMMEDIATE")
             .await;
-        if let Err(refusal) = checked {
-            if immediate || !is_data_error(&refusal) {
+        let undone = match checked {
+            Err(refusal) if round.immediate || !is_data_error(&refusal) => {
                 return Err(centre_error("checking deferred constraints", &refusal));
             }
-            let undo = "ROLLBACK TO tidewater_rows; RELEASE tidewater_rows";
+            Err(_) => Some(Filled::Violated),
+            Ok(()) => {
+                let uploaded: Vec<_> = incoming.iter().map(Incoming::uploaded).collect();
+                let mut orphans = round.orphans.clone();
+                let schema = &self.publication.schema;
+                orphans
+                    .find(schema, &uploaded, outcomes.builder())?
+                    .then_some(Filled::Orphaned(orphans))
+            }
+        };
+        if let Some(undone) = undone {
             connection
                 .client()
-                .batch_execute(undo)
+                .batch_execute("ROLLBACK TO tidewater_rows; RELEASE tidewater_rows")
                 .await
                 .map_err(error)?;
-            return Ok(None);
+            return Ok(undone);
         }
-        self.finish(connection, admitted, outcomes).await.map(Some)
+        let result = self.finish(connection, admitted, outcomes).await?;
+        Ok(Filled::All(result))
     }
 
     /// Stores the result and ends the upload's savepoint.
@@ -442,8 +493,8 @@ impl One<'_> {
             Op::Delete => return Ok(incoming.deletes.clone()),
             _ => {}
         }
-        let many = incoming.inserts > incoming::COPY_THRESHOLD;
-        if many && incoming.refusal().is_none() && copy_in::is_possible(incoming) {
+        let many = incoming.inserts > incoming::COPY_THRESHOLD && !outcomes.has_orphans(incoming);
+        if many && incoming.table.direction.uploads() && copy_in::is_possible(incoming) {
             let membership = self.membership(incoming, admitted);
             let copied = copy_in::copy_in(connection, incoming, membership).await?;
             if let Copied::All {

@@ -5,16 +5,20 @@ use tokio_postgres::error::DbError;
 use tidewater_protocol::{Code, Datum, Op};
 
 use super::incoming::Incoming;
+use crate::columns::Unpublished;
 use crate::error::CentreError;
+use crate::orphans::{self, Orphans};
 use crate::postgres::connection::{Connection, is_stale_plan, refused};
 use crate::postgres::model::Compiled;
 use crate::result::ResultBuilder;
 use crate::row_json;
-use crate::upload::{SyncUpload, UploadResult};
+use crate::unpublished;
+use crate::upload::{SyncUpload, UploadResult, UploadTable};
 
 /// Outcomes of one upload.
 pub(super) struct Outcomes<'p> {
     publication: &'p Compiled,
+    orphans: &'p Orphans,
     builder: ResultBuilder<'p>,
     conflicts: Records,
     refused: Records,
@@ -32,11 +36,11 @@ struct Records {
 
 impl Records {
     fn push(&mut self, table: &str, key: String, op: Op, texts: [Option<String>; 3]) {
-        self.tables.push(table.to_owned());
+        // text has no NUL in PostgreSQL; what a remote calls a table may have.
+        self.tables.push(table.replace('\0', "\u{fffd}"));
         self.keys.push(key);
         self.operations.push(operation(op).to_owned());
         for (column, text) in self.texts.iter_mut().zip(texts) {
-            // text has no NUL in PostgreSQL.
             column.push(text.map(|text| text.replace('\0', "\u{fffd}")));
         }
     }
@@ -51,9 +55,10 @@ pub(super) struct Uploaded<'r, 'a> {
 }
 
 impl<'p> Outcomes<'p> {
-    pub(super) fn new(publication: &'p Compiled) -> Outcomes<'p> {
+    pub(super) fn new(publication: &'p Compiled, orphans: &'p Orphans) -> Outcomes<'p> {
         Outcomes {
             publication,
+            orphans,
             builder: ResultBuilder::new(&publication.schema, &publication.shapes),
             conflicts: Records::default(),
             refused: Records::default(),
@@ -62,6 +67,49 @@ impl<'p> Outcomes<'p> {
 
     pub(super) fn applied(&mut self, op: Op, rows: u64) {
         self.builder.applied(op, rows);
+    }
+
+    /// Whether some rows of a table refer to refused ones.
+    pub(super) fn has_orphans(&self, incoming: &Incoming<'_>) -> bool {
+        self.orphans.are_in(incoming.index)
+    }
+
+    /// Refuses a row that refers to a refused one.
+    pub(super) fn refuse_orphan(
+        &mut self,
+        incoming: &Incoming<'_>,
+        uploaded: &Uploaded<'_, '_>,
+    ) -> bool {
+        let schema = &self.publication.schema;
+        let is_orphan = self
+            .orphans
+            .has(schema, incoming.index, uploaded.op, uploaded.key);
+        if is_orphan {
+            self.refused(incoming, uploaded, orphans::CODE, orphans::REASON);
+        }
+        is_orphan
+    }
+
+    /// Refuses every row of a table that is not published.
+    pub(super) fn refuse_unpublished(
+        &mut self,
+        table: &UploadTable,
+        unpublished: &Unpublished,
+    ) -> Result<(), CentreError> {
+        let refused = &mut self.refused;
+        unpublished::refuse(table, unpublished, &mut self.builder, |row| {
+            let texts = [
+                Some(row.row),
+                Some(unpublished::CODE.name().to_owned()),
+                Some(unpublished.reason.clone()),
+            ];
+            refused.push(&table.begin.table, row.key, row.op, texts);
+        })
+    }
+
+    /// What is known so far.
+    pub(super) fn builder(&self) -> &ResultBuilder<'p> {
+        &self.builder
     }
 
     fn json(&self, incoming: &Incoming<'_>, row: &[Datum<'_>]) -> String {

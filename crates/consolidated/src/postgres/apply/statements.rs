@@ -115,6 +115,9 @@ impl Statements<'_, '_, '_, '_> {
         incoming.rows(refs, |at, row| {
             with_uploaded(incoming, row, |uploaded| {
                 if let Some(new) = uploaded.new {
+                    if outcomes.refuse_orphan(incoming, uploaded) {
+                        return;
+                    }
                     if let Some(reason) = unfit_value(incoming, new, &mut encoded) {
                         outcomes.refused(incoming, uploaded, Code::RowBadValue, &reason);
                         return;
@@ -528,17 +531,13 @@ impl Statements<'_, '_, '_, '_> {
         })
     }
 
-    /// Refuses every row for the same reason.
-    pub(super) fn refuse_all(
-        &mut self,
-        refs: &[RowRef],
-        code: Code,
-        reason: &str,
-    ) -> Result<(), CentreError> {
+    /// Refuses every row of a table that takes no uploads.
+    pub(super) fn refuse_all(&mut self, refs: &[RowRef]) -> Result<(), CentreError> {
         let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
         incoming.rows(refs, |_, row| {
             with_uploaded(incoming, row, |it| {
-                outcomes.refused(incoming, it, code, reason);
+                let reason = "this table takes no uploads";
+                outcomes.refused(incoming, it, Code::RowDownloadOnly, reason);
             });
             Ok(())
         })

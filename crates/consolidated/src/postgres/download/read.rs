@@ -12,7 +12,7 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, Row, RowShape, RowsReader, RowsWriter, pack};
 
 use super::{Plan, TablePlan, new_entries, own_version, xmin};
-use crate::columns::ColumnMap;
+use crate::columns::{Announced, ColumnMap};
 use crate::download::{DownloadSink, DownloadSubscription, TableRequest};
 use crate::error::CentreError;
 use crate::postgres::array::Array;
@@ -165,8 +165,9 @@ fn requests<'a>(
 ) -> Result<Requests<'a>, CentreError> {
     let mut requests: Requests<'a> = HashMap::new();
     for request in &subscription.requests {
-        // The remote's schema is another otherwise, and it is sent everything anyway.
-        if let Some((index, map)) = ColumnMap::find(&publication.schema, &request.begin)? {
+        // What does not fit the publication any more is sent anew as a whole, or gone.
+        let announced = ColumnMap::find(&publication.schema, &request.begin)?;
+        if let Announced::Published(index, map) = announced {
             requests.entry(index).or_default().push((map, request));
         }
     }

@@ -183,33 +183,6 @@ fn drop_table(
         .doing(DOING)
 }
 
-/// Whether a schema does not have a table, or tells its rows apart by another key.
-pub(super) fn leaves(table: &Table, schema: &PublicationSchema) -> bool {
-    !schema
-        .table(&table.name)
-        .is_some_and(|new| same_key(table, new))
-}
-
-/// The result of an upload is about to end its changes. The centre has no use for those of
-/// tables that the new schema does not have, or tells apart by another key: the user's
-/// values stay.
-pub(super) fn keep_leaving(
-    connection: &Connection,
-    subscription: &SubscriptionState,
-    schema: &PublicationSchema,
-) -> Result<(), RemoteError> {
-    for old in subscription.schema.iter().flat_map(|old| &old.tables) {
-        if !leaves(old, schema) {
-            continue;
-        }
-        let change = Names::of(old).change;
-        keep_values(connection, subscription, old)
-            .and_then(|()| connection.execute_batch(&format!("DELETE FROM {change}")))
-            .doing(DOING)?;
-    }
-    Ok(())
-}
-
 fn keep_values(
     connection: &Connection,
     subscription: &SubscriptionState,

@@ -221,11 +221,6 @@ impl Applier {
             return Err(out_of_order("the end of a result"));
         };
         let subscription = &mut self.subscriptions[index];
-        if let Some(schema) = &subscription.new_schema {
-            let connection = &self.database.connection;
-            migrate::keep_leaving(connection, &subscription.state, schema)?;
-            self.schema_changed = true;
-        }
         ack::acknowledge(&self.database.connection, &mut subscription.state)?;
         subscription.synced = true;
         self.phase = Phase::Idle;
@@ -278,13 +273,7 @@ impl Applier {
         let connection = &self.database.connection;
         let subscription = &self.subscriptions[index];
         let mut table = if result {
-            let mut table = TableApply::of_result(connection, &subscription.state, begin)?;
-            let mut schemas = subscription.new_schema.iter();
-            if schemas.any(|schema| migrate::leaves(table.table(), schema)) {
-                // The rows are told apart by another key. See `migrate::keep_leaving`.
-                table.shape = None;
-            }
-            table
+            TableApply::of_result(connection, &subscription.state, begin)?
         } else {
             let added = subscription
                 .added_columns

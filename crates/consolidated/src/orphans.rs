@@ -1,0 +1,203 @@
+//! Children of refused parents.
+//!
+//! When the insert of a row is refused, a row of the same upload that refers to it must
+//! not be taken either: its key may be that of somebody else's row, and the child would
+//! attach itself to that. Which rows these are is found from the upload alone, when
+//! something was refused: the adapter undoes what it did and applies the upload again
+//! without them.
+
+use std::collections::HashSet;
+
+use tidewater_protocol::pack::pack_values;
+use tidewater_protocol::{Code, ColumnType, Datum, ForeignKey, Op, PublicationSchema, Row, Table};
+
+use crate::columns::ColumnMap;
+use crate::error::CentreError;
+use crate::result::ResultBuilder;
+use crate::upload::UploadTable;
+
+/// Rows, by the index of the table in the publication and the packed key.
+pub(crate) type RowKeys = HashSet<(usize, Vec<u8>)>;
+
+/// The code of the refusal.
+pub(crate) const CODE: Code = Code::RowForeignKey;
+/// Its reason.
+pub(crate) const REASON: &str = "the row that it refers to was refused";
+
+/// So often is an upload applied anew before all rows that refer to others are given up.
+const ROUNDS: u32 = 8;
+
+/// The packed key of a row.
+pub(crate) fn pack_key(table: &Table, key: &[Datum<'_>]) -> Vec<u8> {
+    let types: Vec<ColumnType> = table.key_columns().map(|key| key.column_type).collect();
+    let mut packed = Vec::new();
+    pack_values(&mut packed, &types, key);
+    packed
+}
+
+/// The rows of an upload that are not taken whatever the centre says to them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Orphans {
+    rows: RowKeys,
+    tables: HashSet<usize>,
+    rounds: u32,
+}
+
+/// An uploaded table that is published: its index, and how its rows are read.
+pub(crate) type Uploaded<'u> = (&'u UploadTable, usize, &'u ColumnMap);
+
+impl Orphans {
+    /// Whether a table has such rows.
+    pub(crate) fn are_in(&self, table: usize) -> bool {
+        self.tables.contains(&table)
+    }
+
+    /// Whether a row is one of them; deletes attach nothing.
+    pub(crate) fn has(
+        &self,
+        schema: &PublicationSchema,
+        table: usize,
+        op: Op,
+        key: &[Datum<'_>],
+    ) -> bool {
+        op != Op::Delete
+            && self.are_in(table)
+            && self
+                .rows
+                .contains(&(table, pack_key(&schema.tables[table], key)))
+    }
+
+    /// Adds the rows that refer to what was refused; true if the upload has to be applied
+    /// anew without them, because they were taken.
+    ///
+    /// # Errors
+    /// The rows of the upload cannot be read.
+    pub(crate) fn find(
+        &mut self,
+        schema: &PublicationSchema,
+        uploaded: &[Uploaded<'_>],
+        builder: &ResultBuilder<'_>,
+    ) -> Result<bool, CentreError> {
+        if builder.refused_inserts().is_empty() {
+            return Ok(false);
+        }
+        let mut refused = builder.refused_inserts().clone();
+        let mut found = RowKeys::new();
+        self.rounds += 1;
+        loop {
+            let before = found.len();
+            for &(upload, index, map) in uploaded {
+                let references = References::of(schema, index, map);
+                let gives_up =
+                    self.rounds > ROUNDS && !schema.tables[index].foreign_keys.is_empty();
+                if !gives_up && !references.concern(&refused) {
+                    continue;
+                }
+                upload.each_row(&map.shape, |row, op| {
+                    if op != Op::Delete && (gives_up || references.attach(row, op, &refused)) {
+                        let row = (index, pack_key(&schema.tables[index], &row.key));
+                        if op == Op::Insert {
+                            refused.insert(row.clone());
+                        }
+                        found.insert(row);
+                    }
+                })?;
+            }
+            if found.len() == before {
+                break;
+            }
+        }
+        let mut anew = false;
+        for row in found {
+            if !builder.refused_rows().contains(&row) && !self.rows.contains(&row) {
+                anew = true;
+            }
+            self.tables.insert(row.0);
+            self.rows.insert(row);
+        }
+        Ok(anew)
+    }
+}
+
+/// The references of a table to primary keys of the publication.
+struct References<'s>(Vec<Reference<'s>>);
+
+struct Reference<'s> {
+    parent: usize,
+    /// For each column of the parent's key, in key order: where the value that refers to
+    /// it is in the remote's rows, and the type to compare it in.
+    columns: Vec<(usize, ColumnType)>,
+    parent_table: &'s Table,
+}
+
+impl<'s> References<'s> {
+    fn of(schema: &'s PublicationSchema, table: usize, map: &ColumnMap) -> References<'s> {
+        let foreign_keys = schema.tables[table].foreign_keys.iter();
+        References(
+            foreign_keys
+                .filter_map(|foreign_key| Reference::of(schema, foreign_key, map))
+                .collect(),
+        )
+    }
+
+    fn concern(&self, refused: &RowKeys) -> bool {
+        let mut references = self.0.iter();
+        references.any(|it| refused.iter().any(|(table, _)| *table == it.parent))
+    }
+
+    /// Whether a row begins to refer to one of these.
+    fn attach(&self, row: &Row<'_>, op: Op, refused: &RowKeys) -> bool {
+        self.0.iter().any(|reference| {
+            let Some(key) = reference.key(&row.new) else {
+                return false;
+            };
+            let moved = op == Op::Insert || reference.key(&row.old).as_ref() != Some(&key);
+            moved && refused.contains(&(reference.parent, key))
+        })
+    }
+}
+
+impl<'s> Reference<'s> {
+    /// `None` if it is not to the parent's primary key, or the remote does not send it.
+    fn of(
+        schema: &'s PublicationSchema,
+        foreign_key: &ForeignKey,
+        map: &ColumnMap,
+    ) -> Option<Reference<'s>> {
+        let mut tables = schema.tables.iter();
+        let parent = tables.position(|table| table.name == foreign_key.parent)?;
+        let parent_table = &schema.tables[parent];
+        if foreign_key.parent_columns.len() != parent_table.key.len() {
+            return None;
+        }
+        let columns = parent_table.key_columns().map(|key| {
+            let mut names = foreign_key.parent_columns.iter();
+            let at = names.position(|name| *name == key.name)?;
+            let source = map.sources[*foreign_key.columns.get(at)?]?;
+            Some((source, key.column_type))
+        });
+        let columns = columns.collect::<Option<Vec<_>>>()?;
+        Some(Reference {
+            parent,
+            columns,
+            parent_table,
+        })
+    }
+
+    /// The packed key that a row refers to; `None` if it refers to nothing.
+    fn key(&self, row: &[Datum<'_>]) -> Option<Vec<u8>> {
+        let mut values = Vec::with_capacity(self.columns.len());
+        for &(source, column_type) in &self.columns {
+            let value = row.get(source)?.to_value();
+            if column_type.datum(value.as_ref()).0 == Datum::Null {
+                return None;
+            }
+            values.push((value, column_type));
+        }
+        let key: Vec<Datum<'_>> = values
+            .iter()
+            .map(|(value, column_type)| column_type.datum(value.as_ref()).0)
+            .collect();
+        Some(pack_key(self.parent_table, &key))
+    }
+}

@@ -1,0 +1,73 @@
+//! Refusing, one by one, the uploaded rows that the publication has nothing for any more.
+//!
+//! A table may leave the publication, or change, while remotes still have changes of it.
+//! Their uploads are accepted all the same: these rows are refused under the header that
+//! the remote sent, so that it finds them, and kept with their values for people. Which
+//! rows these are is [`crate::columns`]' affair.
+
+use tidewater_protocol::{Code, Datum, Op, Row, RowsWriter};
+
+use crate::columns::Unpublished;
+use crate::error::CentreError;
+use crate::result::ResultBuilder;
+use crate::row_json;
+use crate::upload::{ResultTable, UploadTable};
+
+/// The code of every such refusal.
+pub(crate) const CODE: Code = Code::RowNotPublished;
+
+/// A refused row, for people.
+pub(crate) struct UnpublishedRow {
+    pub(crate) op: Op,
+    /// A JSON array.
+    pub(crate) key: String,
+    /// A JSON object: the new image, of a delete the old one.
+    pub(crate) row: String,
+}
+
+/// Refuses every row of a table of an upload.
+///
+/// # Errors
+/// The rows cannot be read.
+pub(crate) fn refuse(
+    table: &UploadTable,
+    unpublished: &Unpublished,
+    builder: &mut ResultBuilder<'_>,
+    mut record: impl FnMut(UnpublishedRow),
+) -> Result<(), CentreError> {
+    let reason = &unpublished.reason;
+    let mut writer = RowsWriter::new(&unpublished.shape);
+    table.each_row(&unpublished.shape, |row, op| {
+        writer.refused(&row.key, op, CODE.number(), reason);
+        builder.note_refused(unpublished.index, &row.key, op);
+        record(UnpublishedRow {
+            op,
+            key: row_json::key(&row.key),
+            row: image(table, row),
+        });
+    })?;
+    if !writer.is_empty() {
+        let mut begin = table.begin.clone();
+        begin.replace = false;
+        begin.expected_rows = writer.rows();
+        builder.add_table(ResultTable {
+            begin,
+            rows: writer.take(),
+        });
+    }
+    Ok(())
+}
+
+fn image(table: &UploadTable, row: &Row<'_>) -> String {
+    let values: &[Datum<'_>] = if row.new.is_empty() {
+        &row.old
+    } else {
+        &row.new
+    };
+    let names = table
+        .begin
+        .columns
+        .iter()
+        .map(|column| column.name.as_str());
+    row_json::row(names, values)
+}
