@@ -87,7 +87,7 @@ impl RemoteObject<'_> {
         RemoteObject {
             status,
             pending: tables().map(|it| it.pending).sum(),
-            refused: tables().map(|it| it.refused).sum(),
+            refused: status.refused,
             stale: tables().map(|it| it.stale).sum(),
         }
     }

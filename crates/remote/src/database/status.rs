@@ -21,6 +21,9 @@ pub struct Status {
     pub user: String,
     /// Its subscriptions.
     pub subscriptions: Vec<SubscriptionStatus>,
+    /// All refused changes, also those of tables that the remote does not have any more.
+    #[serde(skip)]
+    pub refused: u64,
 }
 
 /// The state of a subscription.
@@ -69,7 +72,13 @@ impl Database {
             .map(|subscription| subscription_status(&snapshot, subscription))
             .collect::<rusqlite::Result<_>>()
             .doing(doing)?;
+        let refused: i64 = snapshot
+            .query_row("SELECT count(*) FROM tidewater_refused", [], |row| {
+                row.get(0)
+            })
+            .doing(doing)?;
         Ok(Status {
+            refused: refused.unsigned_abs(),
             remote_id: account.remote_id.map(|id| id.to_string()),
             server: account.server,
             user: account.user,
