@@ -50,7 +50,8 @@ CREATE TABLE tidewater_refused (
   reason TEXT NOT NULL,
   sequence INTEGER NOT NULL,
   at INTEGER NOT NULL,
-  row_values TEXT
+  row_values TEXT,
+  again INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX tidewater_refused_key ON tidewater_refused (table_name, key_packed);
 CREATE TABLE tidewater_stale (

@@ -2,8 +2,11 @@
 //!
 //! A refused change is *parked*: its row in the change table moves to generation 0 and keeps
 //! the pre-image, its row in `tidewater_refused` tells why. It goes up again when the row is
-//! changed again, when the user says so, or when scope or schema changed. A refused change
-//! whose row had to leave the remote has no parked row any more, only the user's own values.
+//! changed again, when the user says so, or when scope or schema changed. What the very sync
+//! that brings such a change refused stays refused, as that sync reports it, and goes up with
+//! the next one. A refused change whose row had to leave the remote has no parked row any more, only the user's own values.
+
+use std::collections::HashSet;
 
 use rusqlite::{Connection, params};
 use serde::Serialize;
@@ -274,19 +277,95 @@ pub(crate) fn unpark_all(
         names.change_key.join(", "),
         names.change
     );
+    let fresh = fresh_keys(connection, &table.name).doing(doing)?;
+    let types = row::key_types(table);
     for key in keys_of(connection, &sql, &[], table).doing(doing)? {
-        unpark(connection, &names, &key, generation).doing(doing)?;
+        if !fresh.contains(&row::pack_key(&types, &row::datums(&types, &key))) {
+            unpark(connection, &names, &key, generation).doing(doing)?;
+        }
     }
     connection
         .execute(
             &format!(
-                "DELETE FROM tidewater_refused WHERE table_name = ?1 AND row_values IS NULL\
-                 {refusal_is_meant}"
+                "DELETE FROM tidewater_refused WHERE table_name = ?1 AND row_values IS NULL \
+                 AND at <> {TIME_UNKNOWN}{refusal_is_meant}"
             ),
             [&table.name],
         )
         .map(drop)
         .doing(doing)
+}
+
+/// The packed keys of what the sync under way refused.
+fn fresh_keys(connection: &Connection, table: &str) -> rusqlite::Result<HashSet<Vec<u8>>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT key_packed FROM tidewater_refused WHERE table_name = ?1 \
+             AND at = {TIME_UNKNOWN}"
+        ))?
+        .query_map([table], |row| row.get(0))?
+        .collect()
+}
+
+/// What the sync under way refused goes up again with the next one.
+pub(crate) fn try_fresh_again(
+    connection: &Connection,
+    publication: &str,
+) -> Result<(), RemoteError> {
+    connection
+        .prepare_cached(&format!(
+            "UPDATE tidewater_refused SET again = 1 WHERE publication = ?1 \
+             AND at = {TIME_UNKNOWN} AND row_values IS NULL"
+        ))
+        .and_then(|mut statement| statement.execute([publication]))
+        .map(drop)
+        .doing("marking refused rows for another try")
+}
+
+/// Whether refused changes of a publication wait for another try.
+pub(crate) fn wait_for_another_try(
+    connection: &Connection,
+    publication: &str,
+) -> Result<bool, RemoteError> {
+    connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM tidewater_refused WHERE publication = ?1 \
+             AND again = 1 AND row_values IS NULL)",
+        )
+        .and_then(|mut statement| statement.query_row([publication], |row| row.get(0)))
+        .doing("looking for refused rows")
+}
+
+/// Makes those pending that wait for another try.
+pub(crate) fn unpark_waiting(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> Result<(), RemoteError> {
+    let doing = "trying refused rows again";
+    for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
+        let mut statement = connection
+            .prepare_cached(
+                "SELECT key_packed FROM tidewater_refused WHERE table_name = ?1 \
+                 AND again = 1 AND row_values IS NULL",
+            )
+            .doing(doing)?;
+        let packed: Vec<Vec<u8>> = statement
+            .query_map([&table.name], |row| row.get(0))
+            .and_then(Iterator::collect)
+            .doing(doing)?;
+        let names = Names::of(table);
+        for packed in &packed {
+            let Ok(key) = row::unpack_key(&row::key_types(table), packed) else {
+                continue;
+            };
+            let key: Vec<Value> = key.iter().map(|datum| datum.to_value()).collect();
+            if is_parked(connection, &names, &key).doing(doing)? {
+                unpark(connection, &names, &key, subscription.generation).doing(doing)?;
+            }
+            forget(connection, &table.name, packed)?;
+        }
+    }
+    Ok(())
 }
 
 /// Puts the pre-image of a parked change back into the user table. Triggers and foreign-key

@@ -77,7 +77,7 @@ fn can_take(
             return Ok(true);
         }
     }
-    Ok(false)
+    refused::wait_for_another_try(connection, &subscription.publication)
 }
 
 fn has_generation(
@@ -99,6 +99,7 @@ fn take(
     subscription: &SubscriptionState,
     upload_id: UploadId,
 ) -> Result<(), RemoteError> {
+    refused::unpark_waiting(connection, subscription)?;
     if let Some(schema) = &subscription.schema {
         for table in &schema.tables {
             adopt_parked(connection, table, subscription.generation)?;

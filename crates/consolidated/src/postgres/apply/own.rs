@@ -17,7 +17,10 @@ type Rows = HashMap<(usize, Vec<u8>), Option<Vec<u8>>>;
 pub(super) fn rows(incoming: &[Incoming<'_>]) -> Result<Rows, CentreError> {
     let mut rows = Rows::new();
     let mut bytes = 0;
-    for table in incoming.iter().filter(|table| table.table.direction.uploads()) {
+    for table in incoming
+        .iter()
+        .filter(|table| table.table.direction.uploads())
+    {
         let columns = table.table.columns.iter();
         let types: Vec<ColumnType> = columns.map(|it| it.kind.column_type(it.scale)).collect();
         let key_types: Vec<ColumnType> = table.table.key.iter().map(|&it| types[it]).collect();

@@ -4,9 +4,9 @@
 use rusqlite::{Connection, params};
 use tidewater_protocol::{Code, Datum, Op, Row, Value};
 
+use super::ConflictSummary;
 use super::rows::Sink;
 use super::table::is_not_empty;
-use super::{ConflictSummary, RefusedSummary};
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::Names;
 use crate::database::take::{PARKED, merge_into};
@@ -72,14 +72,6 @@ impl Sink<'_> {
     pub(super) fn refuse(&mut self, refused_row: &Row<'_>) -> Result<(), RemoteError> {
         let key: Vec<Value> = refused_row.key.iter().map(Datum::to_value).collect();
         let readable = row::readable_key(&refused_row.key);
-        self.summary.refused += 1;
-        if self.summary.refused_rows.len() < ROWS_TOLD {
-            self.summary.refused_rows.push(RefusedSummary {
-                table: self.table.name().to_owned(),
-                key: readable.clone(),
-                reason: refused_row.reason.to_owned(),
-            });
-        }
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(());
         };
@@ -116,6 +108,8 @@ impl Sink<'_> {
             // Not a change of ours: there is nothing to keep.
             return Ok(());
         }
+        self.summary
+            .note_refused(self.table.name(), readable, refused_row.reason);
         let packed = row::pack_key(&self.table.key_types, key);
         refused::forget(self.connection, self.table.name(), &packed)?;
         let code = match Code::from_number(refused_row.code) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, params};
 use tidewater_protocol::{Code, Datum, PublicationSchema, Table};
 
+use super::ApplySummary;
 use super::remove::own_values;
 use super::user_triggers::UserTriggers;
 use crate::database::refused::{self, Refusal};
@@ -17,6 +18,9 @@ use crate::database::{SubscriptionState, quote, row, triggers};
 use crate::error::{Doing, RemoteError};
 
 const DOING: &str = "putting the publication's schema in place";
+
+/// Why a change is refused that was not uploaded before its table left.
+const LEFT: &str = "the table left the publication, or has another key now";
 
 /// What a migration leaves to be done, and what it did.
 pub(super) struct Migration {
@@ -33,6 +37,7 @@ pub(super) fn migrate(
     index: usize,
     schema: PublicationSchema,
     user_triggers: &mut UserTriggers,
+    summary: &mut ApplySummary,
 ) -> Result<Migration, RemoteError> {
     let subscription = &subscriptions[index];
     check_names(connection, subscriptions, index, &schema)?;
@@ -52,7 +57,7 @@ pub(super) fn migrate(
             .table(&old.name)
             .is_some_and(|new| same_key(old, new));
         if !keeps_key {
-            drop_table(connection, subscription, old, user_triggers)?;
+            drop_table(connection, subscription, old, user_triggers, summary)?;
         }
     }
     for new in &schema.tables {
@@ -162,8 +167,9 @@ fn drop_table(
     subscription: &SubscriptionState,
     table: &Table,
     user_triggers: &mut UserTriggers,
+    summary: &mut ApplySummary,
 ) -> Result<(), RemoteError> {
-    keep_values(connection, subscription, table).doing(DOING)?;
+    keep_values(connection, subscription, table, summary).doing(DOING)?;
     let names = Names::of(table);
     user_triggers
         .save_table(connection, &table.name)
@@ -187,14 +193,19 @@ fn keep_values(
     connection: &Connection,
     subscription: &SubscriptionState,
     table: &Table,
+    summary: &mut ApplySummary,
 ) -> rusqlite::Result<()> {
     let names = Names::of(table);
     let types = row::key_types(table);
+    let keys = quote::list(&names.change_key, ", ", |key| format!("h.{key}"));
+    // Of a group, SQLite gives the columns of the row that has the minimum.
     let sql = format!(
-        "SELECT {}, min(generation) FROM {} GROUP BY {}",
-        names.change_key.join(", "),
+        "SELECT {keys}, min(h.generation), h.present, p.{} IS NOT NULL FROM {} AS h \
+         LEFT JOIN {} AS p ON {} GROUP BY {keys}",
+        names.key[0],
         names.change,
-        names.change_key.join(", ")
+        names.table,
+        names.change_of("h", "p"),
     );
     let mut statement = connection.prepare(&sql)?;
     let found = statement
@@ -202,10 +213,18 @@ fn keep_values(
             Ok((
                 row::owned(found, 0, table.key.len())?,
                 found.get::<_, i64>(table.key.len())?,
+                found.get::<_, bool>(table.key.len() + 1)?,
+                found.get::<_, bool>(table.key.len() + 2)?,
             ))
         })?
         .collect::<rusqlite::Result<Vec<_>>>()?;
-    for (key, generation) in found {
+    for (key, generation, was_there, is_there) in found {
+        let operation = match (was_there, is_there) {
+            (false, true) => "insert",
+            (true, true) => "update",
+            (true, false) => "delete",
+            (false, false) => continue,
+        };
         let values = own_values(connection, table, &key, generation)?;
         let datums: Vec<Datum<'_>> = row::datums(&types, &key);
         let packed = row::pack_key(&types, &datums);
@@ -215,16 +234,18 @@ fn keep_values(
             params![table.name, packed, values],
         )?;
         if kept == 0 {
+            let readable = row::readable_key(&datums);
+            summary.note_refused(&table.name, &readable, LEFT);
             refused::record(
                 connection,
                 &Refusal {
                     publication: &subscription.publication,
                     table: &table.name,
-                    key: &row::readable_key(&datums),
+                    key: &readable,
                     key_packed: &packed,
-                    operation: "update",
-                    code: Code::RowOutOfScope.name(),
-                    reason: "the table left the publication, or has another key now",
+                    operation,
+                    code: Code::RowNotPublished.name(),
+                    reason: LEFT,
                     sequence: subscription.sequence,
                     row_values: Some(&values),
                 },

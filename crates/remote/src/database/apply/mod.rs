@@ -26,6 +26,7 @@ use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;
 use super::{Database, SubscriptionState, tables, triggers};
 use crate::error::{Doing, RemoteError};
+use crate::report::ROWS_TOLD;
 
 /// The largest packed row that is put together out of pieces.
 const MAX_ROW_BYTES: usize = 4 * MAX_VALUE_BYTES;
@@ -71,6 +72,20 @@ pub struct RefusedSummary {
     pub reason: String,
 }
 
+impl ApplySummary {
+    /// A change is among the refused ones now that was not before.
+    fn note_refused(&mut self, table: &str, key: &str, reason: &str) {
+        self.refused += 1;
+        if self.refused_rows.len() < ROWS_TOLD {
+            self.refused_rows.push(RefusedSummary {
+                table: table.to_owned(),
+                key: key.to_owned(),
+                reason: reason.to_owned(),
+            });
+        }
+    }
+}
+
 /// An apply could not begin; here is the database back.
 #[derive(Debug)]
 pub struct ApplyRefused {
@@ -109,7 +124,7 @@ struct Subscription {
     added_columns: Vec<(String, Vec<String>)>,
     checkpoint: Option<Vec<u8>>,
     synced: bool,
-    /// Scope or schema changed. Refused inserts are tried again whatever the download brings:
+    /// Scope or schema changed. What was refused by earlier syncs is tried again: refused inserts are tried again whatever the download brings:
     /// the centre never had them. Other refused changes are if their rows are still there
     /// after it; a row that leaves takes its refused change with it.
     tries_again: bool,
@@ -381,6 +396,8 @@ impl Applier {
         self.phase = Phase::Idle;
         if self.subscriptions[index].tries_again {
             self.unpark(index, Again::All)?;
+            let publication = &self.subscriptions[index].state.publication;
+            refused::try_fresh_again(&self.database.connection, publication)?;
         }
         Ok(())
     }
@@ -511,8 +528,14 @@ impl Applier {
             .map(|subscription| subscription.state.clone())
             .collect();
         let connection = &self.database.connection;
-        let migration =
-            migrate::migrate(connection, &others, index, schema, &mut self.user_triggers)?;
+        let migration = migrate::migrate(
+            connection,
+            &others,
+            index,
+            schema,
+            &mut self.user_triggers,
+            &mut self.summary,
+        )?;
         self.indexes.extend(migration.indexes);
         self.schema_changed = true;
         let subscription = &mut self.subscriptions[index];

@@ -21,6 +21,9 @@ use tidewater_protocol::Code;
 
 const DOING: &str = "removing rows";
 
+/// Why a change is refused that nobody refused before its row left.
+const LEFT: &str = "the row left the user's partitions";
+
 /// Empties a table whose rows all arrive anew, but for what is pending.
 pub(super) fn clear(
     connection: &Connection,
@@ -352,13 +355,14 @@ impl Sink<'_> {
                     key_packed: &packed,
                     operation: "update",
                     code: Code::RowOutOfScope.name(),
-                    reason: "the row left the user's partitions",
+                    reason: LEFT,
                     sequence: self.subscription.sequence,
                     row_values: Some(&own),
                 },
             )
             .doing(DOING)?;
-            self.summary.refused += 1;
+            self.summary
+                .note_refused(self.table.name(), &row::readable_key(key), LEFT);
         }
         self.delete_change(key, PARKED).doing(DOING)?;
         if self.is_needed(key)? {

@@ -85,6 +85,10 @@ impl TableApply {
             return TableApply::new(connection, own, 0, None, false, Vec::new());
         };
         let table = &schema.tables[index];
+        if !begin.key.is_empty() && !begin.has_key_of(table) {
+            // Its rows were told apart by another key.
+            return TableApply::new(connection, own, index, None, false, Vec::new());
+        }
         if same_columns(begin, table) {
             let shape = table.shape();
             return TableApply::new(connection, schema, index, Some(shape), true, Vec::new());

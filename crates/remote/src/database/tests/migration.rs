@@ -86,6 +86,63 @@ fn added_and_dropped_tables_come_and_go_and_pending_values_are_kept() {
     assert_eq!(remote.upload().len(), 1, "the new table is tracked");
 }
 
+/// The rows of the table that goes are refused in the sync in which it goes.
+#[test]
+fn changes_refused_because_their_table_goes_keep_their_values_and_are_counted_once() {
+    let mut remote = with_items();
+    remote.run(
+        "UPDATE item SET name = 'mine' WHERE id = 1; DELETE FROM item WHERE id = 2; \
+         INSERT INTO item VALUES (9, 'new', 90);",
+    );
+    let state = remote.begin();
+    remote.run("INSERT INTO item VALUES (10, 'later', 90), (11, 'gone', 1)");
+    remote.run("DELETE FROM item WHERE id = 11");
+    let other = table(
+        "other",
+        vec![column("id", ColumnType::Integer, false)],
+        vec![0],
+    );
+    let mut applier = remote.applier_of(&state, Some(publication(vec![other])));
+    applier.result_begin(0).unwrap();
+    let schema = remote.schema.clone();
+    let mut server = Sender {
+        applier: &mut applier,
+        schema: &schema,
+    };
+    server.table("item", |rows| {
+        for (id, op) in [(1, Op::Update), (2, Op::Delete), (9, Op::Insert)] {
+            rows.refused(&[Datum::Integer(id)], op, 708, "gone");
+        }
+    });
+    applier.result_end().unwrap();
+    applier.download_begin(0, false).unwrap();
+    applier.download_end(b"").unwrap();
+    let summary = remote.commit(applier);
+    assert_eq!((summary.refused, summary.refused_rows.len()), (4, 4));
+    let refused = remote.database().refused().unwrap();
+    let kept: Vec<(&str, &str, Option<&str>)> = refused
+        .iter()
+        .map(|it| (&*it.operation, &*it.code, it.values.as_deref()))
+        .collect();
+    let code = "not_published";
+    assert_eq!(
+        kept,
+        [
+            ("update", code, Some(r#"{"id":1,"name":"mine"}"#)),
+            ("delete", code, Some(r#"{"id":2}"#)),
+            ("insert", code, Some(r#"{"amount":90,"id":9,"name":"new"}"#)),
+            (
+                "insert",
+                code,
+                Some(r#"{"amount":90,"id":10,"name":"later"}"#)
+            ),
+        ]
+    );
+    // The table has no line in the state any more, its refused changes still count.
+    assert_eq!(remote.database().status().unwrap().refused, 4);
+    assert_eq!(remote.upload(), []);
+}
+
 #[test]
 fn another_key_makes_another_table() {
     let mut remote = with_items();

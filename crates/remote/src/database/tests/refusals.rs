@@ -108,7 +108,7 @@ fn a_change_made_while_the_refusal_was_on_its_way_takes_over_the_pre_image() {
             rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
         });
     });
-    assert_eq!(summary.refused, 1);
+    assert_eq!(summary.refused, 0);
     assert_eq!(
         refused_keys(&remote),
         Vec::<String>::new(),
@@ -193,6 +193,66 @@ fn what_leaves_with_the_changed_scope_takes_its_refused_change_with_it() {
     assert!(refused[0].values.is_some());
     assert_eq!(remote.query(NAMES), ["9:new:90"]);
     assert_eq!(remote.upload().len(), 2);
+}
+
+#[test]
+fn what_a_sync_refused_stays_listed_though_it_changed_the_scope_and_goes_up_with_the_next() {
+    let mut remote = with_refusals();
+    remote.run("UPDATE item SET name = 'later' WHERE id = 2");
+    let mut applier = remote.applier(None);
+    applier.result_begin(0).unwrap();
+    let schema = remote.schema.clone();
+    let mut server = Sender {
+        applier: &mut applier,
+        schema: &schema,
+    };
+    server.table("item", |rows| {
+        rows.refused(&[Datum::Integer(2)], Op::Update, 704, "not yours");
+    });
+    applier.result_end().unwrap();
+    applier.download_begin(0, true).unwrap();
+    applier.download_end(b"").unwrap();
+    let summary = remote.commit(applier);
+    // The report and the list agree; what earlier syncs refused is pending again.
+    assert_eq!(summary.refused, 1);
+    assert_eq!(refused_keys(&remote), ["[2]"]);
+    assert_eq!(remote.database().status().unwrap().refused, 1);
+    let keys: Vec<_> = remote.upload().into_iter().map(|it| it.op).collect();
+    assert_eq!(keys, [Op::Update, Op::Update, Op::Delete, Op::Insert]);
+    assert_eq!(refused_keys(&remote), Vec::<String>::new());
+    // Refused once more, and nothing changed: it waits for the user.
+    remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            rows.refused(&[Datum::Integer(2)], Op::Update, 704, "not yours");
+        });
+    });
+    assert_eq!(refused_keys(&remote), ["[2]"]);
+    assert_eq!(remote.upload(), []);
+}
+
+#[test]
+fn a_refused_change_alone_goes_up_with_the_sync_after_the_scope_changed() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
+    let mut applier = remote.applier(None);
+    applier.result_begin(0).unwrap();
+    let schema = remote.schema.clone();
+    let mut server = Sender {
+        applier: &mut applier,
+        schema: &schema,
+    };
+    server.table("item", |rows| {
+        rows.refused(&[Datum::Integer(1)], Op::Update, 704, "not yours");
+    });
+    applier.result_end().unwrap();
+    applier.download_begin(0, true).unwrap();
+    applier.download_end(b"").unwrap();
+    remote.commit(applier);
+    assert_eq!(refused_keys(&remote), ["[1]"]);
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "a", 10), &item(1, "mine", 10))]
+    );
 }
 
 #[test]
