@@ -101,3 +101,75 @@ pub struct DeployReport {
     /// like.
     pub warnings: Vec<String>,
 }
+
+/// Tables that remotes may upload to and that decide, in a partition query, what a user
+/// holds: a user could give herself partitions. One warning for each.
+pub(crate) fn self_service_warnings(publications: &[PublicationSpec]) -> Vec<String> {
+    let tables = || {
+        publications
+            .iter()
+            .flat_map(|publication| &publication.tables)
+    };
+    let mut warnings = Vec::new();
+    for table in tables().filter(|table| table.direction.uploads()) {
+        let name = table.name.rsplit('.').next().unwrap_or(&table.name);
+        let is_word = |character: char| character.is_alphanumeric() || character == '_';
+        let names_it = |query: &str| {
+            query
+                .split(|character| !is_word(character))
+                .any(|word| word.eq_ignore_ascii_case(name))
+        };
+        let deciding = tables().find(|other| match &other.partition {
+            PartitionSpec::Columns { values, .. } => names_it(values),
+            PartitionSpec::Everyone => false,
+        });
+        if let Some(other) = deciding {
+            let warning = format!(
+                "{}: remotes may upload to it, and the partition query of {} reads it: a user can \
+                 change which rows of {} are sent to her. Consider direction = \"download\"",
+                table.name, other.name, other.name
+            );
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_decides_partitions_and_takes_uploads_is_warned_of() {
+        let table = |name: &str, values: Option<&str>, direction| TableSpec {
+            name: name.into(),
+            partition: match values {
+                Some(values) => PartitionSpec::Columns {
+                    columns: vec!["region".into()],
+                    values: values.into(),
+                },
+                None => PartitionSpec::Everyone,
+            },
+            direction,
+            columns: None,
+            tracking: Tracking::Log,
+        };
+        let query = "SELECT region FROM hr.Assignment WHERE login = {s.username}";
+        let warnings = |direction| {
+            self_service_warnings(&[PublicationSpec {
+                name: "p".into(),
+                tables: vec![
+                    table("customer", Some(query), Direction::Both),
+                    table("hr.assignment", None, direction),
+                    table("assign", None, Direction::Both),
+                ],
+            }])
+        };
+        assert!(warnings(Direction::Download).is_empty());
+        let found = warnings(Direction::Both);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("hr.assignment: remotes may upload to it"));
+    }
+}

@@ -21,6 +21,7 @@ use super::triggers::LogSpec;
 use crate::error::CentreError;
 use crate::publication::{
     DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking,
+    self_service_warnings,
 };
 
 /// How long deploying waits for a table that is in use.
@@ -620,6 +621,7 @@ fn warn(plan: &mut Plan, publications: &[PublicationSpec]) {
             ));
         }
     }
+    plan.warnings.extend(self_service_warnings(publications));
     plan.warnings.push(
         "changes made with session_replication_role = replica or by logical replication are only \
          seen by tables with tracking = \"row\""

@@ -18,7 +18,9 @@ use super::live::{self, Live};
 use super::triggers::Log;
 use super::{failure, quote, state};
 use crate::error::CentreError;
-use crate::publication::{DeployReport, DeployStep, PartitionSpec, PublicationSpec};
+use crate::publication::{
+    DeployReport, DeployStep, PartitionSpec, PublicationSpec, self_service_warnings,
+};
 
 /// Publications as they are served, and the change logs that they read.
 #[derive(Debug, Default)]
@@ -48,7 +50,8 @@ pub(super) fn deploy(
         report,
     };
     let served = deployment.run(specs, now_ms)?;
-    let report = deployment.report;
+    let mut report = deployment.report;
+    report.warnings.extend(self_service_warnings(specs));
     let end = if dry_run {
         transaction.rollback()
     } else {
