@@ -149,12 +149,6 @@ impl<'a> RowsWriter<'a> {
         std::mem::replace(&mut self.out, Vec::with_capacity(capacity))
     }
 
-    /// The buffer, to append rows that are packed already; `rows` of them.
-    pub fn append_packed(&mut self, packed: &[u8], rows: u64) {
-        self.out.extend_from_slice(packed);
-        self.rows += rows;
-    }
-
     fn begin(&mut self, op: Op, loose: bool) {
         self.rows += 1;
         self.out.push(op as u8 | if loose { LOOSE } else { 0 });

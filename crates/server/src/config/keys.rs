@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 use crate::error::ServerError;
 
 /// Section (as a path without indexes) and its keys.
-const KEYS: &[(&str, &[&str])] = &[
+pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("", &["server", "retention", "log", "publication"]),
     (
         "server",

@@ -2,8 +2,8 @@
 //!
 //! Nothing that is pending goes. A row with a refused change goes, but the user's own values
 //! stay with the refusal. A refused insert stays when only its key is told to be gone: the
-//! centre never had the row, and all its values are the user's own. A parent that a pending
-//! child refers to stays for now.
+//! centre never had the row, and all its values are the user's own. A parent stays as
+//! long as a pending child refers to it.
 
 use rusqlite::Connection;
 use serde_json::Map;
