@@ -190,6 +190,31 @@ impl Postgres {
         })
     }
 
+    /// A database of this server as SQL that makes it anew, statement by statement.
+    pub fn dump(&self, url: &str) -> anyhow::Result<String> {
+        let program = self.programs.initdb.with_file_name("pg_dump");
+        let output = self
+            .programs
+            .command(&program, self.account, &self.folder)
+            .args([
+                "--inserts",
+                "--no-owner",
+                "--no-privileges",
+                "--dbname",
+                url,
+            ])
+            .output()
+            .with_context(|| format!("cannot run {}", program.display()))?;
+        if !output.status.success() {
+            bail!(
+                "pg_dump failed ({}):\n{}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
     /// Crashes the server: every session ends at once, nothing is written or said any more.
     ///
     /// Recovery happens in [`Postgres::restart`]. The processes are gone when this returns.

@@ -2,7 +2,7 @@
 //!
 //! Failures panic: the test cannot go on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -27,10 +27,25 @@ static APPLICATIONS: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("the system has threads")
 });
 
+/// Tables have other numbers in a restored database. An upgrade of the program finds the
+/// old ones.
+const AS_IF_NEVER_DUMPED: &str = "
+    UPDATE tidewater.change_log SET table_oid = table_name::regclass::oid";
+
+/// The newest transaction that a dumped database knows of.
+const NEWEST_TRANSACTION: &str = "
+    SELECT max(version::text::bigint) FROM (
+        SELECT version FROM tidewater.everything
+        UNION ALL SELECT log_floor FROM tidewater.meta
+        UNION ALL SELECT oldest_running FROM tidewater.horizon) AS known (version)";
+
 /// A consolidated database of a test's own; gone when dropped.
 pub(crate) trait Backend: Sized + Send + Sync + 'static {
     /// An application's open transaction; rolled back when dropped.
     type Transaction: Transaction;
+
+    /// For names of folders.
+    const NAME: &str;
 
     /// Whether one application can write while another's transaction is open.
     const CONCURRENT_WRITERS: bool;
@@ -46,6 +61,13 @@ pub(crate) trait Backend: Sized + Send + Sync + 'static {
 
     /// Runs a statement as an application, unless a constraint is against it.
     fn try_execute(&self, sql: &str);
+
+    /// Puts a copy of the database into this folder.
+    fn save(&self, folder: &Path);
+
+    /// A database as [`Self::save`] left it: the same one in all that Tidewater relies on,
+    /// as if nothing but the program had changed.
+    fn restore(folder: &Path) -> Self;
 
     /// Runs a query as an application: values as text, NULL as `NULL`, joined by `|`.
     fn rows(&self, sql: &str) -> Vec<String>;
@@ -140,9 +162,19 @@ pub(crate) fn rows_sqlite(connection: &Connection, sql: &str) -> Vec<String> {
     }
 }
 
+/// Copies a database, with small pages: a fixture is mostly empty ones.
+pub(crate) fn save_sqlite(from: &Path, to: &Path) {
+    let connection = open_sqlite(from);
+    let _ = std::fs::remove_file(to);
+    execute_sqlite(&connection, "PRAGMA page_size = 1024");
+    let copied = connection.execute("VACUUM INTO ?1", [to.to_string_lossy()]);
+    copied.expect("the folder can be written");
+}
+
 impl Backend for Sqlite {
     type Transaction = SqliteTransaction;
 
+    const NAME: &str = "sqlite";
     const CONCURRENT_WRITERS: bool = false;
 
     fn new() -> Sqlite {
@@ -164,6 +196,16 @@ impl Backend for Sqlite {
             let expected = rusqlite::ErrorCode::ConstraintViolation;
             assert_eq!(code, Some(expected), "{error}\nin: {sql}");
         }
+    }
+
+    fn save(&self, folder: &Path) {
+        save_sqlite(&self.path(), &folder.join("centre.db"));
+    }
+
+    fn restore(folder: &Path) -> Sqlite {
+        let backend = Sqlite::new();
+        std::fs::copy(folder.join("centre.db"), backend.path()).expect("the fixture is there");
+        backend
     }
 
     fn rows(&self, sql: &str) -> Vec<String> {
@@ -271,6 +313,7 @@ async fn rows_postgres(client: &Client, sql: &str) -> Vec<String> {
 impl Backend for Postgres {
     type Transaction = PostgresTransaction;
 
+    const NAME: &str = "postgres";
     const CONCURRENT_WRITERS: bool = true;
 
     fn new() -> Postgres {
@@ -294,6 +337,39 @@ impl Backend for Postgres {
                 assert!(code.starts_with("23"), "{error:?}\nin: {sql}");
             }
         });
+    }
+
+    fn save(&self, folder: &Path) {
+        let dump = shared_postgres().dump(&self.url);
+        let dump = dump.expect("PostgreSQL comes with pg_dump");
+        // Commands of psql are not SQL.
+        let lines = dump.lines().filter(|line| !line.starts_with('\\'));
+        let dump = lines.collect::<Vec<_>>().join("\n");
+        std::fs::write(folder.join("centre.sql"), dump).expect("the folder can be written");
+    }
+
+    fn restore(folder: &Path) -> Postgres {
+        let dump = std::fs::read_to_string(folder.join("centre.sql"));
+        let backend = Postgres::new();
+        backend.execute(&dump.expect("the fixture is there"));
+        backend.execute(AS_IF_NEVER_DUMPED);
+        let [reached] = &*backend.rows("SELECT pg_current_xact_id()") else {
+            panic!("one row");
+        };
+        let [needed] = &*backend.rows(NEWEST_TRANSACTION) else {
+            panic!("one row");
+        };
+        let number = |text: &str| text.parse::<u64>().expect("a transaction id");
+        let missing = number(needed).saturating_sub(number(reached));
+        assert!(missing < 1_000_000, "{missing} transactions");
+        let spend = "SELECT pg_current_xact_id();";
+        APPLICATIONS.block_on(async {
+            let client = connect(&backend.url).await.expect("PostgreSQL runs");
+            for _ in 0..=missing {
+                client.batch_execute(spend).await.expect("an id is free");
+            }
+        });
+        backend
     }
 
     fn rows(&self, sql: &str) -> Vec<String> {

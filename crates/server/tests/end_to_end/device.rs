@@ -33,12 +33,17 @@ impl Device {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = folder.join(format!("{user}-{number}.db"));
+        Device::in_file(&path, user, server)
+    }
+
+    /// In this file, whether it is there or not.
+    pub(crate) fn in_file(path: &Path, user: &str, server: SocketAddr) -> Device {
         let network = Arc::new(FrameProxy::start(server).expect("a port is free"));
         Device {
-            remote: open(&path, &network.url(), user),
-            application: open_sqlite(&path),
+            remote: open(path, &network.url(), user),
+            application: open_sqlite(path),
             user: user.to_owned(),
-            path,
+            path: path.to_owned(),
             network,
         }
     }

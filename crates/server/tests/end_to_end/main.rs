@@ -36,3 +36,4 @@ mod pending;
 mod real_input;
 mod republishing;
 mod servers;
+mod upgrades;

@@ -1,6 +1,7 @@
 //! A consolidated database, the servers that serve it, and a folder for remotes.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use tempfile::TempDir;
@@ -53,6 +54,25 @@ impl<B: Backend> World<B> {
         }
     }
 
+    /// Around a database that has everything, from whatever version; deploys and serves it.
+    pub(crate) fn restored(backend: B, scenario: Scenario) -> World<B> {
+        let server = LiveServer::deploy(&config(&backend, &scenario), &[]);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        World {
+            server,
+            backend,
+            scenario,
+            folder,
+        }
+    }
+
+    /// A remote whose file is a copy of this one.
+    pub(crate) fn device_from(&self, user: &str, file: &Path) -> Device {
+        let path = self.folder.path().join(format!("{user}.db"));
+        std::fs::copy(file, &path).expect("the file is there");
+        Device::in_file(&path, user, self.server.address)
+    }
+
     /// One more server of the same database.
     pub(crate) fn another_server(&self) -> LiveServer {
         self.another_server_with("")
@@ -62,6 +82,12 @@ impl<B: Backend> World<B> {
     pub(crate) fn another_server_with(&self, limits: &str) -> LiveServer {
         let text = config_text(&self.backend, &self.scenario, limits);
         LiveServer::start(&Config::parse(&text).expect("the configuration is right"))
+    }
+
+    /// Stops in good order, and leaves the database.
+    pub(crate) fn shut_down(self) -> B {
+        self.server.shut_down();
+        self.backend
     }
 
     /// Deploys another publication, which a server in place of the first one serves.
