@@ -49,7 +49,7 @@ struct Shared {
 
 /// What tells that a table is still as it was loaded: its rules, triggers and columns. Then,
 /// as of now: whether a trigger can change the key of a row before it is inserted, or keep it
-/// out; whether a unique constraint can be deferred.
+/// out; whether a unique constraint can be deferred; whether row security holds for us.
 const FINGERPRINTS: &str = "
 SELECT c.oid, c.relhasrules::text
   || ';' || coalesce((SELECT string_agg(t.oid::text || t.tgenabled::text, ',' ORDER BY t.oid)
@@ -59,7 +59,8 @@ SELECT c.oid, c.relhasrules::text
        FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), ''),
   EXISTS (SELECT FROM pg_catalog.pg_trigger t
     WHERE t.tgrelid = c.oid AND (t.tgtype & 7) = 7 AND t.tgenabled IN ('O', 'A')),
-  EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND NOT i.indimmediate)
+  EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND NOT i.indimmediate),
+  pg_catalog.row_security_active(c.oid)
 FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
 
 /// Connects to the database that a URL names.

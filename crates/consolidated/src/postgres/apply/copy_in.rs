@@ -37,6 +37,7 @@ pub(super) fn is_possible(incoming: &Incoming<'_>) -> bool {
     let columns = &incoming.table.columns;
     // COPY does not tell under which keys the rows are now.
     !incoming.edits_inserts
+        && !incoming.row_security
         && incoming
             .written()
             .all(|index| columns[index].kind != Kind::Other)

@@ -44,6 +44,8 @@ pub(super) struct Incoming<'u> {
     pub(super) edits_inserts: bool,
     /// A unique constraint can be deferred: `ON CONFLICT` does not work then.
     pub(super) defers_unique: bool,
+    /// Row security holds for us: COPY does not work then.
+    pub(super) row_security: bool,
     upload: &'u UploadTable,
     /// Whether the remote's columns are the published ones, in their order.
     identity: bool,
@@ -81,6 +83,7 @@ impl<'u> Incoming<'u> {
             sent,
             edits_inserts: false,
             defers_unique: false,
+            row_security: false,
             upload,
             inserts: 0,
             insert_refs: Vec::new(),

@@ -300,6 +300,7 @@ impl One<'_> {
             as_loaded &= found.is_some_and(|row| row.get::<_, &str>(1) == it.table.fingerprint);
             if let Some(row) = found {
                 (it.edits_inserts, it.defers_unique) = (row.get(2), row.get(3));
+                it.row_security = row.get(4);
             }
         }
         Ok(Some(Admitted {

@@ -224,7 +224,17 @@ pub(super) fn is_data_error(error: &tokio_postgres::Error) -> bool {
     ];
     error.as_db_error().is_some_and(|refusal| {
         let class = &refusal.code().code()[..2];
-        !NOT_THE_ROWS.contains(&class) && !is_stale_plan(refusal)
+        if is_stale_plan(refusal) {
+            return false;
+        }
+        match refusal.routine() {
+            // Row security says 42501, as a missing privilege does; only it means one row.
+            Some("ExecWithCheckOptions") => true,
+            // RAISE in the application's own trigger, whatever state it chose; a
+            // serialization failure asks for another try.
+            Some("exec_stmt_raise") => class != "40",
+            _ => !NOT_THE_ROWS.contains(&class),
+        }
     })
 }
 
