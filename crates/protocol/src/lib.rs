@@ -5,6 +5,7 @@
 //! clocks, randomness or databases. The normative text is `docs/protocol.md`.
 
 pub mod code;
+pub mod compare;
 pub mod datetime;
 pub mod decimal;
 pub mod frame;

@@ -13,7 +13,19 @@ pub const PROTOCOL_VERSION: u32 = (PROTOCOL_MAJOR << 16) | PROTOCOL_MINOR;
 /// Peers of different major versions cannot talk to each other.
 pub const PROTOCOL_MAJOR: u32 = 1;
 /// Minor versions only add.
-pub const PROTOCOL_MINOR: u32 = 0;
+pub const PROTOCOL_MINOR: u32 = 1;
+
+/// The version that a session with such a peer speaks: the lower minor version of
+/// both sides. `None` if the peer is of another major version.
+pub fn negotiate(peer: u32) -> Option<u32> {
+    (peer >> 16 == PROTOCOL_MAJOR).then(|| peer.min(PROTOCOL_VERSION))
+}
+
+/// Whether a session of this version compares tables, gives uploads back and knows of
+/// restored centres: since 1.1.
+pub fn compares(version: u32) -> bool {
+    version & 0xffff >= 1
+}
 
 /// Everything that travels in a control frame.
 #[derive(Clone, PartialEq, Message)]
@@ -21,7 +33,7 @@ pub struct Envelope {
     /// The one message.
     #[prost(
         oneof = "Control",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21"
     )]
     pub control: Option<Control>,
 }
@@ -90,6 +102,9 @@ pub enum Control {
     /// Remote: it gives up this sync.
     #[prost(message, tag = "20")]
     Cancel(Cancel),
+    /// Remote: what it has of a table, as checksums of ranges of keys. Since 1.1.
+    #[prost(message, tag = "21")]
+    CompareTable(CompareTable),
 }
 
 impl Control {
@@ -169,6 +184,9 @@ pub struct HelloSubscription {
     /// The hash of the schema that the remote has; empty if none.
     #[prost(bytes = "vec", tag = "6")]
     pub schema_hash: Vec<u8>,
+    /// Checksums of the tables follow ([`CompareTable`]); no upload does. Since 1.1.
+    #[prost(bool, tag = "7")]
+    pub compares: bool,
 }
 
 /// See [`Control::Welcome`].
@@ -204,6 +222,21 @@ pub struct WelcomeSubscription {
     /// The publication's schema, when it is another than the remote's.
     #[prost(bytes = "vec", tag = "2")]
     pub schema: Vec<u8>,
+    /// With [`UploadState::CentreRestored`]: the last upload that the centre has; 0
+    /// if none. Since 1.1.
+    #[prost(uint64, tag = "3")]
+    pub sequence: u64,
+    /// Its id, 16 bytes; empty if none. Since 1.1.
+    #[prost(bytes = "vec", tag = "4")]
+    pub upload_id: Vec<u8>,
+    /// With [`UploadState::NewIdentity`]: the centre was restored to a state from
+    /// before it knew the remote; all kept uploads are wanted back. Since 1.1.
+    #[prost(bool, tag = "5")]
+    pub give_back: bool,
+    /// The centre does not know the history of the checkpoint: the session ends, and
+    /// the remote opens another with [`HelloSubscription::compares`]. Since 1.1.
+    #[prost(bool, tag = "6")]
+    pub compare: bool,
 }
 
 /// What the server makes of a remote's sequence and upload id.
@@ -218,6 +251,10 @@ pub enum UploadState {
     /// new remote id, starts with sequence 0, keeps what is pending, and opens
     /// another session.
     NewIdentity = 2,
+    /// The centre was restored: it has forgotten uploads that it acknowledged. What
+    /// it has is in the answer; the remote gives back what it kept of the others, and
+    /// opens another session. Since 1.1.
+    CentreRestored = 3,
 }
 
 /// See [`Control::UploadBegin`].
@@ -259,6 +296,10 @@ pub struct TableBegin {
     /// table, or not any more, can still tell its rows apart.
     #[prost(uint32, repeated, tag = "5")]
     pub key: Vec<u32>,
+    /// Download, with `replace`: the rows that follow are all only in these intervals
+    /// of keys, which ascend. Since 1.1.
+    #[prost(message, repeated, tag = "6")]
+    pub ranges: Vec<KeyInterval>,
 }
 
 /// A column of the rows that follow.
@@ -299,6 +340,7 @@ impl TableBegin {
             replace: false,
             expected_rows: 0,
             key: table.key.iter().map(|&index| index as u32).collect(),
+            ranges: Vec::new(),
         }
     }
 
@@ -536,3 +578,43 @@ pub struct Waiting {
 /// See [`Control::Cancel`].
 #[derive(Clone, PartialEq, Message)]
 pub struct Cancel {}
+
+/// See [`Control::CompareTable`]. Several messages for one table append.
+#[derive(Clone, PartialEq, Message)]
+pub struct CompareTable {
+    /// The index of the subscription in the Hello.
+    #[prost(uint32, tag = "1")]
+    pub subscription: u32,
+    /// The table: name, columns and key as the remote has them.
+    #[prost(message, optional, tag = "2")]
+    pub table: Option<TableBegin>,
+    /// The ranges, ascending in range order; the first begins at the beginning.
+    #[prost(message, repeated, tag = "3")]
+    pub ranges: Vec<KeyRange>,
+}
+
+/// What a remote has between two keys: after the bound of the range before, up to
+/// and with its own.
+#[derive(Clone, PartialEq, Message)]
+pub struct KeyRange {
+    /// The packed key of the range's last possible key; empty for the last range.
+    #[prost(bytes = "vec", tag = "1")]
+    pub until: Vec<u8>,
+    /// The rows in it.
+    #[prost(uint64, tag = "2")]
+    pub rows: u64,
+    /// The wrapping sum of their checksums.
+    #[prost(fixed64, tag = "3")]
+    pub checksum: u64,
+}
+
+/// The keys after one packed key, up to and with another.
+#[derive(Clone, PartialEq, Message)]
+pub struct KeyInterval {
+    /// Where it begins, exclusive; empty for the beginning.
+    #[prost(bytes = "vec", tag = "1")]
+    pub after: Vec<u8>,
+    /// Where it ends, inclusive; empty for the end.
+    #[prost(bytes = "vec", tag = "2")]
+    pub until: Vec<u8>,
+}

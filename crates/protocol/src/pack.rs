@@ -118,6 +118,20 @@ pub struct RowsWriter<'a> {
     rows: u64,
 }
 
+impl RowShape {
+    /// The types of the key's columns, in key order.
+    pub fn key_columns(&self) -> Vec<ColumnType> {
+        self.key.iter().map(|&index| self.columns[index]).collect()
+    }
+}
+
+/// Appends one whole row under an operation that carries one.
+pub(crate) fn put_whole(out: &mut Vec<u8>, shape: &RowShape, op: Op, row: &[Datum<'_>]) {
+    let loose = row.iter().any(Datum::is_loose);
+    out.push(op as u8 | if loose { LOOSE } else { 0 });
+    put_row(out, &shape.columns, row, loose);
+}
+
 impl<'a> RowsWriter<'a> {
     /// A writer with an empty buffer.
     pub fn new(shape: &'a RowShape) -> Self {
@@ -157,9 +171,8 @@ impl<'a> RowsWriter<'a> {
     /// `Insert`, `Upsert` or `ConflictRow`, by `op`: a whole row.
     pub fn row(&mut self, op: Op, new: &[Datum<'_>]) {
         debug_assert_eq!(new.len(), self.shape.columns.len());
-        let loose = new.iter().any(Datum::is_loose);
-        self.begin(op, loose);
-        put_row(&mut self.out, &self.shape.columns, new, loose);
+        self.rows += 1;
+        put_whole(&mut self.out, self.shape, op, new);
     }
 
     /// `Update`: the pre-image, and of the new row what differs from it.
@@ -286,6 +299,9 @@ const TAG_REAL: u8 = 2;
 const TAG_TEXT: u8 = 3;
 const TAG_BLOB: u8 = 4;
 
+/// How NaN is packed.
+const NAN: u64 = 0x7ff8_0000_0000_0000;
+
 fn put_value(out: &mut Vec<u8>, value: &Datum<'_>, loose: bool) {
     if loose {
         let mut scratch = String::new();
@@ -318,7 +334,11 @@ fn put_value(out: &mut Vec<u8>, value: &Datum<'_>, loose: bool) {
         | Datum::Timestamp(integer)
         | Datum::TimestampTz(integer) => put_signed(out, integer),
         Datum::Boolean(boolean) => out.push(u8::from(boolean)),
-        Datum::Real(real) => out.extend_from_slice(&real.to_le_bytes()),
+        Datum::Real(real) => {
+            // One of the many forms of NaN, so that equal rows have equal checksums.
+            let bits = if real.is_nan() { NAN } else { real.to_bits() };
+            out.extend_from_slice(&bits.to_le_bytes());
+        }
         Datum::Text(text) => put_bytes(out, text.as_bytes()),
         Datum::Bytes(bytes) => put_bytes(out, bytes),
         Datum::Uuid(uuid) => out.extend_from_slice(&uuid),

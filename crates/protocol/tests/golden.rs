@@ -8,11 +8,15 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bytes::BytesMut;
+use tidewater_protocol::compare;
 use tidewater_protocol::decimal::Decimal;
 use tidewater_protocol::frame::{self, Frame};
 use tidewater_protocol::message::*;
 use tidewater_protocol::pack::{self, RowsWriter};
 use tidewater_protocol::*;
+
+const VERSION_1_0: u32 = 1 << 16;
+const VERSION_1_1: u32 = 1 << 16 | 1;
 
 fn publication() -> PublicationSchema {
     let types = [
@@ -109,6 +113,18 @@ fn key() -> Vec<Datum<'static>> {
     vec![full_row()[0], full_row()[10]]
 }
 
+fn later_key() -> Vec<Datum<'static>> {
+    vec![Datum::Integer(7), full_row()[10]]
+}
+
+/// A key as the bounds of ranges carry it.
+fn range_key(key: &[Datum<'_>]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    let shape = publication().tables[0].shape();
+    compare::pack_key(&mut packed, &shape.key_columns(), key);
+    packed
+}
+
 fn controls() -> Vec<(&'static str, Control)> {
     let subscription = HelloSubscription {
         publication: "sales".into(),
@@ -117,10 +133,11 @@ fn controls() -> Vec<(&'static str, Control)> {
         pending_upload_id: vec![2; 16],
         checkpoint: vec![3; 5],
         schema_hash: vec![4; 32],
+        compares: false,
     };
     let hello = |proof| {
         Control::Hello(Hello {
-            protocol_version: PROTOCOL_VERSION,
+            protocol_version: VERSION_1_0,
             remote_id: vec![7; 16],
             user: "jane".into(),
             proof: Some(proof),
@@ -135,13 +152,14 @@ fn controls() -> Vec<(&'static str, Control)> {
         (
             "welcome",
             Control::Welcome(Welcome {
-                protocol_version: PROTOCOL_VERSION,
+                protocol_version: VERSION_1_0,
                 remote_id: vec![7; 16],
                 token: vec![1, 2],
                 credential: vec![3; 32],
                 subscriptions: vec![WelcomeSubscription {
                     upload_state: UploadState::AlreadyApplied as i32,
                     schema: vec![5, 6],
+                    ..Default::default()
                 }],
                 server: "tidewater/0.1.0".into(),
             }),
@@ -256,7 +274,7 @@ fn controls() -> Vec<(&'static str, Control)> {
             Control::Pong(Pong {
                 nonce: 42,
                 server: "tidewater/0.1.0".into(),
-                protocol_version: PROTOCOL_VERSION,
+                protocol_version: VERSION_1_0,
             }),
         ),
         ("waiting", Control::Waiting(Waiting { ahead: 17 })),
@@ -264,13 +282,101 @@ fn controls() -> Vec<(&'static str, Control)> {
     ]
 }
 
+/// What 1.1 added.
+fn controls_since_1_1() -> Vec<(&'static str, Control)> {
+    let welcome = |answer| {
+        Control::Welcome(Welcome {
+            protocol_version: VERSION_1_1,
+            remote_id: vec![7; 16],
+            subscriptions: vec![answer],
+            ..Default::default()
+        })
+    };
+    vec![
+        (
+            "hello-compares",
+            Control::Hello(Hello {
+                protocol_version: VERSION_1_1,
+                remote_id: vec![7; 16],
+                subscriptions: vec![HelloSubscription {
+                    publication: "sales".into(),
+                    compares: true,
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }),
+        ),
+        (
+            "welcome-centre-restored",
+            welcome(WelcomeSubscription {
+                upload_state: UploadState::CentreRestored as i32,
+                sequence: 6,
+                upload_id: vec![1; 16],
+                ..Default::default()
+            }),
+        ),
+        (
+            "welcome-give-back",
+            welcome(WelcomeSubscription {
+                upload_state: UploadState::NewIdentity as i32,
+                give_back: true,
+                ..Default::default()
+            }),
+        ),
+        (
+            "welcome-compare",
+            welcome(WelcomeSubscription {
+                compare: true,
+                ..Default::default()
+            }),
+        ),
+        (
+            "table-begin-ranges",
+            Control::TableBegin(TableBegin {
+                replace: true,
+                ranges: vec![
+                    KeyInterval {
+                        after: Vec::new(),
+                        until: range_key(&key()),
+                    },
+                    KeyInterval {
+                        after: range_key(&later_key()),
+                        until: Vec::new(),
+                    },
+                ],
+                ..TableBegin::of(&publication().tables[0])
+            }),
+        ),
+        (
+            "compare-table",
+            Control::CompareTable(CompareTable {
+                subscription: 1,
+                table: Some(TableBegin::of(&publication().tables[0])),
+                ranges: vec![
+                    KeyRange {
+                        until: range_key(&key()),
+                        rows: 300,
+                        checksum: 0x0123_4567_89ab_cdef,
+                    },
+                    KeyRange {
+                        until: Vec::new(),
+                        rows: 1,
+                        checksum: 2,
+                    },
+                ],
+            }),
+        ),
+    ]
+}
+
 /// Every vector as this version of the library writes it.
 fn vectors() -> BTreeMap<String, Vec<u8>> {
     let mut vectors = BTreeMap::new();
-    vectors.insert("preface".into(), frame::PREFACE.to_vec());
+    vectors.insert("preface".into(), b"TIDE\x01\0\0\0".to_vec());
+    vectors.insert("preface-1.1".into(), frame::PREFACE.to_vec());
     vectors.insert("schema".into(), publication().encode());
     vectors.insert("schema-hash".into(), publication().hash().to_vec());
-    for (name, control) in controls() {
+    for (name, control) in controls().into_iter().chain(controls_since_1_1()) {
         let mut wire = BytesMut::new();
         frame::put_control(&mut wire, frame::SYNC_CHANNEL, control).unwrap();
         vectors.insert(format!("control-{name}"), wire.to_vec());
@@ -328,6 +434,18 @@ fn vectors() -> BTreeMap<String, Vec<u8>> {
     let mut values = Vec::new();
     pack::pack_values(&mut values, &publication().tables[0].shape().columns, &full);
     vectors.insert("values".into(), values);
+
+    let mut loose_key = key();
+    loose_key[1] = Datum::Loose(ValueRef::Blob(&[1, 2]));
+    vectors.insert("range-key".into(), range_key(&key()));
+    vectors.insert("range-key-loose".into(), range_key(&loose_key));
+    for (name, row) in [("full", &full), ("extremes", &extreme), ("loose", &loose)] {
+        let checksum = compare::row_checksum(&rows(|writer| writer.row(Op::Upsert, row)));
+        vectors.insert(
+            format!("checksum-of-row-{name}"),
+            checksum.to_le_bytes().to_vec(),
+        );
+    }
     vectors
 }
 
@@ -389,7 +507,7 @@ fn unhex(text: &str) -> Vec<u8> {
 #[test]
 fn golden_control_frames_are_understood() {
     let golden = golden();
-    for (name, control) in controls() {
+    for (name, control) in controls().into_iter().chain(controls_since_1_1()) {
         let bytes = unhex(&golden[&format!("control-{name}")]);
         let mut wire = BytesMut::from(&bytes[..]);
         let frame = frame::take_frame(&mut wire).unwrap().unwrap();

@@ -139,6 +139,7 @@ pub(crate) fn welcome(state: UploadState, schema: Option<&PublicationSchema>) ->
         subscriptions: vec![WelcomeSubscription {
             upload_state: state as i32,
             schema: schema.map(PublicationSchema::encode).unwrap_or_default(),
+            ..WelcomeSubscription::default()
         }],
         server: "test".into(),
     })

@@ -21,8 +21,7 @@ use tidewater_consolidated::{
     UploadResult,
 };
 use tidewater_protocol::message::{
-    Control, DownloadRequest, Hello, PROTOCOL_VERSION, Proof, SyncEnd, UploadState, Welcome,
-    WelcomeSubscription,
+    Control, DownloadRequest, Hello, Proof, SyncEnd, UploadState, Welcome, WelcomeSubscription,
 };
 use tidewater_protocol::{Code, RemoteId, UploadId};
 
@@ -290,7 +289,7 @@ impl<'a> Sync<'a> {
             }
         }
         let welcome = Welcome {
-            protocol_version: PROTOCOL_VERSION,
+            protocol_version: greeting.version,
             remote_id: remote_id.to_vec(),
             token,
             credential,
@@ -303,6 +302,7 @@ impl<'a> Sync<'a> {
                     } else {
                         Vec::new()
                     },
+                    ..WelcomeSubscription::default()
                 })
                 .collect(),
             server: SERVER_NAME.into(),

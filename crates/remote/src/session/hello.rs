@@ -53,6 +53,7 @@ pub(super) fn opening(
         pending_upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
         checkpoint: subscription.checkpoint.clone(),
         schema_hash: subscription.schema_hash.clone(),
+        compares: false,
     });
     let hello = Hello {
         protocol_version: PROTOCOL_VERSION,

@@ -243,5 +243,6 @@ pub(crate) fn name(control: &Control) -> &'static str {
         Control::Pong(_) => "Pong",
         Control::Waiting(_) => "Waiting",
         Control::Cancel(_) => "Cancel",
+        Control::CompareTable(_) => "CompareTable",
     }
 }

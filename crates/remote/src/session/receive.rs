@@ -121,7 +121,8 @@ impl Session {
             | Control::RequestBegin(_)
             | Control::DownloadRequest(_)
             | Control::Ack(_)
-            | Control::Cancel(_) => Err(SyncError::unexpected(format!(
+            | Control::Cancel(_)
+            | Control::CompareTable(_) => Err(SyncError::unexpected(format!(
                 "it sent a {}, which only remotes send",
                 incoming::name(control)
             ))),

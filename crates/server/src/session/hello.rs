@@ -3,7 +3,7 @@
 
 use tidewater_consolidated::records::SubscriptionRecord;
 use tidewater_protocol::message::{
-    Hello, HelloSubscription, PROTOCOL_MAJOR, PROTOCOL_VERSION, Proof, UploadState,
+    Hello, HelloSubscription, PROTOCOL_VERSION, Proof, UploadState, negotiate,
 };
 use tidewater_protocol::{Code, RemoteId, UploadId};
 
@@ -14,6 +14,8 @@ const MAX_NAME_BYTES: usize = 512;
 
 /// A Hello whose parts are well-formed.
 pub(crate) struct Greeting {
+    /// The version that the session speaks.
+    pub(crate) version: u32,
     pub(crate) remote_id: Option<RemoteId>,
     pub(crate) user: String,
     pub(crate) proof: Proof,
@@ -34,7 +36,7 @@ pub(crate) struct Subscription {
 impl Greeting {
     /// Checks a Hello.
     pub(crate) fn check(hello: Hello, max_subscriptions: usize) -> Result<Greeting, Fault> {
-        check_version(hello.protocol_version)?;
+        let version = check_version(hello.protocol_version)?;
         check_name("user", &hello.user)?;
         check_name("client", &hello.client)?;
         if hello.subscriptions.len() > max_subscriptions {
@@ -59,6 +61,7 @@ impl Greeting {
             }
         }
         Ok(Greeting {
+            version,
             remote_id: identity(&hello.remote_id, RemoteId::from_slice)?,
             user: hello.user,
             proof,
@@ -110,20 +113,20 @@ impl Subscription {
     }
 }
 
-fn check_version(version: u32) -> Result<(), Fault> {
-    let (major, minor) = (version >> 16, version & 0xffff);
-    if major == PROTOCOL_MAJOR {
-        return Ok(());
-    }
-    Err(Fault::new(
-        Code::ProtocolVersion,
-        format!(
-            "the remote speaks protocol version {major}.{minor}, the server {}.{}",
-            PROTOCOL_VERSION >> 16,
-            PROTOCOL_VERSION & 0xffff
-        ),
-        "update the older of the two: the remote's Tidewater or the server",
-    ))
+fn check_version(version: u32) -> Result<u32, Fault> {
+    negotiate(version).ok_or_else(|| {
+        Fault::new(
+            Code::ProtocolVersion,
+            format!(
+                "the remote speaks protocol version {}.{}, the server {}.{}",
+                version >> 16,
+                version & 0xffff,
+                PROTOCOL_VERSION >> 16,
+                PROTOCOL_VERSION & 0xffff
+            ),
+            "update the older of the two: the remote's Tidewater or the server",
+        )
+    })
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), Fault> {

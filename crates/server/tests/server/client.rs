@@ -93,6 +93,7 @@ impl Remote {
                 pending_upload_id: Vec::new(),
                 checkpoint: self.checkpoint.clone(),
                 schema_hash: self.schema_hash.clone(),
+                ..Default::default()
             }],
             client: "script".into(),
         }

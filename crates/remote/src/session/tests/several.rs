@@ -34,6 +34,7 @@ fn welcome_two(states: [UploadState; 2], schemas: bool) -> Reply {
     let subscriptions = subscriptions.map(|(state, schema)| WelcomeSubscription {
         upload_state: state as i32,
         schema: if schemas { schema } else { Vec::new() },
+        ..WelcomeSubscription::default()
     });
     Reply::default().control(Control::Welcome(Welcome {
         subscriptions: subscriptions.collect(),
