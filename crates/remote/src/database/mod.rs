@@ -333,6 +333,13 @@ fn make_private(path: &Path) {
     let _ = options.open(path);
 }
 
+/// A number that changes with every commit of another connection, and never with our own.
+fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection
+        .prepare_cached("PRAGMA data_version")?
+        .query_row([], |row| row.get(0))
+}
+
 /// Settings of our own connections. Foreign-key actions and triggers are for what the
 /// application does: our writes are either bookkeeping or already contain every effect.
 fn configure(connection: &Connection) -> rusqlite::Result<()> {

@@ -31,6 +31,9 @@ pub struct SubscriptionState {
     pub(crate) generation: i64,
     /// The generation of the taken upload.
     pub(crate) taken_generation: Option<i64>,
+    /// The file's data version when this connection took the upload. As long as it stays the
+    /// same, nothing was changed after the taking.
+    pub(crate) taken_under: Option<i64>,
 }
 
 impl SubscriptionState {
@@ -84,6 +87,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Option<
         schema_hash: row.get::<_, Option<Vec<u8>>>(7)?.unwrap_or_default(),
         generation: row.get(8)?,
         taken_generation: row.get(9)?,
+        taken_under: None,
     };
     Ok((subscription, row.get(6)?))
 }

@@ -10,7 +10,7 @@ use tidewater_protocol::{Table, UploadId};
 use super::refused;
 use super::subscription::load_all;
 use super::tables::Names;
-use super::{Database, SubscriptionState, quote, row, triggers};
+use super::{Database, SubscriptionState, data_version, quote, row, triggers};
 use crate::error::{Doing, RemoteError};
 
 /// The generation of refused changes: they wait here for the user or for another try.
@@ -44,14 +44,22 @@ impl Database {
         let transaction = self.write(doing)?;
         let subscriptions = load_all(&transaction)?;
         triggers::ensure(&transaction, &subscriptions)?;
+        let mut taken_now = Vec::new();
         if !download_only {
             for subscription in &subscriptions {
                 if can_take(&transaction, subscription)? {
                     take(&transaction, subscription, new_upload_id())?;
+                    taken_now.push(subscription.id);
                 }
             }
         }
-        let subscriptions = load_all(&transaction)?;
+        let mut subscriptions = load_all(&transaction)?;
+        let data_version = data_version(&transaction).doing(doing)?;
+        for subscription in &mut subscriptions {
+            if taken_now.contains(&subscription.id) {
+                subscription.taken_under = Some(data_version);
+            }
+        }
         transaction.commit().doing(doing)?;
         Ok(subscriptions)
     }

@@ -6,6 +6,7 @@ mod migration;
 mod model;
 mod refusals;
 mod tracking;
+mod uploading;
 
 use std::path::PathBuf;
 
@@ -40,8 +41,18 @@ struct Change {
 impl Remote {
     /// A remote that has synced once and holds nothing yet.
     fn new(schema: PublicationSchema) -> Remote {
+        Remote::encoded(schema, "UTF-8")
+    }
+
+    /// The same, with text in this encoding.
+    fn encoded(schema: PublicationSchema, encoding: &str) -> Remote {
         let folder = TempDir::new().unwrap();
-        let mut database = Database::open(&folder.path().join("remote.db")).unwrap();
+        let path = folder.path().join("remote.db");
+        let application = Connection::open(&path).unwrap();
+        application
+            .execute_batch(&format!("PRAGMA encoding = '{encoding}'; VACUUM"))
+            .unwrap();
+        let mut database = Database::open(&path).unwrap();
         database
             .subscribe("tcp://127.0.0.1", "ann", &[&schema.name])
             .unwrap();

@@ -72,8 +72,11 @@ fn remember_checked(connection: &Connection) -> Result<(), RemoteError> {
         .doing(doing)
 }
 
-fn schema_version(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.query_row("PRAGMA schema_version", [], |row| row.get(0))
+/// A number that changes with every DDL in the file.
+pub(crate) fn schema_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection
+        .prepare_cached("PRAGMA schema_version")?
+        .query_row([], |row| row.get(0))
 }
 
 fn existing(connection: &Connection) -> Result<BTreeMap<String, String>, RemoteError> {

@@ -1,0 +1,213 @@
+//! One change of an upload: which operation it is, with which values, packed.
+
+use rusqlite::{Connection, Row, Statement};
+use tidewater_protocol::pack::same;
+use tidewater_protocol::{ColumnType, Datum, Fit, Op, RowShape, RowsWriter, Table, Value};
+
+use super::read::Columns;
+use crate::database::tables::Names;
+use crate::database::take::bind_key;
+use crate::database::{quote, row};
+
+/// Packs changes one after the other.
+pub(super) struct Packer<'a> {
+    pub(super) writer: RowsWriter<'a>,
+    pub(super) inserts: u64,
+    pub(super) updates: u64,
+    pub(super) deletes: u64,
+    /// The packed keys of rows with values that the centre will spell differently.
+    pub(super) respelled: Vec<Vec<u8>>,
+    connection: &'a Connection,
+    table: &'a Table,
+    shape: &'a RowShape,
+    names: &'a Names,
+    key_types: &'a [ColumnType],
+    /// Reads the pre-image of a later generation; prepared when the first one is needed.
+    later: Option<rusqlite::CachedStatement<'a>>,
+}
+
+/// Values that are filled anew for every row.
+#[derive(Default)]
+pub(super) struct Images<'r> {
+    old: Vec<Datum<'r>>,
+    new: Vec<Datum<'r>>,
+}
+
+impl Images<'_> {
+    /// The memory, for the values of another row.
+    pub(super) fn recycle<'b>(self) -> Images<'b> {
+        Images {
+            old: row::recycle(self.old),
+            new: row::recycle(self.new),
+        }
+    }
+}
+
+impl<'a> Packer<'a> {
+    pub(super) fn new(
+        connection: &'a Connection,
+        table: &'a Table,
+        names: &'a Names,
+        shape: &'a RowShape,
+        key_types: &'a [ColumnType],
+    ) -> Packer<'a> {
+        Packer {
+            writer: RowsWriter::new(shape),
+            inserts: 0,
+            updates: 0,
+            deletes: 0,
+            respelled: Vec::new(),
+            connection,
+            table,
+            shape,
+            names,
+            key_types,
+            later: None,
+        }
+    }
+
+    /// Packs a change. `now` is the row as it is, and the column where its values begin.
+    pub(super) fn pack<'r>(
+        &mut self,
+        change: &'r Row<'_>,
+        now: Option<(&'r Row<'_>, usize)>,
+        columns: &Columns,
+        images: &mut Images<'r>,
+    ) -> rusqlite::Result<()> {
+        let present = change.get_ref(Columns::PRESENT)?.as_i64_or_null()? == Some(1);
+        if let Some(later) = change.get_ref(Columns::LATER)?.as_i64_or_null()? {
+            return self.pack_later(change, later, present, columns);
+        }
+        let Images { old, new } = images;
+        let mut fit = Fit::Canonical;
+        if let Some((now, values)) = now {
+            fit = self.fill(change, now, values, new)?;
+        }
+        if present {
+            self.fill(change, change, columns.pre, old)?;
+        }
+        self.write(present, old, now.is_some(), new, fit);
+        Ok(())
+    }
+
+    /// The row was changed again: its value as of the upload is the later pre-image.
+    fn pack_later(
+        &mut self,
+        change: &Row<'_>,
+        later: i64,
+        present: bool,
+        columns: &Columns,
+    ) -> rusqlite::Result<()> {
+        let mut statement = match self.later.take() {
+            Some(statement) => statement,
+            None => {
+                let pre = quote::list(&self.names.pre, "", |pre| format!(", {pre}"));
+                self.connection.prepare_cached(&format!(
+                    "SELECT present{pre} FROM {} WHERE {} AND generation = ?{}",
+                    self.names.change,
+                    self.names.change_key_is_bound(),
+                    self.names.key.len() + 1
+                ))?
+            }
+        };
+        let key = row::owned(change, Columns::KEY, self.table.key.len())?;
+        let mut values = vec![Value::Null; self.table.columns.len()];
+        let exists = later_image(&mut statement, &key, later, self.names, &mut values)?;
+        for (&index, value) in self.table.key.iter().zip(&key) {
+            values[index] = value.clone();
+        }
+        self.later = Some(statement);
+        let mut pre = Vec::new();
+        self.fill(change, change, columns.pre, &mut pre)?;
+        let mut fit = Fit::Canonical;
+        let types = self.shape.columns.iter();
+        let new: Vec<Datum<'_>> = types
+            .zip(&values)
+            .map(|(column_type, value)| {
+                let (datum, own) = column_type.datum(value.as_ref());
+                fit = fit.max(own);
+                datum
+            })
+            .collect();
+        self.write(present, &pre, exists, &new, fit);
+        Ok(())
+    }
+
+    /// Understands a whole row: the key out of the change, and the values out of `row` from
+    /// the column `from` on.
+    fn fill<'r>(
+        &self,
+        change: &'r Row<'_>,
+        row: &'r Row<'_>,
+        from: usize,
+        values: &mut Vec<Datum<'r>>,
+    ) -> rusqlite::Result<Fit> {
+        values.resize(self.table.columns.len(), Datum::Null);
+        let mut worst = Fit::Canonical;
+        let mut understand = |index: usize, stored| {
+            let (datum, fit) = self.shape.columns[index].datum(row::value(stored));
+            values[index] = datum;
+            worst = worst.max(fit);
+        };
+        for (position, &index) in self.table.key.iter().enumerate() {
+            understand(index, change.get_ref(Columns::KEY + position)?);
+        }
+        for (position, &index) in self.names.values.iter().enumerate() {
+            understand(index, row.get_ref(from + position)?);
+        }
+        Ok(worst)
+    }
+
+    fn write(
+        &mut self,
+        present: bool,
+        old: &[Datum<'_>],
+        exists: bool,
+        new: &[Datum<'_>],
+        fit: Fit,
+    ) {
+        match (present, exists) {
+            (false, false) => return,
+            (false, true) => {
+                self.writer.row(Op::Insert, new);
+                self.inserts += 1;
+            }
+            (true, false) => {
+                self.writer.delete(old);
+                self.deletes += 1;
+                return;
+            }
+            (true, true) => {
+                // Two spellings of one value are no change.
+                if !old.iter().zip(new).all(|(old, new)| same(old, new)) {
+                    self.writer.update(old, new);
+                    self.updates += 1;
+                }
+            }
+        }
+        if fit == Fit::Convertible {
+            let key: Vec<Datum<'_>> = self.table.key.iter().map(|&index| new[index]).collect();
+            self.respelled.push(row::pack_key(self.key_types, &key));
+        }
+    }
+}
+
+/// The pre-image in a later generation; whether there was a row.
+fn later_image(
+    statement: &mut Statement<'_>,
+    key: &[Value],
+    later: i64,
+    names: &Names,
+    values: &mut [Value],
+) -> rusqlite::Result<bool> {
+    bind_key(statement, key)?;
+    statement.raw_bind_parameter(key.len() + 1, later)?;
+    let mut rows = statement.raw_query();
+    let Some(found) = rows.next()? else {
+        return Ok(false);
+    };
+    for (position, &index) in names.values.iter().enumerate() {
+        values[index] = row::value(found.get_ref(position + 1)?).to_owned();
+    }
+    found.get(0)
+}
