@@ -3,11 +3,13 @@
 //! A table may leave the publication, or change, while remotes still have changes of it.
 //! Their uploads are accepted all the same: these rows are refused under the header that
 //! the remote sent, so that it finds them, and kept with their values for people. Which
-//! rows these are is [`crate::columns`]' affair.
+//! rows these are is [`crate::columns`]' affair. Changes of single columns that have left are
+//! only recorded: the rest of their rows is applied.
 
+use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Datum, Op, Row, RowsWriter};
 
-use crate::columns::Unpublished;
+use crate::columns::{ColumnMap, Unpublished};
 use crate::error::CentreError;
 use crate::result::ResultBuilder;
 use crate::row_json;
@@ -56,6 +58,50 @@ pub(crate) fn refuse(
         });
     }
     Ok(())
+}
+
+/// Records what an upload says of columns that are not published any more. The rest of the
+/// rows is applied, and the remote writes the same down by itself: it knows which columns its
+/// new schema lacks.
+///
+/// # Errors
+/// The rows cannot be read.
+pub(crate) fn record_dropped(
+    table: &UploadTable,
+    map: &ColumnMap,
+    mut record: impl FnMut(UnpublishedRow, &str),
+) -> Result<(), CentreError> {
+    let columns = &table.begin.columns;
+    let is_dropped = |index: &usize| !map.sources.contains(&Some(*index));
+    let dropped: Vec<usize> = (0..columns.len()).filter(is_dropped).collect();
+    if dropped.is_empty() {
+        return Ok(());
+    }
+    let mut named = dropped.clone();
+    named.splice(0..0, map.shape.key.iter().copied());
+    let names: Vec<String> = dropped
+        .iter()
+        .map(|&index| format!("{:?}", columns[index].name))
+        .collect();
+    let reason = format!("not published any more: {}", names.join(", "));
+    table.each_row(&map.shape, |row, op| {
+        let is_changed = |&index: &usize| match op {
+            Op::Insert => row.new[index] != Datum::Null,
+            Op::Update => !same(&row.old[index], &row.new[index]),
+            _ => false,
+        };
+        if !dropped.iter().any(is_changed) {
+            return;
+        }
+        let values: Vec<Datum<'_>> = named.iter().map(|&index| row.new[index]).collect();
+        let names = named.iter().map(|&index| columns[index].name.as_str());
+        let row = UnpublishedRow {
+            op,
+            key: row_json::key(&row.key),
+            row: row_json::row(names, &values),
+        };
+        record(row, &reason);
+    })
 }
 
 fn image(table: &UploadTable, row: &Row<'_>) -> String {

@@ -231,6 +231,21 @@ impl<'a> UploadRun<'a> {
                 });
             })?;
         }
+        for (table, work) in self.uploaded.iter().zip(&self.tables) {
+            let refused = &mut collected.refused;
+            unpublished::record_dropped(table, &work.map, |row, reason| {
+                refused.push(Refused {
+                    table: table.begin.table.clone(),
+                    key: row.key,
+                    operation: operation(row.op),
+                    row: row.row,
+                    refusal: Refusal {
+                        code: unpublished::CODE,
+                        reason: reason.to_owned(),
+                    },
+                });
+            })?;
+        }
         Ok(())
     }
 

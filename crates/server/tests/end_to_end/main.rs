@@ -30,6 +30,7 @@ mod changes_up;
 mod convergence;
 mod cuts;
 mod downloads;
+mod evolution;
 mod hostile;
 mod partitions;
 mod pending;

@@ -102,11 +102,24 @@ fn a_column_that_is_not_published_any_more_does_not_hold_up_changes_of_others<B:
     );
     republish(&mut world, &ada, NO_STOCK);
     let report = ada.sync();
-    assert_eq!(report.refused, 1);
+    // One of the table that left, and two of the column.
+    assert_eq!(report.refused, 3);
     assert_eq!(
         world.rows("SELECT name, stock FROM product WHERE product_id = 1"),
         ["mine|10"]
     );
+    let of_products = |table: &str| table == "product";
+    let here = ada.refused().into_iter();
+    let here = here.filter(|it| of_products(&it.table));
+    let here: Vec<_> = here.map(|it| it.values.unwrap_or_default()).collect();
+    let lost = [
+        r#"{"product_id":1,"stock":5}"#,
+        r#"{"product_id":2,"stock":6}"#,
+    ];
+    assert_eq!(here, lost);
+    let there = world.server.refused().into_iter();
+    let there = there.filter(|it| of_products(&it.table));
+    assert_eq!(there.map(|it| it.row).collect::<Vec<_>>(), lost);
     assert_eq!(
         ada.rows("SELECT name FROM product ORDER BY product_id"),
         ["mine", "ink", "cap"]

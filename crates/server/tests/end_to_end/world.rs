@@ -31,6 +31,8 @@ pub(crate) struct World<B> {
     pub(crate) server: LiveServer,
     pub(crate) backend: B,
     pub(crate) scenario: Scenario,
+    /// What is published now: at first what the scenario says.
+    pub(crate) publication: String,
     folder: TempDir,
 }
 
@@ -43,12 +45,13 @@ impl<B: Backend> World<B> {
     /// In this empty database.
     pub(crate) fn open_in(backend: B, scenario: Scenario) -> World<B> {
         backend.execute(&scenario.schema);
-        let config = config(&backend, &scenario);
+        let config = config(&backend, &scenario, scenario.publication);
         let server = LiveServer::deploy(&config, scenario.users);
         let folder = tempfile::tempdir().expect("a temporary folder");
         World {
             server,
             backend,
+            publication: scenario.publication.to_owned(),
             scenario,
             folder,
         }
@@ -56,11 +59,12 @@ impl<B: Backend> World<B> {
 
     /// Around a database that has everything, from whatever version; deploys and serves it.
     pub(crate) fn restored(backend: B, scenario: Scenario) -> World<B> {
-        let server = LiveServer::deploy(&config(&backend, &scenario), &[]);
+        let server = LiveServer::deploy(&config(&backend, &scenario, scenario.publication), &[]);
         let folder = tempfile::tempdir().expect("a temporary folder");
         World {
             server,
             backend,
+            publication: scenario.publication.to_owned(),
             scenario,
             folder,
         }
@@ -80,7 +84,7 @@ impl<B: Backend> World<B> {
 
     /// One more server, with more lines of `[server.limits]`.
     pub(crate) fn another_server_with(&self, limits: &str) -> LiveServer {
-        let text = config_text(&self.backend, &self.scenario, limits);
+        let text = config_text(&self.backend, &self.scenario, &self.publication, limits);
         LiveServer::start(&Config::parse(&text).expect("the configuration is right"))
     }
 
@@ -91,9 +95,10 @@ impl<B: Backend> World<B> {
     }
 
     /// Deploys another publication, which a server in place of the first one serves.
-    pub(crate) fn republish(&mut self, publication: &'static str) {
-        self.scenario.publication = publication;
-        self.server = LiveServer::deploy(&config(&self.backend, &self.scenario), &[]);
+    pub(crate) fn republish(&mut self, publication: &str) {
+        self.publication = publication.to_owned();
+        let config = config(&self.backend, &self.scenario, publication);
+        self.server = LiveServer::deploy(&config, &[]);
     }
 
     /// A remote of a user that has not synced yet.
@@ -124,18 +129,22 @@ impl<B: Backend> World<B> {
     }
 }
 
-fn config<B: Backend>(backend: &B, scenario: &Scenario) -> Config {
-    let text = config_text(backend, scenario, "");
+fn config<B: Backend>(backend: &B, scenario: &Scenario, publication: &str) -> Config {
+    let text = config_text(backend, scenario, publication, "");
     Config::parse(&text).expect("the configuration is right")
 }
 
-fn config_text<B: Backend>(backend: &B, scenario: &Scenario, limits: &str) -> String {
+fn config_text<B: Backend>(
+    backend: &B,
+    scenario: &Scenario,
+    publication: &str,
+    limits: &str,
+) -> String {
     format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n\
-         [server.limits]\n{}\n{limits}\n{}",
+         [server.limits]\n{}\n{limits}\n{publication}",
         backend.url(),
         scenario.limits,
-        scenario.publication
     )
 }
 

@@ -57,6 +57,11 @@ pub(super) struct Incoming<'u> {
 }
 
 impl<'u> Incoming<'u> {
+    /// The rows as they came.
+    pub(super) fn upload(&self) -> &'u UploadTable {
+        self.upload
+    }
+
     /// Looks through the rows of a published table once.
     pub(super) fn new(
         publication: &'u Compiled,

@@ -394,6 +394,9 @@ impl One<'_> {
         for (table, refused) in unpublished {
             outcomes.refuse_unpublished(table, refused)?;
         }
+        for table in incoming {
+            outcomes.record_dropped(table)?;
+        }
         let mut refusals = Vec::new();
         for (index, op) in order(incoming) {
             let table = &incoming[index];

@@ -107,6 +107,20 @@ impl<'p> Outcomes<'p> {
         })
     }
 
+    /// Records what was changed in columns that are not published any more.
+    pub(super) fn record_dropped(&mut self, incoming: &Incoming<'_>) -> Result<(), CentreError> {
+        let refused = &mut self.refused;
+        let table = incoming.upload();
+        unpublished::record_dropped(table, &incoming.map, |row, reason| {
+            let texts = [
+                Some(row.row),
+                Some(unpublished::CODE.name().to_owned()),
+                Some(reason.to_owned()),
+            ];
+            refused.push(&table.begin.table, row.key, row.op, texts);
+        })
+    }
+
     /// What is known so far.
     pub(super) fn builder(&self) -> &ResultBuilder<'p> {
         &self.builder

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
-use tidewater_protocol::{Code, Datum, PublicationSchema, Table};
+use tidewater_protocol::{Code, Datum, PublicationSchema, Table, Value};
 
 use super::ApplySummary;
 use super::remove::own_values;
@@ -14,6 +14,7 @@ use crate::database::tables::{
     Names, change_table, create_change_table, create_indexes, create_user_table, filler,
     name_is_taken,
 };
+use crate::database::take::bind_key;
 use crate::database::{SubscriptionState, quote, row, triggers};
 use crate::error::{Doing, RemoteError};
 
@@ -21,6 +22,9 @@ const DOING: &str = "putting the publication's schema in place";
 
 /// Why a change is refused that was not uploaded before its table left.
 const LEFT: &str = "the table left the publication, or has another key now";
+
+/// Why a change is refused that was not uploaded before its table was closed.
+const CLOSED: &str = "the table takes no changes of remotes any more";
 
 /// What a migration leaves to be done, and what it did.
 pub(super) struct Migration {
@@ -48,6 +52,14 @@ pub(super) fn migrate(
     };
     let schema = Arc::clone(&migration.schema);
     let old_tables = subscription.schema.iter().flat_map(|old| &old.tables);
+    for old in old_tables.clone() {
+        let closed = |new: &&Table| old.direction.uploads() && !new.direction.uploads();
+        if let Some(new) = schema.table(&old.name).filter(closed)
+            && same_key(old, new)
+        {
+            give_up_changes(connection, subscription, old, summary).doing(DOING)?;
+        }
+    }
     // References to a table that is being rebuilt must not follow it to its interim name.
     connection
         .pragma_update(None, "legacy_alter_table", true)
@@ -169,7 +181,7 @@ fn drop_table(
     user_triggers: &mut UserTriggers,
     summary: &mut ApplySummary,
 ) -> Result<(), RemoteError> {
-    keep_values(connection, subscription, table, summary).doing(DOING)?;
+    keep_values(connection, subscription, table, LEFT, summary).doing(DOING)?;
     let names = Names::of(table);
     user_triggers
         .save_table(connection, &table.name)
@@ -189,14 +201,123 @@ fn drop_table(
         .doing(DOING)
 }
 
-fn keep_values(
+/// A table takes no changes any more: the rows become those of the centre, the user's
+/// values stay.
+fn give_up_changes(
     connection: &Connection,
     subscription: &SubscriptionState,
     table: &Table,
     summary: &mut ApplySummary,
 ) -> rusqlite::Result<()> {
+    keep_values(connection, subscription, table, CLOSED, summary)?;
+    let change = Names::of(table).change;
+    connection.execute(&format!("DELETE FROM {change}"), [])?;
+    Ok(())
+}
+
+/// Columns leave the publication, but changes of them have not, as far as is known,
+/// arrived: the user's values stay. To be called while the changes are still there, which
+/// is before a result acknowledges them.
+pub(super) fn keep_dropped_columns(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    schema: &PublicationSchema,
+    summary: &mut ApplySummary,
+) -> Result<(), RemoteError> {
+    for old in subscription.schema.iter().flat_map(|old| &old.tables) {
+        let Some(new) = schema.table(&old.name).filter(|new| same_key(old, new)) else {
+            continue;
+        };
+        let is_dropped = |index: usize| {
+            !old.key.contains(&index) && new.column(&old.columns[index].name).is_none()
+        };
+        let dropped: Vec<usize> = (0..old.columns.len())
+            .filter(|&at| is_dropped(at))
+            .collect();
+        if old.direction.uploads() && !dropped.is_empty() {
+            keep_columns(connection, subscription, old, &dropped, summary).doing(DOING)?;
+        }
+    }
+    Ok(())
+}
+
+fn keep_columns(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    table: &Table,
+    dropped: &[usize],
+    summary: &mut ApplySummary,
+) -> rusqlite::Result<()> {
     let names = Names::of(table);
-    let types = row::key_types(table);
+    let changed = quote::list(dropped, " OR ", |&index| {
+        let pre = quote::name(&format!("pre_{}", table.columns[index].name));
+        format!(
+            "CASE h.present WHEN 1 THEN h.{pre} END IS NOT p.{}",
+            names.columns[index]
+        )
+    });
+    let columns = quote::list(dropped, ", ", |&index| {
+        format!("{:?}", table.columns[index].name)
+    });
+    let reason = match dropped {
+        [_] => format!("the column {columns} left the publication before its change arrived"),
+        _ => format!("the columns {columns} left the publication before their changes arrived"),
+    };
+    for change in first_changes(connection, table)? {
+        let (Some(operation @ ("insert" | "update")), key) = (change.operation(), &change.key)
+        else {
+            continue;
+        };
+        let mut differs = connection.prepare_cached(&format!(
+            "SELECT 1 FROM {} AS h JOIN {} AS p ON {} WHERE {} AND h.generation = ?{} \
+             AND ({changed})",
+            names.change,
+            names.table,
+            names.change_of("h", "p"),
+            names.change_key_is_bound(),
+            key.len() + 1,
+        ))?;
+        bind_key(&mut differs, key)?;
+        differs.raw_bind_parameter(key.len() + 1, change.generation)?;
+        if differs.raw_query().next()?.is_none() {
+            continue;
+        }
+        let is_dropped = |index: usize| dropped.contains(&index);
+        let values = own_values(connection, table, key, change.generation, &is_dropped)?;
+        note(
+            connection,
+            subscription,
+            table,
+            (key, operation, &values),
+            &reason,
+            summary,
+        )?;
+    }
+    Ok(())
+}
+
+/// The oldest change of a row that is still there, and what came of the row.
+struct FirstChange {
+    key: Vec<Value>,
+    generation: i64,
+    was_there: bool,
+    is_there: bool,
+}
+
+impl FirstChange {
+    /// What the user did to the row, all changes together; `None` for nothing.
+    fn operation(&self) -> Option<&'static str> {
+        match (self.was_there, self.is_there) {
+            (false, true) => Some("insert"),
+            (true, true) => Some("update"),
+            (true, false) => Some("delete"),
+            (false, false) => None,
+        }
+    }
+}
+
+fn first_changes(connection: &Connection, table: &Table) -> rusqlite::Result<Vec<FirstChange>> {
+    let names = Names::of(table);
     let keys = quote::list(&names.change_key, ", ", |key| format!("h.{key}"));
     // Of a group, SQLite gives the columns of the row that has the minimum.
     let sql = format!(
@@ -207,52 +328,74 @@ fn keep_values(
         names.table,
         names.change_of("h", "p"),
     );
-    let mut statement = connection.prepare(&sql)?;
-    let found = statement
+    connection
+        .prepare(&sql)?
         .query_map([], |found| {
-            Ok((
-                row::owned(found, 0, table.key.len())?,
-                found.get::<_, i64>(table.key.len())?,
-                found.get::<_, bool>(table.key.len() + 1)?,
-                found.get::<_, bool>(table.key.len() + 2)?,
-            ))
+            Ok(FirstChange {
+                key: row::owned(found, 0, table.key.len())?,
+                generation: found.get(table.key.len())?,
+                was_there: found.get(table.key.len() + 1)?,
+                is_there: found.get(table.key.len() + 2)?,
+            })
         })?
-        .collect::<rusqlite::Result<Vec<_>>>()?;
-    for (key, generation, was_there, is_there) in found {
-        let operation = match (was_there, is_there) {
-            (false, true) => "insert",
-            (true, true) => "update",
-            (true, false) => "delete",
-            (false, false) => continue,
+        .collect()
+}
+
+/// Writes down what the user has changed in a table, before the changes go.
+fn keep_values(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    table: &Table,
+    reason: &str,
+    summary: &mut ApplySummary,
+) -> rusqlite::Result<()> {
+    let types = row::key_types(table);
+    for change in first_changes(connection, table)? {
+        let (Some(operation), key) = (change.operation(), &change.key) else {
+            continue;
         };
-        let values = own_values(connection, table, &key, generation)?;
-        let datums: Vec<Datum<'_>> = row::datums(&types, &key);
-        let packed = row::pack_key(&types, &datums);
+        let values = own_values(connection, table, key, change.generation, &|_| true)?;
+        let packed = row::pack_key(&types, &row::datums(&types, key));
         let kept = connection.execute(
             "UPDATE tidewater_refused SET row_values = ?3 WHERE table_name = ?1 \
              AND key_packed = ?2 AND row_values IS NULL",
             params![table.name, packed, values],
         )?;
         if kept == 0 {
-            let readable = row::readable_key(&datums);
-            summary.note_refused(&table.name, &readable, LEFT);
-            refused::record(
-                connection,
-                &Refusal {
-                    publication: &subscription.publication,
-                    table: &table.name,
-                    key: &readable,
-                    key_packed: &packed,
-                    operation,
-                    code: Code::RowNotPublished.name(),
-                    reason: LEFT,
-                    sequence: subscription.sequence,
-                    row_values: Some(&values),
-                },
-            )?;
+            let change = (key.as_slice(), operation, values.as_str());
+            note(connection, subscription, table, change, reason, summary)?;
         }
     }
     Ok(())
+}
+
+/// A change among the refused ones that has nothing but its values any more.
+fn note(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    table: &Table,
+    (key, operation, values): (&[Value], &str, &str),
+    reason: &str,
+    summary: &mut ApplySummary,
+) -> rusqlite::Result<()> {
+    let types = row::key_types(table);
+    let datums: Vec<Datum<'_>> = row::datums(&types, key);
+    let readable = row::readable_key(&datums);
+    summary.note_refused(&table.name, &readable, reason);
+    refused::record(
+        connection,
+        &Refusal {
+            publication: &subscription.publication,
+            table: &table.name,
+            key: &readable,
+            key_packed: &row::pack_key(&types, &datums),
+            operation,
+            code: Code::RowNotPublished.name(),
+            reason,
+            sequence: subscription.sequence,
+            row_values: Some(values),
+        },
+    )
 }
 
 /// The indexes that the application made on a table.

@@ -120,6 +120,8 @@ pub struct Applier {
 struct Subscription {
     state: SubscriptionState,
     new_schema: Option<PublicationSchema>,
+    /// What was changed in columns that the new schema drops is written down.
+    kept_dropped: bool,
     /// Columns that the new schema added, by table: pending rows get the centre's values.
     added_columns: Vec<(String, Vec<String>)>,
     checkpoint: Option<Vec<u8>>,
@@ -157,6 +159,7 @@ impl Database {
                     .map(|(index, state)| Subscription {
                         state,
                         new_schema: new_schemas.get(index).cloned().flatten(),
+                        kept_dropped: false,
                         added_columns: Vec::new(),
                         checkpoint: None,
                         synced: false,
@@ -222,6 +225,7 @@ impl Applier {
                 what: "a result came for an upload that was not sent".into(),
             });
         }
+        self.keep_dropped_columns(subscription)?;
         self.phase = Phase::Result(subscription);
         Ok(())
     }
@@ -252,6 +256,7 @@ impl Applier {
         scope_changed: bool,
     ) -> Result<(), RemoteError> {
         self.expect_idle()?;
+        self.keep_dropped_columns(subscription)?;
         let new_schema = self.subscription(subscription)?.new_schema.take();
         let migrated = new_schema.is_some();
         if let Some(schema) = new_schema {
@@ -517,6 +522,24 @@ impl Applier {
         let schemas: Vec<_> = schemas.collect();
         self.user_triggers
             .switch_off(&self.database.connection, &schemas)
+    }
+
+    /// What was changed in columns that a new schema does not have is written down, once,
+    /// before the changes go.
+    fn keep_dropped_columns(&mut self, index: usize) -> Result<(), RemoteError> {
+        let subscription = &mut self.subscriptions[index];
+        let Some(schema) = &subscription.new_schema else {
+            return Ok(());
+        };
+        if std::mem::replace(&mut subscription.kept_dropped, true) {
+            return Ok(());
+        }
+        migrate::keep_dropped_columns(
+            &self.database.connection,
+            &subscription.state,
+            schema,
+            &mut self.summary,
+        )
     }
 
     fn migrate(&mut self, index: usize, schema: PublicationSchema) -> Result<(), RemoteError> {

@@ -376,16 +376,18 @@ impl Sink<'_> {
     /// that differ from the pre-image.
     fn own_values(&self, key: &[Datum<'_>]) -> rusqlite::Result<String> {
         let key: Vec<Value> = key.iter().map(Datum::to_value).collect();
-        own_values(self.connection, self.table.table(), &key, PARKED)
+        own_values(self.connection, self.table.table(), &key, PARKED, &|_| true)
     }
 }
 
-/// See [`Sink::own_values`]; for the change of any generation.
+/// See [`Sink::own_values`]; for the change of any generation, and for the columns that
+/// are meant, by their index.
 pub(super) fn own_values(
     connection: &Connection,
     table: &tidewater_protocol::Table,
     key: &[Value],
     generation: i64,
+    is_meant: &dyn Fn(usize) -> bool,
 ) -> rusqlite::Result<String> {
     let names = crate::database::tables::Names::of(table);
     let pre = quote::list(&names.pre, "", |pre| format!(", h.{pre}"));
@@ -420,7 +422,7 @@ pub(super) fn own_values(
         for (position, &index) in names.values.iter().enumerate() {
             let before = found.get_ref(2 + position)?;
             let now = found.get_ref(2 + count + position)?;
-            if exists && (!present || before != now) {
+            if exists && is_meant(index) && (!present || before != now) {
                 let column = &table.columns[index];
                 let (datum, _) = column.column_type.datum(row::value(now));
                 own.insert(column.name.clone(), row::json(&datum));

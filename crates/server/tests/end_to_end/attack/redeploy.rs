@@ -73,7 +73,7 @@ fn redeploy<B: Backend>(
     devices: &mut [&mut Device],
     publication: &'static str,
 ) -> LiveServer {
-    world.scenario.publication = publication;
+    world.publication = publication.to_owned();
     let text = format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n{publication}",
         world.backend.url()
