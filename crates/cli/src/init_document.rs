@@ -71,6 +71,7 @@ fn head(draft: &Draft<'_>) -> String {
 # Where remotes connect. Off loopback use tls://, and [server.tls] below.
 listen = [\"tcp://127.0.0.1:7439\"]
 # The central database: postgres://user:password@host:5432/database or sqlite:path
+# Here and below, relative paths start at the folder of this file.
 consolidated = {consolidated}
 
 # For listen = [\"tls://0.0.0.0:7439\"]. To try it: tidewater cert --out . --host NAME

@@ -47,6 +47,33 @@ pub struct ServerConfig {
     pub limits: Limits,
 }
 
+impl ServerConfig {
+    /// Makes relative paths start at this folder.
+    fn start_paths_at(&mut self, folder: &Path) -> Result<(), ServerError> {
+        if let Some(tls) = &mut self.tls {
+            tls.certificate = folder.join(&tls.certificate);
+            tls.key = folder.join(&tls.key);
+        }
+        let Some(path) = self.consolidated.strip_prefix("sqlite:") else {
+            return Ok(());
+        };
+        let path = path.strip_prefix("//").unwrap_or(path);
+        // An empty path is none, and stays none.
+        if path.is_empty() {
+            return Ok(());
+        }
+        let path = folder.join(path);
+        let path = path.to_str().ok_or_else(|| {
+            ServerError::configuration(
+                format!("the folder {} is not UTF-8", folder.display()),
+                "give the folder another name, or write an absolute path",
+            )
+        })?;
+        self.consolidated = format!("sqlite:{path}");
+        Ok(())
+    }
+}
+
 /// The consolidated database's URL may hold a password.
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,7 +146,7 @@ impl Default for Limits {
             upload_rows: 50_000_000,
             row_bytes: 80 << 20,
             subscriptions: 64,
-            password_checks: 2,
+            password_checks: half_of_the_cores(),
             handshake: Duration::from_secs(15),
             idle: Duration::from_secs(60),
             sync: Duration::from_secs(3_600),
@@ -127,6 +154,12 @@ impl Default for Limits {
             waiting: Duration::from_secs(5),
         }
     }
+}
+
+/// Sign-ins must leave room for running syncs.
+fn half_of_the_cores() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / 2).max(1)
 }
 
 /// `[retention]`.
@@ -172,7 +205,8 @@ pub enum LogFormat {
 }
 
 impl Config {
-    /// Reads a configuration file.
+    /// Reads a configuration file. Relative paths in it start at its folder, wherever
+    /// the program runs.
     ///
     /// # Errors
     /// The file cannot be read, or says something that cannot be.
@@ -182,13 +216,17 @@ impl Config {
             path: path.display().to_string(),
             source,
         })?;
-        Config::parse(&text).map_err(|error| match error {
+        let mut config = Config::parse(&text).map_err(|error| match error {
             ServerError::Configuration { message, hint } => ServerError::Configuration {
                 message: format!("{}: {message}", path.display()),
                 hint,
             },
             other => other,
-        })
+        })?;
+        if let Some(folder) = path.parent() {
+            config.server.start_paths_at(folder)?;
+        }
+        Ok(config)
     }
 
     /// Reads a configuration. Environment variables that it names are taken from

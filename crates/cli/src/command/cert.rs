@@ -49,6 +49,9 @@ pub(crate) fn run(args: &CertArgs) -> Result<Done, Failure> {
         quoted(&tls.certificate),
         quoted(&tls.key)
     ))?;
-    output::note("next: put these lines into tidewater.toml and listen on tls://");
+    output::note(
+        "next: put these lines into tidewater.toml and listen on tls:// (relative paths start at \
+         the folder of that file)",
+    );
     Ok(Done::Fully)
 }

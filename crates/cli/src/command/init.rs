@@ -58,8 +58,9 @@ pub(crate) fn run(args: &InitArgs) -> Result<Done, Failure> {
     }
     let live = OpenCentre::connect(&expanded(&args.consolidated)?)?.live_tables()?;
     let tables = chosen(live, &args.tables)?;
+    let consolidated = as_the_file_says(&args.consolidated, &args.output)?;
     let drafted = init_document::write(&Draft {
-        consolidated: &args.consolidated,
+        consolidated: &consolidated,
         publication: &args.publication,
         tables: &tables,
     });
@@ -87,6 +88,31 @@ fn expanded(url: &str) -> Result<String, Failure> {
     let server = toml::Table::from_iter([("consolidated".to_owned(), url.into())]);
     let document = toml::Table::from_iter([("server".to_owned(), toml::Value::Table(server))]);
     Ok(Config::parse(&document.to_string())?.server.consolidated)
+}
+
+/// The URL for the file. There a relative path starts at the file's folder, on the command
+/// line where the program runs.
+fn as_the_file_says(url: &str, file: &Path) -> Result<String, Failure> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let Some(path) = url.strip_prefix("sqlite:") else {
+        return Ok(url.to_owned());
+    };
+    let text = path.strip_prefix("//").unwrap_or(path);
+    let path = Path::new(text);
+    let is_here = folder.as_os_str().is_empty() || folder == Path::new(".");
+    // A variable may well hold an absolute path.
+    if is_here || path.is_absolute() || text.starts_with("${") {
+        return Ok(url.to_owned());
+    }
+    let absolute =
+        std::path::absolute(path).map_err(|error| Failure::file("find", path, &error))?;
+    let absolute = absolute.to_str().ok_or_else(|| {
+        Failure::usage(
+            format!("the path {} is not UTF-8", absolute.display()),
+            "write the file into the database's folder",
+        )
+    })?;
+    Ok(format!("sqlite:{absolute}"))
 }
 
 /// The tables that were named, or all. Both the name that goes into the configuration
@@ -210,5 +236,19 @@ mod tests {
         let url = "postgres://u:a\"b\\c@h/d";
         assert_eq!(expanded(url).unwrap(), url);
         assert!(expanded("postgres://${TIDEWATER_TEST_UNSET}@h/d").is_err());
+    }
+
+    #[test]
+    fn a_relative_path_in_a_file_elsewhere_becomes_absolute() {
+        let written = |url: &str, file: &str| as_the_file_says(url, Path::new(file)).unwrap();
+        for file in ["t.toml", "./t.toml"] {
+            assert_eq!(written("sqlite:shop.db", file), "sqlite:shop.db");
+        }
+        let absolute = written("sqlite:shop.db", "conf/t.toml");
+        let path = Path::new(absolute.strip_prefix("sqlite:").unwrap());
+        assert!(path.is_absolute() && path.ends_with("shop.db"), "{path:?}");
+        for url in ["sqlite:/srv/shop.db", "sqlite:${SHOP}", "postgres://h/d"] {
+            assert_eq!(written(url, "conf/t.toml"), url);
+        }
     }
 }

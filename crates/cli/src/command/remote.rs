@@ -28,6 +28,9 @@ pub(crate) struct RemoteArgs {
 #[derive(Debug, Subcommand)]
 enum RemoteAction {
     /// List the remotes
+    ///
+    /// A remote is listed once it has signed in; one that has not completed a sync since
+    /// is marked as never synced.
     #[command(after_help = HELP)]
     List(Listing),
     /// Keep a remote out, whoever uses it
@@ -85,7 +88,11 @@ fn list(args: &Listing) -> Result<Done, Failure> {
     } else {
         let mut table = Table::new(&["remote", "user", "first seen", "last sync", "state"]);
         for remote in remotes {
-            let state = if remote.revoked { "revoked" } else { "" };
+            let state = match (remote.revoked, remote.last_sync_ms) {
+                (true, _) => "revoked",
+                (false, 0) => "never synced",
+                (false, _) => "",
+            };
             table.row([
                 remote.id.to_string(),
                 remote.user,

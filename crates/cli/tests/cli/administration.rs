@@ -190,3 +190,35 @@ fn relations(centre: &Centre) -> Vec<String> {
         }
     })
 }
+
+#[test]
+fn a_remote_that_never_synced_is_listed_as_such_and_a_mistyped_publication_lists_none() {
+    let shop = Shop::open();
+    let url = shop.server.url();
+    let first = [
+        "sync",
+        "nancy.db",
+        "--server",
+        url,
+        "--user",
+        "nancy",
+        "--publication",
+        "mian",
+    ];
+    let password = password("nancy");
+    shop.place
+        .tidewater_as(&password, &first)
+        .exits(4)
+        .tells(&["no publication \"mian\""]);
+    let list = || shop.place.tidewater(&["remote", "list", "--json"]).json();
+    assert_eq!(list()["remotes"].as_array().map(Vec::len), Some(0));
+    // The sync itself fails after signing in: the tables are in the way.
+    crate::program::sqlite(&shop.place.path("nancy.db"))
+        .execute_batch("CREATE TABLE customer (other TEXT); INSERT INTO customer VALUES ('mine');")
+        .unwrap();
+    let failed = shop.first_sync("nancy", &[]);
+    assert_ne!(failed.code, 0, "{failed:#?}");
+    assert!(list()["remotes"][0]["last_sync_ms"].is_null());
+    let table = shop.place.tidewater(&["remote", "list"]).done().stdout;
+    assert!(table.contains("never synced"), "{table}");
+}

@@ -92,3 +92,47 @@ fn an_empty_database_and_an_unknown_url_are_told_apart() {
         .exits(2);
     assert!(!place.path("tidewater.toml").exists());
 }
+
+#[test]
+fn relative_paths_in_a_configuration_start_at_its_folder() {
+    let place = Place::new();
+    for folder in ["conf", "data"] {
+        std::fs::create_dir(place.path(folder)).unwrap();
+    }
+    let shop = rusqlite::Connection::open(place.path("data/shop.db")).unwrap();
+    shop.execute_batch(SCHEMA).unwrap();
+    // On the command line they start where the program runs.
+    let output = "conf/tidewater.toml";
+    let url = "sqlite:data/shop.db";
+    place
+        .tidewater(&["init", "--consolidated", url, "--output", output])
+        .done();
+    let written = place.read(output);
+    let absolute = format!("sqlite:{}", place.path("data/shop.db").display());
+    assert!(written.contains(&absolute), "{written}");
+
+    let certificate = ["cert", "--out", "conf", "--host", "127.0.0.1"];
+    place.tidewater(&certificate).done();
+    let relative = written
+        .replace(&absolute, "sqlite:../data/shop.db")
+        .replace("# partition = \"everyone\"", "partition = \"everyone\"")
+        .replace("# [server.tls]", "[server.tls]")
+        .replace("# certificate = ", "certificate = ")
+        .replace("# key = ", "key = ");
+    place.write(output, &relative);
+    place.tidewater(&["deploy", "-c", output]).done();
+    let more = ["-c", output, "--listen", "tls://127.0.0.1:0"];
+    let server = place.serve(&more);
+    assert!(server.urls[1].starts_with("tls://"));
+}
+
+#[test]
+fn a_password_that_needs_escapes_in_a_url_is_told_how_and_not_repeated() {
+    let place = Place::new();
+    let url = "postgres://me:s3cret@word@127.0.0.1/shop";
+    let run = place
+        .tidewater(&["init", "--consolidated", url])
+        .exits(1)
+        .tells(&["the password holds '@', which is written %40"]);
+    assert!(!run.stderr.contains("s3cret"), "{run:#?}");
+}

@@ -86,3 +86,28 @@ fn plain_connections_off_loopback_are_refused_at_both_ends() {
     let server = place.serve(&["--listen", "tcp://0.0.0.0:0"]);
     assert_eq!(server.urls.len(), 2);
 }
+
+#[test]
+fn the_wrong_scheme_is_told_with_the_right_one() {
+    let place = Place::new();
+    let centre = prepared(&place);
+    let certificate = ["cert", "--out", ".", "--host", "127.0.0.1"];
+    let lines = place.tidewater(&certificate).done().stdout;
+    crate::shop::configure(&place, &centre, &lines, crate::shop::TABLES);
+    let server = place.serve(&["--listen", "tls://127.0.0.1:0"]);
+    let to_tls = server.urls[1].replacen("tls://", "tcp://", 1);
+    let to_plain = server.urls[0].replacen("tcp://", "tls://", 1);
+    let sync = |url: &str| {
+        let account = ["--user", "nancy", "--publication", "main"];
+        let arguments = ["sync", "nancy.db", "--server", url];
+        place.tidewater_as(&password("nancy"), &[&arguments[..], &account].concat())
+    };
+    for run in [place.tidewater(&["ping", &to_tls]), sync(&to_tls)] {
+        run.exits(5)
+            .tells(&["listens on tls://", "tls:// in front instead of tcp://"]);
+    }
+    for run in [place.tidewater(&["ping", &to_plain]), sync(&to_plain)] {
+        run.exits(2)
+            .tells(&["no encrypted connection", "tcp:// instead of tls://"]);
+    }
+}

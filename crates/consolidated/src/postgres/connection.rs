@@ -9,6 +9,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, NoTls, Statement};
 
+use super::url;
 use crate::error::CentreError;
 
 /// The longest that one statement of a sync may take; reading a whole partition for
@@ -27,8 +28,14 @@ pub(super) fn configuration(url: &str) -> Result<Config, CentreError> {
     let mut config = Config::from_str(url).map_err(|error| CentreError::Configuration {
         // The URL may hold a password: say what is wrong with it, not what it is.
         message: format!("server.consolidated is no PostgreSQL URL: {error}"),
-        hint: "write postgres://user@host:5432/database".into(),
+        hint: url::advice(url),
     })?;
+    if url::is_split_wrongly(&config) {
+        return Err(CentreError::Configuration {
+            message: "server.consolidated has an '@' too many".into(),
+            hint: url::advice(url),
+        });
+    }
     if config.get_ssl_mode() == SslMode::Require {
         return Err(CentreError::Configuration {
             message: "server.consolidated asks for sslmode=require, which this version does not \

@@ -19,6 +19,7 @@ mod rows;
 mod scope;
 mod state;
 mod triggers;
+mod url;
 mod watermark;
 mod worker;
 

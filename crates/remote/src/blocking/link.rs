@@ -186,7 +186,7 @@ impl Link {
         match &self.tls {
             Some(tls) if tls.is_handshaking() => Err(SyncError::Tls {
                 server: self.server.clone(),
-                what: "the server closed the connection at once".into(),
+                what: "the server does not answer to TLS, but closes the connection".into(),
             }),
             _ => Ok(Received::End(error)),
         }

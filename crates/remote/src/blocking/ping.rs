@@ -92,6 +92,7 @@ fn exchange(
         }
         let wait = (!link.has_output()).then(|| left.min(super::TICK));
         let received = link.receive(wait, &mut |bytes| input.extend_from_slice(bytes))?;
+        SyncError::check_unencrypted(input)?;
         while let Some(frame) = take_frame(input).map_err(not_tidewater)? {
             let Frame::Control { control, .. } = frame else {
                 continue;

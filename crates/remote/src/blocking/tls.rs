@@ -67,6 +67,10 @@ pub(super) fn failed(error: rustls::Error, server: &str) -> SyncError {
             server,
             what: what.to_string(),
         },
+        rustls::Error::InvalidMessage(_) => SyncError::Tls {
+            server,
+            what: "what it answers is not TLS".into(),
+        },
         other => SyncError::Tls {
             server,
             what: other.to_string(),

@@ -168,7 +168,10 @@ impl SyncError {
                 "see that the address is right; for a certificate of your own, name the file \
                  with the certificate of its authority (--ca FILE)"
             }
-            SyncError::Tls { .. } => "see that the server listens on tls:// at this port",
+            SyncError::Tls { .. } => {
+                "see that the server listens on tls:// at this port; if it listens on tcp:// \
+                 there, write tcp:// instead of tls://"
+            }
             SyncError::Timeout { .. } | SyncError::ConnectionLost { .. } => {
                 "nothing is lost; sync again when the network is better"
             }
@@ -184,6 +187,18 @@ impl SyncError {
             SyncError::Busy { retry_after_ms } => Some(*retry_after_ms),
             SyncError::Server { retry_after_ms, .. } => *retry_after_ms,
             _ => None,
+        }
+    }
+
+    /// Checks the first bytes that come over a plain connection: a TLS server's alert looks
+    /// like the beginning of a frame that never ends.
+    pub(crate) fn check_unencrypted(first: &[u8]) -> Result<(), SyncError> {
+        match first {
+            [0x15, 3, 0..=4, 0, 2, ..] => Err(SyncError::NotTidewater {
+                what: "it answers with a TLS alert, so it listens on tls:// at this port".into(),
+                hint: "write the address with tls:// in front instead of tcp://",
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -28,14 +28,11 @@ impl Session {
         Ok(())
     }
 
-    /// A TLS server's alert looks like the beginning of a frame that never ends.
     fn check_first_bytes(&self) -> Result<(), SyncError> {
-        match self.input[..] {
-            [0x15, 3, 0..=4, 0, 2, ..] if !self.peer_known => Err(SyncError::NotTidewater {
-                what: "it answers with a TLS alert".into(),
-                hint: "write the address with tls:// in front",
-            }),
-            _ => Ok(()),
+        if self.peer_known {
+            Ok(())
+        } else {
+            SyncError::check_unencrypted(&self.input)
         }
     }
 

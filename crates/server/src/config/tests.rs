@@ -218,3 +218,24 @@ fn what_must_be_said_is_asked_for() {
         "publication \"sales\" has the table \"customer\" twice"
     );
 }
+
+#[test]
+fn relative_paths_start_at_the_folder_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tidewater.toml");
+    let load = |consolidated: &str| {
+        let tls = "[server.tls]\ncertificate = \"a.pem\"\nkey = \"/etc/b.key\"\n";
+        let text = format!("[server]\nconsolidated = {consolidated:?}\n{tls}");
+        std::fs::write(&file, text).unwrap();
+        Config::load(&file).unwrap().server
+    };
+    let inside = |name: &str| folder.path().join(name).display().to_string();
+    let server = load("sqlite:shop.db");
+    assert_eq!(server.consolidated, format!("sqlite:{}", inside("shop.db")));
+    let tls = server.tls.unwrap();
+    assert_eq!(tls.certificate.display().to_string(), inside("a.pem"));
+    assert_eq!(tls.key.display().to_string(), "/etc/b.key");
+    for url in ["sqlite:/srv/shop.db", "postgres://me@h/shop", "sqlite:"] {
+        assert_eq!(load(url).consolidated, url);
+    }
+}

@@ -1,0 +1,84 @@
+//! URLs of PostgreSQL whose user or password holds characters that a URL needs for itself.
+//!
+//! Owns the advice only: what a URL means is the driver's affair.
+
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+/// What ends a user or a password in a URL, or begins an escape.
+const RESERVED: [char; 9] = ['@', '/', '?', '#', '[', ']', ' ', '%', '\\'];
+
+/// Whether the driver took the end of a password for the beginning of a host.
+pub(super) fn is_split_wrongly(config: &Config) -> bool {
+    let wrong = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
+    config.get_hosts().iter().any(wrong)
+}
+
+/// How to write the URL instead. Says no more of a password than the one character that
+/// has to be written differently.
+pub(super) fn advice(url: &str) -> String {
+    let general = "write postgres://user:password@host:5432/database";
+    let Some((what, character)) = first_reserved(url) else {
+        return general.into();
+    };
+    let mut bytes = [0; 4];
+    let encoded = character.encode_utf8(&mut bytes).bytes();
+    let encoded: String = encoded.map(|byte| format!("%{byte:02X}")).collect();
+    format!(
+        "{general}; the {what} holds {character:?}, which is written {encoded} in a URL, also in \
+         an environment variable that is put into one"
+    )
+}
+
+/// The first character of user or password that must be escaped, and which of the two
+/// holds it.
+fn first_reserved(url: &str) -> Option<(&'static str, char)> {
+    let (_, rest) = url.split_once("://")?;
+    // Whatever else they hold, only a host, a port and a database follow the last one.
+    let (account, _) = rest.rsplit_once('@')?;
+    let (user, password) = account.split_once(':').unwrap_or((account, ""));
+    let found = |what, text: &str, also: &str| {
+        let mut characters = text.char_indices();
+        let is_escape = |at: usize| {
+            let digits = text.get(at + 1..at + 3);
+            digits.is_some_and(|it| it.bytes().all(|digit| digit.is_ascii_hexdigit()))
+        };
+        let reserved = characters.find(|&(at, character)| {
+            (RESERVED.contains(&character) || also.contains(character))
+                && !(character == '%' && is_escape(at))
+        });
+        reserved.map(|(_, character)| (what, character))
+    };
+    found("password", password, ":").or_else(|| found("user", user, ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connection::configuration;
+    use super::*;
+
+    #[test]
+    fn a_password_that_needs_escapes_is_told_by_its_character_only() {
+        for (url, character, escape) in [
+            ("postgres://u:s3cret@x@h/d", "'@'", "%40"),
+            ("postgres://u:s3cret@x:y@h/d", "'@'", "%40"),
+            ("postgres://u:s3cret/x@h:port/d", "'/'", "%2F"),
+            ("postgres://u:s3cret#x@h:port/d", "'#'", "%23"),
+            ("postgres://u:s3cret:x@h:port/d", "':'", "%3A"),
+            ("postgres://u:s3cret%x@h:port/d", "'%'", "%25"),
+        ] {
+            let error = configuration(url).unwrap_err();
+            let hint = error.hint();
+            let expected = format!("the password holds {character}, which is written {escape} ");
+            assert!(hint.contains(&expected), "{url}: {hint}");
+            assert!(
+                !format!("{error} {hint}").contains("s3cret"),
+                "{error} {hint}"
+            );
+        }
+        assert!(advice("postgres://a@b@h:port/d").contains("the user holds '@'"));
+        assert!(!advice("postgres://u:%40@h:port/d").contains("holds"));
+        let right = configuration("postgres://u:a%40b@h/d").unwrap();
+        assert_eq!(right.get_password(), Some(&b"a@b"[..]));
+    }
+}
