@@ -11,7 +11,7 @@ use crate::error::CentreError;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
 use crate::records::{
     CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SessionState,
-    SigningKey, SyncRecord, UserRecord,
+    ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -53,6 +53,23 @@ pub trait Centre: Send + Sync {
     /// All signing keys, newest first. At least one after deploying.
     fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>>;
 
+    /// Adds a signing key. False if its number is taken. It is the newest from now on:
+    /// servers begin to sign with it as soon as all of them have had the time to learn of
+    /// it.
+    fn add_signing_key<'a>(&'a self, key: &'a SigningKey) -> CentreResult<'a, bool>;
+
+    /// Removes a signing key: what it signed counts for nothing any more. False if there
+    /// is no such key, or no other.
+    fn retire_signing_key(&self, id: u32) -> CentreResult<'_, bool>;
+
+    /// Adds a list of users in one transaction. A name that is taken keeps its user and
+    /// gets the new password hash with `update`; without, nothing of the list is added.
+    fn import_users<'a>(
+        &'a self,
+        users: &'a [UserRecord],
+        update: bool,
+    ) -> CentreResult<'a, UserImport>;
+
     /// Adds a user. False if the name is taken.
     fn add_user<'a>(&'a self, user: &'a UserRecord) -> CentreResult<'a, bool>;
 
@@ -86,7 +103,8 @@ pub trait Centre: Send + Sync {
     /// Figures for the operator.
     fn status(&self) -> CentreResult<'_, CentreStatus>;
 
-    /// Drops what is older than its retention time. Of several servers that call
+    /// Drops what is older than its retention time, signing keys too that were superseded
+    /// longer ago than a watermark can be of use. Of several servers that call
     /// this at once, one does it and the others return at once.
     fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned>;
 }
@@ -108,6 +126,12 @@ pub trait Worker: Send {
         remote_id: Option<RemoteId>,
         publications: &'a [String],
     ) -> CentreResult<'a, SessionState>;
+
+    /// Those of these remotes that may go on no longer, with the reason.
+    fn shut_out<'a>(
+        &'a mut self,
+        remotes: &'a [RemoteId],
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>>;
 
     /// Registers a remote, or a new credential of a known one (matched by id).
     fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()>;

@@ -2,6 +2,8 @@
 
 use tidewater_protocol::Code;
 
+use crate::records::ShutOut;
+
 /// An error of a consolidated database or of its use.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -48,6 +50,9 @@ pub enum CentreError {
         /// The code to answer with.
         code: Code,
     },
+    /// The remote may go on no longer.
+    #[error("the remote was shut out: {0:?}")]
+    ShutOut(ShutOut),
     /// The consumer of a download went away.
     #[error("cancelled")]
     Cancelled,
@@ -68,6 +73,9 @@ impl CentreError {
             CentreError::Configuration { .. } => Code::Usage,
             CentreError::NotDeployed { .. } => Code::NotDeployed,
             CentreError::Peer { code, .. } => *code,
+            CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
+            CentreError::ShutOut(ShutOut::RemoteRevoked) => Code::RemoteRevoked,
+            CentreError::ShutOut(ShutOut::Removed) => Code::CredentialInvalid,
             CentreError::Cancelled => Code::Cancelled,
             CentreError::Internal { .. } => Code::Internal,
         }
@@ -91,7 +99,7 @@ impl CentreError {
             CentreError::Configuration { hint, .. } => hint.clone(),
             CentreError::NotDeployed { .. } => "run: tidewater deploy -c FILE".into(),
             CentreError::Peer { .. } => "update the remote's Tidewater".into(),
-            CentreError::Cancelled => String::new(),
+            CentreError::ShutOut(_) | CentreError::Cancelled => String::new(),
             CentreError::Internal { .. } => "please report this with the server's log".into(),
         }
     }

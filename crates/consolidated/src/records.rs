@@ -27,6 +27,28 @@ pub struct UserRecord {
     pub created_ms: i64,
 }
 
+/// What became of a list of users that were to be added at once.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct UserImport {
+    /// Users that are new.
+    pub added: u64,
+    /// Users who were there and have a new password.
+    pub updated: u64,
+    /// Users who were there and were to stay as they are: nothing was done at all.
+    pub taken: Vec<String>,
+}
+
+/// Why a remote that was let in may go on no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutOut {
+    /// Its user was disabled.
+    UserDisabled,
+    /// It was revoked.
+    RemoteRevoked,
+    /// It, or its user, was removed.
+    Removed,
+}
+
 /// A remote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRecord {

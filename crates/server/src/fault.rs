@@ -1,6 +1,7 @@
 //! Why a sync ends without success: what the remote is told, and the log.
 
 use tidewater_consolidated::CentreError;
+use tidewater_consolidated::records::ShutOut;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::FrameError;
 use tidewater_protocol::message::{Busy, Control, Failure};
@@ -81,6 +82,28 @@ impl Fault {
         fault
     }
 
+    /// The remote may not, or no longer, come in.
+    pub(crate) fn shut_out(reason: ShutOut) -> Fault {
+        let (code, message, hint) = match reason {
+            ShutOut::UserDisabled => (
+                Code::UserDisabled,
+                "this user is disabled",
+                "ask the server's operator",
+            ),
+            ShutOut::RemoteRevoked => (
+                Code::RemoteRevoked,
+                "this remote was revoked",
+                "ask the server's operator, or begin with a new file",
+            ),
+            ShutOut::Removed => (
+                Code::CredentialInvalid,
+                "the remote's credential is not, or no longer, valid",
+                "sign in once more with user and password",
+            ),
+        };
+        Fault::new(code, message, hint)
+    }
+
     pub(crate) fn shutting_down() -> Fault {
         let mut fault = Fault::new(
             Code::ShuttingDown,
@@ -156,6 +179,7 @@ impl From<CentreError> for Fault {
             CentreError::Peer { message, code } => {
                 Fault::new(*code, format!("the remote sent {message}"), error.hint())
             }
+            CentreError::ShutOut(reason) => return Fault::shut_out(*reason),
             CentreError::Cancelled => Fault::gone(),
             CentreError::NotDeployed { .. } => Fault::new(
                 Code::NotDeployed,

@@ -170,7 +170,8 @@ impl Link {
         }
     }
 
-    fn try_event(&self) -> Option<Event> {
+    /// The next event if it is there.
+    pub(crate) fn try_event(&self) -> Option<Event> {
         let mut inbound = self.inbound();
         let event = inbound.events.pop_front()?;
         if let Event::Rows(bytes) = &event {

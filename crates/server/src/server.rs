@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -15,6 +15,7 @@ use tidewater_consolidated::Centre;
 use tidewater_protocol::frame::{SYNC_CHANNEL, put_control};
 use tidewater_protocol::{Code, PublicationSchema};
 
+use crate::auth::guests::{Guests, WATCH_EVERY};
 use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
@@ -26,7 +27,7 @@ use crate::link::{self, Link};
 use crate::listener::{ListenUrl, tls_acceptor};
 use crate::memory::MemoryBudget;
 use crate::session;
-use crate::worker::{DrainRate, Workers};
+use crate::worker::{DrainRate, SessionTask, Workers};
 
 /// How long a closing connection may take to send its last words and to see the
 /// remote close its side.
@@ -34,6 +35,9 @@ const LINGER: Duration = Duration::from_secs(3);
 
 /// Connections over the limit that are told so at the same time; others are closed.
 const TURNED_AWAY: usize = 64;
+
+/// Remotes that one look-up asks about: others wait behind it.
+const ASKED_AT_ONCE: usize = 500;
 
 /// How far shutting down has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -59,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) signer: Signer,
     pub(crate) passwords: PasswordChecks,
     pub(crate) throttle: Throttle,
+    pub(crate) guests: Guests,
     pub(crate) budget: MemoryBudget,
     pub(crate) workers: Workers,
     pub(crate) drain: DrainRate,
@@ -166,6 +171,7 @@ impl Server {
             signer,
             passwords: PasswordChecks::new(environment.blocking.clone(), limits.password_checks),
             throttle: Throttle::default(),
+            guests: Guests::default(),
             budget: MemoryBudget::new(limits.memory_bytes),
             workers: Workers::start(centre.clone(), &limits),
             drain: DrainRate::new(),
@@ -193,6 +199,7 @@ impl Server {
             };
             tasks.push(tokio::spawn(door.accept_all(listener)));
         }
+        tasks.push(tokio::spawn(watch_regularly(shared.clone())));
         tasks.push(tokio::spawn(prune_regularly(
             shared.clone(),
             centre,
@@ -347,6 +354,27 @@ async fn serve(
     };
     // Whoever takes longer is cut off.
     let _ = timeout(LINGER, goodbye).await;
+}
+
+/// Learns what operators changed: signing keys, and who may go on no longer.
+async fn watch_regularly(shared: Arc<Shared>) {
+    loop {
+        sleep(WATCH_EVERY).await;
+        shared
+            .signer
+            .refresh(shared.environment.clock.now_ms())
+            .await;
+        for remotes in shared.guests.inside_for(WATCH_EVERY).chunks(ASKED_AT_ONCE) {
+            let (reply, answer) = oneshot::channel();
+            let remotes = remotes.to_vec();
+            let ask = SessionTask::ShutOut { remotes, reply };
+            shared.workers.sessions.submit(ask);
+            // Without an answer, the next round asks again.
+            if let Ok(Ok(shut_out)) = answer.await {
+                shared.guests.end(&shut_out);
+            }
+        }
+    }
 }
 
 async fn prune_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>, retention: RetentionConfig) {

@@ -29,6 +29,7 @@ use self::hello::Greeting;
 use self::reply::Watch;
 use self::sign_in::{SignedIn, answered, new_identity, sign_in};
 use self::upload::{Expected, Received, Receiver};
+use crate::auth::guests::{Standing, Stay};
 use crate::auth::signing::{CheckpointFor, Keyring};
 use crate::fault::Fault;
 use crate::link::{Event, Link, SERVER_NAME};
@@ -53,10 +54,12 @@ pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
             }
         };
         let mut sync = Sync::new(server, link, peer, &hello, first);
+        let stay = server.guests.stay();
         let result = tokio::select! {
             biased;
             () = server.aborted() => Err(Fault::shutting_down()),
-            result = timeout(server.limits.sync, Box::pin(sync.run(hello))) => {
+            reason = stay.shut_out() => Err(Fault::shut_out(reason)),
+            result = timeout(server.limits.sync, Box::pin(sync.run(hello, &stay))) => {
                 result.unwrap_or_else(|_| Err(Fault::timeout("the sync took too long")))
             }
         };
@@ -196,7 +199,7 @@ impl<'a> Sync<'a> {
         }
     }
 
-    async fn run(&mut self, hello: Hello) -> Result<Before, Fault> {
+    async fn run(&mut self, hello: Hello, stay: &Stay<'_>) -> Result<Before, Fault> {
         let greeting = Greeting::check(hello, self.server.limits.subscriptions)?;
         if self.server.workers.backlog() >= self.server.limits.backlog {
             return Err(self.server.busy());
@@ -205,7 +208,8 @@ impl<'a> Sync<'a> {
             self.link.send(Control::SyncEnd(SyncEnd {}))?;
             return Ok(Before::AbandonedSync);
         };
-        let (received, request) = self.receive(&opened).await?;
+        stay.enter(opened.remote_id);
+        let (received, request, standing) = self.receive(&opened).await?;
         let Received {
             uploads,
             requests,
@@ -221,6 +225,7 @@ impl<'a> Sync<'a> {
             let uploads = uploads.map(|upload| SyncUpload { now_ms, ..upload });
             let (reply, answer) = oneshot::channel();
             let task = ApplyTask {
+                standing,
                 uploads: uploads.collect(),
                 rows,
                 bytes,
@@ -231,7 +236,8 @@ impl<'a> Sync<'a> {
         } else {
             drop(reservation);
         }
-        self.download(&opened, applied, requests, request).await?;
+        self.download(&opened, applied, requests, request, standing)
+            .await?;
         self.link.send(Control::SyncEnd(SyncEnd {}))?;
         Ok(Before::CompleteSync)
     }
@@ -273,7 +279,7 @@ impl<'a> Sync<'a> {
                 .iter()
                 .any(|subscription| subscription.state == UploadState::NewIdentity);
         let (remote_id, token, credential) = if restored && !new_id {
-            new_identity(server, &greeting, &keyring).await?
+            new_identity(server, &greeting, &keyring, remote_id)?
         } else {
             (remote_id, token, credential)
         };
@@ -350,8 +356,13 @@ impl<'a> Sync<'a> {
         opened.collect()
     }
 
-    /// Receives everything up to the request for the download.
-    async fn receive(&self, opened: &Opened) -> Result<(Received, DownloadRequest), Fault> {
+    /// Receives everything up to the request for the download. If nothing of it had to be
+    /// waited for, what was looked up for the Hello is still certain.
+    async fn receive(
+        &self,
+        opened: &Opened,
+    ) -> Result<(Received, DownloadRequest, Standing), Fault> {
+        let mut standing = Standing::known();
         let limits = &self.server.limits;
         let expected = opened.subscriptions.iter().map(|subscription| Expected {
             schema: &subscription.published.schema,
@@ -361,8 +372,15 @@ impl<'a> Sync<'a> {
         });
         let mut receiver = Receiver::new(limits, &self.server.budget, expected.collect());
         loop {
-            let event = timeout(limits.idle, self.link.event()).await;
-            match event.map_err(|_| Fault::timeout("the remote is silent"))? {
+            let event = match self.link.try_event() {
+                Some(event) => event,
+                None => {
+                    standing = Standing::doubtful();
+                    let event = timeout(limits.idle, self.link.event()).await;
+                    event.map_err(|_| Fault::timeout("the remote is silent"))?
+                }
+            };
+            match event {
                 Event::Rows(bytes) => {
                     receiver.rows(&bytes)?;
                     self.link.consumed(bytes.len());
@@ -373,7 +391,7 @@ impl<'a> Sync<'a> {
                     Control::UploadEnd(end) => receiver.upload_end(end)?,
                     Control::RequestBegin(begin) => receiver.request_begin(begin)?,
                     Control::DownloadRequest(request) => {
-                        return Ok((receiver.finish()?, request));
+                        return Ok((receiver.finish()?, request, standing));
                     }
                     Control::Cancel(_) => return Err(Fault::cancelled()),
                     Control::Failure(_) => return Err(Fault::gone()),
@@ -445,6 +463,7 @@ impl<'a> Sync<'a> {
         mut applied: Applied,
         requests: Vec<Vec<tidewater_consolidated::TableRequest>>,
         request: DownloadRequest,
+        standing: Standing,
     ) -> Result<(), Fault> {
         let stored: Vec<(usize, String)> = opened
             .subscriptions
@@ -474,11 +493,15 @@ impl<'a> Sync<'a> {
         });
         let (writer, reader) = download_spool(&self.server.budget);
         let lane = &self.server.workers.downloads;
-        if lane.waiting() >= self.server.limits.backlog {
+        // Whoever has waited for the upload keeps the place: turned away now, the remote
+        // would come back only to wait a second time.
+        let is_new = applied.results.is_empty();
+        if is_new && lane.waiting() >= self.server.limits.backlog {
             return Err(self.server.busy());
         }
         let ticket = lane.submit(DownloadTask {
             remote_id: opened.remote_id,
+            standing,
             stored,
             job,
             spool: writer,

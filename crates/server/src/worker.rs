@@ -14,10 +14,11 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use tidewater_consolidated::records::{RemoteRecord, SessionState, SyncRecord};
+use tidewater_consolidated::records::{RemoteRecord, SessionState, ShutOut, SyncRecord};
 use tidewater_consolidated::{Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker};
 use tidewater_protocol::RemoteId;
 
+use crate::auth::guests::Standing;
 use crate::config::Limits;
 use crate::memory::Reservation;
 use crate::spool::SpoolWriter;
@@ -135,6 +136,11 @@ pub(crate) enum SessionTask {
         publications: Vec<String>,
         reply: oneshot::Sender<Result<SessionState, CentreError>>,
     },
+    /// Which of these remotes may go on no longer.
+    ShutOut {
+        remotes: Vec<RemoteId>,
+        reply: oneshot::Sender<Result<Vec<(RemoteId, ShutOut)>, CentreError>>,
+    },
     /// A new remote or a new credential.
     Save {
         remote: RemoteRecord,
@@ -148,6 +154,8 @@ pub(crate) enum SessionTask {
 
 /// The uploads of one sync.
 pub(crate) struct ApplyTask {
+    /// Whether the remote may still upload.
+    pub(crate) standing: Standing,
     pub(crate) uploads: Vec<SyncUpload>,
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
@@ -160,6 +168,8 @@ pub(crate) struct ApplyTask {
 /// before.
 pub(crate) struct DownloadTask {
     pub(crate) remote_id: RemoteId,
+    /// Whether it may still download.
+    pub(crate) standing: Standing,
     /// Index of the subscription and its publication.
     pub(crate) stored: Vec<(usize, String)>,
     pub(crate) job: Option<DownloadJob>,
@@ -412,6 +422,23 @@ impl Connection {
         }
     }
 
+    async fn shut_out(
+        &mut self,
+        remotes: &[RemoteId],
+    ) -> Result<Vec<(RemoteId, ShutOut)>, CentreError> {
+        let mut again = self.worker.is_some();
+        loop {
+            let result = match self.open().await {
+                Ok(worker) => worker.shut_out(remotes).await,
+                Err(error) => Err(error),
+            };
+            let result = self.judge(result);
+            if !repeats(&result, &mut again) {
+                return result;
+            }
+        }
+    }
+
     async fn apply(&mut self, uploads: Vec<SyncUpload>) -> Result<Vec<UploadOutcome>, CentreError> {
         let expected = uploads.len();
         let mut again = self.worker.is_some();
@@ -466,6 +493,9 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
                 .await;
             let _ = reply.send(result);
         }
+        SessionTask::ShutOut { remotes, reply } => {
+            let _ = reply.send(connection.shut_out(&remotes).await);
+        }
         SessionTask::Save { remote, reply } => {
             let _ = reply.send(connection.save_remote(&remote).await);
         }
@@ -508,7 +538,44 @@ async fn run_uploads(lane: Arc<Lane<ApplyTask>>, mut connection: Connection) {
     }
 }
 
+/// Answers the tasks of remotes that were shut out since they signed in; gives the others.
+async fn turn_away(batch: Vec<ApplyTask>, connection: &mut Connection) -> Vec<ApplyTask> {
+    let remote = |task: &ApplyTask| {
+        let doubtful = !task.standing.is_certain();
+        task.uploads
+            .first()
+            .filter(|_| doubtful)
+            .map(|it| it.remote_id)
+    };
+    let doubtful: Vec<RemoteId> = batch.iter().filter_map(remote).collect();
+    if doubtful.is_empty() {
+        return batch;
+    }
+    let shut_out = connection.shut_out(&doubtful).await;
+    let mut admitted = Vec::with_capacity(batch.len());
+    for task in batch {
+        let id = remote(&task);
+        let verdict = match &shut_out {
+            _ if id.is_none() => None,
+            Ok(list) => list.iter().find(|(of, _)| Some(*of) == id),
+            Err(error) => {
+                let message = error.to_string();
+                let _ = task.reply.send(Err(CentreError::Unavailable { message }));
+                continue;
+            }
+        };
+        match verdict {
+            Some((_, reason)) => {
+                let _ = task.reply.send(Err(CentreError::ShutOut(*reason)));
+            }
+            None => admitted.push(task),
+        }
+    }
+    admitted
+}
+
 async fn apply_batch(batch: Vec<ApplyTask>, connection: &mut Connection) {
+    let batch = turn_away(batch, connection).await;
     if batch.len() > 1 {
         let all = batch.iter().flat_map(|task| task.uploads.iter().cloned());
         match connection.apply(all.collect()).await {
@@ -546,6 +613,14 @@ async fn run_downloads(lane: Arc<Lane<DownloadTask>>, mut connection: Connection
         for mut task in tasks {
             if task.spool.is_cancelled() {
                 continue;
+            }
+            if !task.standing.is_certain() {
+                let shut_out = connection.shut_out(&[task.remote_id]).await;
+                let verdict = shut_out.map(|list| list.first().map(|(_, reason)| *reason));
+                if let Some(error) = verdict.map_or_else(Some, |it| it.map(CentreError::ShutOut)) {
+                    task.spool.finish(Err(error));
+                    continue;
+                }
             }
             let mut again = connection.worker.is_some();
             let result = loop {

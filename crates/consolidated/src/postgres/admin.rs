@@ -1,5 +1,6 @@
 //! What operators and the server do besides syncs: users, remotes, records, pruning.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio_postgres::types::ToSql;
@@ -18,8 +19,11 @@ use crate::error::CentreError;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
 use crate::records::{
     CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SigningKey,
-    SyncRecord, UserRecord,
+    SyncRecord, UserImport, UserRecord,
 };
+
+/// Users that one statement adds.
+const IMPORT_ROWS: usize = 1_000;
 
 impl Shared {
     async fn query(
@@ -71,6 +75,55 @@ impl Shared {
             )
             .await?;
         Ok(!removed.is_empty())
+    }
+
+    async fn import_users(
+        &self,
+        users: &[UserRecord],
+        update: bool,
+    ) -> Result<UserImport, CentreError> {
+        let what = "adding users";
+        let mut connection = self.pool.get().await?;
+        let error = |error| refused(what)(error);
+        let transaction = connection.client_mut().transaction().await.map_err(error)?;
+        // Whoever was there keeps the moment and the state; the row's xmax tells the two
+        // apart.
+        let on_conflict = if update {
+            "DO UPDATE SET password_hash = excluded.password_hash"
+        } else {
+            "DO NOTHING"
+        };
+        let insert = format!(
+            "INSERT INTO tidewater.user_account AS u (name, password_hash, disabled, created_ms)
+             SELECT * FROM unnest($1::text[], $2::text[], $3::bool[], $4::int8[])
+             ON CONFLICT (name) {on_conflict} RETURNING u.name, u.xmax = 0"
+        );
+        let insert = transaction.prepare(&insert).await.map_err(error)?;
+        let mut import = UserImport::default();
+        for users in users.chunks(IMPORT_ROWS) {
+            let names: Vec<&str> = users.iter().map(|user| &*user.name).collect();
+            let hashes: Vec<&str> = users.iter().map(|user| &*user.password_hash).collect();
+            let disabled: Vec<bool> = users.iter().map(|user| user.disabled).collect();
+            let created: Vec<i64> = users.iter().map(|user| user.created_ms).collect();
+            let parameters: [&(dyn ToSql + Sync); 4] = [&names, &hashes, &disabled, &created];
+            let rows = transaction.query(&insert, &parameters).await;
+            let rows = rows.map_err(error)?;
+            let done: HashSet<&str> = rows.iter().map(|row| row.get(0)).collect();
+            let new = rows.iter().filter(|row| row.get(1)).count();
+            import.added += new as u64;
+            import.updated += (rows.len() - new) as u64;
+            let taken = names.into_iter().filter(|name| !done.contains(name));
+            import.taken.extend(taken.map(str::to_owned));
+        }
+        if import.taken.is_empty() {
+            transaction.commit().await.map_err(error)?;
+            return Ok(import);
+        }
+        transaction.rollback().await.map_err(error)?;
+        Ok(UserImport {
+            taken: import.taken,
+            ..UserImport::default()
+        })
     }
 
     async fn status(&self) -> Result<CentreStatus, CentreError> {
@@ -144,6 +197,13 @@ impl Shared {
         for (sql, before, counter) in [
             (
                 "DELETE FROM tidewater.mark WHERE created_ms < $1",
+                log_before,
+                None,
+            ),
+            (
+                "DELETE FROM tidewater.signing_key k WHERE EXISTS (
+                   SELECT FROM tidewater.signing_key newer
+                   WHERE newer.id > k.id AND newer.created_ms < $1)",
                 log_before,
                 None,
             ),
@@ -343,6 +403,40 @@ impl Centre for Postgres {
             };
             Ok(rows.iter().map(key).collect())
         })
+    }
+
+    fn add_signing_key<'a>(&'a self, key: &'a SigningKey) -> CentreResult<'a, bool> {
+        Box::pin(async move {
+            let insert = "INSERT INTO tidewater.signing_key (id, secret, created_ms)
+                          VALUES ($1::int8::int4, $2, $3) ON CONFLICT DO NOTHING";
+            let id = i64::from(key.id);
+            let parameters: [&(dyn ToSql + Sync); 3] = [&id, &key.secret, &key.created_ms];
+            let shared = &self.shared;
+            let what = "adding a signing key";
+            Ok(shared.execute(what, insert, &parameters).await? == 1)
+        })
+    }
+
+    fn retire_signing_key(&self, id: u32) -> CentreResult<'_, bool> {
+        Box::pin(async move {
+            // The lock lets of two calls only one take the last key but one.
+            let delete = "WITH keys AS MATERIALIZED (
+                            SELECT id FROM tidewater.signing_key ORDER BY id FOR UPDATE)
+                          DELETE FROM tidewater.signing_key WHERE id = $1::int8
+                            AND EXISTS (SELECT FROM keys WHERE id <> $1::int8)";
+            let id = i64::from(id);
+            let shared = &self.shared;
+            let what = "retiring a signing key";
+            Ok(shared.execute(what, delete, &[&id]).await? == 1)
+        })
+    }
+
+    fn import_users<'a>(
+        &'a self,
+        users: &'a [UserRecord],
+        update: bool,
+    ) -> CentreResult<'a, UserImport> {
+        Box::pin(self.shared.import_users(users, update))
     }
 
     fn add_user<'a>(&'a self, user: &'a UserRecord) -> CentreResult<'a, bool> {

@@ -14,7 +14,9 @@ use super::{Shared, download};
 use crate::centre::{CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
-use crate::records::{RemoteRecord, SessionState, SubscriptionRecord, SyncRecord, UserRecord};
+use crate::records::{
+    RemoteRecord, SessionState, ShutOut, SubscriptionRecord, SyncRecord, UserRecord,
+};
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
 
 /// See [`Worker`].
@@ -135,6 +137,25 @@ impl PostgresWorker {
         Ok(state)
     }
 
+    async fn shut_out(
+        &mut self,
+        remotes: &[RemoteId],
+    ) -> Result<Vec<(RemoteId, ShutOut)>, CentreError> {
+        let statement = self.connection.prepare(SHUT_OUT, &[]).await?;
+        let ids: Vec<&[u8]> = remotes.iter().map(|id| id.0.as_slice()).collect();
+        let rows = self.connection.client().query(&statement, &[&ids]).await;
+        let rows = rows.map_err(refused("looking for remotes that are shut out"))?;
+        let shut_out = rows.iter().filter_map(|row| {
+            let reason = match (row.get(1), row.get(2)) {
+                (Some(true), _) => ShutOut::RemoteRevoked,
+                (Some(false), Some(true)) => ShutOut::UserDisabled,
+                _ => ShutOut::Removed,
+            };
+            Some((RemoteId::from_slice(row.get(0))?, reason))
+        });
+        Ok(shut_out.collect())
+    }
+
     async fn save(&mut self, remote: &RemoteRecord) -> Result<(), CentreError> {
         let statement = self.connection.prepare(SAVE_REMOTE, &[]).await?;
         self.connection
@@ -200,6 +221,12 @@ impl PostgresWorker {
     }
 }
 
+const SHUT_OUT: &str = "
+SELECT asked.id, r.revoked, u.disabled FROM unnest($1::bytea[]) AS asked (id)
+LEFT JOIN tidewater.remote r ON r.id = asked.id
+LEFT JOIN tidewater.user_account u ON u.name = r.user_name
+WHERE r.revoked IS NOT FALSE OR u.disabled IS NOT FALSE";
+
 const SAVE_REMOTE: &str = "
 INSERT INTO tidewater.remote (id, user_name, revoked, credential_hash, previous_credential_hash,
   rotated_ms, created_ms, last_sync_ms)
@@ -228,7 +255,12 @@ async fn insert_record(
     let (uploaded, downloaded) = (record.uploaded.map(count), record.downloaded.map(count));
     let (conflicts, rows_refused) = (count(record.conflicts), count(record.refused));
     let (bytes, duration) = (record.bytes.map(count), count(record.duration_ms));
-    let ended = record.started_ms.saturating_add(duration);
+    // A sync that failed is in the history, but it was none.
+    let ended = if record.error.is_empty() {
+        record.started_ms.saturating_add(duration)
+    } else {
+        0
+    };
     let parameters: [&(dyn ToSql + Sync); 16] = [
         &remote,
         &record.user,
@@ -264,6 +296,17 @@ impl Worker for PostgresWorker {
         Box::pin(async move {
             self.enter().await?;
             let result = self.session(user, remote_id, publications).await;
+            self.leave(result).await
+        })
+    }
+
+    fn shut_out<'a>(
+        &'a mut self,
+        remotes: &'a [RemoteId],
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>> {
+        Box::pin(async move {
+            self.enter().await?;
+            let result = self.shut_out(remotes).await;
             self.leave(result).await
         })
     }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use prost::Message;
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Params, Row, params};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Params, Row, TransactionBehavior, params,
+};
 
 use tidewater_protocol::RemoteId;
 
@@ -12,8 +14,8 @@ use super::watermark::{Positions, insert_mark};
 use super::{failure, quote, state};
 use crate::error::CentreError;
 use crate::records::{
-    CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SigningKey,
-    SyncRecord, UserRecord,
+    CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, ShutOut,
+    SigningKey, SyncRecord, UserImport, UserRecord,
 };
 
 /// How many rows one transaction of pruning removes; writers wait that long.
@@ -62,6 +64,21 @@ pub(super) fn signing_keys(connection: &Connection) -> Result<Vec<SigningKey>, C
     })
 }
 
+pub(super) fn add_signing_key(
+    connection: &Connection,
+    key: &SigningKey,
+) -> Result<bool, CentreError> {
+    let sql = "INSERT INTO tidewater_signing_key VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
+    let parameters = params![key.id, key.secret, key.created_ms];
+    change(connection, "adding a signing key", sql, parameters)
+}
+
+pub(super) fn retire_signing_key(connection: &Connection, id: u32) -> Result<bool, CentreError> {
+    let sql = "DELETE FROM tidewater_signing_key WHERE id = ?1
+               AND EXISTS (SELECT 1 FROM tidewater_signing_key WHERE id <> ?1)";
+    change(connection, "retiring a signing key", sql, [id])
+}
+
 fn read_user(row: &Row<'_>) -> rusqlite::Result<UserRecord> {
     Ok(UserRecord {
         name: row.get(0)?,
@@ -96,6 +113,64 @@ pub(super) fn add_user(connection: &Connection, user: &UserRecord) -> Result<boo
         user.created_ms
     ];
     change(connection, "adding a user", sql, parameters)
+}
+
+/// See [`crate::Centre::import_users`].
+pub(super) fn import_users(
+    connection: &mut Connection,
+    users: &[UserRecord],
+    update: bool,
+) -> Result<UserImport, CentreError> {
+    let adding = failure("adding users");
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(adding)?;
+    let mut import = UserImport::default();
+    for user in users {
+        if add_user(&transaction, user)? {
+            import.added += 1;
+        } else if update {
+            set_password(&transaction, &user.name, &user.password_hash)?;
+            import.updated += 1;
+        } else {
+            import.taken.push(user.name.clone());
+        }
+    }
+    if import.taken.is_empty() {
+        transaction.commit().map_err(adding)?;
+        return Ok(import);
+    }
+    transaction.rollback().map_err(adding)?;
+    Ok(UserImport {
+        taken: import.taken,
+        ..UserImport::default()
+    })
+}
+
+/// See [`crate::Worker::shut_out`].
+pub(super) fn shut_out(
+    connection: &Connection,
+    remotes: &[RemoteId],
+) -> Result<Vec<(RemoteId, ShutOut)>, CentreError> {
+    let looking = failure("looking for remotes that are shut out");
+    let sql = "SELECT r.revoked, u.disabled FROM tidewater_remote r
+               LEFT JOIN tidewater_user_account u ON u.name = r.user_name WHERE r.id = ?1";
+    let mut statement = connection.prepare_cached(sql).map_err(looking)?;
+    let mut shut_out = Vec::new();
+    for &id in remotes {
+        let standing: Option<(bool, Option<bool>)> = statement
+            .query_row([id.0], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()
+            .map_err(looking)?;
+        let reason = match standing {
+            Some((false, Some(false))) => continue,
+            Some((true, _)) => ShutOut::RemoteRevoked,
+            Some((false, Some(true))) => ShutOut::UserDisabled,
+            Some((false, None)) | None => ShutOut::Removed,
+        };
+        shut_out.push((id, reason));
+    }
+    Ok(shut_out)
 }
 
 pub(super) fn set_password(
@@ -367,6 +442,13 @@ pub(super) fn prune(
         return Ok(pruned);
     }
     let logs_before = now_ms.saturating_sub(retention.log_ms);
+    let superseded = format!(
+        "EXISTS (SELECT 1 FROM tidewater_signing_key newer
+           WHERE newer.id > tidewater_signing_key.id AND newer.created_ms < {logs_before})"
+    );
+    if !prune_table(connection, "tidewater_signing_key", &superseded, &mut 0)? {
+        return Ok(pruned);
+    }
     match prune_logs(connection, logs_before, now_ms, &mut pruned.log_entries) {
         Err(error) if !error.is_retryable() => Err(error),
         _ => Ok(pruned),

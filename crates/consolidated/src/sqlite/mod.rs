@@ -40,7 +40,7 @@ use crate::error::CentreError;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
 use crate::records::{
     CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SigningKey,
-    UserRecord,
+    UserImport, UserRecord,
 };
 
 use compile::Publication;
@@ -147,6 +147,24 @@ impl Centre for SqliteCentre {
 
     fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>> {
         self.run(|connection| admin::signing_keys(connection))
+    }
+
+    fn add_signing_key<'a>(&'a self, key: &'a SigningKey) -> CentreResult<'a, bool> {
+        let key = key.clone();
+        self.run(move |connection| admin::add_signing_key(connection, &key))
+    }
+
+    fn retire_signing_key(&self, id: u32) -> CentreResult<'_, bool> {
+        self.run(move |connection| admin::retire_signing_key(connection, id))
+    }
+
+    fn import_users<'a>(
+        &'a self,
+        users: &'a [UserRecord],
+        update: bool,
+    ) -> CentreResult<'a, UserImport> {
+        let users = users.to_vec();
+        self.run(move |connection| admin::import_users(connection, &users, update))
     }
 
     fn add_user<'a>(&'a self, user: &'a UserRecord) -> CentreResult<'a, bool> {

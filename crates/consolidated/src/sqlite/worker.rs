@@ -14,7 +14,7 @@ use super::{SharedServed, admin, apply, deploy, download, failure};
 use crate::centre::{CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
-use crate::records::{RemoteRecord, SessionState, SubscriptionRecord, SyncRecord};
+use crate::records::{RemoteRecord, SessionState, ShutOut, SubscriptionRecord, SyncRecord};
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
 
 /// How many chunks of a download the connection may be ahead of the sink.
@@ -57,6 +57,14 @@ impl Worker for SqliteWorker {
     ) -> CentreResult<'a, SessionState> {
         let (user, publications) = (user.to_owned(), publications.to_vec());
         self.run(move |connection| session_state(connection, &user, remote_id, &publications))
+    }
+
+    fn shut_out<'a>(
+        &'a mut self,
+        remotes: &'a [RemoteId],
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>> {
+        let remotes = remotes.to_vec();
+        self.run(move |connection| admin::shut_out(connection, &remotes))
     }
 
     fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()> {

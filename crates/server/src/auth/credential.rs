@@ -1,4 +1,5 @@
-//! A remote's own credential: 32 random bytes, of which the centre has the SHA-256.
+//! A remote's own credential: 32 random bytes (or the signed identity that a restored remote
+//! was given), of which the centre has the SHA-256.
 //!
 //! A new one is given when the old is a day old. The old one stays valid until the
 //! new one is used, because the Welcome that brings it may be lost.
@@ -21,7 +22,8 @@ pub(crate) fn generate(randomness: &dyn Randomness) -> io::Result<(Vec<u8>, Vec<
     Ok((credential, hash))
 }
 
-fn hash(credential: &[u8]) -> Vec<u8> {
+/// What the centre stores of a credential.
+pub(crate) fn hash(credential: &[u8]) -> Vec<u8> {
     digest(&SHA256, credential).as_ref().to_vec()
 }
 

@@ -1,12 +1,18 @@
 //! Passwords: argon2id, in a bounded pool, at the same cost whether the user exists
 //! or not.
+//!
+//! A sign-in takes a place in the pool before anything else is done for it, so that ten
+//! thousand at once cost ten thousand refusals and nothing more. Those who are turned away
+//! are told to come back one after the other, at the pace of the pool.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
 
 use crate::environment::{Blocking, Environment, random};
 use crate::error::ServerError;
@@ -15,7 +21,7 @@ use crate::error::ServerError;
 const MAX_PASSWORD_BYTES: usize = 1_024;
 
 /// How many sign-ins may wait for each check that runs.
-const WAITING_PER_CHECK: usize = 16;
+const WAITING_PER_CHECK: usize = 64;
 
 fn argon2() -> Argon2<'static> {
     Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::DEFAULT)
@@ -57,6 +63,9 @@ fn dummy_hash() -> String {
     )
 }
 
+/// When those who are turned away are asked to come back, at the latest.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
+
 /// Checks passwords, a few at a time.
 pub(crate) struct PasswordChecks {
     blocking: Arc<dyn Blocking>,
@@ -64,16 +73,28 @@ pub(crate) struct PasswordChecks {
     /// Checks that run or wait.
     admitted: AtomicUsize,
     limit: usize,
+    parallel: usize,
     dummy: String,
+    pace: Mutex<Pace>,
 }
+
+/// How fast checks go, and up to when those who were turned away would keep the pool busy
+/// if they came back as they were told.
+struct Pace {
+    check: Duration,
+    booked: Instant,
+}
+
+/// A place in the pool.
+pub(crate) struct Place<'a>(&'a PasswordChecks);
 
 /// The answer to a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PasswordCheck {
     Right,
     Wrong,
-    /// Too many checks wait already.
-    Busy,
+    /// The check was not made: the server ends.
+    Dropped,
 }
 
 impl PasswordChecks {
@@ -84,47 +105,80 @@ impl PasswordChecks {
             running: Arc::new(Semaphore::new(parallel)),
             admitted: AtomicUsize::new(0),
             limit: parallel * (1 + WAITING_PER_CHECK),
+            parallel,
             dummy: dummy_hash(),
+            pace: Mutex::new(Pace {
+                check: Duration::from_millis(50),
+                booked: Instant::now(),
+            }),
         }
     }
 
+    /// A place in the pool; `None` if too many wait already.
+    pub(crate) fn admit(&self) -> Option<Place<'_>> {
+        let before = self.admitted.fetch_add(1, Ordering::Relaxed);
+        let place = Place(self);
+        // Without a place, the drop gives the number back.
+        (before < self.limit).then_some(place)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When somebody who found no place comes back, in milliseconds: after everybody who
+    /// waits and everybody who was turned away before. `jitter` is random.
+    pub(crate) fn retry_after_ms(&self, jitter: u8) -> u64 {
+        let now = Instant::now();
+        let waiting = self.admitted.load(Ordering::Relaxed).min(self.limit);
+        let mut pace = self.pace();
+        let each = pace.check.div_f64(self.parallel.max(1) as f64);
+        let served = now + each.mul_f64(waiting as f64);
+        let latest = now + MAX_RETRY_AFTER;
+        pace.booked = (pace.booked.max(served) + each).min(latest);
+        let after = (pace.booked - now).max(Duration::from_secs(1));
+        // At the end of what can be booked, the crowd spreads.
+        let after = after.mul_f64(1.0 + f64::from(jitter) / 510.0);
+        u64::try_from(after.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Place<'_> {
     /// Whether the password has this hash. Without a hash (no such user) it is
     /// wrong, at the same cost.
-    pub(crate) async fn check(&self, hash: Option<&str>, password: &str) -> PasswordCheck {
-        if self.admitted.fetch_add(1, Ordering::Relaxed) >= self.limit {
-            self.admitted.fetch_sub(1, Ordering::Relaxed);
-            return PasswordCheck::Busy;
-        }
-        let _admitted = Admitted(&self.admitted);
-        let Ok(permit) = self.running.clone().acquire_owned().await else {
-            return PasswordCheck::Busy;
+    pub(crate) async fn check(self, hash: Option<&str>, password: &str) -> PasswordCheck {
+        let checks = self.0;
+        let Ok(permit) = checks.running.clone().acquire_owned().await else {
+            return PasswordCheck::Dropped;
         };
         let hash = hash.filter(|hash| !hash.is_empty());
         let known = hash.is_some() && password.len() <= MAX_PASSWORD_BYTES;
         let hash = if known { hash } else { None };
-        let hash = hash.unwrap_or(&self.dummy).to_owned();
+        let hash = hash.unwrap_or(&checks.dummy).to_owned();
         let mut password = password.to_owned();
         password.truncate(floor_char_boundary(&password, MAX_PASSWORD_BYTES));
         let (done, answer) = oneshot::channel();
-        self.blocking.run(Box::new(move || {
+        let begun = Instant::now();
+        checks.blocking.run(Box::new(move || {
             let right = verify(&hash, &password);
             // Nobody waits any more if the connection is gone.
             let _ = done.send(right);
             drop(permit);
         }));
-        match answer.await {
+        let answer = answer.await;
+        let mut pace = checks.pace();
+        pace.check = pace.check.mul_f64(0.9) + begun.elapsed().mul_f64(0.1);
+        match answer {
             Ok(true) if known => PasswordCheck::Right,
             Ok(_) => PasswordCheck::Wrong,
-            Err(_) => PasswordCheck::Busy,
+            Err(_) => PasswordCheck::Dropped,
         }
     }
 }
 
-struct Admitted<'a>(&'a AtomicUsize);
-
-impl Drop for Admitted<'_> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.admitted.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -159,7 +213,7 @@ mod tests {
         assert!(hash.starts_with("$argon2id$"));
         assert_ne!(hash, hash_password(&environment, "correct horse").unwrap());
         runtime().block_on(async {
-            let check = |hash, password| checks.check(hash, password);
+            let check = |hash, password| checks.admit().unwrap().check(hash, password);
             assert_eq!(
                 check(Some(&hash), "correct horse").await,
                 PasswordCheck::Right
@@ -187,33 +241,33 @@ mod tests {
         assert!(!verify(&dummy, ""));
     }
 
-    #[test]
-    fn more_checks_than_can_wait_are_told_to_come_back() {
+    #[tokio::test(start_paused = true)]
+    async fn more_checks_than_can_wait_are_told_to_come_back_one_after_the_other() {
         struct Never;
         impl Blocking for Never {
             fn run(&self, job: Box<dyn FnOnce() + Send>) {
                 std::mem::forget(job);
             }
         }
-        runtime().block_on(async {
-            let checks = Arc::new(PasswordChecks::new(Arc::new(Never), 1));
-            let waiting: Vec<_> = (0..=WAITING_PER_CHECK)
-                .map(|_| {
-                    let checks = checks.clone();
-                    tokio::spawn(async move { checks.check(None, "x").await })
-                })
-                .collect();
-            while checks.admitted.load(Ordering::Relaxed) <= WAITING_PER_CHECK {
-                tokio::task::yield_now().await;
-            }
-            assert_eq!(checks.check(None, "x").await, PasswordCheck::Busy);
-            for task in &waiting {
-                task.abort();
-            }
-            for task in waiting {
-                let _ = task.await;
-            }
-            assert_eq!(checks.admitted.load(Ordering::Relaxed), 0);
-        });
+        let checks = PasswordChecks::new(Arc::new(Never), 1);
+        let places: Vec<Place<'_>> = (0..=WAITING_PER_CHECK)
+            .map(|_| checks.admit().unwrap())
+            .collect();
+        assert!(checks.admit().is_none());
+        assert!(
+            checks.admit().is_none(),
+            "who is turned away takes no place"
+        );
+        let told: Vec<u64> = (0..10_000).map(|_| checks.retry_after_ms(0)).collect();
+        assert!(told.is_sorted());
+        // Sixty-five wait, 50 ms each, and every second brings twenty more.
+        assert_eq!(told[0], 66 * 50);
+        assert_eq!(told[1_000], 1_066 * 50);
+        assert_eq!(told[9_999], 120_000);
+        assert_eq!(checks.retry_after_ms(255), 180_000);
+        drop(places);
+        assert_eq!(checks.admitted.load(Ordering::Relaxed), 0);
+        tokio::time::advance(MAX_RETRY_AFTER).await;
+        assert_eq!(checks.retry_after_ms(0), 1_000, "the crowd is forgotten");
     }
 }

@@ -5,6 +5,8 @@
 //!
 //! ```text
 //! token:      1, key id (4), expiry in ms (8), remote id (16), user, HMAC (32)
+//! identity:   1, key id (4), expiry in ms (8), remote id (16), id before (16), random (16),
+//!             user, HMAC (32)
 //! checkpoint: 1, key id (4), Checkpoint::encode, HMAC (32)
 //! ```
 //!
@@ -23,8 +25,15 @@ use tidewater_protocol::RemoteId;
 /// How long a token is good.
 pub(crate) const TOKEN_LIFETIME_MS: i64 = 60 * 60 * 1_000;
 
-/// How often an unknown key id may make the server look for new keys.
-const REFRESH_AFTER_MS: i64 = 5_000;
+/// How long a new identity may be taken up.
+const IDENTITY_LIFETIME_MS: i64 = 30 * 24 * TOKEN_LIFETIME_MS;
+
+/// How often an unknown key id may make the server look for new keys out of turn.
+const SEEK_AFTER_MS: i64 = 5_000;
+
+/// How old a key is before it signs, if there is another: by then every server has looked
+/// for new keys several times, and so verifies what it signs.
+const SIGN_AFTER_MS: i64 = 10_000;
 
 const LAYOUT: u8 = 1;
 const TAG_BYTES: usize = 32;
@@ -54,14 +63,19 @@ pub(crate) struct Signer {
 
 struct Known {
     keyring: Keyring,
-    refreshed_ms: i64,
+    /// When a key was last looked for out of turn.
+    sought_ms: i64,
+    /// Whether the last look-up failed: the first failure is logged, not every one.
+    failed: bool,
 }
 
-/// Signs with the newest key, verifies with all. At least one key.
+/// Signs with the newest key that all servers know, verifies with all.
 #[derive(Clone)]
 pub(crate) struct Keyring {
-    /// Newest first.
+    /// At least one, newest first.
     keys: Arc<[Key]>,
+    /// The one that signs.
+    signing: usize,
 }
 
 struct Key {
@@ -75,7 +89,7 @@ impl Signer {
     /// # Errors
     /// The centre cannot be asked, or has no keys.
     pub(crate) async fn load(centre: Arc<dyn Centre>, now_ms: i64) -> Result<Signer, CentreError> {
-        let keyring = Keyring::new(centre.signing_keys().await?);
+        let keyring = Keyring::new(centre.signing_keys().await?, now_ms);
         let keyring = keyring.ok_or_else(|| CentreError::NotDeployed {
             message: "the database has no signing key".into(),
         })?;
@@ -83,7 +97,8 @@ impl Signer {
             centre,
             known: Mutex::new(Known {
                 keyring,
-                refreshed_ms: now_ms,
+                sought_ms: now_ms,
+                failed: false,
             }),
         })
     }
@@ -96,35 +111,51 @@ impl Signer {
     /// that is not among them, new ones are looked for first; without an answer the
     /// known keys stay.
     pub(crate) async fn keyring(&self, blobs: &[&[u8]], now_ms: i64) -> Keyring {
-        let keyring = {
+        {
             let mut known = self.known();
-            let keyring = known.keyring.clone();
-            let fresh = (now_ms - known.refreshed_ms).abs() < REFRESH_AFTER_MS;
-            if fresh || blobs.iter().all(|blob| keyring.knows(blob)) {
-                return keyring;
+            let fresh = (now_ms - known.sought_ms).abs() < SEEK_AFTER_MS;
+            if fresh || blobs.iter().all(|blob| known.keyring.knows(blob)) {
+                return known.keyring.clone();
             }
-            known.refreshed_ms = now_ms;
-            keyring
-        };
-        match self.centre.signing_keys().await {
-            Ok(keys) => match Keyring::new(keys) {
-                Some(refreshed) => {
-                    self.known().keyring = refreshed.clone();
-                    refreshed
-                }
-                None => keyring,
-            },
-            Err(error) => {
-                tracing::warn!(%error, "signing keys cannot be refreshed");
-                keyring
-            }
+            known.sought_ms = now_ms;
         }
+        self.refresh(now_ms).await;
+        self.known().keyring.clone()
+    }
+
+    /// Learns of new keys and of those that were retired.
+    pub(crate) async fn refresh(&self, now_ms: i64) {
+        let refreshed = match self.centre.signing_keys().await {
+            Ok(keys) => Keyring::new(keys, now_ms).ok_or_else(|| "there are none".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        let mut known = self.known();
+        let failed = match refreshed {
+            Ok(keyring) => {
+                let (old, new) = (known.keyring.signing_id(), keyring.signing_id());
+                if old != new {
+                    tracing::info!(old, new, "another key signs from now on");
+                }
+                known.keyring = keyring;
+                false
+            }
+            Err(error) => {
+                if !known.failed {
+                    tracing::warn!(%error, "signing keys cannot be refreshed");
+                }
+                true
+            }
+        };
+        known.failed = failed;
     }
 }
 
 impl Keyring {
     /// `None` without keys.
-    fn new(keys: Vec<SigningKey>) -> Option<Keyring> {
+    fn new(keys: Vec<SigningKey>, now_ms: i64) -> Option<Keyring> {
+        let is_known = |key: &SigningKey| now_ms.saturating_sub(key.created_ms) >= SIGN_AFTER_MS;
+        let oldest = keys.len().saturating_sub(1);
+        let signing = keys.iter().position(is_known).unwrap_or(oldest);
         let keys: Arc<[Key]> = keys
             .into_iter()
             .map(|key| Key {
@@ -132,7 +163,11 @@ impl Keyring {
                 key: hmac::Key::new(hmac::HMAC_SHA256, &key.secret),
             })
             .collect();
-        (!keys.is_empty()).then_some(Keyring { keys })
+        (!keys.is_empty()).then_some(Keyring { keys, signing })
+    }
+
+    fn signing_id(&self) -> u32 {
+        self.keys[self.signing].id
     }
 
     /// Whether the key that a blob names is here, or it names none.
@@ -173,6 +208,39 @@ impl Keyring {
         }
     }
 
+    /// A new identity for a remote, good until it is taken up: token and credential in one.
+    pub(crate) fn identity(
+        &self,
+        remote_id: RemoteId,
+        successor_of: RemoteId,
+        user: &str,
+        random: [u8; 16],
+        now_ms: i64,
+    ) -> Vec<u8> {
+        let mut body = (now_ms + IDENTITY_LIFETIME_MS).to_be_bytes().to_vec();
+        body.extend_from_slice(&remote_id.0);
+        body.extend_from_slice(&successor_of.0);
+        body.extend_from_slice(&random);
+        body.extend_from_slice(user.as_bytes());
+        self.sign(b"identity", &[], &body)
+    }
+
+    /// The remote that this one was, if it presents a new identity of this user.
+    pub(crate) fn open_identity(
+        &self,
+        identity: &[u8],
+        remote_id: RemoteId,
+        user: &str,
+        now_ms: i64,
+    ) -> Option<RemoteId> {
+        let body = self.verify(b"identity", &[], identity)?;
+        let (expiry, rest) = body.split_first_chunk::<8>()?;
+        let (before, rest) = rest.strip_prefix(&remote_id.0)?.split_at_checked(16)?;
+        let name = rest.get(16..)?;
+        let good = now_ms < i64::from_be_bytes(*expiry) && name == user.as_bytes();
+        RemoteId::from_slice(before).filter(|_| good)
+    }
+
     /// A checkpoint as the remote keeps it.
     pub(crate) fn sign_checkpoint(
         &self,
@@ -193,12 +261,12 @@ impl Keyring {
     }
 
     fn sign(&self, kind: &[u8], subject: &[u8], body: &[u8]) -> Vec<u8> {
-        let newest = &self.keys[0];
+        let key = &self.keys[self.signing];
         let mut signed = Vec::with_capacity(5 + body.len() + TAG_BYTES);
         signed.push(LAYOUT);
-        signed.extend_from_slice(&newest.id.to_be_bytes());
+        signed.extend_from_slice(&key.id.to_be_bytes());
         signed.extend_from_slice(body);
-        let tag = hmac::sign(&newest.key, &message(kind, subject, &signed));
+        let tag = hmac::sign(&key.key, &message(kind, subject, &signed));
         signed.extend_from_slice(tag.as_ref());
         signed
     }
@@ -250,7 +318,7 @@ mod tests {
             secret: vec![id as u8; 32],
             created_ms: 0,
         });
-        Keyring::new(keys.collect()).unwrap()
+        Keyring::new(keys.collect(), SIGN_AFTER_MS).unwrap()
     }
 
     const ADA: RemoteId = RemoteId([1; 16]);
@@ -322,6 +390,41 @@ mod tests {
         let newer = both.token(ADA, "ada", 0);
         assert!(!old.knows(&newer) && old.knows(b"\x01") && old.knows(&token));
         assert_eq!(old.check_token(&newer, ADA, "ada", 0), TokenCheck::Invalid);
+    }
+
+    #[test]
+    fn an_identity_is_good_for_its_id_and_user_and_is_no_token() {
+        let keyring = keyring(&[7]);
+        let signed = keyring.identity(ADA, BOB, "ada", [5; 16], 0);
+        let open = |id, user, now_ms| keyring.open_identity(&signed, id, user, now_ms);
+        assert_eq!(open(ADA, "ada", 0), Some(BOB));
+        assert_eq!(open(ADA, "ada", IDENTITY_LIFETIME_MS), None);
+        assert_eq!(open(BOB, "ada", 0), None);
+        assert_eq!(open(ADA, "eve", 0), None);
+        let checked = keyring.check_token(&signed, ADA, "ada", 0);
+        assert_eq!(checked, TokenCheck::Invalid);
+        let token = keyring.token(ADA, "ada", 0);
+        assert_eq!(keyring.open_identity(&token, ADA, "ada", 0), None);
+    }
+
+    #[test]
+    fn a_new_key_signs_when_every_server_has_had_the_time_to_learn_of_it() {
+        let key = |id, created_ms| SigningKey {
+            id,
+            secret: vec![id as u8; 32],
+            created_ms,
+        };
+        let signing = |keys: &[SigningKey], now_ms| {
+            let keyring = Keyring::new(keys.to_vec(), now_ms).unwrap();
+            keyring.signing_id()
+        };
+        let rotated = [key(2, 1_000_000), key(1, 0)];
+        assert_eq!(signing(&rotated, 1_000_000), 1);
+        assert_eq!(signing(&rotated, 1_000_000 + SIGN_AFTER_MS), 2);
+        // The clock of whoever rotated runs ahead, or the first key is just being made.
+        assert_eq!(signing(&[key(2, i64::MAX), key(1, 0)], 1_000_000), 1);
+        assert_eq!(signing(&[key(1, 1_000_000)], 1_000_000), 1);
+        assert!(Keyring::new(Vec::new(), 0).is_none());
     }
 
     #[test]

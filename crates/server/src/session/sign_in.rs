@@ -6,7 +6,7 @@
 use tokio::sync::oneshot;
 
 use tidewater_consolidated::CentreError;
-use tidewater_consolidated::records::{RemoteRecord, SessionState, UserRecord};
+use tidewater_consolidated::records::{RemoteRecord, SessionState, ShutOut, UserRecord};
 use tidewater_protocol::message::Proof;
 use tidewater_protocol::{Code, RemoteId};
 
@@ -60,16 +60,21 @@ async fn by_token(
     token: &[u8],
 ) -> Result<SignedIn, Fault> {
     let now_ms = server.environment.clock.now_ms();
-    let valid = greeting.remote_id.filter(|&remote_id| {
-        keyring.check_token(token, remote_id, &greeting.user, now_ms) == TokenCheck::Valid
-    });
-    let Some(remote_id) = valid else {
-        return Err(Fault::new(
+    let expired = || {
+        Fault::new(
             Code::TokenExpired,
             "the session token is not, or no longer, valid",
             "sign in with the remote's credential",
-        ));
+        )
     };
+    let remote_id = greeting.remote_id.ok_or_else(expired)?;
+    let user = &greeting.user;
+    if keyring.check_token(token, remote_id, user, now_ms) == TokenCheck::Invalid {
+        // The new identity of a restored remote is a credential as well.
+        let identity = keyring.open_identity(token, remote_id, user, now_ms);
+        identity.ok_or_else(expired)?;
+        return by_credential(server, greeting, keyring, token).await;
+    }
     let state = open(server, greeting).await?;
     let (user, remote) = known(&state, greeting)?;
     may_enter(user, remote)?;
@@ -88,11 +93,14 @@ async fn by_credential(
     keyring: &Keyring,
     presented: &[u8],
 ) -> Result<SignedIn, Fault> {
-    let state = open(server, greeting).await?;
+    let mut state = open(server, greeting).await?;
+    if state.remote.is_none() {
+        state.remote = take_up_identity(server, greeting, keyring, presented).await?;
+    }
     let (user, remote) = known(&state, greeting)?;
     let now_ms = server.environment.clock.now_ms();
     let renewal = match credential::verify(remote, presented) {
-        Presented::Wrong => return Err(credential_invalid()),
+        Presented::Wrong => return Err(Fault::shut_out(ShutOut::Removed)),
         Presented::Previous => Renewal::Rotate {
             previous: remote.previous_credential_hash.clone(),
         },
@@ -124,6 +132,35 @@ async fn by_credential(
     })
 }
 
+/// Registers a remote under the new identity that it was given at its last Hello, if that is
+/// what it presents. Only now is it known that the remote has it.
+async fn take_up_identity(
+    server: &Shared,
+    greeting: &Greeting,
+    keyring: &Keyring,
+    presented: &[u8],
+) -> Result<Option<RemoteRecord>, Fault> {
+    let (user, now_ms) = (&greeting.user, server.environment.clock.now_ms());
+    let Some(remote_id) = greeting.remote_id else {
+        return Ok(None);
+    };
+    let Some(before) = keyring.open_identity(presented, remote_id, user, now_ms) else {
+        return Ok(None);
+    };
+    // Whatever shut out the one that it was shuts out the one that it becomes.
+    let state = look_up(server, user, Some(before), Vec::new()).await?;
+    let (record, remote) = known(&state, greeting)?;
+    may_enter(record, remote)?;
+    let remote = RemoteRecord {
+        id: remote_id,
+        credential_hash: credential::hash(presented),
+        rotated_ms: now_ms,
+        ..blank_remote(server, user)?
+    };
+    save(server, remote.clone()).await?;
+    Ok(Some(remote))
+}
+
 async fn by_password(
     server: &Shared,
     greeting: &Greeting,
@@ -143,10 +180,14 @@ async fn by_password(
         fault.retry_after_ms = wait_ms;
         return Err(fault);
     }
+    let Some(place) = server.passwords.admit() else {
+        let [jitter] = random(&*server.environment.randomness).unwrap_or([128]);
+        return Err(Fault::busy(server.passwords.retry_after_ms(jitter)));
+    };
     let state = open(server, greeting).await?;
     let hash = state.user.as_ref().map(|user| user.password_hash.as_str());
-    match server.passwords.check(hash, password).await {
-        PasswordCheck::Busy => return Err(server.busy()),
+    match place.check(hash, password).await {
+        PasswordCheck::Dropped => return Err(server.busy()),
         PasswordCheck::Wrong => {
             server.throttle.failed(user, peer, now_ms);
             return Err(Fault::new(
@@ -158,7 +199,11 @@ async fn by_password(
         PasswordCheck::Right => server.throttle.succeeded(user),
     }
     if state.user.as_ref().is_none_or(|user| user.disabled) {
-        return Err(disabled());
+        return Err(Fault::shut_out(ShutOut::UserDisabled));
+    }
+    // A first sync that cannot succeed must not leave a remote behind.
+    for publication in greeting.publications() {
+        server.published(&publication)?;
     }
     let (remote, new_id) = match (&state.remote, greeting.remote_id) {
         (Some(remote), Some(_)) if remote.user != *user => {
@@ -168,7 +213,9 @@ async fn by_password(
                 "sign in as the user who made it, or begin with a new file",
             ));
         }
-        (Some(remote), Some(_)) if remote.revoked => return Err(revoked()),
+        (Some(remote), Some(_)) if remote.revoked => {
+            return Err(Fault::shut_out(ShutOut::RemoteRevoked));
+        }
         (Some(remote), Some(_)) => (remote.clone(), false),
         _ => (blank_remote(server, user)?, true),
     };
@@ -184,26 +231,38 @@ async fn by_password(
     })
 }
 
-/// Registers the remote anew, for one that was restored or copied.
-pub(crate) async fn new_identity(
+/// A new identity for a remote that was restored or copied. It is registered when the
+/// remote comes back with it: a Hello that was overtaken by later syncs, and whose
+/// connection nobody reads any more, leaves nothing behind.
+pub(crate) fn new_identity(
     server: &Shared,
     greeting: &Greeting,
     keyring: &Keyring,
+    successor_of: RemoteId,
 ) -> Result<(RemoteId, Vec<u8>, Vec<u8>), Fault> {
-    let remote = blank_remote(server, &greeting.user)?;
-    let remote_id = remote.id;
-    let credential = renew(server, remote, Vec::new()).await?;
+    let remote_id = blank_remote(server, &greeting.user)?.id;
+    let random = random(&*server.environment.randomness).map_err(no_randomness)?;
     let now_ms = server.environment.clock.now_ms();
-    let token = keyring.token(remote_id, &greeting.user, now_ms);
-    Ok((remote_id, token, credential))
+    let identity = keyring.identity(remote_id, successor_of, &greeting.user, random, now_ms);
+    Ok((remote_id, identity.clone(), identity))
 }
 
 async fn open(server: &Shared, greeting: &Greeting) -> Result<SessionState, Fault> {
+    let publications = greeting.publications();
+    look_up(server, &greeting.user, greeting.remote_id, publications).await
+}
+
+async fn look_up(
+    server: &Shared,
+    user: &str,
+    remote_id: Option<RemoteId>,
+    publications: Vec<String>,
+) -> Result<SessionState, Fault> {
     let (reply, answer) = oneshot::channel();
     server.workers.sessions.submit(SessionTask::Open {
-        user: greeting.user.clone(),
-        remote_id: greeting.remote_id,
-        publications: greeting.publications(),
+        user: user.to_owned(),
+        remote_id,
+        publications,
         reply,
     });
     answered(answer).await
@@ -225,42 +284,18 @@ fn known<'a>(
 ) -> Result<(&'a UserRecord, &'a RemoteRecord), Fault> {
     match (&state.user, &state.remote) {
         (Some(user), Some(remote)) if remote.user == greeting.user => Ok((user, remote)),
-        _ => Err(credential_invalid()),
+        _ => Err(Fault::shut_out(ShutOut::Removed)),
     }
 }
 
 fn may_enter(user: &UserRecord, remote: &RemoteRecord) -> Result<(), Fault> {
     if user.disabled {
-        return Err(disabled());
+        return Err(Fault::shut_out(ShutOut::UserDisabled));
     }
     if remote.revoked {
-        return Err(revoked());
+        return Err(Fault::shut_out(ShutOut::RemoteRevoked));
     }
     Ok(())
-}
-
-fn credential_invalid() -> Fault {
-    Fault::new(
-        Code::CredentialInvalid,
-        "the remote's credential is not, or no longer, valid",
-        "sign in once more with user and password",
-    )
-}
-
-fn disabled() -> Fault {
-    Fault::new(
-        Code::UserDisabled,
-        "this user is disabled",
-        "ask the server's operator",
-    )
-}
-
-fn revoked() -> Fault {
-    Fault::new(
-        Code::RemoteRevoked,
-        "this remote was revoked",
-        "ask the server's operator, or begin with a new file",
-    )
 }
 
 fn blank_remote(server: &Shared, user: &str) -> Result<RemoteRecord, Fault> {
@@ -287,11 +322,15 @@ async fn renew(
     remote.previous_credential_hash = previous;
     remote.credential_hash = hash;
     remote.rotated_ms = server.environment.clock.now_ms();
+    save(server, remote).await?;
+    Ok(credential)
+}
+
+async fn save(server: &Shared, remote: RemoteRecord) -> Result<(), Fault> {
     let (reply, answer) = oneshot::channel();
     let save = SessionTask::Save { remote, reply };
     server.workers.sessions.submit(save);
-    answered(answer).await?;
-    Ok(credential)
+    answered(answer).await
 }
 
 fn no_randomness(error: std::io::Error) -> Fault {

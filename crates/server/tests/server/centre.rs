@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tidewater_consolidated::centre::CentreResult;
 use tidewater_consolidated::records::{
     CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SessionState,
-    SigningKey, SubscriptionRecord, SyncRecord, UserRecord,
+    ShutOut, SigningKey, SubscriptionRecord, SyncRecord, UserImport, UserRecord,
 };
 use tidewater_consolidated::{
     Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
@@ -103,6 +103,8 @@ pub(crate) struct MemoryCentre {
     /// The next call of a worker panics.
     pub(crate) defective: AtomicBool,
     pub(crate) prunes: AtomicUsize,
+    /// Lists that a worker has begun with, and not finished.
+    pub(crate) applying: AtomicUsize,
     pub(crate) workers: AtomicUsize,
 }
 
@@ -124,6 +126,7 @@ impl MemoryCentre {
             restarts: AtomicUsize::new(0),
             defective: AtomicBool::new(false),
             prunes: AtomicUsize::new(0),
+            applying: AtomicUsize::new(0),
             workers: AtomicUsize::new(0),
         })
     }
@@ -323,6 +326,26 @@ impl Centre for Handle {
         Box::pin(async { Ok(self.0.state().keys.clone()) })
     }
 
+    fn add_signing_key<'a>(&'a self, key: &'a SigningKey) -> CentreResult<'a, bool> {
+        Box::pin(async {
+            self.0.state().keys.insert(0, key.clone());
+            Ok(true)
+        })
+    }
+
+    fn retire_signing_key(&self, id: u32) -> CentreResult<'_, bool> {
+        Box::pin(async move {
+            let keys = &mut self.0.state().keys;
+            let before = keys.len();
+            keys.retain(|key| key.id != id);
+            Ok(keys.len() < before)
+        })
+    }
+
+    fn import_users<'a>(&'a self, _: &'a [UserRecord], _: bool) -> CentreResult<'a, UserImport> {
+        Box::pin(async { Ok(UserImport::default()) })
+    }
+
     fn add_user<'a>(&'a self, user: &'a UserRecord) -> CentreResult<'a, bool> {
         Box::pin(async {
             let mut state = self.0.state();
@@ -434,6 +457,26 @@ impl Worker for MemoryWorker {
         })
     }
 
+    fn shut_out<'a>(
+        &'a mut self,
+        remotes: &'a [RemoteId],
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>> {
+        Box::pin(async move {
+            self.check()?;
+            let state = self.0.state();
+            let reason = |id: &RemoteId| {
+                let Some(remote) = state.remotes.get(id) else {
+                    return Some(ShutOut::Removed);
+                };
+                let disabled = state.users.get(&remote.user).is_none_or(|it| it.disabled);
+                let by_user = disabled.then_some(ShutOut::UserDisabled);
+                remote.revoked.then_some(ShutOut::RemoteRevoked).or(by_user)
+            };
+            let shut_out = remotes.iter().filter_map(|id| Some((*id, reason(id)?)));
+            Ok(shut_out.collect())
+        })
+    }
+
     fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()> {
         Box::pin(async move {
             self.check()?;
@@ -453,7 +496,9 @@ impl Worker for MemoryWorker {
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
         Box::pin(async move {
+            self.0.applying.fetch_add(1, Ordering::SeqCst);
             pass(&self.0.apply_gate).await;
+            self.0.applying.fetch_sub(1, Ordering::SeqCst);
             self.check()?;
             if uploads.len() > 1 && uploads.iter().any(|upload| upload.user == "eve") {
                 return Err(CentreError::Internal {

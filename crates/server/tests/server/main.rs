@@ -6,9 +6,11 @@
 mod centre;
 mod client;
 mod hostile;
+mod keys;
 mod lifecycle;
 mod limits;
 mod pair;
+mod shut_out;
 mod sign_in;
 mod sync;
 mod world;

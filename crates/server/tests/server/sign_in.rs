@@ -258,3 +258,64 @@ async fn what_another_server_signed_with_a_newer_key_is_verified() {
     assert!(!reply.replaced, "the checkpoint is verified, too");
     assert_eq!(reply.rows.len(), 1);
 }
+
+#[tokio::test]
+async fn a_first_sync_of_an_unknown_publication_registers_no_remote() {
+    let world = World::start().await;
+    let mut hello = Remote::new("ada").password(PASSWORD);
+    hello.subscriptions[0].publication = "nots".into();
+    let reply = world.connect().await.sync(hello).await;
+    assert_eq!(reply.code(), Code::UnknownPublication);
+    assert!(world.centre.state().remotes.is_empty());
+}
+
+/// A remote whose Hello was overtaken by its own later syncs looks like a restored one.
+async fn given_a_new_identity(world: &World) -> (Remote, Remote) {
+    let remote = world.remote("ada").await;
+    let rows = inserts(0..1, "x");
+    let mut client = world.connect().await;
+    let reply = client.upload(&remote, remote.token(), 1, &rows, 1).await;
+    assert!(reply.complete);
+    let stale = world.connect().await.sync(remote.token()).await;
+    assert_eq!(stale.state(), UploadState::NewIdentity);
+    let mut renewed = remote.clone();
+    renewed.learn(&stale);
+    assert!(renewed.id != remote.id && renewed.credential != remote.credential);
+    (remote, renewed)
+}
+
+#[tokio::test]
+async fn a_stale_hello_registers_no_orphan_and_a_restored_remote_registers_once() {
+    let world = World::start().await;
+    let (_, mut renewed) = given_a_new_identity(&world).await;
+    assert_eq!(world.centre.state().remotes.len(), 1);
+    for _ in 0..2 {
+        let reply = world.connect().await.sync(renewed.token()).await;
+        assert!(reply.complete, "{reply:?}");
+        assert_eq!(world.centre.state().remotes.len(), 2);
+    }
+    let reply = world.connect().await.sync(renewed.token()).await;
+    renewed.learn(&reply);
+    for hello in [renewed.token(), renewed.credential()] {
+        assert!(world.connect().await.sync(hello).await.complete);
+    }
+}
+
+#[tokio::test]
+async fn a_new_identity_is_worth_nothing_to_a_remote_that_is_shut_out_meanwhile() {
+    let world = World::start().await;
+    let (remote, renewed) = given_a_new_identity(&world).await;
+    let handle = Handle(world.centre.clone());
+    handle.set_disabled("ada", true).await.unwrap();
+    let reply = world.connect().await.sync(renewed.token()).await;
+    assert_eq!(reply.code(), Code::UserDisabled);
+    handle.set_disabled("ada", false).await.unwrap();
+    let id = RemoteId::from_slice(&remote.id).unwrap();
+    handle.revoke_remote(id).await.unwrap();
+    let reply = world.connect().await.sync(renewed.token()).await;
+    assert_eq!(reply.code(), Code::RemoteRevoked);
+    world.centre.state().remotes.clear();
+    let reply = world.connect().await.sync(renewed.token()).await;
+    assert_eq!(reply.code(), Code::CredentialInvalid);
+    assert!(world.centre.state().remotes.is_empty());
+}

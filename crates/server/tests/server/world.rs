@@ -107,6 +107,10 @@ impl World {
         })
     }
 
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
+    }
+
     pub(crate) async fn connect(&self) -> Client {
         Client::connect(&self.running.addresses[0]).await
     }

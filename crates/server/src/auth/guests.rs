@@ -1,0 +1,169 @@
+//! Who is inside: the remotes of running syncs, and the end of those that are shut out.
+//!
+//! Who signs in is looked up at the Hello. Afterwards nothing is asked for each message;
+//! instead, before an upload is applied and before a download is read, whatever came over
+//! the network since the look-up ([`Standing`]) makes the worker ask once more, and the
+//! remotes of all syncs that go on for longer are asked about together at a fixed
+//! interval ([`Guests`]). What is asked, and of whom, is the workers' and the server's.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use tidewater_consolidated::records::ShutOut;
+use tidewater_protocol::RemoteId;
+
+/// How often the remotes of running syncs are asked about.
+pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// How long an answer is as good as new.
+const CERTAIN_FOR: Duration = Duration::from_millis(100);
+
+/// How certain it is that a remote may go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing(Option<Instant>);
+
+impl Standing {
+    /// It was just looked up.
+    pub(crate) fn known() -> Standing {
+        Standing(Some(Instant::now()))
+    }
+
+    /// Something came from it since.
+    pub(crate) fn doubtful() -> Standing {
+        Standing(None)
+    }
+
+    /// Whether nobody needs to be asked.
+    pub(crate) fn is_certain(self) -> bool {
+        self.0.is_some_and(|at| at.elapsed() < CERTAIN_FOR)
+    }
+}
+
+/// The remotes of all running syncs.
+#[derive(Default)]
+pub(crate) struct Guests {
+    inside: Mutex<HashMap<u64, Guest>>,
+    next: AtomicU64,
+}
+
+struct Guest {
+    remote_id: RemoteId,
+    entered: Instant,
+    call: Arc<Call>,
+}
+
+/// Tells one sync that it is over.
+#[derive(Default)]
+struct Call {
+    reason: OnceLock<ShutOut>,
+    ready: Notify,
+}
+
+/// One sync's place among the guests, from its Hello to its end.
+pub(crate) struct Stay<'a> {
+    guests: &'a Guests,
+    number: u64,
+    call: Arc<Call>,
+}
+
+impl Guests {
+    fn inside(&self) -> MutexGuard<'_, HashMap<u64, Guest>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a sync whose remote is not known yet.
+    pub(crate) fn stay(&self) -> Stay<'_> {
+        Stay {
+            guests: self,
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+            call: Arc::default(),
+        }
+    }
+
+    /// The remotes that have been inside for at least so long.
+    pub(crate) fn inside_for(&self, duration: Duration) -> Vec<RemoteId> {
+        let inside = self.inside();
+        let guests = inside.values();
+        let long = guests.filter(|guest| guest.entered.elapsed() >= duration);
+        long.map(|guest| guest.remote_id).collect()
+    }
+
+    /// Ends the syncs of these remotes.
+    pub(crate) fn end(&self, shut_out: &[(RemoteId, ShutOut)]) {
+        let inside = self.inside();
+        for (remote_id, reason) in shut_out {
+            for guest in inside.values().filter(|it| it.remote_id == *remote_id) {
+                // The first reason is as good as the second.
+                let _ = guest.call.reason.set(*reason);
+                guest.call.ready.notify_one();
+            }
+        }
+    }
+}
+
+impl Stay<'_> {
+    /// The remote is known and may come in.
+    pub(crate) fn enter(&self, remote_id: RemoteId) {
+        let guest = Guest {
+            remote_id,
+            entered: Instant::now(),
+            call: self.call.clone(),
+        };
+        self.guests.inside().insert(self.number, guest);
+    }
+
+    /// Ends when the remote is shut out. Safe to drop.
+    pub(crate) async fn shut_out(&self) -> ShutOut {
+        loop {
+            if let Some(reason) = self.call.reason.get() {
+                return *reason;
+            }
+            self.call.ready.notified().await;
+        }
+    }
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        self.guests.inside().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADA: RemoteId = RemoteId([1; 16]);
+    const BOB: RemoteId = RemoteId([2; 16]);
+
+    #[tokio::test(start_paused = true)]
+    async fn only_syncs_of_the_remote_that_is_shut_out_end() {
+        let guests = Guests::default();
+        let (ada, bob) = (guests.stay(), guests.stay());
+        ada.enter(ADA);
+        tokio::time::advance(WATCH_EVERY).await;
+        bob.enter(BOB);
+        assert_eq!(guests.inside_for(WATCH_EVERY), [ADA]);
+        assert_eq!(guests.inside_for(Duration::ZERO).len(), 2);
+        guests.end(&[(ADA, ShutOut::UserDisabled)]);
+        assert_eq!(ada.shut_out().await, ShutOut::UserDisabled);
+        let patience = Duration::from_secs(60);
+        let waited = tokio::time::timeout(patience, bob.shut_out()).await;
+        assert!(waited.is_err());
+        drop((ada, bob));
+        assert!(guests.inside().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn certainty_wears_off() {
+        let standing = Standing::known();
+        assert!(standing.is_certain() && !Standing::doubtful().is_certain());
+        tokio::time::advance(CERTAIN_FOR).await;
+        assert!(!standing.is_certain());
+    }
+}
