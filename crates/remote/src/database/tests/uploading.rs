@@ -81,3 +81,29 @@ fn changes_far_apart_are_read_like_neighbours() {
     assert!(changes.iter().all(|change| change.op != Op::Update
         || (change.old[..2] == change.new[..2] && change.new[2] == Value::Integer(-1))));
 }
+
+#[test]
+fn a_large_upload_under_composite_keys_has_every_row_once_and_in_order() {
+    for rows_of_each in [1, 7, 900, 4000] {
+        let mut remote = Remote::new(words());
+        remote.run(&format!(
+            "WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 7999) \
+             INSERT INTO word SELECT 'a word of some length, number ' || (n / {rows_of_each}), n, n \
+             FROM n; DELETE FROM word WHERE n % 11 = 3"
+        ));
+        let keys: Vec<Vec<Value>> = remote
+            .upload()
+            .into_iter()
+            .map(|change| change.new[..2].to_vec())
+            .collect();
+        let expected = remote.query("SELECT w || ' ' || n FROM word ORDER BY w, n");
+        let found: Vec<String> = keys
+            .iter()
+            .map(|key| match &key[..] {
+                [Value::Text(word), Value::Integer(number)] => format!("{word} {number}"),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!(found == expected, "{rows_of_each}: {} rows", found.len());
+    }
+}

@@ -22,6 +22,9 @@ pub(super) struct Packer<'a> {
     shape: &'a RowShape,
     names: &'a Names,
     key_types: &'a [ColumnType],
+    /// The columns of the key and the others, with their types.
+    key: Vec<(usize, ColumnType)>,
+    values: Vec<(usize, ColumnType)>,
     /// Reads the pre-image of a later generation; prepared when the first one is needed.
     later: Option<rusqlite::CachedStatement<'a>>,
 }
@@ -51,7 +54,15 @@ impl<'a> Packer<'a> {
         shape: &'a RowShape,
         key_types: &'a [ColumnType],
     ) -> Packer<'a> {
+        let typed = |columns: &[usize]| {
+            let columns = columns.iter();
+            columns
+                .map(|&index| (index, shape.columns[index]))
+                .collect()
+        };
         Packer {
+            key: typed(&table.key),
+            values: typed(&names.values),
             writer: RowsWriter::new(shape),
             inserts: 0,
             updates: 0,
@@ -142,18 +153,19 @@ impl<'a> Packer<'a> {
         from: usize,
         values: &mut Vec<Datum<'r>>,
     ) -> rusqlite::Result<Fit> {
-        values.resize(self.table.columns.len(), Datum::Null);
+        values.resize(self.shape.columns.len(), Datum::Null);
         let mut worst = Fit::Canonical;
-        let mut understand = |index: usize, stored| {
-            let (datum, fit) = self.shape.columns[index].datum(row::value(stored));
+        for (position, &(index, column_type)) in self.key.iter().enumerate() {
+            let stored = row::value(change.get_ref(Columns::KEY + position)?);
+            let (datum, fit) = column_type.datum(stored);
             values[index] = datum;
             worst = worst.max(fit);
-        };
-        for (position, &index) in self.table.key.iter().enumerate() {
-            understand(index, change.get_ref(Columns::KEY + position)?);
         }
-        for (position, &index) in self.names.values.iter().enumerate() {
-            understand(index, row.get_ref(from + position)?);
+        for (position, &(index, column_type)) in self.values.iter().enumerate() {
+            let stored = row::value(row.get_ref(from + position)?);
+            let (datum, fit) = column_type.datum(stored);
+            values[index] = datum;
+            worst = worst.max(fit);
         }
         Ok(worst)
     }

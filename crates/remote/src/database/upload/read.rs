@@ -55,11 +55,63 @@ impl Columns {
     pub(super) const KEY: usize = 3;
 }
 
-/// Where to begin.
-enum From {
-    Start,
+/// Which keys are read.
+enum Keys {
+    All,
+    /// Those after this one.
     After(Vec<Value>),
-    At(Vec<Value>),
+    /// This one and those after it.
+    From(Vec<Value>),
+    /// Those after this one that differ from it only in the last column. SQLite compares a
+    /// whole key with every row that it reads, and this with none: it seeks the bounds.
+    AfterWithin(Vec<Value>),
+    /// This one, and those after it that differ from it only in the last column.
+    FromWithin(Vec<Value>),
+    /// Those after this one that differ from it in another column than the last.
+    Beyond(Vec<Value>),
+}
+
+impl Keys {
+    /// The key that the parameters from 1 on are bound to.
+    fn bound(&self) -> Option<&[Value]> {
+        match self {
+            Keys::All => None,
+            Keys::After(key)
+            | Keys::From(key)
+            | Keys::AfterWithin(key)
+            | Keys::FromWithin(key)
+            | Keys::Beyond(key) => Some(key),
+        }
+    }
+
+    /// The condition on these columns, with a parameter for each.
+    fn condition(&self, columns: &[String]) -> String {
+        let within = columns.len() - 1;
+        match self {
+            Keys::All => "TRUE".into(),
+            Keys::After(_) => compared(columns, ">"),
+            Keys::From(_) => compared(columns, ">="),
+            Keys::AfterWithin(_) => equal(&columns[..within], &columns[within], ">"),
+            Keys::FromWithin(_) => equal(&columns[..within], &columns[within], ">="),
+            Keys::Beyond(_) if within == 0 => "FALSE".into(),
+            Keys::Beyond(_) => compared(&columns[..within], ">"),
+        }
+    }
+}
+
+/// `(a, b) > (?1, ?2)`
+fn compared(columns: &[String], operator: &str) -> String {
+    let parameters = quote::list(1..=columns.len(), ", ", |n| format!("?{n}"));
+    format!("({}) {operator} ({parameters})", columns.join(", "))
+}
+
+/// `a = ?1 AND b > ?2`
+fn equal(same: &[String], last: &str, operator: &str) -> String {
+    let parameter = same.len() + 1;
+    let same = quote::list(same.iter().enumerate(), "", |(index, column)| {
+        format!("{column} = ?{} AND ", index + 1)
+    });
+    format!("{same}{last} {operator} ?{parameter}")
 }
 
 /// Whether the changes of a table and the table itself are read in the same order.
@@ -95,11 +147,7 @@ pub(super) fn read(
         packer: Packer::new(connection, table, &names, &shape, &key_types),
         part,
     };
-    let from = after.map_or(From::Start, From::After);
-    let last = match part.in_step {
-        true => reader.side_by_side(from)?,
-        false => reader.looked_up(&from)?,
-    };
+    let last = reader.read(after)?;
     let mut packer = reader.packer;
     Ok(Piece {
         packed_rows: packer.writer.rows(),
@@ -125,10 +173,32 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Looks the row up for each change. Returns the last key that was read, if a limit
-    /// was reached there.
-    fn looked_up(&mut self, from: &From) -> rusqlite::Result<Option<Vec<Value>>> {
-        let mut changes = self.changes(from, true)?;
+    /// Reads until a limit is reached; returns the last key then.
+    fn read(&mut self, after: Option<Vec<Value>>) -> rusqlite::Result<Option<Vec<Value>>> {
+        let mut keys = match (after, self.part.in_step) {
+            (Some(after), true) => Keys::AfterWithin(after),
+            (Some(after), false) => Keys::After(after),
+            (None, _) => Keys::All,
+        };
+        if self.part.in_step {
+            loop {
+                match (self.side_by_side(&keys)?, keys) {
+                    (End::Full(last), _) => return Ok(Some(last)),
+                    (End::Keys, Keys::AfterWithin(after)) => keys = Keys::Beyond(after),
+                    (End::Keys, _) => return Ok(None),
+                    (End::OutOfStep(next), _) => {
+                        keys = Keys::From(next);
+                        break;
+                    }
+                }
+            }
+        }
+        self.looked_up(&keys)
+    }
+
+    /// Looks the row up for each change.
+    fn looked_up(&mut self, keys: &Keys) -> rusqlite::Result<Option<Vec<Value>>> {
+        let mut changes = self.changes(keys, true)?;
         let mut changes = changes.raw_query();
         let mut images = Images::default();
         while let Some(change) = changes.next()? {
@@ -144,17 +214,20 @@ impl<'a> Reader<'a> {
         Ok(None)
     }
 
-    /// Scans the changes and the table side by side, and goes on by looking up where that
-    /// does not pay or the order of two values is in doubt. Returns what `looked_up` does.
-    fn side_by_side(&mut self, from: From) -> rusqlite::Result<Option<Vec<Value>>> {
+    /// Scans the changes and the table side by side.
+    fn side_by_side(&mut self, keys: &Keys) -> rusqlite::Result<End> {
         let key_len = self.names.key.len();
-        let mut changes = self.changes(&from, false)?;
+        let mut changes = self.changes(keys, false)?;
         let mut changes = changes.raw_query();
         let mut next = changes.next()?;
         let Some(first) = next else {
-            return Ok(None);
+            return Ok(End::Keys);
         };
-        let mut table = self.table_from(&self.key_of(first)?)?;
+        let first = self.key_of(first)?;
+        let mut table = self.table_rows(match keys {
+            Keys::AfterWithin(_) => Keys::FromWithin(first),
+            _ => Keys::From(first),
+        })?;
         let mut table = table.raw_query();
         let mut beside = table.next()?;
         let mut strays = STRAY_ROWS;
@@ -166,10 +239,7 @@ impl<'a> Reader<'a> {
                     Some(Ordering::Equal) => break Some((row, key_len)),
                     Some(Ordering::Greater) => break None,
                     Some(Ordering::Less) if strays > 0 => strays -= 1,
-                    _ => {
-                        let here = From::At(self.key_of(change)?);
-                        return self.looked_up(&here);
-                    }
+                    _ => return self.key_of(change).map(End::OutOfStep),
                 }
                 beside = table.next()?;
             };
@@ -177,7 +247,7 @@ impl<'a> Reader<'a> {
             self.packer.pack(change, now, &self.columns, &mut these)?;
             images = these.recycle();
             if self.is_full() {
-                return self.key_of(change).map(Some);
+                return self.key_of(change).map(End::Full);
             }
             strays += 1;
             next = changes.next()?;
@@ -185,7 +255,7 @@ impl<'a> Reader<'a> {
                 beside = table.next()?;
             }
         }
-        Ok(None)
+        Ok(End::Keys)
     }
 
     fn is_full(&self) -> bool {
@@ -198,53 +268,60 @@ impl<'a> Reader<'a> {
     }
 
     /// The changes in key order, with the row as it is now or without.
-    fn changes(&self, from: &From, with_row: bool) -> rusqlite::Result<CachedStatement<'a>> {
-        let sql = changes_sql(self.names, from, self.part.may_have_later, with_row);
+    fn changes(&self, keys: &Keys, with_row: bool) -> rusqlite::Result<CachedStatement<'a>> {
+        let sql = changes_sql(self.names, keys, self.part.may_have_later, with_row);
         let mut statement = self.connection.prepare_cached(&sql)?;
-        let mut generation = 1;
-        if let From::After(key) | From::At(key) = from {
+        if let Some(key) = keys.bound() {
             bind_key(&mut statement, key)?;
-            generation += key.len();
         }
+        let generation = self.names.key.len() + 1;
         statement.raw_bind_parameter(generation, self.part.generation)?;
         Ok(statement)
     }
 
-    /// The rows of the table in key order, from this key on: key, then values.
-    fn table_from(&self, key: &[Value]) -> rusqlite::Result<CachedStatement<'a>> {
+    /// The rows of the table in key order: key, then values.
+    fn table_rows(&self, keys: Keys) -> rusqlite::Result<CachedStatement<'a>> {
         let names = self.names;
-        let keys = names.key.join(", ");
+        let key = names.key.join(", ");
         let values = quote::list(&names.values, "", |&index| {
             format!(", {}", names.columns[index])
         });
         let mut statement = self.connection.prepare_cached(&format!(
-            "SELECT {keys}{values} FROM {} WHERE ({keys}) >= ({}) ORDER BY {keys}",
+            "SELECT {key}{values} FROM {} WHERE {} ORDER BY {key}",
             names.table,
-            quote::list(1..=key.len(), ", ", |n| format!("?{n}")),
+            keys.condition(&names.key),
         ))?;
-        bind_key(&mut statement, key)?;
+        if let Some(key) = keys.bound() {
+            bind_key(&mut statement, key)?;
+        }
         Ok(statement)
     }
 }
 
-fn changes_sql(names: &Names, from: &From, may_have_later: bool, with_row: bool) -> String {
+/// How a scan ended.
+enum End {
+    /// All keys were read.
+    Keys,
+    /// A limit was reached, with this key.
+    Full(Vec<Value>),
+    /// Looking up pays from this key on, or the order of two values is in doubt.
+    OutOfStep(Vec<Value>),
+}
+
+fn changes_sql(names: &Names, keys: &Keys, may_have_later: bool, with_row: bool) -> String {
     let change = &names.change;
-    let keys = quote::list(&names.change_key, ", ", |key| format!("c.{key}"));
+    let key: Vec<String> = names
+        .change_key
+        .iter()
+        .map(|key| format!("c.{key}"))
+        .collect();
+    let condition = keys.condition(&key);
+    let key = key.join(", ");
     let pre = quote::list(&names.pre, "", |pre| format!(", c.{pre}"));
     let same = quote::list(&names.change_key, " AND ", |key| {
         format!("l.{key} = c.{key}")
     });
-    let key_len = names.key.len();
-    let bound = |operator: &str| {
-        let parameters = quote::list(1..=key_len, ", ", |n| format!("?{n}"));
-        let bound = format!("({keys}) {operator} ({parameters}) AND ");
-        (key_len + 1, bound)
-    };
-    let (generation, bound) = match from {
-        From::Start => (1, String::new()),
-        From::After(_) => bound(">"),
-        From::At(_) => bound(">="),
-    };
+    let generation = names.key.len() + 1;
     let later = match may_have_later {
         true => format!(
             "(SELECT l.generation FROM {change} AS l WHERE {same} \
@@ -267,7 +344,7 @@ fn changes_sql(names: &Names, from: &From, may_have_later: bool, with_row: bool)
         false => ("NULL".into(), String::new(), String::new()),
     };
     format!(
-        "SELECT c.present, {later}, {exists}, {keys}{pre}{now} FROM {change} AS c{join} \
-         WHERE {bound}c.generation = ?{generation} ORDER BY {keys}"
+        "SELECT c.present, {later}, {exists}, {key}{pre}{now} FROM {change} AS c{join} \
+         WHERE {condition} AND c.generation = ?{generation} ORDER BY {key}"
     )
 }
