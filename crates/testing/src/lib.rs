@@ -6,6 +6,7 @@
 //! functions that panic say so.
 
 pub mod chinook;
+pub mod generate;
 pub mod postgres;
 pub mod proxy;
 pub mod purchase;

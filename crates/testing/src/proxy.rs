@@ -100,6 +100,7 @@ struct World {
 struct State {
     target: SocketAddr,
     plan: Option<(Place, Accident)>,
+    cut: Option<(Way, usize)>,
     happened: bool,
     stalled: bool,
     released: bool,
@@ -128,6 +129,7 @@ impl FrameProxy {
             state: Mutex::new(State {
                 target,
                 plan: None,
+                cut: None,
                 happened: false,
                 stalled: false,
                 released: false,
@@ -169,10 +171,18 @@ impl FrameProxy {
         state.given_up = false;
     }
 
+    /// Plans that the next connection breaks when so many bytes have passed one way.
+    pub fn plan_cut(&self, way: Way, bytes: usize) {
+        let mut state = self.world.lock();
+        state.cut = Some((way, bytes));
+        state.happened = false;
+    }
+
     /// Takes a plan back that has not met a connection. Whether the last accident happened.
     pub fn finish_plan(&self) -> bool {
         let mut state = self.world.lock();
         state.plan = None;
+        state.cut = None;
         state.happened
     }
 
@@ -285,6 +295,7 @@ fn pass_on(remote: TcpStream, world: &Arc<World>) -> io::Result<[JoinHandle<()>;
         Some(plan) if plan.0.way == Way::Up => (Some(plan), None),
         plan => (None, plan),
     };
+    let cut = state.cut.take();
     let pump = |way, from: &TcpStream, to: &TcpStream, plan| -> io::Result<JoinHandle<()>> {
         let mut pump = Pump {
             world: world.clone(),
@@ -293,6 +304,9 @@ fn pass_on(remote: TcpStream, world: &Arc<World>) -> io::Result<[JoinHandle<()>;
             from: from.try_clone()?,
             to: to.try_clone()?,
             plan,
+            left: cut
+                .filter(|(there, _)| *there == way)
+                .map(|(_, bytes)| bytes),
         };
         Ok(std::thread::spawn(move || pump.run()))
     };
@@ -310,6 +324,8 @@ struct Pump {
     from: TcpStream,
     to: TcpStream,
     plan: Option<(Place, Accident)>,
+    /// The bytes that pass before it breaks, if it is to break by itself.
+    left: Option<usize>,
 }
 
 impl Pump {
@@ -339,7 +355,7 @@ impl Pump {
                 count += 1;
             }
             match self.from.read(&mut chunk)? {
-                0 => return self.to.write_all(&arrived),
+                0 => return self.write(&arrived),
                 length => arrived.extend_from_slice(&chunk[..length]),
             }
         }
@@ -362,7 +378,7 @@ impl Pump {
             Some(Accident::Stall) => self.stall()?,
             Some(Accident::CutAfter) | None => {}
         }
-        self.to.write_all(bytes)?;
+        self.write(bytes)?;
         let mut state = self.world.lock();
         if state.record {
             let journey = &mut state.connections[self.number].2;
@@ -377,6 +393,20 @@ impl Pump {
             Some(Accident::CutAfter) => Err(io::ErrorKind::ConnectionAborted.into()),
             _ => Ok(()),
         }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(left) = &mut self.left else {
+            return self.to.write_all(bytes);
+        };
+        let through = bytes.len().min(*left);
+        *left -= through;
+        self.to.write_all(&bytes[..through])?;
+        if through == bytes.len() {
+            return Ok(());
+        }
+        self.world.lock().happened = true;
+        Err(io::ErrorKind::ConnectionAborted.into())
     }
 
     fn stall(&self) -> io::Result<()> {

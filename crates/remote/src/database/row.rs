@@ -95,15 +95,19 @@ pub(crate) fn readable_key(key: &[Datum<'_>]) -> String {
     serde_json::Value::Array(key.iter().map(json).collect()).to_string()
 }
 
-/// A value as JSON: numbers and text as such, blobs in hexadecimal, NULL as null.
+/// A value as JSON, as the centre tells it as well: numbers, booleans and text as such, blobs
+/// in hexadecimal, NULL as null, what JSON cannot say as text.
 pub(crate) fn json(datum: &Datum<'_>) -> serde_json::Value {
+    if let Datum::Boolean(boolean) = datum {
+        return (*boolean).into();
+    }
     let mut scratch = String::new();
     match datum.stored(&mut scratch) {
         ValueRef::Null => serde_json::Value::Null,
         ValueRef::Integer(integer) => integer.into(),
-        ValueRef::Real(real) => real.into(),
+        ValueRef::Real(real) if real.is_finite() => real.into(),
         ValueRef::Text(text) => text.into(),
-        ValueRef::Blob(_) => datum.to_string().into(),
+        ValueRef::Real(_) | ValueRef::Blob(_) => datum.to_string().into(),
     }
 }
 
@@ -112,4 +116,22 @@ pub(crate) fn recycle<'b>(mut values: Vec<Datum<'_>>) -> Vec<Datum<'b>> {
     values.clear();
     // Nothing is left to convert; the collection reuses the allocation.
     values.into_iter().map(|_| Datum::Null).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_reads_the_same_here_and_in_the_centre() {
+        let key = [
+            Datum::Boolean(false),
+            Datum::Integer(7),
+            Datum::Real(f64::INFINITY),
+            Datum::Bytes(&[0, 255]),
+            Datum::Text("a\"b"),
+        ];
+        // What `tidewater-consolidated` makes of it.
+        assert_eq!(readable_key(&key), r#"[false,7,"inf","x'00ff'","a\"b"]"#);
+    }
 }

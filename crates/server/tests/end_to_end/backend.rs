@@ -19,7 +19,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What drives the applications' connections to PostgreSQL.
-static APPLICATIONS: LazyLock<Runtime> = LazyLock::new(|| {
+pub(crate) static APPLICATIONS: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -111,7 +111,8 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    fn path(&self) -> PathBuf {
+    /// The file.
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("centre.db")
     }
 }

@@ -60,6 +60,17 @@ impl Device {
         }
     }
 
+    /// Closes the file, does something with it, and opens it again.
+    pub(crate) fn reopen(&mut self, meanwhile: impl FnOnce()) {
+        // Nothing of the old handles may touch the file any more.
+        self.application = Connection::open_in_memory().expect("memory is there");
+        let spare = self.path.with_extension("spare");
+        self.remote = Remote::open(&spare).expect("a file can be made");
+        meanwhile();
+        self.remote = open(&self.path, &self.network.url(), &self.user);
+        self.application = open_sqlite(&self.path);
+    }
+
     /// Another handle of the same file, as another process has it.
     pub(crate) fn second_handle(&self) -> Remote {
         open(&self.path, &self.network.url(), &self.user)

@@ -17,11 +17,12 @@ macro_rules! on_both_adapters {
     };
 }
 
+use tidewater_testing::generate::random;
+
 mod backend;
 mod compare;
 mod device;
 mod ledger;
-mod random;
 mod scenario;
 mod world;
 
@@ -31,6 +32,7 @@ mod convergence;
 mod cuts;
 mod downloads;
 mod evolution;
+mod generated;
 mod hostile;
 mod partitions;
 mod pending;

@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
+use argon2::password_hash::{PasswordHasher, SaltString};
+use argon2::{Algorithm, Argon2, Params, Version};
 use tempfile::TempDir;
 use tidewater_consolidated::records::{ConflictRecord, RefusedRecord, UserRecord};
 use tidewater_consolidated::{Centre, connect};
-use tidewater_server::{Config, Environment, Running, Server, hash_password};
+use tidewater_server::{Config, Environment, Running, Server};
 use tokio::runtime::Runtime;
 
 use crate::backend::Backend;
@@ -17,9 +19,14 @@ use crate::scenario::Scenario;
 /// Everybody's password.
 pub(crate) const PASSWORD: &str = "correct horse";
 
-/// Hashing is slow on purpose; once is enough.
+/// Hashing is slow on purpose, but not here: at the least cost that there is.
 static HASH: LazyLock<String> = LazyLock::new(|| {
-    hash_password(&Environment::real(), PASSWORD).expect("the system has random numbers")
+    let cost = Params::new(Params::MIN_M_COST, 1, 1, None).expect("the least cost is a cost");
+    let salt = SaltString::from_b64("dGlkZXdhdGVyIHNhbHQ").expect("it is Base64");
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, cost)
+        .hash_password(PASSWORD.as_bytes(), &salt)
+        .expect("the password is not too long")
+        .to_string()
 });
 
 /// The time of records that tests make.
@@ -158,7 +165,8 @@ pub(crate) struct LiveServer {
 }
 
 impl LiveServer {
-    fn deploy(config: &Config, users: &[&str]) -> LiveServer {
+    /// Deploys, adds users and serves.
+    pub(crate) fn deploy(config: &Config, users: &[&str]) -> LiveServer {
         LiveServer::prepare(config, async |centre| {
             let deployed = centre.deploy(&config.publications, false, NOW_MS).await;
             deployed.expect("the publication fits the tables");
@@ -174,7 +182,8 @@ impl LiveServer {
         })
     }
 
-    fn start(config: &Config) -> LiveServer {
+    /// Serves what is deployed.
+    pub(crate) fn start(config: &Config) -> LiveServer {
         LiveServer::prepare(config, async |_| {})
     }
 

@@ -254,6 +254,9 @@ fn partition_condition<'a>(
                     let hex = bytes.iter().map(|byte| format!("{byte:02x}"));
                     format!("\\x{}", hex.collect::<String>())
                 }
+                Datum::Date(_) | Datum::Timestamp(_) | Datum::TimestampTz(_) => {
+                    moment(&value.to_string())
+                }
                 value => value.to_string(),
             };
             // Text with a NUL is in no row.
@@ -269,6 +272,23 @@ fn partition_condition<'a>(
     } else {
         format!(" WHERE ({compared}) IN (VALUES {})", rows.join(", "))
     })
+}
+
+/// A date or timestamp as PostgreSQL reads it: years beyond 9999 without a sign, those before
+/// the year 1 counted backwards.
+fn moment(text: &str) -> String {
+    let expanded = text.strip_prefix(['+', '-']).and_then(|unsigned| {
+        let (year, rest) = unsigned.split_once('-')?;
+        Some((year.parse::<i64>().ok()?, rest))
+    });
+    match expanded {
+        // ISO 8601 has a year 0, which is 1 BC.
+        Some((year, rest)) if year == 0 || text.starts_with('-') => {
+            format!("{:04}-{rest} BC", year + 1)
+        }
+        Some((year, rest)) => format!("{year}-{rest}"),
+        None => text.to_owned(),
+    }
 }
 
 /// Sends what changed in the partitions kept since the watermark.
@@ -466,5 +486,27 @@ fn malformed(error: tidewater_protocol::UnpackError) -> CentreError {
     CentreError::Peer {
         message: format!("rows that cannot be unpacked: {error}"),
         code: tidewater_protocol::Code::MalformedMessage,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn years_that_need_a_sign_are_spelled_as_postgres_reads_them() {
+        for (ours, theirs) in [
+            ("2026-01-02", "2026-01-02"),
+            ("+5874897-12-31", "5874897-12-31"),
+            ("+000000-02-29", "0001-02-29 BC"),
+            (
+                "-004712-01-01T00:00:00.000000Z",
+                "4713-01-01T00:00:00.000000Z BC",
+            ),
+            ("infinity", "infinity"),
+            ("-infinity", "-infinity"),
+        ] {
+            assert_eq!(moment(ours), theirs);
+        }
     }
 }

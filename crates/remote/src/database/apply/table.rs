@@ -194,8 +194,9 @@ fn upsert_sql(names: &Names) -> String {
         });
         format!("UPDATE SET {sets}")
     };
+    // By another name than its own: a table may be called `excluded`.
     format!(
-        "INSERT INTO {} ({}) VALUES ({}) ON CONFLICT ({}) DO {update}",
+        "INSERT INTO {} AS tidewater_row ({}) VALUES ({}) ON CONFLICT ({}) DO {update}",
         names.table,
         names.columns.join(", "),
         parameters.join(", "),

@@ -1,0 +1,359 @@
+//! A generated case under way: its centre, its server, its remotes.
+
+use std::path::PathBuf;
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tidewater_remote::database::Which;
+use tidewater_server::Config;
+use tidewater_testing::generate::history::{Place, REMOTES, Step, Write};
+use tidewater_testing::generate::random::Random;
+use tidewater_testing::generate::schema::{Schema, TableId};
+use tidewater_testing::generate::{Case, USERS};
+use tidewater_testing::proxy::Way;
+
+use super::author::Author;
+use super::ledger::Ledger;
+use super::rows::{Snapshot, select_list, types};
+use super::session::{Centre, Session, read_stored};
+use crate::backend::open_sqlite;
+use crate::device::Device;
+use crate::world::LiveServer;
+
+/// So many times everybody syncs at most until nothing moves any more.
+const ROUNDS: usize = 12;
+
+/// A remote and the application that uses its file.
+pub(crate) struct Player {
+    pub(crate) device: Device,
+    /// A connection of the application's own; `None` only while the file is replaced.
+    application: Option<Connection>,
+    /// A copy of the file, and what was unsettled then.
+    backup: Option<(PathBuf, Ledger)>,
+    pub(crate) ledger: Ledger,
+}
+
+impl Player {
+    pub(crate) fn application(&self) -> &Connection {
+        self.application.as_ref().expect("it is open between steps")
+    }
+}
+
+/// A case under way.
+pub(crate) struct Field<C: Centre> {
+    // The server goes first, the database last: who uses it goes before.
+    pub(crate) server: LiveServer,
+    pub(crate) session: C::Session,
+    config: Config,
+    pub(crate) schema: Schema,
+    pub(crate) players: Vec<Player>,
+    /// The centre after every step that may have changed it.
+    pub(crate) past: Vec<Snapshot>,
+    /// Whether a file was restored or copied: such a remote may say things twice.
+    pub(crate) twins: bool,
+    tags: u64,
+    /// Transactions of applications that were tried, and those that were committed.
+    pub(crate) writes: [u64; 2],
+    folder: TempDir,
+    _backend: C,
+}
+
+impl<C: Centre> Field<C> {
+    pub(crate) fn open(case: &Case) -> Field<C> {
+        let backend = C::new();
+        let mut session = backend.session();
+        let create = case.schema.create(C::DIALECT);
+        assert!(session.write(&[create], true), "the schema can be made");
+        let config = format!(
+            "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n{}",
+            backend.url(),
+            case.schema.publication(C::DIALECT)
+        );
+        let config = Config::parse(&config).expect("the configuration is right");
+        let server = LiveServer::deploy(&config, USERS);
+        let mut field = Field {
+            server,
+            session,
+            config,
+            schema: case.schema.clone(),
+            players: Vec::new(),
+            past: Vec::new(),
+            twins: false,
+            tags: 0,
+            writes: [0; 2],
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            _backend: backend,
+        };
+        field.remember();
+        for number in 0..REMOTES {
+            let user = USERS[number % USERS.len()];
+            let device = Device::new(field.folder.path(), user, field.server.address);
+            field.add(device, Ledger::default());
+        }
+        for number in 0..REMOTES {
+            field.sync(number);
+        }
+        field
+    }
+
+    fn add(&mut self, device: Device, ledger: Ledger) {
+        let application = open_sqlite(&device.path);
+        self.players.push(Player {
+            device,
+            application: Some(application),
+            backup: None,
+            ledger,
+        });
+    }
+
+    /// Looks at the centre.
+    pub(crate) fn remember(&mut self) {
+        let now = self.centre();
+        self.past.push(now);
+    }
+
+    /// The centre now.
+    fn centre(&mut self) -> Snapshot {
+        let session = &mut self.session;
+        Snapshot::read(&self.schema, |table| {
+            let columns = select_list(C::DIALECT, true, table);
+            let sql = format!("SELECT {columns} FROM {}", table.sql_name(C::DIALECT));
+            session.read(&sql, &types(table))
+        })
+    }
+
+    /// A user's part of the centre.
+    pub(crate) fn share(&mut self, user: &str) -> Snapshot {
+        let session = &mut self.session;
+        Snapshot::read(&self.schema, |table| {
+            let columns = select_list(C::DIALECT, true, table);
+            let from = table.sql_name(C::DIALECT);
+            let sql = format!("SELECT {columns} FROM {from} WHERE {}", table.scope(user));
+            session.read(&sql, &types(table))
+        })
+    }
+
+    /// A remote now.
+    pub(crate) fn remote(&self, number: usize) -> Snapshot {
+        let application = self.players[number].application();
+        Snapshot::read(&self.schema, |table| {
+            let columns = select_list(C::DIALECT, false, table);
+            let name = tidewater_testing::generate::name(&table.name);
+            read_stored(application, &format!("SELECT {columns} FROM {name}"))
+        })
+    }
+
+    /// Does a step.
+    pub(crate) fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Write {
+                place: Place::Centre,
+                table,
+                write,
+                seed,
+            } => self.write_in_centre(table, write, seed),
+            Step::Write {
+                place: Place::Remote(remote),
+                table,
+                write,
+                seed,
+            } => self.write_on_remote(remote, table, write, seed),
+            Step::Sync(remote) => self.sync(remote),
+            Step::CutSync { remote, up, byte } => {
+                let way = if up { Way::Up } else { Way::Down };
+                let device = &mut self.players[remote].device;
+                device.network.plan_cut(way, byte);
+                let outcome = device.try_sync();
+                let was_cut = device.network.finish_plan();
+                assert!(was_cut || outcome.is_ok(), "{outcome:?}");
+                self.remember();
+            }
+            Step::Assign {
+                table,
+                user,
+                choice,
+                given,
+            } => self.assign(table, USERS[user], choice, given),
+            Step::RestartServer => {
+                self.server = LiveServer::start(&self.config);
+                self.redirect();
+            }
+            Step::Redeploy => {
+                self.server = LiveServer::deploy(&self.config, &[]);
+                self.redirect();
+            }
+            Step::Reopen(remote) => self.replace(remote, None),
+            Step::Backup(remote) => self.back_up(remote),
+            Step::Restore(remote) => {
+                if let Some((copy, ledger)) = self.players[remote].backup.take() {
+                    self.replace(remote, Some(&copy));
+                    self.players[remote].ledger = ledger;
+                    self.twins = true;
+                }
+            }
+            Step::Clone(remote) => {
+                if let Some((copy, ledger)) = self.players[remote].backup.take() {
+                    let device = Device::at(&copy, &self.players[remote].device);
+                    self.add(device, ledger);
+                    self.twins = true;
+                }
+            }
+            Step::DiscardRefused(remote) => self.discard(remote),
+            Step::RetryRefused(remote) => {
+                let remote = &mut self.players[remote].device.remote;
+                remote
+                    .retry_refused(Which::All)
+                    .expect("they can be retried");
+            }
+        }
+    }
+
+    fn tag(&mut self, place: &str) -> String {
+        self.tags += 1;
+        format!("{place}-{}", self.tags)
+    }
+
+    fn write_in_centre(&mut self, table: TableId, write: Write, seed: u64) {
+        let tag = self.tag("centre");
+        let Some(table) = self.schema.table(table) else {
+            return;
+        };
+        let mut author = Author {
+            schema: &self.schema,
+            dialect: C::DIALECT,
+            on_remote: false,
+            rows: self.past.last().expect("it was looked at"),
+            random: Random::seeded(seed),
+            tag,
+        };
+        let (statements, commit) = author.write(table, write);
+        self.writes[0] += 1;
+        if self.session.write(&statements, commit) {
+            self.writes[1] += 1;
+            self.remember();
+        }
+    }
+
+    fn write_on_remote(&mut self, number: usize, table: TableId, write: Write, seed: u64) {
+        let tag = self.tag(&format!("remote{number}"));
+        let before = self.remote(number);
+        let Some(table) = self.schema.table(table) else {
+            return;
+        };
+        let mut author = Author {
+            schema: &self.schema,
+            dialect: C::DIALECT,
+            on_remote: true,
+            rows: &before,
+            random: Random::seeded(seed),
+            tag,
+        };
+        let (statements, commit) = author.write(table, write);
+        let player = &mut self.players[number];
+        let application = player
+            .application
+            .as_mut()
+            .expect("it is open between steps");
+        self.writes[0] += 1;
+        if application.write(&statements, commit) {
+            self.writes[1] += 1;
+            let after = self.remote(number);
+            let now = self.past.len() - 1;
+            let ledger = &mut self.players[number].ledger;
+            ledger.note(&self.schema, &before, &after, now);
+        }
+    }
+
+    fn assign(&mut self, table: TableId, user: &str, choice: usize, given: bool) {
+        let Some(table) = self
+            .schema
+            .table(table)
+            .filter(|it| !it.partition.is_empty())
+        else {
+            return;
+        };
+        let sql = match given {
+            true => table.assign(C::DIALECT, user, choice),
+            false => table.unassign(C::DIALECT, user, choice),
+        };
+        assert!(self.session.write(&[sql], true));
+    }
+
+    fn redirect(&mut self) {
+        for player in &self.players {
+            player.device.network.redirect(self.server.address);
+        }
+    }
+
+    fn back_up(&mut self, number: usize) {
+        let copy = self.tag("copy");
+        let copy = self.folder.path().join(copy);
+        let player = &mut self.players[number];
+        let application = player.application();
+        let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let busy = read_stored(application, checkpoint);
+        assert_eq!(busy[0][0], tidewater_protocol::Value::Integer(0));
+        std::fs::copy(&player.device.path, &copy).expect("a file can be copied");
+        player.backup = Some((copy, player.ledger.clone()));
+    }
+
+    /// Closes the file, puts a copy in its place if there is one, and opens it again.
+    fn replace(&mut self, number: usize, copy: Option<&std::path::Path>) {
+        let player = &mut self.players[number];
+        player.application = None;
+        let path = player.device.path.clone();
+        player.device.reopen(|| {
+            let Some(copy) = copy else {
+                return;
+            };
+            for side in ["-wal", "-shm"] {
+                let mut name = path.clone().into_os_string();
+                name.push(side);
+                // It is there only if the last connection left it.
+                let _ = std::fs::remove_file(name);
+            }
+            std::fs::copy(copy, &path).expect("a file can be copied");
+        });
+        player.application = Some(open_sqlite(&path));
+    }
+
+    /// Gives everything up that was refused on a remote.
+    pub(crate) fn discard(&mut self, number: usize) {
+        let player = &mut self.players[number];
+        for refused in player.device.refused() {
+            player
+                .ledger
+                .forget(&self.schema, &refused.table, &refused.key);
+        }
+        player.device.discard_refused();
+    }
+
+    /// Syncs a remote, and settles what it had changed.
+    pub(crate) fn sync(&mut self, number: usize) {
+        self.players[number].device.sync();
+        self.remember();
+        super::ledger::settle(self, number);
+    }
+
+    /// Everybody syncs until nothing changes any more.
+    pub(crate) fn sync_until_quiet(&mut self) {
+        for _ in 0..ROUNDS {
+            let before = self.everything();
+            for number in 0..self.players.len() {
+                self.sync(number);
+            }
+            if before == self.everything() {
+                return;
+            }
+        }
+        panic!("after {ROUNDS} rounds something still moves");
+    }
+
+    /// The centre and all remotes, with what waits there.
+    fn everything(&mut self) -> (Vec<Snapshot>, Vec<u64>) {
+        let mut all: Vec<Snapshot> = (0..self.players.len()).map(|it| self.remote(it)).collect();
+        all.push(self.centre());
+        let waiting = self.players.iter_mut();
+        (all, waiting.map(|it| it.device.pending()).collect())
+    }
+}

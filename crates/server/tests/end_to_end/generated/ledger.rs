@@ -1,0 +1,171 @@
+//! What became of every committed local change, in any schema.
+//!
+//! A change is settled when a sync has succeeded: then the centre has had the row, or the
+//! centre has a conflict for it, or it is refused on both sides.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use tidewater_protocol::Value;
+use tidewater_testing::generate::schema::{Schema, Table, TableId};
+
+use super::field::Field;
+use super::rows::{Rows, Snapshot, same, same_row};
+use super::session::Centre;
+
+/// A row that the application of a remote has changed since it last synced.
+#[derive(Debug, Clone)]
+struct Change {
+    /// As it was before.
+    old: Option<Vec<Value>>,
+    /// As it is now; `None` if it is gone.
+    new: Option<Vec<Value>>,
+    /// The centre's past from then on counts.
+    since: usize,
+}
+
+/// The changes of one remote that are not settled.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ledger {
+    changes: BTreeMap<(TableId, String), Change>,
+    /// Conflicts and refusals that there were when everything was settled last.
+    seen: HashMap<(String, String), usize>,
+    /// The tables and keys of what is refused. The centre has no such rows, or others.
+    refused: HashSet<(String, String)>,
+}
+
+impl Ledger {
+    /// The application has committed a transaction.
+    pub(crate) fn note(
+        &mut self,
+        schema: &Schema,
+        before: &Snapshot,
+        after: &Snapshot,
+        now: usize,
+    ) {
+        for table in &schema.tables {
+            for key in before.differences(after, table) {
+                let new = after.table(table.id).get(key).cloned();
+                let change = self.changes.entry((table.id, key.clone()));
+                let refused = (table.name.clone(), key.clone());
+                let agreed = !self.refused.contains(&refused);
+                let change = change.or_insert_with(|| Change {
+                    old: before.table(table.id).get(key).cloned().filter(|_| agreed),
+                    new: None,
+                    since: now,
+                });
+                change.new = new;
+            }
+        }
+    }
+
+    /// The user has given up the change of a row.
+    pub(crate) fn forget(&mut self, schema: &Schema, table: &str, key: &str) {
+        let tables = schema.tables.iter().filter(|it| it.name == table);
+        for table in tables {
+            self.changes.remove(&(table.id, key.to_owned()));
+        }
+    }
+}
+
+/// After a sync that succeeded: every change has met its fate.
+pub(crate) fn settle<C: Centre>(field: &mut Field<C>, number: usize) {
+    let conflicts = field.server.conflicts();
+    let refused = field.server.refused();
+    let player = &mut field.players[number];
+    let refused_here = player.device.refused();
+    let user = player.device.user.as_str();
+    let mut seen: HashMap<(String, String), usize> = HashMap::new();
+    let of_conflicts = conflicts.iter().filter(|it| it.user == user);
+    let of_conflicts = of_conflicts.map(|it| (&it.table, &it.key));
+    let of_refused = refused.iter().filter(|it| it.user == user);
+    let of_refused = of_refused.map(|it| (&it.table, &it.key));
+    for (table, key) in of_conflicts.chain(of_refused) {
+        *seen.entry((table.clone(), key.clone())).or_default() += 1;
+    }
+    let changes = std::mem::take(&mut player.ledger.changes);
+    for ((id, key), change) in changes {
+        let Some(table) = field.schema.table(id) else {
+            continue;
+        };
+        let name = (table.name.clone(), key.clone());
+        let decided = seen.get(&name) > player.ledger.seen.get(&name);
+        let is_refused_here = refused_here
+            .iter()
+            .any(|it| it.table == table.name && it.key == key);
+        let past = field.past[change.since..].iter().map(|it| it.table(id));
+        if decided || is_refused_here || came_true(table, &key, &change, past) {
+            continue;
+        }
+        panic!(
+            "a change of {user} is lost: {:?} {key}\nwas {:?}\nis {:?}\nthe centre has {:?}",
+            table.name,
+            change.old,
+            change.new,
+            field.past.last().map(|it| it.table(id).get(&key))
+        );
+    }
+    player.ledger.refused = refused_here
+        .iter()
+        .map(|it| (it.table.clone(), it.key.clone()))
+        .collect();
+    for refused_here in refused_here {
+        let both = refused
+            .iter()
+            .any(|it| it.table == refused_here.table && it.key == refused_here.key);
+        assert!(both, "refused on the remote only: {refused_here:?}");
+    }
+    player.ledger.seen = seen;
+}
+
+/// Whether the centre has been as the change wants it.
+fn came_true<'a>(
+    table: &Table,
+    key: &str,
+    change: &Change,
+    past: impl Iterator<Item = &'a Rows>,
+) -> bool {
+    let unchanged = match (&change.old, &change.new) {
+        (None, None) => true,
+        (Some(old), Some(new)) => same_row(table, old, new),
+        _ => false,
+    };
+    let mut past = past;
+    unchanged
+        || past.any(|rows| match (rows.get(key), &change.new) {
+            (None, None) => true,
+            (Some(there), Some(new)) => {
+                let retagged = change
+                    .old
+                    .as_ref()
+                    .is_none_or(|old| !same(&old[table.tag], &new[table.tag]));
+                same_row(table, there, new) || retagged && same(&there[table.tag], &new[table.tag])
+            }
+            _ => false,
+        })
+}
+
+/// Nothing that had left the centre has come back: every row that is written has a tag of
+/// its own.
+pub(crate) fn assert_nothing_came_twice<C: Centre>(field: &Field<C>) {
+    for table in &field.schema.tables {
+        if table.key_follows() || field.twins {
+            continue;
+        }
+        // When a row was last there, by key and tag.
+        let mut last: HashMap<(String, String), usize> = HashMap::new();
+        for (now, snapshot) in field.past.iter().enumerate() {
+            for (key, row) in snapshot.table(table.id) {
+                let Value::Text(tag) = &row[table.tag] else {
+                    continue;
+                };
+                let name = (key.clone(), tag.clone());
+                let before = last.insert(name, now);
+                assert!(
+                    before.is_none_or(|before| before + 1 == now),
+                    "applied twice: {:?} {key} {tag}",
+                    table.name
+                );
+            }
+        }
+    }
+}

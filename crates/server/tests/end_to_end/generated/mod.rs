@@ -1,0 +1,179 @@
+//! Generated schemas with generated histories and accidents, on every adapter, that end
+//! equal: everybody has what the centre has, and every local change is accounted for.
+//!
+//! `TIDEWATER_CASES=1000` runs so many of them, `TIDEWATER_SEED=7` begins with that one: a
+//! failing case prints its number, and `TIDEWATER_SEED=N TIDEWATER_CASES=1` repeats it.
+
+mod author;
+mod field;
+mod found;
+mod ledger;
+mod rows;
+mod session;
+
+use std::cell::Cell;
+use std::collections::HashSet;
+
+use proptest::test_runner::{Config, TestRunner};
+use tidewater_testing::generate::{Case, CaseTree, name};
+
+use crate::backend::{Postgres, Sqlite};
+use field::Field;
+use rows::{Snapshot, same_row};
+use session::Centre;
+
+/// How many cases run where nobody says.
+const CASES: u64 = 40;
+
+fn number(variable: &str, default: u64) -> u64 {
+    let value = std::env::var(variable);
+    value.map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// So many failing cases are enough for one run.
+const ENOUGH: usize = 4;
+
+/// Runs cases one after the other; failing ones are made smaller and shown.
+fn run_cases<C: Centre>(first: u64) {
+    let first = number("TIDEWATER_SEED", first);
+    let count = number("TIDEWATER_CASES", CASES);
+    let mut failures = Vec::new();
+    let writes = Cell::new([0; 2]);
+    for seed in first..first + count {
+        let tree = CaseTree::new(Case::of(seed));
+        let config = Config {
+            max_shrink_iters: 400,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        let outcome = TestRunner::new(config).run_one(tree, |case| {
+            let more = run::<C>(&case);
+            writes.set([0, 1].map(|it| writes.get()[it] + more[it]));
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            failures.push(format!("seed {seed} fails on {:?}: {error}", C::DIALECT));
+        }
+        if failures.len() == ENOUGH {
+            break;
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let [tried, committed] = writes.get();
+    assert!(
+        committed * 2 > tried,
+        "of {tried} writes only {committed} did anything"
+    );
+}
+
+/// Runs a case to its end. How many writes were tried, and how many of them were committed.
+fn run<C: Centre>(case: &Case) -> [u64; 2] {
+    let mut field = Field::<C>::open(case);
+    for step in &case.steps {
+        field.step(step);
+    }
+    field.sync_until_quiet();
+    for number in 0..field.players.len() {
+        compare_but_refused(&mut field, number);
+    }
+    for number in 0..field.players.len() {
+        field.discard(number);
+    }
+    field.sync_until_quiet();
+    for number in 0..field.players.len() {
+        let (centre, remote) = both(&mut field, number);
+        assert_equal(&field, number, &centre, &remote, &HashSet::new());
+    }
+    ledger::assert_nothing_came_twice(&field);
+    field.writes
+}
+
+fn both<C: Centre>(field: &mut Field<C>, number: usize) -> (Snapshot, Snapshot) {
+    let user = field.players[number].device.user.clone();
+    (field.share(&user), field.remote(number))
+}
+
+/// Refused rows aside, and the parents that they need here.
+fn compare_but_refused<C: Centre>(field: &mut Field<C>, number: usize) {
+    let mut aside = HashSet::new();
+    let (centre, remote) = both(field, number);
+    for refused in field.players[number].device.refused() {
+        let tables = field.schema.tables.iter();
+        let table = tables.clone().find(|it| it.name == refused.table);
+        if let Some(table) = table {
+            aside.insert((table.id, refused.key));
+        }
+    }
+    loop {
+        let known = aside.len();
+        for table in &field.schema.tables {
+            for reference in &table.references {
+                let Some(parent) = field.schema.table(reference.parent) else {
+                    continue;
+                };
+                for (key, row) in remote.table(table.id) {
+                    if !aside.contains(&(table.id, key.clone())) {
+                        continue;
+                    }
+                    let parents = remote.table(parent.id).iter().filter(|(_, other)| {
+                        let pairs = reference.columns.iter().zip(&reference.parent_columns);
+                        pairs
+                            .into_iter()
+                            .all(|(&column, &to)| row[column] == other[to])
+                    });
+                    let keys = parents.map(|(key, _)| (parent.id, key.clone()));
+                    aside.extend(keys);
+                }
+            }
+        }
+        if aside.len() == known {
+            break;
+        }
+    }
+    assert_equal(field, number, &centre, &remote, &aside);
+}
+
+fn assert_equal<C: Centre>(
+    field: &Field<C>,
+    number: usize,
+    centre: &Snapshot,
+    remote: &Snapshot,
+    aside: &HashSet<(usize, String)>,
+) {
+    for table in &field.schema.tables {
+        let (there, here) = (centre.table(table.id), remote.table(table.id));
+        let mut keys: Vec<&String> = there.keys().chain(here.keys()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            let equal = match (there.get(key), here.get(key)) {
+                (Some(there), Some(here)) => {
+                    same_row(table, there, here)
+                        && there
+                            .iter()
+                            .zip(here)
+                            .all(|(one, other)| rows::same(one, other))
+                }
+                _ => false,
+            };
+            assert!(
+                equal || aside.contains(&(table.id, key.clone())),
+                "{} {key} of remote {number} ({}) differs\nin the centre {:?}\non the remote {:?}",
+                name(&table.name),
+                field.players[number].device.user,
+                there.get(key),
+                here.get(key)
+            );
+        }
+    }
+}
+
+#[test]
+fn generated_schemas_end_equal_on_sqlite() {
+    run_cases::<Sqlite>(0);
+}
+
+#[test]
+fn generated_schemas_end_equal_on_postgres() {
+    run_cases::<Postgres>(0);
+}
