@@ -7,6 +7,7 @@
 //! rows go in, packed rows come out. Sockets, authentication and signatures are the
 //! server's affair.
 
+mod arriving;
 pub mod centre;
 mod columns;
 pub mod download;
@@ -23,6 +24,7 @@ mod sqlite;
 mod unpublished;
 pub mod upload;
 
+pub use arriving::{Arrival, ArrivingUpload, arriving};
 pub use centre::{Centre, Worker, connect};
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableRequest,

@@ -11,6 +11,7 @@ pub mod config;
 pub mod environment;
 mod error;
 mod fault;
+mod lane;
 mod link;
 mod listener;
 mod memory;

@@ -4,8 +4,8 @@
 //! temporary file ([`crate::spool`]) or is refused, so no set of remotes, however
 //! slow, can deadlock the budget.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is left of the budget. Clones share it.
 #[derive(Clone, Debug)]
@@ -72,6 +72,36 @@ impl Reservation {
     /// How many bytes are reserved.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+}
+
+/// A reservation that several hold; it ends when the last of them lets go.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedReservation(Arc<Mutex<Reservation>>);
+
+impl SharedReservation {
+    pub(crate) fn new(reservation: Reservation) -> SharedReservation {
+        SharedReservation(Arc::new(Mutex::new(reservation)))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Reservation> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`Reservation::grow`].
+    #[must_use]
+    pub(crate) fn grow(&self, bytes: u64) -> bool {
+        self.inner().grow(bytes)
+    }
+
+    /// See [`Reservation::shrink`].
+    pub(crate) fn shrink(&self, bytes: u64) {
+        self.inner().shrink(bytes);
+    }
+
+    /// See [`Reservation::bytes`].
+    pub(crate) fn bytes(&self) -> u64 {
+        self.inner().bytes()
     }
 }
 

@@ -5,6 +5,7 @@
 //! what is logged and recorded of each sync. Sockets belong to [`crate::link`],
 //! database connections to [`crate::worker`]; a session owns neither.
 
+mod early;
 mod hello;
 mod reply;
 mod sign_in;
@@ -25,6 +26,7 @@ use tidewater_protocol::message::{
 };
 use tidewater_protocol::{Code, RemoteId, UploadId};
 
+use self::early::{Early, Pace};
 use self::hello::Greeting;
 use self::reply::Watch;
 use self::sign_in::{SignedIn, answered, new_identity, sign_in};
@@ -35,7 +37,7 @@ use crate::fault::Fault;
 use crate::link::{Event, Link, SERVER_NAME};
 use crate::server::{Published, Shared};
 use crate::spool::download_spool;
-use crate::worker::{ApplyTask, DownloadTask};
+use crate::worker::{ApplyTask, DownloadTask, UploadTask};
 
 /// Serves a connection until it ends. What remains to be sent is left in the link.
 pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
@@ -209,16 +211,25 @@ impl<'a> Sync<'a> {
             return Ok(Before::AbandonedSync);
         };
         stay.enter(opened.remote_id);
-        let (received, request, standing) = self.receive(&opened).await?;
+        let (received, request, standing, early) = self.receive(&opened).await?;
         let Received {
             uploads,
             requests,
             rows,
             bytes,
             reservation,
+            arrival,
         } = received;
+        let mut outcome = None;
+        if let (Some(arrival), Some(early)) = (arrival, early) {
+            outcome = self
+                .conclude_early(&opened, standing, arrival, early)
+                .await?;
+        }
         let mut applied = Applied::default();
-        if !uploads.is_empty() {
+        if let (Some(outcome), Some(upload)) = (outcome, uploads.first()) {
+            applied = self.applied([(upload.subscription, outcome)])?;
+        } else if !uploads.is_empty() {
             let indexes: Vec<usize> = uploads.iter().map(|upload| upload.subscription).collect();
             let uploads = uploads.into_iter().map(|upload| opened.job(upload));
             let now_ms = self.server.environment.clock.now_ms();
@@ -361,7 +372,7 @@ impl<'a> Sync<'a> {
     async fn receive(
         &self,
         opened: &Opened,
-    ) -> Result<(Received, DownloadRequest, Standing), Fault> {
+    ) -> Result<(Received, DownloadRequest, Standing, Option<Early>), Fault> {
         let mut standing = Standing::known();
         let limits = &self.server.limits;
         let expected = opened.subscriptions.iter().map(|subscription| Expected {
@@ -371,6 +382,7 @@ impl<'a> Sync<'a> {
             upload_id: subscription.pending,
         });
         let mut receiver = Receiver::new(limits, &self.server.budget, expected.collect());
+        let (mut pace, mut early) = (Pace::default(), None);
         loop {
             let event = match self.link.try_event() {
                 Some(event) => event,
@@ -384,6 +396,9 @@ impl<'a> Sync<'a> {
                 Event::Rows(bytes) => {
                     receiver.rows(&bytes)?;
                     self.link.consumed(bytes.len());
+                    if early.is_none() {
+                        early = self.hand_over(opened, &mut receiver, &mut pace);
+                    }
                 }
                 Event::Control(control) => match control {
                     Control::UploadBegin(begin) => receiver.upload_begin(begin)?,
@@ -391,7 +406,7 @@ impl<'a> Sync<'a> {
                     Control::UploadEnd(end) => receiver.upload_end(end)?,
                     Control::RequestBegin(begin) => receiver.request_begin(begin)?,
                     Control::DownloadRequest(request) => {
-                        return Ok((receiver.finish()?, request, standing));
+                        return Ok((receiver.finish()?, request, standing, early));
                     }
                     Control::Cancel(_) => return Err(Fault::cancelled()),
                     Control::Failure(_) => return Err(Fault::gone()),
@@ -413,7 +428,7 @@ impl<'a> Sync<'a> {
         if lane.waiting() >= self.server.limits.backlog {
             return Err(self.server.busy());
         }
-        let ticket = lane.submit(task);
+        let ticket = lane.submit(UploadTask::Complete(task));
         let mut watch = Watch::new(self.link, self.server.limits.waiting);
         let outcomes = {
             let mut answer = std::pin::pin!(answered(answer));
@@ -426,8 +441,16 @@ impl<'a> Sync<'a> {
                 }
             }
         };
+        self.applied(indexes.into_iter().zip(outcomes))
+    }
+
+    /// What became of the uploads of these subscriptions.
+    fn applied(
+        &mut self,
+        outcomes: impl IntoIterator<Item = (usize, UploadOutcome)>,
+    ) -> Result<Applied, Fault> {
         let mut applied = Applied::default();
-        for (index, outcome) in indexes.into_iter().zip(outcomes) {
+        for (index, outcome) in outcomes {
             match outcome {
                 UploadOutcome::Applied { result, own } => {
                     self.record.uploaded[0] += result.inserts;

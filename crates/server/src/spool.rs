@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tidewater_consolidated::{CentreError, DownloadOutcome, DownloadSink, RowsChunk, UploadResult};
 use tidewater_protocol::message::TableBegin;
 
-use crate::memory::{MemoryBudget, Reservation};
+use crate::memory::{MemoryBudget, Reservation, SharedReservation};
 
 /// How much of one download waits in memory before the rest goes to a file.
 const DOWNLOAD_MEMORY_BYTES: u64 = 1 << 20;
@@ -32,7 +32,7 @@ const ANNOUNCED_SHARE: u64 = 8;
 /// Where the rows of one sync's uploads are until they are applied.
 #[derive(Debug)]
 pub(crate) struct RowStore {
-    reservation: Reservation,
+    reservation: SharedReservation,
     /// Bytes of the reservation that hold rows.
     used: u64,
     budget_bytes: u64,
@@ -43,7 +43,7 @@ pub(crate) struct RowStore {
 impl RowStore {
     pub(crate) fn new(budget: &MemoryBudget, budget_bytes: u64) -> RowStore {
         RowStore {
-            reservation: budget.empty(),
+            reservation: SharedReservation::new(budget.empty()),
             used: 0,
             budget_bytes,
             file: None,
@@ -97,8 +97,13 @@ impl RowStore {
         self.file_end
     }
 
+    /// The memory that the rows hold, for somebody else who holds on to them too.
+    pub(crate) fn reservation(&self) -> SharedReservation {
+        self.reservation.clone()
+    }
+
     /// The rows are complete: the memory that they hold, until they are applied.
-    pub(crate) fn into_reservation(mut self) -> Reservation {
+    pub(crate) fn into_reservation(self) -> SharedReservation {
         let unused = self.reservation.bytes() - self.used;
         self.reservation.shrink(unused);
         self.reservation

@@ -1,11 +1,11 @@
-//! Workers: tasks that own a database connection each, and the queues before them.
+//! Workers: tasks that own a database connection each, and take what waits for them.
 //!
 //! Three lanes with limits of their own, so that neither long downloads nor bulk
 //! uploads keep anybody from signing in: lookups, uploads, downloads. A worker of
 //! the upload lane takes as many waiting syncs as fit and hands them over as one
-//! list; it never waits for more. Nothing here ever waits for a network.
+//! list; it never waits for more. Nothing here ever waits for a network, but for an upload
+//! that a worker has early, and then not for long.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,12 +15,15 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use tidewater_consolidated::records::{RemoteRecord, SessionState, ShutOut, SyncRecord};
-use tidewater_consolidated::{Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker};
+use tidewater_consolidated::{
+    ArrivingUpload, Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker,
+};
 use tidewater_protocol::RemoteId;
 
 use crate::auth::guests::Standing;
 use crate::config::Limits;
-use crate::memory::Reservation;
+pub(crate) use crate::lane::{Lane, Ticket};
+use crate::memory::SharedReservation;
 use crate::spool::SpoolWriter;
 
 /// What one transaction takes at most, beyond the first sync of the list.
@@ -33,99 +36,6 @@ const HISTORY_LAG: Duration = Duration::from_millis(50);
 
 /// How long a failed attempt to connect answers for the next ones.
 const RECONNECT_AFTER: Duration = Duration::from_millis(500);
-
-/// Tasks that wait for a worker of one kind.
-pub(crate) struct Lane<T> {
-    queue: Mutex<Queue<T>>,
-    ready: Notify,
-    submitted: AtomicU64,
-    taken: AtomicU64,
-}
-
-struct Queue<T> {
-    tasks: VecDeque<T>,
-    closed: bool,
-}
-
-/// A place in a lane, for "so many before you".
-#[derive(Clone, Copy)]
-pub(crate) struct Ticket(u64);
-
-impl<T> Lane<T> {
-    fn new() -> Arc<Lane<T>> {
-        Arc::new(Lane {
-            queue: Mutex::new(Queue {
-                tasks: VecDeque::new(),
-                closed: false,
-            }),
-            ready: Notify::new(),
-            submitted: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
-        })
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Puts a task at the end. On a closed lane it is dropped, which its reply
-    /// channel tells.
-    pub(crate) fn submit(&self, task: T) -> Ticket {
-        let mut queue = self.queue();
-        let ticket = Ticket(self.submitted.fetch_add(1, Ordering::Relaxed));
-        if !queue.closed {
-            queue.tasks.push_back(task);
-            drop(queue);
-            // The worker that went idle last: its caches are warm, and workers
-            // beyond the load stay idle for good.
-            self.ready.notify_last();
-        }
-        ticket
-    }
-
-    /// How many tasks wait.
-    pub(crate) fn waiting(&self) -> usize {
-        self.queue().tasks.len()
-    }
-
-    /// How many tasks wait before this one.
-    pub(crate) fn ahead(&self, ticket: Ticket) -> u64 {
-        ticket.0.saturating_sub(self.taken.load(Ordering::Relaxed))
-    }
-
-    /// The next task and those behind it that `fits` takes along; `None` when the
-    /// lane is closed and empty.
-    async fn next(&self, mut fits: impl FnMut(&T) -> bool) -> Option<Vec<T>> {
-        loop {
-            {
-                let mut queue = self.queue();
-                if let Some(first) = queue.tasks.pop_front() {
-                    let mut batch = vec![first];
-                    while queue.tasks.front().is_some_and(&mut fits) {
-                        batch.extend(queue.tasks.pop_front());
-                    }
-                    self.taken.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                    if !queue.tasks.is_empty() {
-                        // Two tasks submitted at once may have left one wake-up.
-                        self.ready.notify_last();
-                    }
-                    return Some(batch);
-                }
-                if queue.closed {
-                    self.ready.notify_last();
-                    return None;
-                }
-            }
-            self.ready.notified().await;
-        }
-    }
-
-    fn close(&self) {
-        self.queue().closed = true;
-        self.ready.notify_waiters();
-        self.ready.notify_last();
-    }
-}
 
 /// Short lookups and notes.
 pub(crate) enum SessionTask {
@@ -160,8 +70,23 @@ pub(crate) struct ApplyTask {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
     /// The memory that the rows hold.
-    pub(crate) reservation: Reservation,
+    pub(crate) reservation: SharedReservation,
     pub(crate) reply: oneshot::Sender<Result<Vec<UploadOutcome>, CentreError>>,
+}
+
+/// An upload of which the rest is still on its way.
+pub(crate) struct ArrivingTask {
+    pub(crate) upload: ArrivingUpload,
+    /// The memory that the rows hold.
+    pub(crate) reservation: SharedReservation,
+    /// `None`: nothing of it is applied, and it has to come again when it is complete.
+    pub(crate) reply: oneshot::Sender<Option<UploadOutcome>>,
+}
+
+/// Something for the workers of the upload lane.
+pub(crate) enum UploadTask {
+    Complete(ApplyTask),
+    Arriving(ArrivingTask),
 }
 
 /// The downloads of one sync, and the stored results of uploads that were applied
@@ -179,8 +104,10 @@ pub(crate) struct DownloadTask {
 /// All lanes with their workers.
 pub(crate) struct Workers {
     pub(crate) sessions: Arc<Lane<SessionTask>>,
-    pub(crate) uploads: Arc<Lane<ApplyTask>>,
+    pub(crate) uploads: Arc<Lane<UploadTask>>,
     pub(crate) downloads: Arc<Lane<DownloadTask>>,
+    /// Whether uploads can be applied while they arrive.
+    pub(crate) apply_arriving: bool,
     history: Arc<History>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -192,6 +119,7 @@ impl Workers {
             sessions: Lane::new(),
             uploads: Lane::new(),
             downloads: Lane::new(),
+            apply_arriving: centre.applies_arriving(),
             history: Arc::default(),
             tasks: Mutex::new(Vec::new()),
         };
@@ -461,6 +389,19 @@ impl Connection {
         }
         Ok(outcomes)
     }
+
+    /// An attempt that is worth no second one: what is not applied while it arrives is
+    /// applied when it is there.
+    async fn apply_arriving(&mut self, upload: ArrivingUpload) -> Option<UploadOutcome> {
+        let result = match self.open().await {
+            Ok(worker) => worker.apply_arriving(upload).await,
+            Err(error) => Err(error),
+        };
+        self.judge(result).unwrap_or_else(|error| {
+            tracing::debug!(%error, "an upload is not applied before it is complete");
+            None
+        })
+    }
 }
 
 /// Whether a call is worth a second try: its connection broke, most likely while it was
@@ -522,19 +463,33 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
     }
 }
 
-async fn run_uploads(lane: Arc<Lane<ApplyTask>>, mut connection: Connection) {
+async fn run_uploads(lane: Arc<Lane<UploadTask>>, mut connection: Connection) {
     loop {
-        let (mut syncs, mut rows, mut bytes) = (1, 0, 0);
+        let (mut syncs, mut rows, mut bytes) = (0, 0, 0);
         let batch = lane.next(|task| {
+            let UploadTask::Complete(task) = task else {
+                return false;
+            };
             syncs += 1;
             rows += task.rows;
             bytes += task.bytes;
             syncs <= BATCH_SYNCS && rows <= BATCH_ROWS && bytes <= BATCH_BYTES
         });
-        match batch.await {
-            None => return,
-            Some(batch) => apply_batch(batch, &mut connection).await,
+        let Some(batch) = batch.await else {
+            return;
+        };
+        let mut complete = Vec::with_capacity(batch.len());
+        for task in batch {
+            match task {
+                UploadTask::Complete(task) => complete.push(task),
+                UploadTask::Arriving(task) => {
+                    let outcome = connection.apply_arriving(task.upload).await;
+                    drop(task.reservation);
+                    let _ = task.reply.send(outcome);
+                }
+            }
         }
+        apply_batch(complete, &mut connection).await;
     }
 }
 
@@ -692,34 +647,6 @@ impl DrainRate {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_worker_takes_what_fits_and_never_waits_for_more() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let lane = Lane::new();
-            for number in 1..=5u32 {
-                lane.submit(number);
-            }
-            let last = lane.submit(6);
-            assert_eq!(lane.ahead(last), 5);
-            let mut left = 2;
-            let batch = lane.next(|_| {
-                left -= 1;
-                left >= 0
-            });
-            assert_eq!(batch.await, Some(vec![1, 2, 3]));
-            assert_eq!((lane.waiting(), lane.ahead(last)), (3, 2));
-            assert_eq!(lane.next(|_| true).await, Some(vec![4, 5, 6]));
-            lane.submit(7);
-            lane.close();
-            lane.submit(8);
-            assert_eq!(lane.next(|_| true).await, Some(vec![7]));
-            assert_eq!(lane.next(|_| true).await, None);
-        });
-    }
 
     #[test]
     fn the_time_to_come_back_follows_the_drain_rate() {

@@ -11,6 +11,7 @@ use tokio_postgres::{Client, Row, Statement};
 use super::apply::{self, decode_result};
 use super::connection::{Connection, refused};
 use super::{Shared, download};
+use crate::arriving::ArrivingUpload;
 use crate::centre::{CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
@@ -340,6 +341,18 @@ impl Worker for PostgresWorker {
             self.enter().await?;
             let shared = self.shared.clone();
             let result = apply::apply(&mut self.connection, &shared, &uploads).await;
+            self.leave(result).await
+        })
+    }
+
+    fn apply_arriving(
+        &mut self,
+        upload: ArrivingUpload,
+    ) -> CentreResult<'_, Option<UploadOutcome>> {
+        Box::pin(async move {
+            self.enter().await?;
+            let shared = self.shared.clone();
+            let result = apply::apply_arriving(&mut self.connection, &shared, upload).await;
             self.leave(result).await
         })
     }

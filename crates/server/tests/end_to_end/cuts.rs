@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::compare::assert_converged_but_refused;
 use crate::device::Device;
 use crate::ledger::Ledger;
-use crate::scenario::audited_shop;
+use crate::scenario::{Scenario, audited_shop};
 use crate::world::World;
 
 /// No sync of these tests has so many frames in one direction.
@@ -31,12 +31,22 @@ fn i1_a_cut_inside_any_frame_down_applies_every_change_once<B: Backend>() {
 /// Cuts one sync after the other, each a frame later, until one has no more frames. The
 /// ledger is checked after each cut (I2) and after each recovery (I1).
 fn cut_everywhere<B: Backend>(way: Way, accident: Accident) {
-    let world = World::<B>::open(audited_shop::<B>());
+    cut_everywhere_in::<B>(audited_shop::<B>(), way, accident, make_a_busy_day);
+}
+
+/// With these days between the cuts.
+pub(crate) fn cut_everywhere_in<B: Backend>(
+    scenario: Scenario,
+    way: Way,
+    accident: Accident,
+    make_a_day: impl Fn(&World<B>, &mut Device, &mut Ledger, i64),
+) {
+    let world = World::<B>::open(scenario);
     let mut ada = world.synced("ada");
     let mut bob = world.synced("bob");
     let mut ledger = Ledger::default();
     for frame in 0..MANY_FRAMES {
-        make_a_busy_day(&world, &mut ada, &mut ledger, frame as i64);
+        make_a_day(&world, &mut ada, &mut ledger, frame as i64);
         ada.network.plan(Place::frame(way, frame), accident);
         let outcome = ada.try_sync();
         let was_cut = ada.network.finish_plan();

@@ -31,6 +31,7 @@ mod changes_up;
 mod convergence;
 mod cuts;
 mod downloads;
+mod early;
 mod evolution;
 mod generated;
 mod hostile;

@@ -5,6 +5,7 @@
 
 mod centre;
 mod client;
+mod early;
 mod hostile;
 mod keys;
 mod lifecycle;

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use futures_util::{SinkExt, future};
 
-use tidewater_protocol::{Op, Row, RowsReader};
+use tidewater_protocol::{Datum, Op, Row, RowsReader};
 
 use super::incoming::{Incoming, is_exact, malformed, obstacle};
 use super::outcomes::is_data_error;
@@ -43,20 +43,24 @@ pub(super) fn is_possible(incoming: &Incoming<'_>) -> bool {
             .all(|index| columns[index].kind != Kind::Other)
 }
 
+/// The statement that copies rows into a table.
+pub(super) fn statement(incoming: &Incoming<'_>) -> String {
+    let columns = &incoming.table.columns;
+    let names = incoming.written().map(|index| columns[index].name.as_str());
+    format!(
+        "COPY {} ({}) FROM STDIN (FORMAT BINARY)",
+        incoming.table.sql_name,
+        ident_list("", names)
+    )
+}
+
 /// Copies all inserts of a table into it, inside a savepoint.
 pub(super) async fn copy_in(
     connection: &mut Connection,
     incoming: &Incoming<'_>,
     mut membership: Membership<'_>,
 ) -> Result<Copied, CentreError> {
-    let columns = &incoming.table.columns;
-    let names = incoming.written().map(|index| columns[index].name.as_str());
-    let copy = format!(
-        "COPY {} ({}) FROM STDIN (FORMAT BINARY)",
-        incoming.table.sql_name,
-        ident_list("", names)
-    );
-    let statement = connection.prepare(&copy, &[]).await?;
+    let statement = connection.prepare(&statement(incoming), &[]).await?;
     let client = connection.client();
     let error = |error| refused("copying rows of an upload")(error);
     let (saved, sink) = future::join(
@@ -70,11 +74,11 @@ pub(super) async fn copy_in(
     let mut suitable = true;
     for chunk in 0..incoming.chunk_count() {
         let bytes = incoming.chunk(chunk)?;
-        if !encoder.chunk(&bytes, &mut membership)? {
+        if !encoder.chunk(incoming, &bytes, &mut membership)? {
             suitable = false;
             break;
         }
-        while let Some(piece) = encoder.piece(PIECE_BYTES) {
+        while let Some(piece) = encoder.piece() {
             // A COPY that failed swallows the rest; the reason comes with its end.
             if sink.feed(piece).await.is_err() {
                 break;
@@ -82,10 +86,8 @@ pub(super) async fn copy_in(
         }
     }
     if suitable {
-        encoder.out.extend_from_slice(TRAILER);
-        if let Some(rest) = encoder.piece(1) {
-            let _ = sink.feed(rest).await;
-        }
+        // As above.
+        let _ = sink.feed(encoder.end()).await;
         match sink.as_mut().finish().await {
             Ok(rows) if rows == incoming.inserts => {
                 let release = client.batch_execute("RELEASE tidewater_copy").await;
@@ -111,25 +113,26 @@ pub(super) async fn copy_in(
 }
 
 /// Packed rows to tuples of COPY BINARY.
-struct Encoder<'i, 'u> {
-    incoming: &'i Incoming<'u>,
+pub(super) struct Encoder {
     written: Vec<(usize, bool)>,
     out: Vec<u8>,
-    exact: bool,
+    buffer: Vec<Datum<'static>>,
+    /// Whether the rows so far will be in the table exactly as they were uploaded.
+    pub(super) exact: bool,
 }
 
-impl<'i, 'u> Encoder<'i, 'u> {
-    fn new(incoming: &'i Incoming<'u>) -> Self {
+impl Encoder {
+    pub(super) fn new(incoming: &Incoming<'_>) -> Encoder {
         let key = &incoming.table.key;
         let mut out = Vec::with_capacity(PIECE_BYTES + (64 << 10));
         out.extend_from_slice(HEADER);
         Encoder {
-            incoming,
             written: incoming
                 .written()
                 .map(|index| (index, key.contains(&index)))
                 .collect(),
             out,
+            buffer: Vec::new(),
             exact: true,
         }
     }
@@ -137,47 +140,63 @@ impl<'i, 'u> Encoder<'i, 'u> {
     /// Encodes the inserts of a chunk; false if one of them is not for COPY.
     fn chunk(
         &mut self,
+        incoming: &Incoming<'_>,
         bytes: &[u8],
         membership: &mut Membership<'_>,
     ) -> Result<bool, CentreError> {
-        let incoming = self.incoming;
-        let columns = &incoming.table.columns;
         let mut reader = RowsReader::new(&incoming.map.shape, bytes);
         let mut row = Row::default();
-        let mut buffer = Vec::new();
-        let count = (self.written.len() as i16).to_be_bytes();
         while reader
             .next(&mut row)
             .map_err(|error| malformed(&error.to_string()))?
         {
-            if row.op != Some(Op::Insert) {
-                continue;
-            }
-            let values = incoming.arranged(&row.new, &mut buffer);
-            if !membership.has(values) {
+            if row.op == Some(Op::Insert) && !self.insert(incoming, &row, membership) {
                 return Ok(false);
             }
-            self.out.extend_from_slice(&count);
-            for &(index, is_key) in &self.written {
-                let (column, value) = (&columns[index], &values[index]);
-                if obstacle(column, is_key, value).is_some()
-                    || column.kind.encode(value, &mut self.out).is_err()
-                {
-                    return Ok(false);
-                }
-                self.exact = self.exact && is_exact(column, value);
-            }
-            buffer = recycle(buffer);
         }
         Ok(true)
     }
 
-    /// A piece to send, if there is at least so much.
-    fn piece(&mut self, least: usize) -> Option<Bytes> {
-        if self.out.len() < least {
+    /// Encodes an insert; false if it is not for COPY.
+    pub(super) fn insert(
+        &mut self,
+        incoming: &Incoming<'_>,
+        row: &Row<'_>,
+        membership: &mut Membership<'_>,
+    ) -> bool {
+        let columns = &incoming.table.columns;
+        let mut buffer = recycle(std::mem::take(&mut self.buffer));
+        let values = incoming.arranged(&row.new, &mut buffer);
+        if !membership.has(values) {
+            return false;
+        }
+        let count = self.written.len() as i16;
+        self.out.extend_from_slice(&count.to_be_bytes());
+        for &(index, is_key) in &self.written {
+            let (column, value) = (&columns[index], &values[index]);
+            if obstacle(column, is_key, value).is_some()
+                || column.kind.encode(value, &mut self.out).is_err()
+            {
+                return false;
+            }
+            self.exact = self.exact && is_exact(column, value);
+        }
+        self.buffer = recycle(buffer);
+        true
+    }
+
+    /// A piece to send, if there is enough for one.
+    pub(super) fn piece(&mut self) -> Option<Bytes> {
+        if self.out.len() < PIECE_BYTES {
             return None;
         }
-        let full = std::mem::replace(&mut self.out, Vec::with_capacity(PIECE_BYTES + (64 << 10)));
-        Some(full.into())
+        let empty = Vec::with_capacity(PIECE_BYTES + (64 << 10));
+        Some(std::mem::replace(&mut self.out, empty).into())
+    }
+
+    /// The last piece.
+    pub(super) fn end(&mut self) -> Bytes {
+        self.out.extend_from_slice(TRAILER);
+        std::mem::take(&mut self.out).into()
     }
 }

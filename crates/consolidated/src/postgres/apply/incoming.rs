@@ -1,5 +1,7 @@
 //! The uploaded rows of one table: where they are, and what they mean to it.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
@@ -9,7 +11,7 @@ use crate::error::CentreError;
 use crate::orphans;
 use crate::postgres::binary::{Kind, decimal_is_exact};
 use crate::postgres::model::{Compiled, CompiledTable, PgColumn};
-use crate::upload::UploadTable;
+use crate::upload::{RowsChunk, UploadTable};
 
 /// Up to so many inserts go by statements, more by COPY.
 pub(super) const COPY_THRESHOLD: u64 = 100;
@@ -46,7 +48,7 @@ pub(super) struct Incoming<'u> {
     pub(super) defers_unique: bool,
     /// Row security holds for us: COPY does not work then.
     pub(super) row_security: bool,
-    upload: &'u UploadTable,
+    upload: Cow<'u, UploadTable>,
     /// Whether the remote's columns are the published ones, in their order.
     identity: bool,
     pub(super) inserts: u64,
@@ -58,17 +60,29 @@ pub(super) struct Incoming<'u> {
 
 impl<'u> Incoming<'u> {
     /// The rows as they came.
-    pub(super) fn upload(&self) -> &'u UploadTable {
-        self.upload
+    pub(super) fn upload(&self) -> &UploadTable {
+        &self.upload
     }
 
     /// Looks through the rows of a published table once.
     pub(super) fn new(
         publication: &'u Compiled,
-        upload: &'u UploadTable,
+        upload: Cow<'u, UploadTable>,
         index: usize,
         map: ColumnMap,
     ) -> Result<Incoming<'u>, CentreError> {
+        let mut incoming = Incoming::begin(publication, upload, index, map);
+        incoming.look_through()?;
+        Ok(incoming)
+    }
+
+    /// Of a table whose rows are looked through by [`Incoming::add`], as they come.
+    pub(super) fn begin(
+        publication: &'u Compiled,
+        upload: Cow<'u, UploadTable>,
+        index: usize,
+        map: ColumnMap,
+    ) -> Incoming<'u> {
         let table = &publication.tables[index];
         let published = map.sources.iter().enumerate();
         let sent = published
@@ -80,7 +94,7 @@ impl<'u> Incoming<'u> {
             .iter()
             .enumerate()
             .all(|(at, it)| *it == Some(at));
-        let mut incoming = Incoming {
+        Incoming {
             index,
             table,
             identity: in_order && map.shape.columns.len() == table.columns.len(),
@@ -94,34 +108,43 @@ impl<'u> Incoming<'u> {
             insert_refs: Vec::new(),
             updates: Vec::new(),
             deletes: Vec::new(),
-        };
-        incoming.look_through()?;
-        Ok(incoming)
+        }
+    }
+
+    /// Adds rows that have just come: notes where the updates and deletes are, and hands
+    /// each insert to `insert`; stops, and gives back false, where that says no.
+    pub(super) fn add(
+        &mut self,
+        chunk: RowsChunk,
+        mut insert: impl FnMut(&Self, &Row<'_>) -> bool,
+    ) -> Result<bool, CentreError> {
+        let (at, bytes) = (self.upload.chunks.len(), read(&chunk)?);
+        self.upload.to_mut().chunks.push(chunk);
+        let (mut found, mut goes_on) = (Found::default(), true);
+        self.each_of(at, &bytes, |at, row| {
+            found.note(at, row)?;
+            goes_on = row.op != Some(Op::Insert) || insert(self, row);
+            Ok(goes_on)
+        })?;
+        self.found(found);
+        Ok(goes_on)
     }
 
     fn look_through(&mut self) -> Result<(), CentreError> {
-        let (mut inserts, mut few) = (0, Vec::new());
-        let (mut updates, mut deletes) = (Vec::new(), Vec::new());
-        self.each(|at, row| {
-            match row.op {
-                Some(Op::Insert) => {
-                    inserts += 1;
-                    if inserts <= COPY_THRESHOLD {
-                        few.push(at);
-                    }
-                }
-                Some(Op::Update) => updates.push(at),
-                Some(Op::Delete) => deletes.push(at),
-                _ => return Err(malformed("a row of another operation in an upload")),
-            }
-            Ok(())
-        })?;
-        if inserts > COPY_THRESHOLD {
-            few.clear();
-        }
-        (self.inserts, self.insert_refs) = (inserts, few);
-        (self.updates, self.deletes) = (updates, deletes);
+        let mut found = Found::default();
+        self.each(|at, row| found.note(at, row))?;
+        self.found(found);
         Ok(())
+    }
+
+    fn found(&mut self, found: Found) {
+        self.inserts += found.inserts;
+        self.insert_refs.extend(found.few);
+        if self.inserts > COPY_THRESHOLD {
+            self.insert_refs = Vec::new();
+        }
+        self.updates.extend(found.updates);
+        self.deletes.extend(found.deletes);
     }
 
     /// Finds the inserts, after all, if there are many.
@@ -141,7 +164,7 @@ impl<'u> Incoming<'u> {
 
     /// The rows as they came.
     pub(super) fn uploaded(&self) -> orphans::Uploaded<'_> {
-        (self.upload, self.index, &self.map)
+        (&self.upload, self.index, &self.map)
     }
 
     /// How many chunks the rows come in.
@@ -151,11 +174,7 @@ impl<'u> Incoming<'u> {
 
     /// A chunk's bytes.
     pub(super) fn chunk(&self, chunk: usize) -> Result<Bytes, CentreError> {
-        self.upload.chunks[chunk]
-            .read()
-            .map_err(|error| CentreError::Internal {
-                message: format!("an upload's spool file cannot be read: {error}"),
-            })
+        read(&self.upload.chunks[chunk])
     }
 
     fn each(
@@ -164,21 +183,31 @@ impl<'u> Incoming<'u> {
     ) -> Result<(), CentreError> {
         for chunk in 0..self.upload.chunks.len() {
             let bytes = self.chunk(chunk)?;
-            let mut reader = RowsReader::new(&self.map.shape, &bytes);
-            let mut row = Row::default();
-            loop {
-                let at = RowRef {
-                    chunk: chunk as u32,
-                    offset: reader.consumed() as u32,
-                };
-                match reader.next(&mut row) {
-                    Ok(true) => take(at, &row)?,
-                    Ok(false) => break,
-                    Err(error) => return Err(malformed(&error.to_string())),
-                }
-            }
+            self.each_of(chunk, &bytes, |at, row| take(at, row).map(|()| true))?;
         }
         Ok(())
+    }
+
+    /// Reads the rows of a chunk, as long as `take` wants more of them.
+    fn each_of(
+        &self,
+        chunk: usize,
+        bytes: &[u8],
+        mut take: impl FnMut(RowRef, &Row<'_>) -> Result<bool, CentreError>,
+    ) -> Result<(), CentreError> {
+        let mut reader = RowsReader::new(&self.map.shape, bytes);
+        let mut row = Row::default();
+        loop {
+            let at = RowRef {
+                chunk: chunk as u32,
+                offset: reader.consumed() as u32,
+            };
+            match reader.next(&mut row) {
+                Ok(true) if take(at, &row)? => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(malformed(&error.to_string())),
+            }
+        }
     }
 
     /// Reads the rows at some places, in order.
@@ -224,6 +253,39 @@ impl<'u> Incoming<'u> {
         let columns = self.sent.iter().copied();
         columns.filter(|&index| !self.table.columns[index].generated)
     }
+}
+
+/// Where rows are, by operation.
+#[derive(Default)]
+struct Found {
+    inserts: u64,
+    /// The inserts, as long as there are few.
+    few: Vec<RowRef>,
+    updates: Vec<RowRef>,
+    deletes: Vec<RowRef>,
+}
+
+impl Found {
+    fn note(&mut self, at: RowRef, row: &Row<'_>) -> Result<(), CentreError> {
+        match row.op {
+            Some(Op::Insert) => {
+                self.inserts += 1;
+                if self.inserts <= COPY_THRESHOLD {
+                    self.few.push(at);
+                }
+            }
+            Some(Op::Update) => self.updates.push(at),
+            Some(Op::Delete) => self.deletes.push(at),
+            _ => return Err(malformed("a row of another operation in an upload")),
+        }
+        Ok(())
+    }
+}
+
+fn read(chunk: &RowsChunk) -> Result<Bytes, CentreError> {
+    chunk.read().map_err(|error| CentreError::Internal {
+        message: format!("an upload's spool file cannot be read: {error}"),
+    })
 }
 
 /// Why a value cannot go into its column, without asking the database.

@@ -1,8 +1,11 @@
 //! Uploads: a list of them in one transaction, each in a savepoint of its own.
 //!
-//! Owns the order of things and exactly-once; rows are `copy_in`'s and `statements`'
-//! affair, conflicts and refusals go through `outcomes`.
+//! Owns the order of things and exactly-once. Numbers are taken in `admit`; rows are `copy_in`'s and `statements`'
+//! affair, conflicts and refusals go through `outcomes`, and what is done before an upload
+//! is complete is in `arriving`.
 
+mod admit;
+mod arriving;
 mod copy_in;
 mod incoming;
 mod outcomes;
@@ -10,44 +13,34 @@ mod own;
 mod sql;
 mod statements;
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
 use std::time::Duration;
 
 use futures_util::future;
 use prost::Message;
 use ring::rand::{SecureRandom, SystemRandom};
-use tokio_postgres::Row;
 
 use tidewater_protocol::{Op, UploadId};
 
+use self::admit::{Admitted, Patience};
+pub(super) use self::arriving::apply_arriving;
 use self::copy_in::Copied;
 use self::incoming::{Incoming, RowRef};
 use self::outcomes::{Outcomes, is_data_error};
 use self::statements::{Failed, Statements};
 use super::Shared;
 use super::connection::{Connection, centre_error, refused};
-use super::model::Compiled;
-use super::scope::{Facts, Membership, ScopeQueries};
-use super::watermark::Watermark;
+use super::model::{Compiled, CompiledTable};
+use super::scope::Membership;
 use crate::columns::{Announced, ColumnMap, Unpublished};
 use crate::error::CentreError;
 use crate::orphans::Orphans;
-use crate::scope::Scope;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
 
 /// How often a transaction that met a deadlock is tried.
 const ATTEMPTS: u32 = 10;
 /// How often refused rows are tried again while each round gets some of them in.
 const RETRY_ROUNDS: usize = 10;
-
-const ENSURE_SUBSCRIPTION: &str = "
-INSERT INTO tidewater.subscription (remote_id, publication) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-
-/// Whoever comes second finds the number used.
-const TAKE_SEQUENCE: &str = "
-UPDATE tidewater.subscription SET sequence = $3::int8, upload_id = $4
-WHERE remote_id = $1 AND publication = $2 AND sequence = $3::int8 - 1
-RETURNING scope_serial, previous_serial, graced_serial, pg_catalog.pg_current_xact_id()::text";
 
 const LAST_UPLOAD: &str = "
 SELECT sequence, upload_id, result FROM tidewater.subscription
@@ -157,16 +150,28 @@ struct One<'u> {
     alone: bool,
 }
 
-/// What is known once the sequence number is taken.
-struct Admitted {
-    version: u64,
-    scope: Scope,
-    /// The last signed scope, if it still counts.
-    signed: Option<Scope>,
-    /// Becomes the subscription's graced serial.
-    graced: i64,
-    /// Whether tables and triggers are still those that were loaded.
-    as_loaded: bool,
+/// Rows that mean nothing to the publication any more, and why.
+type UnpublishedRows<'u> = (Cow<'u, UploadTable>, Unpublished);
+
+/// What has been done of an upload so far, in the savepoint of its rows.
+struct Progress<'p> {
+    outcomes: Outcomes<'p>,
+    refusals: Vec<Refusals>,
+    /// Tables (by their place in the upload) with the operations that are done.
+    done: Vec<(usize, Op)>,
+    /// Whether every row so far is in the centre as it was uploaded.
+    exact: bool,
+}
+
+impl<'p> Progress<'p> {
+    fn new(outcomes: Outcomes<'p>) -> Progress<'p> {
+        Progress {
+            outcomes,
+            refusals: Vec::new(),
+            done: Vec::new(),
+            exact: true,
+        }
+    }
 }
 
 /// How the rows are applied, if not for the first time.
@@ -181,8 +186,8 @@ struct Round {
 /// What applying all rows came to.
 enum Filled {
     /// They are in, and the result is stored.
-    All(UploadResult),
-    /// Everything but the sequence is undone: a deferred constraint is violated.
+    All { result: UploadResult, exact: bool },
+    /// They have to be undone: a deferred constraint is violated.
     Violated,
     /// The same: rows were taken that refer to refused ones; these.
     Orphaned(Orphans),
@@ -200,6 +205,7 @@ impl One<'_> {
         let mut incoming = Vec::with_capacity(self.upload.tables.len());
         let mut unpublished = Vec::new();
         for table in &self.upload.tables {
+            let table = Cow::Borrowed(table);
             match ColumnMap::find(&self.publication.schema, &table.begin)? {
                 Announced::Published(index, map) => {
                     incoming.push(Incoming::new(self.publication, table, index, map)?);
@@ -207,12 +213,18 @@ impl One<'_> {
                 Announced::Unpublished(refused) => unpublished.push((table, refused)),
             }
         }
-        let Some(admitted) = self.admit(connection, &mut incoming).await? else {
+        let tables: Vec<&CompiledTable> = incoming.iter().map(|it| it.table).collect();
+        let admitted = self.admit(connection, &tables, Patience::Waits).await?;
+        let Some(admitted) = admitted else {
             return self.last(connection).await;
         };
+        for it in &mut incoming {
+            admitted.tell(it);
+        }
         let mut round = Round::default();
         let (result, exact) = loop {
-            let mut exact = true;
+            self.begin_rows(connection, &round).await?;
+            let outcomes = Outcomes::new(self.publication, &round.orphans);
             let filled = self
                 .fill(
                     connection,
@@ -220,11 +232,11 @@ impl One<'_> {
                     &unpublished,
                     &admitted,
                     &round,
-                    &mut exact,
+                    Progress::new(outcomes),
                 )
                 .await?;
             match filled {
-                Filled::All(result) => break (result, exact),
+                Filled::All { result, exact } => break (result, exact),
                 // Some row violates a deferred constraint. With all of them immediate, it
                 // is found where it is applied.
                 Filled::Violated if round.immediate => {
@@ -235,6 +247,11 @@ impl One<'_> {
                 Filled::Violated => round.immediate = true,
                 Filled::Orphaned(orphans) => round.orphans = orphans,
             }
+            connection
+                .client()
+                .batch_execute("ROLLBACK TO tidewater_rows; RELEASE tidewater_rows")
+                .await
+                .map_err(refused("undoing the rows of an upload"))?;
         };
         let own = self.own(&incoming, &admitted, exact, &result)?;
         Ok(UploadOutcome::Applied { result, own })
@@ -242,103 +259,6 @@ impl One<'_> {
 
     fn key(&self) -> (&[u8], &String) {
         (self.upload.remote_id.0.as_slice(), &self.upload.publication)
-    }
-
-    /// Takes the sequence number and evaluates the scope, in one flight; `None` if the
-    /// number does not follow.
-    async fn admit(
-        &self,
-        connection: &mut Connection,
-        incoming: &mut [Incoming<'_>],
-    ) -> Result<Option<Admitted>, CentreError> {
-        let error = |error| refused("admitting an upload")(error);
-        let facts = Facts {
-            user: &self.upload.user,
-            remote_id: self.upload.remote_id.to_string(),
-        };
-        let queries = ScopeQueries::prepare(connection, &facts, &[self.publication]).await?;
-        let ensure = connection.prepare(ENSURE_SUBSCRIPTION, &[]).await?;
-        let take = connection.prepare(TAKE_SEQUENCE, &[]).await?;
-        let fingerprints = connection.prepare(super::FINGERPRINTS, &[]).await?;
-        let sequence = i64::try_from(self.upload.sequence)
-            .map_err(|_| incoming::malformed("a sequence number out of range"))?;
-        let (remote, publication) = self.key();
-        let upload_id = self.upload.upload_id.0.as_slice();
-        let oids: Vec<u32> = incoming.iter().map(|it| it.table.oid).collect();
-        let written = incoming.iter().filter(|it| it.table.direction.uploads());
-        let names: BTreeSet<&str> = written.map(|it| it.table.sql_name.as_str()).collect();
-        let names: Vec<&str> = names.into_iter().collect();
-        // With this lock nobody can change the tables or add a trigger before we end.
-        let lock = match names.is_empty() {
-            true => String::new(),
-            false => format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", names.join(", ")),
-        };
-        let client = connection.client();
-        let (locked, (ensured, (taken, (live, results)))) = future::join(
-            client.batch_execute(&lock),
-            future::join(
-                client.execute(&ensure, &[&remote, publication]),
-                future::join(
-                    client.query_opt(&take, &[&remote, publication, &sequence, &upload_id]),
-                    future::join(client.query(&fingerprints, &[&oids]), queries.run(client)),
-                ),
-            ),
-        )
-        .await;
-        locked.map_err(error)?;
-        ensured.map_err(error)?;
-        let Some(taken) = taken.map_err(error)? else {
-            return Ok(None);
-        };
-        let live = live.map_err(error)?;
-        let scope = queries.scope(0, self.publication, &results?)?;
-        let version: String = taken.get(3);
-        let (signed, graced) = self.signed_scope(&taken, &scope);
-        let mut as_loaded = true;
-        for it in incoming {
-            let found = live.iter().find(|row| row.get::<_, u32>(0) == it.table.oid);
-            as_loaded &= found.is_some_and(|row| row.get::<_, &str>(1) == it.table.fingerprint);
-            if let Some(row) = found {
-                (it.edits_inserts, it.defers_unique) = (row.get(2), row.get(3));
-                it.row_security = row.get(4);
-            }
-        }
-        Ok(Some(Admitted {
-            version: version.parse().unwrap_or(0),
-            scope,
-            signed,
-            graced,
-            as_loaded,
-        }))
-    }
-
-    /// The last signed scope, if it still counts: issued to this subscription as the
-    /// last or the one before, and (if partitions of it are lost since) not yet used
-    /// for an upload.
-    fn signed_scope(&self, subscription: &Row, current: &Scope) -> (Option<Scope>, i64) {
-        let (last, before, graced): (i64, i64, i64) = (
-            subscription.get(0),
-            subscription.get(1),
-            subscription.get(2),
-        );
-        let Some(checkpoint) = &self.upload.checkpoint else {
-            return (None, graced);
-        };
-        let issued = i64::try_from(checkpoint.serial)
-            .ok()
-            .filter(|&serial| serial > 0 && (serial == last || serial == before));
-        let fits = Watermark::decode(&checkpoint.watermark)
-            .is_some_and(|watermark| watermark.layout == self.publication.layout)
-            && checkpoint.scope.tables.len() == current.tables.len();
-        let (Some(serial), true) = (issued, fits) else {
-            return (None, graced);
-        };
-        let mut pairs = checkpoint.scope.tables.iter().zip(&current.tables);
-        let lost = pairs.any(|(held, now)| !held.is_subset(now));
-        if !lost || serial <= graced {
-            return (None, graced);
-        }
-        (Some(checkpoint.scope.clone()), serial)
     }
 
     /// What the subscription says when a number does not follow.
@@ -370,93 +290,95 @@ impl One<'_> {
         }
     }
 
-    /// Applies all rows and stores the result, in the savepoint of the upload.
-    async fn fill(
+    /// Sets the savepoint in which all rows are applied.
+    async fn begin_rows(
         &self,
         connection: &mut Connection,
-        incoming: &[Incoming<'_>],
-        unpublished: &[(&UploadTable, Unpublished)],
-        admitted: &Admitted,
         round: &Round,
-        exact: &mut bool,
-    ) -> Result<Filled, CentreError> {
-        let error = |error| refused("applying an upload")(error);
+    ) -> Result<(), CentreError> {
         let begin = match round.immediate {
             true => "SAVEPOINT tidewater_rows; SET CONSTRAINTS ALL IMMEDIATE",
             false => "SAVEPOINT tidewater_rows",
         };
-        connection
-            .client()
-            .batch_execute(begin)
-            .await
-            .map_err(error)?;
-        let mut outcomes = Outcomes::new(self.publication, &round.orphans);
+        let begun = connection.client().batch_execute(begin).await;
+        begun.map_err(refused("applying an upload"))
+    }
+
+    /// Applies all rows that are not in yet and stores the result.
+    async fn fill(
+        &self,
+        connection: &mut Connection,
+        incoming: &[Incoming<'_>],
+        unpublished: &[UnpublishedRows<'_>],
+        admitted: &Admitted,
+        round: &Round,
+        mut progress: Progress<'_>,
+    ) -> Result<Filled, CentreError> {
         for (table, refused) in unpublished {
-            outcomes.refuse_unpublished(table, refused)?;
+            progress.outcomes.refuse_unpublished(table, refused)?;
         }
         for table in incoming {
-            outcomes.record_dropped(table)?;
+            progress.outcomes.record_dropped(table)?;
         }
-        let mut refusals = Vec::new();
         for (index, op) in order(incoming) {
-            let table = &incoming[index];
-            let refs = self
-                .copy(connection, table, op, admitted, &mut outcomes, exact)
-                .await?;
-            if refs.is_empty() {
-                continue;
-            }
-            let mut statements = self.statements(connection, table, admitted, &mut outcomes, exact);
-            if !table.table.direction.uploads() {
-                statements.refuse_all(&refs)?;
-                continue;
-            }
-            let failed = statements.run(op, &refs).await?;
-            if !failed.is_empty() {
-                refusals.push(Refusals {
-                    table: index,
-                    op,
-                    failed,
-                });
+            if !progress.done.contains(&(index, op)) {
+                self.one_operation(connection, incoming, index, op, admitted, &mut progress)
+                    .await?;
             }
         }
-        self.try_again(
-            connection,
-            incoming,
-            admitted,
-            &mut outcomes,
-            exact,
-            refusals,
-        )
-        .await?;
+        self.try_again(connection, incoming, admitted, &mut progress)
+            .await?;
         let checked = connection
             .client()
             .batch_execute("SET CONSTRAINTS ALL IMMEDIATE")
             .await;
-        let undone = match checked {
+        match checked {
             Err(refusal) if round.immediate || !is_data_error(&refusal) => {
                 return Err(centre_error("checking deferred constraints", &refusal));
             }
-            Err(_) => Some(Filled::Violated),
-            Ok(()) => {
-                let uploaded: Vec<_> = incoming.iter().map(Incoming::uploaded).collect();
-                let mut orphans = round.orphans.clone();
-                let schema = &self.publication.schema;
-                orphans
-                    .find(schema, &uploaded, outcomes.builder())?
-                    .then_some(Filled::Orphaned(orphans))
-            }
-        };
-        if let Some(undone) = undone {
-            connection
-                .client()
-                .batch_execute("ROLLBACK TO tidewater_rows; RELEASE tidewater_rows")
-                .await
-                .map_err(error)?;
-            return Ok(undone);
+            Err(_) => return Ok(Filled::Violated),
+            Ok(()) => {}
+        }
+        let Progress {
+            outcomes, exact, ..
+        } = progress;
+        let uploaded: Vec<_> = incoming.iter().map(Incoming::uploaded).collect();
+        let mut orphans = round.orphans.clone();
+        if orphans.find(&self.publication.schema, &uploaded, outcomes.builder())? {
+            return Ok(Filled::Orphaned(orphans));
         }
         let result = self.finish(connection, admitted, outcomes).await?;
-        Ok(Filled::All(result))
+        Ok(Filled::All { result, exact })
+    }
+
+    /// Applies the rows of one operation of one table.
+    async fn one_operation(
+        &self,
+        connection: &mut Connection,
+        incoming: &[Incoming<'_>],
+        index: usize,
+        op: Op,
+        admitted: &Admitted,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), CentreError> {
+        let table = &incoming[index];
+        let refs = self.copy(connection, table, op, admitted, progress).await?;
+        if refs.is_empty() {
+            return Ok(());
+        }
+        let mut statements = self.statements(connection, table, admitted, progress);
+        if !table.table.direction.uploads() {
+            return statements.refuse_all(&refs);
+        }
+        let failed = statements.run(op, &refs).await?;
+        if !failed.is_empty() {
+            progress.refusals.push(Refusals {
+                table: index,
+                op,
+                failed,
+            });
+        }
+        Ok(())
     }
 
     /// Stores the result and ends the upload's savepoint.
@@ -489,15 +411,15 @@ impl One<'_> {
         incoming: &Incoming<'_>,
         op: Op,
         admitted: &Admitted,
-        outcomes: &mut Outcomes<'_>,
-        exact: &mut bool,
+        progress: &mut Progress<'_>,
     ) -> Result<Vec<RowRef>, CentreError> {
         match op {
             Op::Update => return Ok(incoming.updates.clone()),
             Op::Delete => return Ok(incoming.deletes.clone()),
             _ => {}
         }
-        let many = incoming.inserts > incoming::COPY_THRESHOLD && !outcomes.has_orphans(incoming);
+        let many =
+            incoming.inserts > incoming::COPY_THRESHOLD && !progress.outcomes.has_orphans(incoming);
         if many && incoming.table.direction.uploads() && copy_in::is_possible(incoming) {
             let membership = self.membership(incoming, admitted);
             let copied = copy_in::copy_in(connection, incoming, membership).await?;
@@ -505,8 +427,8 @@ impl One<'_> {
                 exact: copied_exact,
             } = copied
             {
-                outcomes.applied(Op::Insert, incoming.inserts);
-                *exact = *exact && copied_exact;
+                progress.outcomes.applied(Op::Insert, incoming.inserts);
+                progress.exact = progress.exact && copied_exact;
                 return Ok(Vec::new());
             }
         }
@@ -520,28 +442,27 @@ impl One<'_> {
         connection: &mut Connection,
         incoming: &[Incoming<'_>],
         admitted: &Admitted,
-        outcomes: &mut Outcomes<'_>,
-        exact: &mut bool,
-        mut refusals: Vec<Refusals>,
+        progress: &mut Progress<'_>,
     ) -> Result<(), CentreError> {
+        let mut refusals = std::mem::take(&mut progress.refusals);
         for _ in 0..RETRY_ROUNDS {
-            let mut progress = false;
+            let mut gained = false;
             for refusal in &mut refusals {
                 let table = &incoming[refusal.table];
                 let refs: Vec<RowRef> = refusal.failed.iter().map(|failed| failed.at).collect();
-                let mut statements = self.statements(connection, table, admitted, outcomes, exact);
+                let mut statements = self.statements(connection, table, admitted, progress);
                 let failed = statements.run(refusal.op, &refs).await?;
-                progress |= failed.len() < refs.len();
+                gained |= failed.len() < refs.len();
                 refusal.failed = failed;
             }
             refusals.retain(|refusal| !refusal.failed.is_empty());
-            if !progress || refusals.is_empty() {
+            if !gained || refusals.is_empty() {
                 break;
             }
         }
         for refusal in &refusals {
             let table = &incoming[refusal.table];
-            self.statements(connection, table, admitted, outcomes, exact)
+            self.statements(connection, table, admitted, progress)
                 .refuse(&refusal.failed)?;
         }
         Ok(())
@@ -563,15 +484,14 @@ impl One<'_> {
         connection: &'c mut Connection,
         incoming: &'c Incoming<'i>,
         admitted: &'c Admitted,
-        outcomes: &'c mut Outcomes<'p>,
-        exact: &'c mut bool,
+        progress: &'c mut Progress<'p>,
     ) -> Statements<'c, 'i, 'p, 'c> {
         Statements {
             connection,
             incoming,
-            outcomes,
+            outcomes: &mut progress.outcomes,
             membership: self.membership(incoming, admitted),
-            exact,
+            exact: &mut progress.exact,
         }
     }
 
@@ -589,7 +509,8 @@ impl One<'_> {
                 || effects.on_delete && !it.deletes.is_empty()
                 || effects.on_update && !it.updates.is_empty()
         });
-        let skip_version = self.alone && admitted.as_loaded && exact && !sets_off_more;
+        let as_loaded = incoming.iter().all(|it| admitted.is_as_loaded(it.table));
+        let skip_version = self.alone && as_loaded && exact && !sets_off_more;
         let changed = result.inserts + result.updates + result.deletes > 0;
         let rows = match skip_version || !changed {
             true => Default::default(),

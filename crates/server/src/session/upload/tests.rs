@@ -307,3 +307,90 @@ fn keys_are_asked_for_again_by_table() {
     assert_eq!(received.requests[0].len(), 1);
     assert_eq!(received.requests[0][0].rows, rows);
 }
+
+/// An upload that announces itself, and a worker that gets it.
+fn head() -> tidewater_consolidated::SyncUpload {
+    tidewater_consolidated::SyncUpload {
+        remote_id: tidewater_protocol::RemoteId::from_random([1; 16]),
+        user: "ada".into(),
+        publication: "p".into(),
+        sequence: 4,
+        upload_id: UPLOAD,
+        checkpoint: None,
+        tables: Vec::new(),
+        now_ms: 0,
+    }
+}
+
+/// The rows of an upload's tables.
+fn joined(tables: &[UploadTable]) -> Vec<Vec<u8>> {
+    let joined = tables.iter().map(|table| {
+        let chunks = table.chunks.iter().map(|chunk| chunk.read().unwrap());
+        chunks.fold(Vec::new(), |joined, chunk| [&joined[..], &chunk].concat())
+    });
+    joined.collect()
+}
+
+#[tokio::test]
+async fn a_worker_gets_the_same_rows_whenever_it_is_handed_the_upload() {
+    let world = World::new();
+    let rows = inserts(&world, &vec!["x".repeat(20_000); 20]);
+    let pieces: Vec<&[u8]> = rows.chunks(50_000).collect();
+    for handed_over_after in 0..2 * pieces.len() {
+        let mut receiver = world.receiver(UploadState::InSequence);
+        let mut worker = None;
+        let mut reservation = None;
+        let mut step = 0;
+        receiver.upload_begin(begin()).unwrap();
+        for _ in 0..2 {
+            receiver.table_begin(world.header()).unwrap();
+            for piece in &pieces {
+                receiver.rows(piece).unwrap();
+                if step == handed_over_after {
+                    let under_way = receiver.goes_alone().expect("it goes alone");
+                    assert_eq!(under_way.announced_bytes, 1_000);
+                    let (arrival, upload) = tidewater_consolidated::arriving(head());
+                    reservation = Some(receiver.hand_over(arrival));
+                    worker = Some(upload);
+                    assert!(receiver.goes_alone().is_none(), "once is enough");
+                }
+                step += 1;
+            }
+        }
+        let both = [&rows[..], &rows].concat();
+        receiver.upload_end(end(40, &both)).unwrap();
+        let received = receiver.finish().unwrap();
+        received.arrival.expect("a worker has it").complete();
+        let upload = worker.unwrap().collect().await.expect("it is complete");
+        assert_eq!(joined(&upload.tables), [&rows[..], &rows]);
+        assert_eq!(joined(&received.uploads[0].tables), [&rows[..], &rows]);
+        // The memory is reserved until session and worker have let go.
+        drop(received.reservation);
+        assert_eq!(world.budget.free(), (1 << 20) - both.len() as u64);
+        drop(reservation);
+        assert_eq!(world.budget.free(), 1 << 20);
+    }
+}
+
+#[test]
+fn of_several_uploads_of_a_sync_none_goes_early() {
+    let world = World::new();
+    let expected = |state| Expected {
+        schema: &world.schema,
+        state,
+        sequence: 4,
+        upload_id: Some(UPLOAD),
+    };
+    let goes_alone = |other: UploadState| {
+        let expected = vec![expected(UploadState::InSequence), expected(other)];
+        let mut receiver = Receiver::new(&world.limits, &world.budget, expected);
+        receiver.upload_begin(begin()).unwrap();
+        receiver.goes_alone().is_some()
+    };
+    assert!(!goes_alone(UploadState::InSequence));
+    // Of which nothing is taken that comes.
+    assert!(goes_alone(UploadState::AlreadyApplied));
+    let mut ignored = world.receiver(UploadState::AlreadyApplied);
+    ignored.upload_begin(begin()).unwrap();
+    assert!(ignored.goes_alone().is_none());
+}
