@@ -4,7 +4,7 @@
 //! `lock_timeout`: it is done as a whole or not at all, and a busy table makes
 //! deploying fail instead of making the application wait behind it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio_postgres::types::Type;
@@ -13,11 +13,13 @@ use tokio_postgres::{Client, GenericClient, Transaction};
 use tidewater_protocol::PublicationSchema;
 
 use super::connection::{centre_error, refused};
-use super::live::Catalog;
+use super::in_place;
+use super::live::{Catalog, TableInfo};
+use super::members::{self, Members};
 use super::model::{Compiled, compile, logs};
 use super::quote::literal;
 use super::state::{ADVISORY_LOCK, FORMAT_VERSION, MIGRATIONS};
-use super::triggers::LogSpec;
+use super::triggers::{LogSpec, marker};
 use crate::error::CentreError;
 use crate::publication::{
     DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking,
@@ -48,6 +50,8 @@ struct DeployedLog {
     table_name: String,
     partition: Vec<String>,
     definition: String,
+    /// Of a partitioned table: the partitions that are tracked.
+    members: Option<String>,
     /// Whether its table and functions are there.
     exists: bool,
 }
@@ -96,15 +100,23 @@ impl Deployed {
                 hint: "update this Tidewater".into(),
             });
         }
+        // A column of the second format.
+        let members = match version {
+            1 => "NULL",
+            _ => "members",
+        };
         let logs = client
             .query(
-                "SELECT id, table_oid, table_name, partition_columns, definition,
+                &format!(
+                    "SELECT id, table_oid, table_name, partition_columns, definition,
                    to_regclass('tidewater.log_' || id) IS NOT NULL
                    AND (SELECT count(*) FROM pg_catalog.pg_proc p
                         WHERE p.pronamespace = 'tidewater'::regnamespace
                           AND p.proname::text IN ('log_' || id || '_new', 'log_' || id || '_old',
-                            'log_' || id || '_moved', 'log_' || id || '_truncated')) = 4
-                 FROM tidewater.change_log ORDER BY id",
+                            'log_' || id || '_moved', 'log_' || id || '_truncated')) = 4,
+                   {members}
+                 FROM tidewater.change_log ORDER BY id"
+                ),
                 &[],
             )
             .await
@@ -127,6 +139,7 @@ impl Deployed {
             partition: row.get(3),
             definition: row.get(4),
             exists: row.get(5),
+            members: row.get(6),
         };
         let publication = |row: &tokio_postgres::Row| (row.get(0), (row.get(1), row.get(2)));
         Ok(Deployed {
@@ -150,7 +163,7 @@ pub(super) async fn deploy(
     dry_run: bool,
     now_ms: i64,
 ) -> Result<DeployReport, CentreError> {
-    let transaction = begin(client).await?;
+    let transaction = begin(client, LOCK_TIMEOUT_MS).await?;
     let catalog = Catalog::read(&transaction).await?;
     let compiled = compile_all(publications, &catalog)?;
     check_scope_queries(&transaction, &compiled).await?;
@@ -174,27 +187,19 @@ pub(super) async fn undeploy(
     client: &mut Client,
     dry_run: bool,
 ) -> Result<DeployReport, CentreError> {
-    let transaction = begin(client).await?;
+    let transaction = begin(client, LOCK_TIMEOUT_MS).await?;
     let catalog = Catalog::read(&transaction).await?;
     let mut plan = Plan::default();
-    for table in catalog
-        .tables
-        .iter()
-        .filter(|it| !it.own_triggers.is_empty())
-    {
-        let drops = table.own_triggers.iter().map(|trigger| {
-            let name = super::quote::ident(&trigger.name);
-            format!("DROP TRIGGER {name} ON {};\n", table.sql_name())
-        });
-        plan.step(
-            format!(
-                "remove {} triggers from {}",
-                table.own_triggers.len(),
-                table.title()
-            ),
-            format!("{NOBODY} {}", table.title()),
-            drops.collect(),
-        );
+    for table in &catalog.tables {
+        let drops = in_place::drops(table);
+        if !drops.is_empty() {
+            let title = table.title();
+            plan.step(
+                format!("remove the triggers from {title}"),
+                format!("{NOBODY} {title}"),
+                drops,
+            );
+        }
     }
     let there = transaction
         .query_one("SELECT to_regnamespace('tidewater') IS NOT NULL", &[])
@@ -265,7 +270,8 @@ pub(super) async fn load(
                 let spec = wanted.iter().find(|it| it.identity() == log.identity());
                 let fits = spec.is_some_and(|spec| {
                     found.definition == spec.definition()
-                        && missing_triggers(spec, found.id, &catalog).is_empty()
+                        && in_place::missing(spec, found.id, found.members.as_deref(), &catalog)
+                            .is_empty()
                 });
                 found.exists && fits
             });
@@ -281,11 +287,15 @@ pub(super) async fn load(
     Ok(compiled)
 }
 
-async fn begin(client: &mut Client) -> Result<Transaction<'_>, CentreError> {
+/// Begins a transaction that alone may change what is deployed.
+pub(super) async fn begin(
+    client: &mut Client,
+    lock_timeout_ms: u32,
+) -> Result<Transaction<'_>, CentreError> {
     let error = |error| refused("deploying")(error);
     let transaction = client.transaction().await.map_err(error)?;
     let settings = format!(
-        "SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; \
+        "SET LOCAL lock_timeout = {lock_timeout_ms}; \
          SELECT pg_catalog.pg_advisory_xact_lock({ADVISORY_LOCK});"
     );
     transaction.batch_execute(&settings).await.map_err(error)?;
@@ -430,35 +440,59 @@ fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalo
             .log(spec)
             .filter(|log| log.exists && log.definition == definition);
         let Some(log) = there else {
-            plan_log(plan, spec, next_id, &definition);
+            plan_log(plan, spec, next_id, &definition, catalog);
             next_id += 1;
             continue;
         };
-        let missing = missing_triggers(spec, log.id, catalog);
-        if !missing.is_empty() {
-            let triggers = spec.triggers(log.id);
-            let triggers = triggers.iter().filter(|it| missing.contains(&it.name));
-            let mut sql: String = triggers.map(|it| it.replace(&spec.table)).collect();
+        for missing in in_place::missing(spec, log.id, log.members.as_deref(), catalog) {
+            let mut sql = missing.sql;
             sql.push_str(&everything(log.id));
             plan.step(
                 format!(
                     "restore triggers on {} ({}), and send its rows to all remotes again",
-                    spec.title,
-                    missing.join(", ")
+                    missing.table,
+                    missing.names.join(", ")
                 ),
-                format!("{NOBODY} {}", spec.title),
+                format!("{NOBODY} {}", missing.table),
                 sql,
             );
         }
+        let registered = log.members.as_deref();
+        if let Some(change) = registered.and_then(|it| members::settle(spec, log.id, it, catalog)) {
+            let lock = format!("{NO_ROWS_WAIT} the partitions");
+            plan.step(change.description, lock, change.sql);
+        }
+    }
+    let mut tracked: HashSet<u32> = deployed.logs.iter().map(|log| log.table_oid).collect();
+    for spec in &wanted {
+        let members = catalog.by_oid(spec.table_oid);
+        let members = members.and_then(|table| table.members.as_ref());
+        tracked.extend(members.into_iter().flat_map(Members::oids));
+    }
+    for (table, drops) in in_place::strays(&tracked, catalog) {
+        let title = table.title();
+        plan.step(
+            format!("remove triggers from {title}, which is no partition any more"),
+            format!("{NOBODY} {title}"),
+            drops,
+        );
     }
 }
 
-fn plan_log(plan: &mut Plan, spec: &LogSpec, id: i32, definition: &str) {
+fn plan_log(plan: &mut Plan, spec: &LogSpec, id: i32, definition: &str, catalog: &Catalog) {
     let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
     let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
     let mut sql = spec.create(id);
     for trigger in spec.triggers(id) {
         sql.push_str(&trigger.create());
+    }
+    let members = catalog.by_oid(spec.table_oid);
+    let members = members.and_then(|table| table.members.as_ref());
+    for oid in members.into_iter().flat_map(Members::oids) {
+        let name = catalog.by_oid(oid).map(TableInfo::sql_name);
+        for trigger in name.iter().flat_map(|name| spec.member_triggers(id, name)) {
+            sql.push_str(&trigger.create());
+        }
     }
     sql.push_str(&format!(
         "INSERT INTO tidewater.change_log (id, table_oid, table_name, partition_columns, definition) \
@@ -468,6 +502,9 @@ fn plan_log(plan: &mut Plan, spec: &LogSpec, id: i32, definition: &str) {
         partition.join(", "),
         text(definition)
     ));
+    if let Some(members) = members {
+        sql.push_str(&members::register(id, members));
+    }
     // Whoever synced before this log existed knows nothing of the changes since.
     sql.push_str(&everything(id));
     let rule = match spec.partition.is_empty() {
@@ -484,25 +521,8 @@ fn plan_log(plan: &mut Plan, spec: &LogSpec, id: i32, definition: &str) {
     );
 }
 
-fn everything(log_id: i32) -> String {
-    format!("INSERT INTO tidewater.everything (log_id) VALUES ({log_id});\n")
-}
-
-/// The triggers of a log that are not there, or cannot fire.
-fn missing_triggers(spec: &LogSpec, id: i32, catalog: &Catalog) -> Vec<String> {
-    let live = catalog.by_oid(spec.table_oid);
-    let own = live.map_or(&[][..], |table| &table.own_triggers);
-    let fires = |name: &str| {
-        own.iter().any(|trigger| {
-            let enabled = match spec.by_row {
-                true => trigger.enabled == 'A',
-                false => matches!(trigger.enabled, 'O' | 'A'),
-            };
-            trigger.name == name && enabled
-        })
-    };
-    let triggers = spec.triggers(id).into_iter().map(|trigger| trigger.name);
-    triggers.filter(|name| !fires(name)).collect()
+pub(super) fn everything(log_id: i32) -> String {
+    marker(log_id) + "\n"
 }
 
 fn plan_publications(

@@ -12,21 +12,26 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row, Statement};
+use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::Code;
 
 use super::Shared;
 use super::array::Array;
 use super::connection::{Connection, refused};
+use super::members;
 use super::model::{Compiled, CompiledTable};
 use super::scope::{Facts, ScopeQueries, partition_arrays};
+use super::triggers::LogSpec;
 use super::watermark::Watermark;
 use crate::download::{DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription};
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+/// How long nothing is done again about partitions that could not be tracked.
+const ADOPT_AGAIN_MS: i64 = 60_000;
 
 /// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one.
 const STATE: &str = "
@@ -84,7 +89,7 @@ pub(super) async fn download(
         .iter()
         .map(|it| shared.publication(&it.publication));
     let publications: Vec<Arc<Compiled>> = publications.collect::<Result<_, _>>()?;
-    let plans = open(connection, &job, &publications).await?;
+    let plans = open_adopting(connection, shared, &job, &publications).await?;
     let mut mark = None;
     for (index, (plan, subscription)) in plans.iter().zip(&job.subscriptions).enumerate() {
         let publication = &publications[index];
@@ -123,12 +128,48 @@ pub(super) async fn download(
     }
 }
 
-/// Opens the snapshot and finds out what each subscription needs.
+/// Opens the snapshot; first takes in the partitions that came or went, if it can be done
+/// at once. If not, their tables go whole.
+async fn open_adopting(
+    connection: &mut Connection,
+    shared: &Shared,
+    job: &DownloadJob,
+    publications: &[Arc<Compiled>],
+) -> Result<Vec<Plan>, CentreError> {
+    let (plans, strange) = open(connection, job, publications).await?;
+    if strange.is_empty() || !shared.may_adopt(job.now_ms) {
+        return Ok(plans);
+    }
+    let tables = publications.iter().flat_map(|it| &it.tables);
+    let strange = tables.filter(|table| strange.contains(&table.log_id));
+    let logs: Vec<&LogSpec> = strange.filter_map(|table| table.log.as_ref()).collect();
+    let mut side = shared.pool.get().await?;
+    if let Err(error) = members::adopt(side.client_mut(), &logs).await {
+        if matches!(error, CentreError::Unavailable { .. }) {
+            return Err(error);
+        }
+        shared.adopt_not_before(job.now_ms.saturating_add(ADOPT_AGAIN_MS));
+        let tables: Vec<&str> = logs.iter().map(|log| log.title.as_str()).collect();
+        tracing::warn!(
+            %error,
+            tables = tables.join(", "),
+            "partitions came that could not be tracked: every download sends the whole table \
+             until `tidewater deploy` has been run by a role that owns them"
+        );
+        return Ok(plans);
+    }
+    let rollback = connection.client().batch_execute("ROLLBACK").await;
+    rollback.map_err(refused("opening a download"))?;
+    Ok(open(connection, job, publications).await?.0)
+}
+
+/// Opens the snapshot and finds out what each subscription needs; with the change logs
+/// whose table has other partitions than are tracked.
 async fn open(
     connection: &mut Connection,
     job: &DownloadJob,
     publications: &[Arc<Compiled>],
-) -> Result<Vec<Plan>, CentreError> {
+) -> Result<(Vec<Plan>, Vec<i32>), CentreError> {
     let facts = Facts {
         user: &job.user,
         remote_id: job.remote_id.to_string(),
@@ -136,6 +177,7 @@ async fn open(
     let compiled: Vec<&Compiled> = publications.iter().map(|it| &**it).collect();
     let queries = ScopeQueries::prepare(connection, &facts, &compiled).await?;
     let state = connection.prepare(STATE, &[]).await?;
+    let partitioned = Partitioned::of(connection, &compiled).await?;
     let mut helds = Vec::with_capacity(compiled.len());
     for (subscription, publication) in job.subscriptions.iter().zip(&compiled) {
         helds.push(Held::of(connection, publication, subscription).await?);
@@ -153,36 +195,98 @@ async fn open(
     let checks = helds.iter().zip(&job.subscriptions);
     let checks = checks.map(|(held, subscription)| Held::news(held.as_ref(), client, subscription));
     // One flight: each future sends when it is first polled, in this order.
-    let (begun, (states, (results, news))) = join(
-        client.batch_execute(BEGIN),
+    let begin = begin(&compiled);
+    let (begun, (states, ((results, news), strange))) = join(
+        client.batch_execute(&begin),
         join(
             join_all(states),
-            join(queries.run(client), join_all(checks)),
+            join(
+                join(queries.run(client), join_all(checks)),
+                Partitioned::changed(partitioned.as_ref(), client),
+            ),
         ),
     )
     .await;
     begun.map_err(refused("opening a download"))?;
-    let results = results?;
+    let (results, strange) = (results?, strange?);
     let mut plans = Vec::with_capacity(states.len());
     for (index, ((row, held), news)) in states.into_iter().zip(helds).zip(news).enumerate() {
         let row = row?;
         let scope = queries.scope(index, compiled[index], &results)?;
         let valid: Option<bool> = row.get(1);
         let held = held.filter(|_| valid == Some(true));
-        plans.push(Plan::new(compiled[index], &row, held, scope, news?));
+        let mut restarted: Vec<i32> = row.get(2);
+        restarted.extend(&strange);
+        let snapshot = row.get(0);
+        plans.push(Plan::new(
+            compiled[index],
+            snapshot,
+            &restarted,
+            held,
+            scope,
+            news?,
+        ));
     }
-    Ok(plans)
+    Ok((plans, strange))
+}
+
+/// Begins the snapshot with the tables locked as reading them would: what does not go by
+/// snapshots (TRUNCATE, a new type of a column, DETACH) has happened for all of the download
+/// or for none of it.
+fn begin(publications: &[&Compiled]) -> String {
+    let tables = publications.iter().flat_map(|it| &it.tables);
+    let tables = tables.filter(|table| table.direction.downloads());
+    let tables: BTreeSet<&str> = tables.map(|table| table.sql_name.as_str()).collect();
+    if tables.is_empty() {
+        return BEGIN.to_owned();
+    }
+    let tables: Vec<String> = tables.iter().map(|name| format!("ONLY {name}")).collect();
+    format!(
+        "{BEGIN}; LOCK TABLE {} IN ACCESS SHARE MODE",
+        tables.join(", ")
+    )
+}
+
+/// The question whether partitioned tables still have the partitions that are tracked.
+struct Partitioned {
+    statement: Statement,
+    logs: Vec<i32>,
+}
+
+impl Partitioned {
+    async fn of(
+        connection: &mut Connection,
+        publications: &[&Compiled],
+    ) -> Result<Option<Partitioned>, CentreError> {
+        let tables = publications.iter().flat_map(|it| &it.tables);
+        let logs = tables.filter(|table| table.log.as_ref().is_some_and(|log| log.partitioned));
+        let logs: Vec<i32> = logs.map(|table| table.log_id).collect();
+        if logs.is_empty() {
+            return Ok(None);
+        }
+        let statement = connection.prepare(&members::changed(), &[]).await?;
+        Ok(Some(Partitioned { statement, logs }))
+    }
+
+    async fn changed(this: Option<&Self>, client: &Client) -> Result<Vec<i32>, CentreError> {
+        let Some(this) = this else {
+            return Ok(Vec::new());
+        };
+        let rows = client.query(&this.statement, &[&this.logs]).await;
+        let rows = rows.map_err(refused("looking at partitions"))?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
 }
 
 impl Plan {
     fn new(
         publication: &Compiled,
-        state: &Row,
+        snapshot: String,
+        restarted: &[i32],
         presented: Option<Held<'_>>,
         scope: Scope,
         news: bool,
     ) -> Plan {
-        let restarted: Vec<i32> = state.get(2);
         let held = presented.as_ref().map(|it| it.scope);
         let tables = publication.tables.iter().enumerate().map(|(index, table)| {
             let Some(held) = held else {
@@ -191,12 +295,12 @@ impl Plan {
                     false => TablePlan::Nothing,
                 };
             };
-            TablePlan::new(table, &held.tables[index], &scope.tables[index], &restarted)
+            TablePlan::new(table, &held.tables[index], &scope.tables[index], restarted)
         });
         Plan {
             tables: tables.collect(),
             scope_changed: held.is_none_or(|held| *held != scope),
-            snapshot: state.get(0),
+            snapshot,
             watermark: presented.map(|it| it.watermark),
             scope,
             news,

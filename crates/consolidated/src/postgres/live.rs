@@ -3,7 +3,7 @@
 //! Owns the catalog queries and what they mean for publishing: kinds of types,
 //! keys, references, obstacles. What a publication makes of them is `model`'s affair.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tokio_postgres::{GenericClient, Row};
 
@@ -11,6 +11,7 @@ use tidewater_protocol::{ColumnType, Fit, ForeignKeyAction, ValueRef};
 
 use super::binary::Kind;
 use super::connection::refused;
+use super::members::{Members, PARTITIONS};
 use super::quote::qualified;
 use crate::error::CentreError;
 use crate::publication::{LiveColumn, LiveTable};
@@ -44,6 +45,10 @@ pub(super) struct TableInfo {
     pub(super) obstacle: Option<String>,
     /// The planner's guess.
     pub(super) row_estimate: u64,
+    /// Of a partitioned table: everything below it, whatever the level.
+    pub(super) members: Option<Members>,
+    /// Why nothing above it can be published, if so.
+    member_obstacle: Option<&'static str>,
 }
 
 /// One of Tidewater's triggers on a table.
@@ -52,6 +57,9 @@ pub(super) struct OwnTrigger {
     pub(super) name: String,
     /// `pg_trigger.tgenabled`.
     pub(super) enabled: char,
+    /// Made by PostgreSQL from the row trigger of a partitioned table above, and gone
+    /// with it.
+    pub(super) cloned: bool,
 }
 
 /// A column.
@@ -60,6 +68,8 @@ pub(super) struct LiveColumnInfo {
     pub(super) name: String,
     /// `pg_attribute.attnum`: dropped columns leave gaps.
     pub(super) number: i16,
+    /// The declared type, a domain perhaps.
+    pub(super) type_oid: u32,
     /// As people write it.
     pub(super) type_name: String,
     /// The type (below all domains) without its modifiers, for casts and logs.
@@ -137,14 +147,15 @@ ORDER BY i.indrelid, i.indexrelid";
 const REFERENCES: &str = "
 SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.confupdtype::text
 FROM pg_catalog.pg_constraint o
-WHERE o.contype = 'f' AND (o.conrelid = ANY($1) OR o.confrelid = ANY($1))
+WHERE o.contype = 'f' AND o.conparentid = 0 AND (o.conrelid = ANY($1) OR o.confrelid = ANY($1))
 ORDER BY o.conrelid, o.oid";
 
 const TRIGGERS: &str = "
-SELECT t.tgrelid, t.tgname::text, t.tgenabled::text, n.nspname = 'tidewater'
+SELECT t.tgrelid, t.tgname::text, t.tgenabled::text, n.nspname = 'tidewater', t.tgparentid <> 0
 FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
 JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-WHERE t.tgrelid = ANY($1) AND NOT t.tgisinternal
+WHERE t.tgrelid = ANY($1)
+  AND (NOT t.tgisinternal OR t.tgparentid <> 0 AND t.tgconstraint = 0)
 ORDER BY t.tgrelid, t.tgname";
 
 impl Catalog {
@@ -191,12 +202,19 @@ impl Catalog {
             if let Some(table) = catalog.table_mut(row.get(0)) {
                 if own {
                     let enabled = enabled.chars().next().unwrap_or('D');
-                    table.own_triggers.push(OwnTrigger { name, enabled });
+                    let cloned = row.get(4);
+                    table.own_triggers.push(OwnTrigger {
+                        name,
+                        enabled,
+                        cloned,
+                    });
                 } else {
                     table.user_triggers = true;
                 }
             }
         }
+        let partitions = client.query(PARTITIONS, &[]).await.map_err(error)?;
+        catalog.take_partitions(&partitions);
         for table in &mut catalog.tables {
             if table.obstacle.is_none() {
                 table.obstacle = table.key_obstacle();
@@ -230,6 +248,41 @@ impl Catalog {
             }
         }
         Ok(numbers)
+    }
+
+    /// Gives partitioned tables what is below them, and tells partitions whose they are.
+    fn take_partitions(&mut self, rows: &[Row]) {
+        for table in &mut self.tables {
+            if table.members.is_some() {
+                table.members = Some(Members::below(table.oid, rows));
+            }
+        }
+        let partitions: HashSet<u32> = rows.iter().map(|row| row.get(1)).collect();
+        for at in 0..self.tables.len() {
+            let Some(members) = self.tables[at].members.clone() else {
+                continue;
+            };
+            if partitions.contains(&self.tables[at].oid) {
+                continue;
+            }
+            let root = self.tables[at].title();
+            let (mut user_triggers, mut obstacle) = (false, None);
+            for oid in members.oids() {
+                let Some(member) = self.table_mut(oid) else {
+                    obstacle = Some("one of its partitions is a table of an extension".into());
+                    continue;
+                };
+                user_triggers |= member.user_triggers;
+                if let Some(reason) = member.member_obstacle {
+                    obstacle = Some(format!("its partition {} is {reason}", member.title()));
+                }
+                let below = format!("it is a partition of {root}: publish {root}");
+                member.obstacle = Some(below);
+            }
+            let table = &mut self.tables[at];
+            table.user_triggers |= user_triggers;
+            table.obstacle = table.obstacle.take().or(obstacle);
+        }
     }
 
     fn table_mut(&mut self, oid: u32) -> Option<&mut TableInfo> {
@@ -282,7 +335,16 @@ impl Catalog {
                 obstacle: table.obstacle.clone(),
             }
         };
-        self.tables.iter().map(live).collect()
+        // Partitions are published with what they are partitions of.
+        let partitions: HashSet<u32> = self
+            .tables
+            .iter()
+            .filter_map(|table| table.members.as_ref())
+            .flat_map(Members::oids)
+            .collect();
+        let tables = self.tables.iter();
+        let tables = tables.filter(|table| !partitions.contains(&table.oid));
+        tables.map(live).collect()
     }
 }
 
@@ -290,17 +352,17 @@ impl TableInfo {
     fn of(row: &Row) -> TableInfo {
         let kind: String = row.get(3);
         let persistence: String = row.get(7);
-        let (is_partition, has_children, has_rules) = (row.get(4), row.get(5), row.get(6));
-        let obstacle = match kind.as_str() {
-            "p" => Some("partitioned tables cannot be published yet"),
-            "f" => Some("foreign tables cannot be tracked"),
-            _ if is_partition => Some("a partition of a partitioned table cannot be published yet"),
-            _ if has_children => Some("tables with inheritance children cannot be published"),
-            _ if has_rules => Some("tables with rewrite rules cannot be published"),
-            _ if persistence == "u" => {
-                Some("unlogged tables lose their rows in a crash and cannot be published")
-            }
+        let (has_children, has_rules): (bool, bool) = (row.get(5), row.get(6));
+        let is_partitioned = kind == "p";
+        let member_obstacle = match kind.as_str() {
+            "f" => Some("a foreign table, whose changes nobody sees here"),
+            _ if has_rules => Some("a table with rewrite rules"),
+            _ if persistence == "u" => Some("an unlogged table, which loses its rows in a crash"),
             _ => None,
+        };
+        let obstacle = match member_obstacle {
+            None if has_children && !is_partitioned => Some("it has inheritance children".into()),
+            reason => reason.map(|reason| format!("it is {reason}")),
         };
         TableInfo {
             oid: row.get(0),
@@ -313,8 +375,10 @@ impl TableInfo {
             references: Vec::new(),
             user_triggers: false,
             own_triggers: Vec::new(),
-            obstacle: obstacle.map(str::to_owned),
+            obstacle,
             row_estimate: row.get::<_, f64>(8) as u64,
+            members: is_partitioned.then(Members::default),
+            member_obstacle,
         }
     }
 
@@ -390,6 +454,7 @@ impl LiveColumnInfo {
         LiveColumnInfo {
             name: row.get(2),
             number: row.get(1),
+            type_oid,
             type_name: row.get(3),
             base_type_name: names.get(&base).cloned().unwrap_or_default(),
             kind,

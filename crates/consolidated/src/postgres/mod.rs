@@ -11,7 +11,9 @@ mod binary;
 mod connection;
 mod deploy;
 mod download;
+mod in_place;
 mod live;
+mod members;
 mod model;
 mod pool;
 mod quote;
@@ -24,6 +26,7 @@ mod watermark;
 mod worker;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio_postgres::Config;
@@ -46,6 +49,8 @@ struct Shared {
     marks: Marks,
     /// The publications that are served, by name.
     publications: RwLock<HashMap<String, Arc<Compiled>>>,
+    /// From when on partitions that came may be tracked, after it could not be done.
+    adopt_not_before_ms: AtomicI64,
 }
 
 /// What tells that a table is still as it was loaded: its rules, triggers and columns. Then,
@@ -59,7 +64,8 @@ SELECT c.oid, c.relhasrules::text
        a.attgenerated, a.attisdropped), ',' ORDER BY a.attnum)
        FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), ''),
   EXISTS (SELECT FROM pg_catalog.pg_trigger t
-    WHERE t.tgrelid = c.oid AND (t.tgtype & 7) = 7 AND t.tgenabled IN ('O', 'A')),
+    WHERE (t.tgrelid = c.oid OR c.relkind = 'p'
+        AND t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p)) AND (t.tgtype & 7) = 7 AND t.tgenabled IN ('O', 'A')),
   EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND NOT i.indimmediate),
   pg_catalog.row_security_active(c.oid)
 FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
@@ -76,6 +82,7 @@ pub(crate) async fn connect(url: &str) -> Result<Postgres, CentreError> {
             config,
             pool,
             publications: RwLock::new(HashMap::new()),
+            adopt_not_before_ms: AtomicI64::new(i64::MIN),
         }),
     })
 }
@@ -88,6 +95,14 @@ impl Shared {
         let publications = publications.unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = publications.get(name).cloned();
         found.ok_or_else(|| download::unknown_publication(name))
+    }
+
+    fn may_adopt(&self, now_ms: i64) -> bool {
+        now_ms >= self.adopt_not_before_ms.load(Ordering::Relaxed)
+    }
+
+    fn adopt_not_before(&self, at_ms: i64) {
+        self.adopt_not_before_ms.store(at_ms, Ordering::Relaxed);
     }
 
     fn serve(&self, compiled: Vec<Arc<Compiled>>) {

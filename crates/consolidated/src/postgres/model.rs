@@ -524,7 +524,10 @@ fn compile_table(
         )
     };
     let effects = Effects {
-        always: live.user_triggers || live.columns.iter().any(|column| column.generated),
+        // Whether a partition has a trigger of its own is not asked in every upload.
+        always: live.members.is_some()
+            || live.user_triggers
+            || live.columns.iter().any(|column| column.generated),
         on_delete: catalog.references_to(live.oid).any(|it| acts(it.on_delete)),
         on_update: catalog.references_to(live.oid).any(|it| acts(it.on_update)),
     };

@@ -8,7 +8,7 @@ pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
 
 /// One script for each format version; the first makes version 1 out of nothing.
 /// Scripts are only ever added.
-pub(super) const MIGRATIONS: [&str; 1] = [VERSION_1];
+pub(super) const MIGRATIONS: [&str; 2] = [VERSION_1, VERSION_2];
 
 /// The format version that this code reads and writes.
 pub(super) const FORMAT_VERSION: i32 = MIGRATIONS.len() as i32;
@@ -131,4 +131,11 @@ CREATE TABLE tidewater.sync_history (
   error text NOT NULL
 );
 CREATE INDEX ON tidewater.sync_history (started_ms);
+";
+
+const VERSION_2: &str = "
+-- Of a partitioned table: the partitions whose changes the log has, and since when they are
+-- partitions; NULL for any other.
+ALTER TABLE tidewater.change_log ADD COLUMN members text;
+UPDATE tidewater.meta SET format_version = 2;
 ";

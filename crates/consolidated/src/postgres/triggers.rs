@@ -3,7 +3,7 @@
 //! What is in place and what has to be made is `deploy`'s affair.
 
 use super::live::{LiveColumnInfo, TableInfo};
-use super::quote::{ident, ident_list, qualified};
+use super::quote::{ident, ident_list, literal, qualified};
 use super::state::SCHEMA;
 use crate::publication::Tracking;
 
@@ -20,6 +20,8 @@ pub(super) struct LogSpec {
     pub(super) partition: Vec<String>,
     /// Whether triggers fire by row.
     pub(super) by_row: bool,
+    /// Whether the table is partitioned, and its partitions need triggers too.
+    pub(super) partitioned: bool,
     columns: Vec<LogColumn>,
 }
 
@@ -27,6 +29,7 @@ pub(super) struct LogSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LogColumn {
     source: String,
+    type_oid: u32,
     definition: String,
     /// How values are compared byte by byte.
     collate: &'static str,
@@ -40,6 +43,8 @@ pub(super) fn log_column(position: usize) -> String {
 /// A trigger on a tracked table.
 pub(super) struct Trigger {
     pub(super) name: String,
+    /// Whether it fires for each row; PostgreSQL copies it to partitions then.
+    pub(super) by_row: bool,
     sql: String,
 }
 
@@ -58,6 +63,7 @@ impl LogSpec {
                 .map(|&index| table.columns[index].name.clone())
                 .collect(),
             by_row: tracking == Tracking::Row,
+            partitioned: table.members.is_some(),
             columns: positions.iter().map(column).collect(),
         }
     }
@@ -107,28 +113,72 @@ impl LogSpec {
             "CREATE INDEX {} ON {log} ({partition}version);\n",
             ident(&format!("log_{id}_index"))
         ));
-        let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
-        let names = names.join(", ");
-        let values = |prefix| ident_list(prefix, self.columns.iter().map(|it| it.source.as_str()));
-        let insert = |what: String| format!("INSERT INTO {log} ({names}) {what};");
-        let (new, old) = if self.by_row {
-            (
-                format!("VALUES ({})", values("NEW.")),
-                format!("VALUES ({})", values("OLD.")),
-            )
-        } else {
-            (
-                format!("SELECT {} FROM tidewater_new r", values("r.")),
-                format!("SELECT {} FROM tidewater_old r", values("r.")),
-            )
-        };
-        sql.push_str(&function(id, "new", &insert(new)));
-        sql.push_str(&function(id, "old", &insert(old)));
-        let moved = format!("VALUES ({})", values("OLD."));
-        sql.push_str(&function(id, "moved", &insert(moved)));
-        let marker = format!("INSERT INTO tidewater.everything (log_id) VALUES ({id});");
+        let [new, old, moved] = self.inserts(id);
+        let marker = marker(id);
+        for (suffix, body) in [("new", new), ("old", old), ("moved", moved)] {
+            // The owner may rename a column, or give it another type, at any time: writes go
+            // on, and nothing that they change is missed.
+            let body = format!("IF {} THEN {body} ELSE {marker} END IF;", self.fits());
+            sql.push_str(&function(id, suffix, &body));
+        }
         sql.push_str(&function(id, "truncated", &marker));
         sql
+    }
+
+    /// The statements of the functions for new rows, for old ones, and for those whose key
+    /// or partition changed.
+    fn inserts(&self, id: i32) -> [String; 3] {
+        let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
+        let (log, names) = (Self::log_table(id), names.join(", "));
+        let values = |prefix| ident_list(prefix, self.columns.iter().map(|it| it.source.as_str()));
+        let insert = |what: String| format!("INSERT INTO {log} ({names}) {what};");
+        let one = |row: &'static str| insert(format!("VALUES ({})", values(row)));
+        let all = |from: &str| format!("SELECT {} FROM {from} r", values("r."));
+        let (new, old) = (all("tidewater_new"), all("tidewater_old"));
+        match (self.by_row, self.partitioned) {
+            (true, _) => [one("NEW."), one("OLD."), one("OLD.")],
+            (false, false) => [insert(new), insert(old), one("OLD.")],
+            // A row that moves to another leaf is updated for the statement only: no row
+            // trigger for updates sees it.
+            (false, true) => {
+                let collated = |from: &str| {
+                    let columns = self.columns.iter();
+                    let columns =
+                        columns.map(|it| format!("r.{}{}", ident(&it.source), it.collate));
+                    let columns = columns.collect::<Vec<_>>().join(", ");
+                    format!("SELECT {columns} FROM {from} r")
+                };
+                let (before, after) = (collated("tidewater_old"), collated("tidewater_new"));
+                let both = insert(new.clone()) + " " + &insert(format!("{before} EXCEPT {after}"));
+                [insert(new), insert(old), both]
+            }
+        }
+    }
+
+    /// Whether the columns that a function names are still there as they were.
+    fn fits(&self) -> String {
+        let columns = self.columns.iter().map(|column| {
+            // Names of columns have no NUL.
+            let name = literal(&column.source).unwrap_or_default();
+            format!("({name}, {}::oid)", column.type_oid)
+        });
+        format!(
+            "(SELECT pg_catalog.count(*) FROM pg_catalog.pg_attribute a \
+             WHERE a.attrelid = TG_RELID AND (a.attname, a.atttypid) IN ({})) = {}",
+            columns.collect::<Vec<_>>().join(", "),
+            self.columns.len()
+        )
+    }
+
+    /// The statement that logs all rows of a table that has the columns of the tracked one.
+    pub(super) fn log_rows(&self, id: i32, table: &str) -> String {
+        let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
+        format!(
+            "INSERT INTO {} ({}) SELECT {} FROM ONLY {table} r;\n",
+            Self::log_table(id),
+            names.join(", "),
+            ident_list("r.", self.columns.iter().map(|it| it.source.as_str()))
+        )
     }
 
     /// The statements that remove log, functions and (with the functions) triggers.
@@ -149,6 +199,18 @@ impl LogSpec {
 
     /// The triggers on the tracked table.
     pub(super) fn triggers(&self, id: i32) -> Vec<Trigger> {
+        self.triggers_on(id, &self.table)
+    }
+
+    /// The triggers on a partition of the tracked table. Those for each row are PostgreSQL's
+    /// affair: it copies them from the table above.
+    pub(super) fn member_triggers(&self, id: i32, table: &str) -> Vec<Trigger> {
+        let mut triggers = self.triggers_on(id, table);
+        triggers.retain(|trigger| !trigger.by_row);
+        triggers
+    }
+
+    fn triggers_on(&self, id: i32, table: &str) -> Vec<Trigger> {
         let differs = self.columns.iter().map(|column| {
             let name = ident(&column.source);
             let collate = column.collate;
@@ -170,7 +232,6 @@ impl LogSpec {
             let name = format!("tidewater_{id}_{suffix}");
             let quoted = ident(&name);
             let function = qualified(SCHEMA, &format!("log_{id}_{function}"));
-            let table = &self.table;
             let mut sql = format!(
                 "CREATE TRIGGER {quoted} AFTER {event} ON {table} {how}EXECUTE FUNCTION {function}();"
             );
@@ -180,15 +241,21 @@ impl LogSpec {
                     "\nALTER TABLE {table} ENABLE ALWAYS TRIGGER {quoted};"
                 ));
             }
-            Trigger { name, sql }
+            let by_row = how.starts_with("FOR EACH ROW");
+            Trigger { name, by_row, sql }
         };
-        vec![
+        let mut triggers = vec![
             trigger("insert", "INSERT", new, "new"),
-            trigger("update", "UPDATE", new, "new"),
-            trigger("moved", "UPDATE", &moved, "moved"),
             trigger("delete", "DELETE", old, "old"),
             trigger("truncate", "TRUNCATE", "FOR EACH STATEMENT ", "truncated"),
-        ]
+        ];
+        if self.partitioned && !self.by_row {
+            triggers.push(trigger("update", "UPDATE", BOTH, "moved"));
+        } else {
+            triggers.push(trigger("update", "UPDATE", new, "new"));
+            triggers.push(trigger("moved", "UPDATE", &moved, "moved"));
+        }
+        triggers
     }
 }
 
@@ -208,7 +275,15 @@ impl Trigger {
     }
 }
 
+const BOTH: &str = "REFERENCING OLD TABLE AS tidewater_old NEW TABLE AS tidewater_new \
+                    FOR EACH STATEMENT ";
+
 const FUNCTIONS: [&str; 4] = ["new", "old", "moved", "truncated"];
+
+/// The statement by which remotes get all rows again.
+pub(super) fn marker(id: i32) -> String {
+    format!("INSERT INTO tidewater.everything (log_id) VALUES ({id});")
+}
 
 /// Whoever writes the table runs the function: with the rights of its owner and
 /// nothing but system schemas on the path.
@@ -231,6 +306,7 @@ impl LogColumn {
         let collatable = column.collation.is_some();
         LogColumn {
             source: column.name.clone(),
+            type_oid: column.type_oid,
             definition: if collatable {
                 format!("{} COLLATE \"C\"", column.base_type_name)
             } else {

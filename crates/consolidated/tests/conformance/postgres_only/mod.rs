@@ -1,5 +1,6 @@
 //! What only PostgreSQL has, a file for each theme.
 
+mod partitions;
 mod serving;
 mod tracking;
 mod types;
