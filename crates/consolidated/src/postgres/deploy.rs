@@ -76,6 +76,22 @@ impl Plan {
     }
 }
 
+impl DeployedLog {
+    /// Whether it is as it would be made.
+    fn fits(&self, spec: &LogSpec) -> bool {
+        self.exists && self.definition == spec.definition()
+    }
+
+    /// Whether only its functions have to be made anew, and nothing was missed so far.
+    fn is_renewed(&self, spec: &LogSpec, catalog: &Catalog) -> bool {
+        let members = self.members.as_deref();
+        self.exists
+            && members.is_none()
+            && spec.renews(&self.definition)
+            && in_place::missing(spec, self.id, members, catalog).is_empty()
+    }
+}
+
 impl Deployed {
     async fn read(client: &impl GenericClient) -> Result<Deployed, CentreError> {
         let error = |error| refused("reading the deployed state")(error);
@@ -268,12 +284,11 @@ pub(super) async fn load(
             let Some(log) = &table.log else { continue };
             let found = deployed.log(log).filter(|found| {
                 let spec = wanted.iter().find(|it| it.identity() == log.identity());
-                let fits = spec.is_some_and(|spec| {
-                    found.definition == spec.definition()
+                spec.is_some_and(|spec| {
+                    found.fits(spec)
                         && in_place::missing(spec, found.id, found.members.as_deref(), &catalog)
                             .is_empty()
-                });
-                found.exists && fits
+                })
             });
             let found = found.ok_or_else(|| {
                 not_deployed(format!(
@@ -425,8 +440,8 @@ fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalo
         let still = wanted
             .iter()
             .find(|spec| spec.table_oid == log.table_oid && spec.partition == log.partition);
-        let fits = still.is_some_and(|spec| log.exists && log.definition == spec.definition());
-        if !fits {
+        let keeps = still.is_some_and(|spec| log.fits(spec) || log.is_renewed(spec, catalog));
+        if !keeps {
             plan.step(
                 format!("remove change log {} of {}", log.id, log.table_name),
                 format!("{NOBODY} {}", log.table_name),
@@ -435,14 +450,17 @@ fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalo
         }
     }
     for spec in &wanted {
-        let definition = spec.definition();
-        let there = deployed
-            .log(spec)
-            .filter(|log| log.exists && log.definition == definition);
-        let Some(log) = there else {
-            plan_log(plan, spec, next_id, &definition, catalog);
-            next_id += 1;
-            continue;
+        let log = match deployed.log(spec) {
+            Some(log) if log.fits(spec) => log,
+            Some(log) if log.is_renewed(spec, catalog) => {
+                plan_renewal(plan, spec, log.id);
+                continue;
+            }
+            _ => {
+                plan_log(plan, spec, next_id, catalog);
+                next_id += 1;
+                continue;
+            }
         };
         for missing in in_place::missing(spec, log.id, log.members.as_deref(), catalog) {
             let mut sql = missing.sql;
@@ -479,8 +497,26 @@ fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalo
     }
 }
 
-fn plan_log(plan: &mut Plan, spec: &LogSpec, id: i32, definition: &str, catalog: &Catalog) {
+/// Another version of Tidewater made the log, and its entries are still good.
+fn plan_renewal(plan: &mut Plan, spec: &LogSpec, id: i32) {
+    let definition = literal(&spec.definition()).unwrap_or_default();
+    let mut sql = spec.renew(id);
+    sql.push_str(&format!(
+        "UPDATE tidewater.change_log SET definition = {definition} WHERE id = {id};\n"
+    ));
+    plan.step(
+        format!(
+            "renew the trigger functions of change log {id} of {}",
+            spec.title
+        ),
+        format!("{NOBODY} {}", spec.title),
+        sql,
+    );
+}
+
+fn plan_log(plan: &mut Plan, spec: &LogSpec, id: i32, catalog: &Catalog) {
     let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
+    let definition = spec.definition();
     let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
     let mut sql = spec.create(id);
     for trigger in spec.triggers(id) {
@@ -500,7 +536,7 @@ fn plan_log(plan: &mut Plan, spec: &LogSpec, id: i32, definition: &str, catalog:
         spec.table_oid,
         text(&spec.title),
         partition.join(", "),
-        text(definition)
+        text(&definition)
     ));
     if let Some(members) = members {
         sql.push_str(&members::register(id, members));

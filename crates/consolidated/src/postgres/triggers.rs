@@ -95,8 +95,30 @@ impl LogSpec {
         qualified(SCHEMA, &format!("log_{id}"))
     }
 
+    /// Whether a log that was made with another definition keeps all that it has, and only
+    /// its functions are to be made anew: it logs the same values on the same occasions.
+    pub(super) fn renews(&self, definition: &str) -> bool {
+        let triggers = self.triggers(0);
+        definition.starts_with(&self.create_table(0))
+            && self.inserts(0).iter().all(|it| definition.contains(it))
+            && triggers.iter().all(|it| definition.contains(&it.sql))
+    }
+
+    /// The statements that make functions and triggers anew.
+    pub(super) fn renew(&self, id: i32) -> String {
+        let mut sql = Self::drop_functions(id) + &self.create_functions(id);
+        for trigger in self.triggers(id) {
+            sql.push_str(&trigger.create());
+        }
+        sql
+    }
+
     /// The statements that make log and functions.
     pub(super) fn create(&self, id: i32) -> String {
+        self.create_table(id) + &self.create_functions(id)
+    }
+
+    fn create_table(&self, id: i32) -> String {
         let log = Self::log_table(id);
         let mut sql = format!(
             "CREATE TABLE {log} (version xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()"
@@ -113,6 +135,11 @@ impl LogSpec {
             "CREATE INDEX {} ON {log} ({partition}version);\n",
             ident(&format!("log_{id}_index"))
         ));
+        sql
+    }
+
+    fn create_functions(&self, id: i32) -> String {
+        let mut sql = String::new();
         let [new, old, moved] = self.inserts(id);
         let marker = marker(id);
         for (suffix, body) in [("new", new), ("old", old), ("moved", moved)] {
@@ -183,11 +210,7 @@ impl LogSpec {
 
     /// The statements that remove log, functions and (with the functions) triggers.
     pub(super) fn drop(id: i32) -> String {
-        let mut sql = String::new();
-        for function in FUNCTIONS {
-            let name = qualified(SCHEMA, &format!("log_{id}_{function}"));
-            sql.push_str(&format!("DROP FUNCTION IF EXISTS {name}() CASCADE;\n"));
-        }
+        let mut sql = Self::drop_functions(id);
         sql.push_str(&format!(
             "DROP TABLE IF EXISTS {};\n\
              DELETE FROM tidewater.everything WHERE log_id = {id};\n\
@@ -195,6 +218,15 @@ impl LogSpec {
             Self::log_table(id)
         ));
         sql
+    }
+
+    /// The triggers go with them.
+    fn drop_functions(id: i32) -> String {
+        let functions = FUNCTIONS.iter().map(|function| {
+            let name = qualified(SCHEMA, &format!("log_{id}_{function}"));
+            format!("DROP FUNCTION IF EXISTS {name}() CASCADE;\n")
+        });
+        functions.collect()
     }
 
     /// The triggers on the tracked table.
