@@ -2,11 +2,13 @@
 
 mod applying;
 mod files;
+mod history;
 mod migration;
 mod model;
 mod refusals;
 mod tracking;
 mod uploading;
+mod ways;
 
 use std::path::PathBuf;
 

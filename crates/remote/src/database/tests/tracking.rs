@@ -192,7 +192,10 @@ fn with_cascade(on_delete: ForeignKeyAction) -> PublicationSchema {
         "child",
         vec![
             column("id", ColumnType::Integer, false),
-            column("parent", ColumnType::Integer, true),
+            Column {
+                default: Some("0".into()),
+                ..column("parent", ColumnType::Integer, true)
+            },
         ],
         vec![0],
     );
@@ -208,9 +211,15 @@ fn with_cascade(on_delete: ForeignKeyAction) -> PublicationSchema {
 
 #[test]
 fn foreign_key_actions_are_tracked() {
-    for action in [ForeignKeyAction::Cascade, ForeignKeyAction::SetNull] {
+    for action in [
+        ForeignKeyAction::Cascade,
+        ForeignKeyAction::SetNull,
+        ForeignKeyAction::SetDefault,
+    ] {
         let mut remote = Remote::new(with_cascade(action));
-        remote.run("INSERT INTO parent VALUES (1), (2); INSERT INTO child VALUES (10, 1), (20, 2)");
+        remote.run(
+            "INSERT INTO parent VALUES (0), (1), (2); INSERT INTO child VALUES (10, 1), (20, 2)",
+        );
         remote.acknowledge(|_| {});
         remote.run("DELETE FROM parent WHERE id = 1; UPDATE parent SET id = 3 WHERE id = 2");
         let changes = remote.upload();
