@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
 
 use super::url;
 use crate::error::CentreError;
@@ -16,7 +18,7 @@ use crate::error::CentreError;
 /// a first download is one statement.
 const STATEMENT_TIMEOUT_MS: u64 = 30 * 60 * 1000;
 /// The longest that one of our transactions may wait for us: nothing of ours waits
-/// for a network inside a transaction, so this only ends what a dead server left.
+/// for a network inside a transaction for long, so this only ends what a dead server left.
 const IDLE_TIMEOUT_MS: u64 = 5 * 60 * 1000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Prepared statements that a connection keeps; when there are more, all are
@@ -80,6 +82,8 @@ pub(super) fn configuration(url: &str) -> Result<Config, CentreError> {
 pub(super) struct Connection {
     client: Client,
     statements: HashMap<String, Statement>,
+    /// See [`Connection::copy_in`].
+    out_of_step: AtomicBool,
 }
 
 impl Connection {
@@ -106,6 +110,7 @@ impl Connection {
         Ok(Connection {
             client,
             statements: HashMap::new(),
+            out_of_step: AtomicBool::new(false),
         })
     }
 
@@ -121,7 +126,21 @@ impl Connection {
 
     /// Whether the connection is of no more use.
     pub(super) fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.client.is_closed() || self.out_of_step.load(Ordering::Relaxed)
+    }
+
+    /// Begins a COPY. After a failure the connection is of no more use: the driver ends
+    /// the rows of every COPY, also of one that PostgreSQL has refused before any; that is
+    /// answered once more, and from there on every statement would be told the outcome of
+    /// the one before it, a commit too.
+    pub(super) async fn copy_in(
+        &self,
+        statement: &Statement,
+    ) -> Result<CopyInSink<Bytes>, tokio_postgres::Error> {
+        self.out_of_step.store(true, Ordering::Relaxed);
+        let sink = self.client.copy_in(statement).await?;
+        self.out_of_step.store(false, Ordering::Relaxed);
+        Ok(sink)
     }
 
     /// A prepared statement; `parameters` are the types that its text does not tell.

@@ -69,6 +69,11 @@ impl PostgresWorker {
 
     /// Ends what a call before this one left, and expects the worst of this one.
     async fn enter(&mut self) -> Result<(), CentreError> {
+        if self.connection.is_closed() {
+            return Err(CentreError::Unavailable {
+                message: "the connection is of no more use".into(),
+            });
+        }
         if self.unfinished {
             let rollback = self.connection.client().batch_execute("ROLLBACK").await;
             rollback.map_err(refused("ending a transaction"))?;

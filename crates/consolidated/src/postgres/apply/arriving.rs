@@ -270,7 +270,7 @@ async fn open<'s>(
     match sink {
         Some(sink) => Ok(sink),
         none => {
-            let begun = connection.client().copy_in(statement).await;
+            let begun = connection.copy_in(statement).await;
             Ok(none.insert(Box::pin(begun.map_err(refused(COPYING))?)))
         }
     }

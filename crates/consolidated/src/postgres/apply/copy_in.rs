@@ -65,7 +65,7 @@ pub(super) async fn copy_in(
     let error = |error| refused("copying rows of an upload")(error);
     let (saved, sink) = future::join(
         client.batch_execute("SAVEPOINT tidewater_copy"),
-        client.copy_in::<_, Bytes>(&statement),
+        connection.copy_in(&statement),
     )
     .await;
     saved.map_err(error)?;

@@ -66,7 +66,7 @@ pub(super) async fn apply(
     let mut attempt = 1;
     loop {
         match try_apply(connection, shared, uploads).await {
-            Err(error) if error.is_retryable() && attempt < ATTEMPTS => {
+            Err(error) if error.is_retryable() && attempt < ATTEMPTS && !connection.is_closed() => {
                 tracing::debug!(%error, attempt, "uploads are tried again");
                 connection.forget_statements();
                 let rollback = connection.client().batch_execute("ROLLBACK").await;
@@ -113,7 +113,7 @@ async fn try_apply(
         };
         outcomes.push(match outcome {
             Ok(outcome) => outcome,
-            Err(error) if fails_alone(&error) => {
+            Err(error) if fails_alone(&error) && !connection.is_closed() => {
                 connection
                     .client()
                     .batch_execute(UNDO)

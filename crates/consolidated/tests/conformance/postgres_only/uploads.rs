@@ -1,6 +1,8 @@
 //! Uploads by COPY and by statements, among triggers and constraints of the application.
 
-use tidewater_consolidated::{UploadOutcome, connect};
+use tidewater_consolidated::{
+    CentreError, SyncUpload, UploadOutcome, UploadTable, arriving, connect,
+};
 
 use super::table;
 use crate::fixture::Fixture;
@@ -271,6 +273,73 @@ async fn what_row_security_refuses_is_refused_by_row() {
     let outcome = anna.apply(upload).await;
     assert!(
         matches!(outcome, UploadOutcome::Failed { .. }),
+        "{outcome:?}"
+    );
+    drop(anna);
+    fixture
+        .execute(&format!(
+            "DROP SCHEMA tidewater CASCADE; DROP OWNED BY {role}; DROP ROLE {role}"
+        ))
+        .await;
+}
+
+/// A COPY that is refused before it begins leaves the driver out of step: whoever goes on
+/// would take the answer to one statement for that to the next, also for that to a commit.
+#[tokio::test]
+async fn a_connection_whose_copy_could_not_begin_is_never_used_again() {
+    let fixture = PostgresFixture::new().await;
+    let role = format!("limited_{}", fixture.url().rsplit('_').next().unwrap());
+    let revoked = format!("REVOKE INSERT ON v FROM {role}");
+    fixture
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN;
+             DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO {role}', current_database()); END $$;
+             CREATE TABLE v (id integer PRIMARY KEY, x text);
+             GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON v TO {role}"
+        ))
+        .await;
+    let url = fixture.url().replace("postgres@", &format!("{role}@"));
+    let centre = connect(&url).await.unwrap();
+    let specs = [publication("sales", vec![everyone("v")])];
+    centre.deploy(&specs, false, NOW_MS).await.unwrap();
+    let schemas = centre.load(&specs).await.unwrap();
+    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    anna.download().await;
+    fixture.execute(&revoked).await;
+    let many: Vec<_> = (0..500).map(|id| insert("v", &format!("{id}|x"))).collect();
+    let upload = anna.next_upload(&many);
+    for early in [false, true] {
+        anna.worker = centre.worker().await.unwrap();
+        let outcome = if early {
+            let head = SyncUpload {
+                tables: Vec::new(),
+                ..upload.clone()
+            };
+            let (arrival, arriving) = arriving(head);
+            for UploadTable { begin, chunks } in upload.tables.clone() {
+                arrival.table(begin);
+                chunks.into_iter().for_each(|chunk| arrival.rows(chunk));
+            }
+            arrival.complete();
+            anna.worker.apply_arriving(arriving).await.map(|_| ())
+        } else {
+            anna.worker.apply(vec![upload.clone()]).await.map(|_| ())
+        };
+        let error = outcome.expect_err("the privilege is missing");
+        assert!(error.to_string().contains("permission denied"), "{error}");
+        assert!(!anna.worker.is_usable());
+        let again = anna.worker.apply(vec![upload.clone()]).await;
+        assert!(
+            matches!(again, Err(CentreError::Unavailable { .. })),
+            "{again:?}"
+        );
+    }
+    let granted = format!("GRANT INSERT ON v TO {role}");
+    fixture.execute(&granted).await;
+    anna.worker = centre.worker().await.unwrap();
+    let outcome = anna.apply(upload).await;
+    assert!(
+        matches!(outcome, UploadOutcome::Applied { .. }),
         "{outcome:?}"
     );
     drop(anna);
