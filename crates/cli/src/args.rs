@@ -67,6 +67,7 @@ pub(crate) enum Command {
     Deploy(command::deploy::DeployArgs),
     Undeploy(command::undeploy::UndeployArgs),
     User(command::user::UserArgs),
+    Key(command::key::KeyArgs),
     Remote(command::remote::RemoteArgs),
     Serve(command::serve::ServeArgs),
     Sync(command::sync::SyncArgs),
@@ -84,6 +85,7 @@ impl Command {
     pub(crate) fn wants_json(&self) -> bool {
         match self {
             Command::User(args) => args.wants_json(),
+            Command::Key(args) => args.wants_json(),
             Command::Remote(args) => args.wants_json(),
             Command::Sync(args) => args.json,
             Command::Status(args) => args.json,

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tidewater_consolidated::records::{
-    CentreStatus, ConflictRecord, RefusedRecord, RemoteRecord, UserRecord,
+    CentreStatus, ConflictRecord, RefusedRecord, RemoteRecord, SigningKey, UserImport, UserRecord,
 };
 use tidewater_consolidated::{Centre, CentreError, DeployReport, LiveTable};
 use tidewater_protocol::{Code, RemoteId};
@@ -120,6 +120,48 @@ impl OpenCentre {
         self.wait_deployed(self.centre.add_user(&user))
     }
 
+    /// Adds users whose passwords are hashed; all of them or, if names are taken that are to
+    /// stay as they are, none.
+    pub(crate) fn import_users(
+        &self,
+        users: &[UserRecord],
+        update: bool,
+    ) -> Result<UserImport, Failure> {
+        self.wait_deployed(self.centre.import_users(users, update))
+    }
+
+    /// The signing keys, newest first.
+    pub(crate) fn signing_keys(&self) -> Result<Vec<SigningKey>, Failure> {
+        self.wait_deployed(self.centre.signing_keys())
+    }
+
+    /// Adds a signing key under the next number, and gives it.
+    pub(crate) fn add_signing_key(&self) -> Result<SigningKey, Failure> {
+        let environment = Environment::real();
+        loop {
+            let newest = self.signing_keys()?.iter().map(|key| key.id).max();
+            let next = newest.unwrap_or(0).checked_add(1).ok_or_else(|| {
+                Failure::new(Code::Internal, "there are no numbers left for keys", "")
+            })?;
+            let key = tidewater_server::new_signing_key(&environment, next)?;
+            // Somebody else may have rotated at the same time.
+            if self.wait_deployed(self.centre.add_signing_key(&key))? {
+                return Ok(key);
+            }
+        }
+    }
+
+    /// False if there is no such key, or no other.
+    pub(crate) fn retire_signing_key(&self, id: u32) -> Result<bool, Failure> {
+        self.wait_deployed(self.centre.retire_signing_key(id))
+    }
+
+    /// How long a watermark can be of use, in milliseconds.
+    pub(crate) fn log_retention_ms(&self) -> i64 {
+        let config = self.config.as_ref();
+        config.map_or(0, |config| config.retention.keep.log_ms)
+    }
+
     /// False if there is no such user, as with all that follow.
     pub(crate) fn set_password(&self, name: &str, password: &str) -> Result<bool, Failure> {
         let hash = hash(password)?;
@@ -165,7 +207,8 @@ pub(crate) fn load(args: &ConfigArgs) -> Result<Config, Failure> {
     })
 }
 
-fn hash(password: &str) -> Result<String, Failure> {
+/// A password's hash, slow on purpose.
+pub(crate) fn hash(password: &str) -> Result<String, Failure> {
     Ok(tidewater_server::hash_password(
         &Environment::real(),
         password,
@@ -173,6 +216,6 @@ fn hash(password: &str) -> Result<String, Failure> {
 }
 
 /// The system's clock, in milliseconds since 1970.
-fn now_ms() -> i64 {
+pub(crate) fn now_ms() -> i64 {
     Environment::real().clock.now_ms()
 }

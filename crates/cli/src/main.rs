@@ -9,6 +9,7 @@ mod failure;
 mod init_document;
 mod interrupt;
 mod kept;
+mod open_files;
 mod output;
 mod password;
 mod progress;

@@ -10,4 +10,5 @@ pub(crate) mod password;
 pub(crate) mod signing;
 pub(crate) mod throttle;
 
-pub use password::hash_password;
+pub use password::{check_password_hash, hash_password};
+pub use signing::{KEY_SIGNS_AFTER_MS, new_signing_key};

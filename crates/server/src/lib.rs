@@ -20,7 +20,7 @@ mod session;
 mod spool;
 mod worker;
 
-pub use auth::hash_password;
+pub use auth::{KEY_SIGNS_AFTER_MS, check_password_hash, hash_password, new_signing_key};
 pub use config::Config;
 pub use environment::Environment;
 pub use error::ServerError;

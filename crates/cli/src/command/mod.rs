@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod conflicts;
 pub(crate) mod deploy;
 pub(crate) mod init;
+pub(crate) mod key;
 pub(crate) mod ping;
 pub(crate) mod refused;
 pub(crate) mod remote;
@@ -13,6 +14,7 @@ pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod undeploy;
 pub(crate) mod user;
+mod user_import;
 
 use crate::Done;
 use crate::args::Command;
@@ -25,6 +27,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Deploy(args) => deploy::run(&args),
         Command::Undeploy(args) => undeploy::run(&args),
         Command::User(args) => user::run(&args),
+        Command::Key(args) => key::run(&args),
         Command::Remote(args) => remote::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Sync(args) => sync::run(&args),

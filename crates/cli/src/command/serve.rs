@@ -15,6 +15,7 @@ use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre;
 use crate::command::deploy;
 use crate::failure::{Failure, describe};
+use crate::open_files;
 use crate::output;
 
 /// Run the server
@@ -52,6 +53,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
         config.server.listen.clone_from(&args.listen);
     }
     start_log(args, &config.log)?;
+    open_files::make_room(config.server.limits.connections);
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()

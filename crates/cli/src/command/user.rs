@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
 use crate::centre::OpenCentre;
+use crate::command::user_import::{self, ImportArgs};
 use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::password::PasswordArgs;
@@ -19,6 +20,7 @@ Examples:
   tidewater user add nancy                                  # asks for the password
   tidewater user add nancy --password-stdin < password.txt
   TIDEWATER_PASSWORD=... tidewater user set-password nancy
+  tidewater user import users.csv              # with the header: name,password
   tidewater user disable nancy
   tidewater user list --json"
 );
@@ -38,6 +40,13 @@ enum UserAction {
     /// The name is what partition queries see as {s.username}.
     #[command(after_help = HELP)]
     Add(WithPassword),
+    /// Add the users of a CSV file, all of them or none
+    ///
+    /// The first line names the columns: name, and password or password_hash (argon2id in
+    /// PHC form). Every line is checked first; what is wrong is listed with its line, and
+    /// nothing is done. Passwords are hashed on all cores, some ten milliseconds each.
+    #[command(after_help = HELP)]
+    Import(ImportArgs),
     /// Set a user's password
     ///
     /// Remotes that have signed in already keep their own credentials: to shut one out,
@@ -90,13 +99,18 @@ struct Listing {
 
 impl UserArgs {
     pub(crate) fn wants_json(&self) -> bool {
-        matches!(&self.action, UserAction::List(args) if args.json)
+        match &self.action {
+            UserAction::List(args) => args.json,
+            UserAction::Import(args) => args.json,
+            _ => false,
+        }
     }
 }
 
 pub(crate) fn run(args: &UserArgs) -> Result<Done, Failure> {
     match &args.action {
         UserAction::Add(args) => add(args),
+        UserAction::Import(args) => user_import::run(args),
         UserAction::SetPassword(args) => set_password(args),
         UserAction::Disable(args) => set_disabled(args, true),
         UserAction::Enable(args) => set_disabled(args, false),
@@ -197,19 +211,26 @@ fn found(exists: bool, name: &str) -> Result<(), Failure> {
 
 /// Any text can be a name, as long as a person can type it and see it.
 fn check_name(name: &str) -> Result<(), Failure> {
-    let wrong = if name.trim().is_empty() {
-        "is empty".to_owned()
+    match wrong_with_name(name) {
+        None => Ok(()),
+        Some(wrong) => Err(Failure::usage(
+            format!("the name {name:?} {wrong}"),
+            "choose another name",
+        )),
+    }
+}
+
+/// Why a text cannot be a name.
+pub(super) fn wrong_with_name(name: &str) -> Option<String> {
+    if name.trim().is_empty() {
+        Some("is empty".to_owned())
     } else if name.len() > MAX_NAME_BYTES {
-        format!("is longer than {MAX_NAME_BYTES} bytes")
+        Some(format!("is longer than {MAX_NAME_BYTES} bytes"))
     } else if name.chars().any(char::is_control) {
-        "holds a control character".to_owned()
+        Some("holds a control character".to_owned())
     } else {
-        return Ok(());
-    };
-    Err(Failure::usage(
-        format!("the name {name:?} {wrong}"),
-        "choose another name",
-    ))
+        None
+    }
 }
 
 #[cfg(test)]

@@ -9,10 +9,14 @@ mod exit_codes;
 mod first_steps;
 mod init;
 mod json;
+mod keys;
 mod kill;
 mod program;
 mod refused;
 mod serving;
 mod shop;
+#[cfg(target_os = "linux")]
+mod storm;
 mod strangers;
 mod tls;
+mod user_import;

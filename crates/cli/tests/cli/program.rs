@@ -193,6 +193,11 @@ impl Server {
         &self.urls[0]
     }
 
+    /// The process's number.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Asks the server to end, as a service manager does, and returns its log.
     pub(crate) fn terminate(mut self) -> (i32, String) {
         let pid = self.child.id().to_string();

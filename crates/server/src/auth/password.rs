@@ -52,6 +52,47 @@ pub fn hash_password(environment: &Environment, password: &str) -> Result<String
     Ok(hash.to_string())
 }
 
+/// What a hash from elsewhere may cost: a check must not exhaust the server.
+const MAX_MEMORY_KIB: u32 = 256 * 1024;
+const MAX_ITERATIONS: u32 = 16;
+const MAX_LANES: u32 = 16;
+
+/// Checks that a text is a password hash that the server can check passwords against.
+///
+/// # Errors
+/// It is no argon2id hash in PHC form, or checking it would cost too much.
+pub fn check_password_hash(hash: &str) -> Result<(), ServerError> {
+    let wrong = |what: String| {
+        ServerError::configuration(
+            what,
+            "write an argon2id hash in PHC form, $argon2id$v=19$m=...,t=...,p=...$SALT$HASH",
+        )
+    };
+    let parsed = PasswordHash::new(hash)
+        .map_err(|error| wrong(format!("the password hash cannot be read: {error}")))?;
+    if Algorithm::try_from(parsed.algorithm) != Ok(Algorithm::Argon2id) {
+        return Err(wrong(format!(
+            "the password hash is {}, not argon2id",
+            parsed.algorithm
+        )));
+    }
+    let parameters = Params::try_from(&parsed)
+        .map_err(|error| wrong(format!("the password hash cannot be checked: {error}")))?;
+    if parsed.salt.is_none() || parsed.hash.is_none() {
+        return Err(wrong("the password hash is not complete".into()));
+    }
+    let too_much = parameters.m_cost() > MAX_MEMORY_KIB
+        || parameters.t_cost() > MAX_ITERATIONS
+        || parameters.p_cost() > MAX_LANES;
+    if too_much {
+        return Err(wrong(format!(
+            "checking the password hash would cost too much: at most m={MAX_MEMORY_KIB}, \
+             t={MAX_ITERATIONS}, p={MAX_LANES}"
+        )));
+    }
+    Ok(())
+}
+
 /// A hash that no password has, of the cost of every other.
 fn dummy_hash() -> String {
     format!(
@@ -226,6 +267,33 @@ mod tests {
             assert_eq!(check(Some(&hash), &long).await, PasswordCheck::Wrong);
         });
         assert!(hash_password(&environment, "").is_err());
+    }
+
+    #[test]
+    fn a_hash_from_elsewhere_is_checked_before_it_is_stored() {
+        assert!(check_password_hash(&dummy_hash()).is_ok());
+        let light = "$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2U";
+        assert!(check_password_hash(light).is_ok());
+        for (hash, part) in [
+            ("secret", "cannot be read"),
+            ("$2b$12$abcdefghijklmnopqrstuv", "cannot be read"),
+            (
+                "$argon2i$v=19$m=8,t=1,p=1$c29tZXNhbHQ$a2V5a2V5a2V5a2U",
+                "not argon2id",
+            ),
+            ("$argon2id$v=19$m=8,t=1,p=1", "not complete"),
+            (
+                "$argon2id$v=19$m=9000000,t=1,p=1$c29tZXNhbHQ$a2V5a2V5a2V5a2U",
+                "too much",
+            ),
+            (
+                "$argon2id$v=19$m=1,t=1,p=1$c29tZXNhbHQ$a2V5a2V5a2V5a2U",
+                "cannot be checked",
+            ),
+        ] {
+            let error = check_password_hash(hash).unwrap_err().to_string();
+            assert!(error.contains(part), "{hash}: {error}");
+        }
     }
 
     #[test]

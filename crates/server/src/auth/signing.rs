@@ -22,6 +22,9 @@ use tidewater_consolidated::records::SigningKey;
 use tidewater_consolidated::{Centre, CentreError, Checkpoint};
 use tidewater_protocol::RemoteId;
 
+use crate::environment::{Environment, random};
+use crate::error::ServerError;
+
 /// How long a token is good.
 pub(crate) const TOKEN_LIFETIME_MS: i64 = 60 * 60 * 1_000;
 
@@ -33,10 +36,28 @@ const SEEK_AFTER_MS: i64 = 5_000;
 
 /// How old a key is before it signs, if there is another: by then every server has looked
 /// for new keys several times, and so verifies what it signs.
-const SIGN_AFTER_MS: i64 = 10_000;
+pub const KEY_SIGNS_AFTER_MS: i64 = 10_000;
 
 const LAYOUT: u8 = 1;
 const TAG_BYTES: usize = 32;
+
+/// A new key, to be added to the centre.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn new_signing_key(environment: &Environment, id: u32) -> Result<SigningKey, ServerError> {
+    let secret = random::<32>(&*environment.randomness).map_err(|error| {
+        ServerError::configuration(
+            format!("the system has no random numbers: {error}"),
+            "try again",
+        )
+    })?;
+    Ok(SigningKey {
+        id,
+        secret: secret.to_vec(),
+        created_ms: environment.clock.now_ms(),
+    })
+}
 
 /// What a checkpoint is signed for.
 #[derive(Clone, Copy)]
@@ -153,7 +174,8 @@ impl Signer {
 impl Keyring {
     /// `None` without keys.
     fn new(keys: Vec<SigningKey>, now_ms: i64) -> Option<Keyring> {
-        let is_known = |key: &SigningKey| now_ms.saturating_sub(key.created_ms) >= SIGN_AFTER_MS;
+        let is_known =
+            |key: &SigningKey| now_ms.saturating_sub(key.created_ms) >= KEY_SIGNS_AFTER_MS;
         let oldest = keys.len().saturating_sub(1);
         let signing = keys.iter().position(is_known).unwrap_or(oldest);
         let keys: Arc<[Key]> = keys
@@ -318,7 +340,7 @@ mod tests {
             secret: vec![id as u8; 32],
             created_ms: 0,
         });
-        Keyring::new(keys.collect(), SIGN_AFTER_MS).unwrap()
+        Keyring::new(keys.collect(), KEY_SIGNS_AFTER_MS).unwrap()
     }
 
     const ADA: RemoteId = RemoteId([1; 16]);
@@ -420,7 +442,7 @@ mod tests {
         };
         let rotated = [key(2, 1_000_000), key(1, 0)];
         assert_eq!(signing(&rotated, 1_000_000), 1);
-        assert_eq!(signing(&rotated, 1_000_000 + SIGN_AFTER_MS), 2);
+        assert_eq!(signing(&rotated, 1_000_000 + KEY_SIGNS_AFTER_MS), 2);
         // The clock of whoever rotated runs ahead, or the first key is just being made.
         assert_eq!(signing(&[key(2, i64::MAX), key(1, 0)], 1_000_000), 1);
         assert_eq!(signing(&[key(1, 1_000_000)], 1_000_000), 1);
