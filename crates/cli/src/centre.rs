@@ -80,7 +80,12 @@ impl OpenCentre {
         self.wait(self.centre.live_tables())
     }
 
-    pub(crate) fn deploy(&self, dry_run: bool) -> Result<DeployReport, Failure> {
+    /// Deploys, or tells what would be done.
+    pub(crate) fn deploy(
+        &self,
+        dry_run: bool,
+        refuse_pending: bool,
+    ) -> Result<DeployReport, Failure> {
         let publications = self.config.as_ref().map(|it| it.publications.as_slice());
         let publications = publications.unwrap_or_default();
         if publications.is_empty() {
@@ -88,6 +93,10 @@ impl OpenCentre {
                 "the configuration has no [[publication]]",
                 "write one, or let `tidewater init` write the file",
             ));
+        }
+        if refuse_pending && !dry_run {
+            let deploy = self.centre.deploy_refusing_pending(publications, now_ms());
+            return self.wait(deploy);
         }
         self.wait(self.centre.deploy(publications, dry_run, now_ms()))
     }

@@ -28,10 +28,21 @@ pub trait Centre: Send + Sync {
     /// Makes the database fit the publications: server state, change logs,
     /// triggers, a first signing key. Repeatable: a second call finds nothing to do.
     /// With `dry_run` nothing is changed and the report tells what would be.
+    ///
+    /// # Errors
+    /// [`CentreError::RemotesHeldUp`] when remotes may have something pending that would be
+    /// refused; and whatever is wrong with the publications.
     fn deploy<'a>(
         &'a self,
         publications: &'a [PublicationSpec],
         dry_run: bool,
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport>;
+
+    /// Deploys all the same when remotes may have something pending that is refused for it.
+    fn deploy_refusing_pending<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport>;
 

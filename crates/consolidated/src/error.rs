@@ -2,7 +2,27 @@
 
 use tidewater_protocol::Code;
 
+use crate::publication::HeldUpRemote;
 use crate::records::ShutOut;
+
+/// How many remotes an error names.
+const NAMED: usize = 20;
+
+/// Counts and names remotes.
+fn remotes_held_up(remotes: &[HeldUpRemote]) -> String {
+    let named = remotes.iter().take(NAMED);
+    let mut names: Vec<String> = named
+        .map(|remote| format!("{} of {}", remote.id, remote.user))
+        .collect();
+    if remotes.len() > NAMED {
+        names.push(format!("{} more", remotes.len() - NAMED));
+    }
+    let count = match remotes.len() {
+        1 => "1 remote".to_owned(),
+        count => format!("{count} remotes"),
+    };
+    format!("{count} ({})", names.join(", "))
+}
 
 /// An error of a consolidated database or of its use.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +55,18 @@ pub enum CentreError {
         message: String,
         /// What to do next.
         hint: String,
+    },
+    /// Remotes may have changes pending that would be refused.
+    #[error(
+        "nothing was changed: {} may have changes pending that would be refused, because {}",
+        remotes_held_up(remotes),
+        changes.join(", and ")
+    )]
+    RemotesHeldUp {
+        /// What would have them refused.
+        changes: Vec<String>,
+        /// The remotes.
+        remotes: Vec<HeldUpRemote>,
     },
     /// What is deployed is not what the configuration says.
     #[error("the configuration and the database disagree: {message}")]
@@ -70,7 +102,7 @@ impl CentreError {
         match self {
             CentreError::Unavailable { .. } => Code::ConsolidatedUnavailable,
             CentreError::Refused { .. } => Code::ConsolidatedRefused,
-            CentreError::Configuration { .. } => Code::Usage,
+            CentreError::Configuration { .. } | CentreError::RemotesHeldUp { .. } => Code::Usage,
             CentreError::NotDeployed { .. } => Code::NotDeployed,
             CentreError::Peer { code, .. } => *code,
             CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
@@ -97,6 +129,12 @@ impl CentreError {
                 .into(),
             CentreError::Refused { .. } => "see the server's log and the database's own".into(),
             CentreError::Configuration { hint, .. } => hint.clone(),
+            CentreError::RemotesHeldUp { .. } => {
+                "undo the change, or go ahead with `tidewater deploy --refuse-pending`: what is \
+                 refused stays on the remotes, listed by `tidewater refused list`. Let them sync \
+                 before, and revoke those that are gone (tidewater remote revoke)"
+                    .into()
+            }
             CentreError::NotDeployed { .. } => "run: tidewater deploy -c FILE".into(),
             CentreError::Peer { .. } => "update the remote's Tidewater".into(),
             CentreError::ShutOut(_) | CentreError::Cancelled => String::new(),

@@ -12,6 +12,7 @@ pub mod centre;
 mod columns;
 pub mod download;
 pub mod error;
+mod evolution;
 mod orphans;
 mod postgres;
 pub mod publication;
@@ -31,8 +32,8 @@ pub use download::{
 };
 pub use error::CentreError;
 pub use publication::{
-    DeployReport, DeployStep, LiveColumn, LiveTable, PartitionSpec, PublicationSpec, TableSpec,
-    Tracking,
+    DeployReport, DeployStep, HeldUpRemote, LiveColumn, LiveTable, PartitionSpec, PublicationSpec,
+    RemoteEffect, TableSpec, Tracking,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

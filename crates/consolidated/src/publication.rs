@@ -1,7 +1,7 @@
 //! Publications as an operator writes them down, live tables as `init` sees them,
 //! and what deploying reports.
 
-use tidewater_protocol::Direction;
+use tidewater_protocol::{Direction, RemoteId};
 
 /// A publication of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +100,33 @@ pub struct DeployReport {
     /// What the operator should know: changes that the adapter cannot see, and the
     /// like.
     pub warnings: Vec<String>,
+    /// What changed publications mean to remotes.
+    pub effects: Vec<RemoteEffect>,
+    /// The remotes that may have something pending that would be refused. Without being
+    /// told to, deploying does nothing as long as there are any.
+    pub held_up: Vec<HeldUpRemote>,
+}
+
+/// What a changed publication means to the remotes that have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteEffect {
+    /// The publication.
+    pub publication: String,
+    /// What, for people.
+    pub description: String,
+    /// Whether pending changes are refused for it.
+    pub holds_up: bool,
+}
+
+/// A remote that may have something pending that a deployment has refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldUpRemote {
+    /// Its id.
+    pub id: RemoteId,
+    /// Its user.
+    pub user: String,
+    /// When it last synced, in milliseconds since 1970; 0 if never.
+    pub last_sync_ms: i64,
 }
 
 /// Tables that remotes may upload to and that decide, in a partition query, what a user

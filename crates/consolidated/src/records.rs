@@ -125,6 +125,9 @@ pub struct SyncRecord {
     pub bytes: [u64; 2],
     /// The name of the code it failed with; empty if it did not.
     pub error: String,
+    /// The schema that the remote has now, as far as the server knows: publication and
+    /// hash. Kept of the last sync only, not of those in the history.
+    pub schemas: Vec<(String, Vec<u8>)>,
 }
 
 /// A conflict as it is kept: images as JSON objects.

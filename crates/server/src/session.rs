@@ -247,9 +247,15 @@ impl<'a> Sync<'a> {
         } else {
             drop(reservation);
         }
+        let downloads = !request.upload_only;
         self.download(&opened, applied, requests, request, standing)
             .await?;
         self.link.send(Control::SyncEnd(SyncEnd {}))?;
+        if downloads {
+            let published = opened.subscriptions.iter().map(|it| &it.published);
+            let known = published.map(|it| (it.schema.name.clone(), it.hash.to_vec()));
+            self.record.schemas = known.collect();
+        }
         Ok(Before::CompleteSync)
     }
 
@@ -325,6 +331,11 @@ impl<'a> Sync<'a> {
             server: SERVER_NAME.into(),
         };
         self.link.send(Control::Welcome(welcome))?;
+        let known = greeting.subscriptions.iter();
+        let known = known.filter(|subscription| !subscription.schema_hash.is_empty());
+        self.record.schemas = known
+            .map(|it| (it.publication.clone(), it.schema_hash.clone()))
+            .collect();
         self.client = greeting.client;
         Ok((!restored).then_some(Opened {
             remote_id,

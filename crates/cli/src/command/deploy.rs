@@ -17,10 +17,15 @@ use crate::output;
 /// that it takes. Your tables are not altered; they get triggers. Locks are waited for
 /// only briefly, so that the applications of a busy database are not held up: if it
 /// gives up, run it again.
+///
+/// When the configuration or the tables have changed, remotes follow at their next sync,
+/// and what they have pending goes up before. Where that cannot be (a column, a table or a
+/// key that is gone), their pending changes are refused: they stay on the remote with their
+/// values. Then nothing is done unless you say --refuse-pending; the remotes are listed.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
-  tidewater deploy --dry-run        # what would be done, and with which locks
+  tidewater deploy --dry-run        # what would be done, with which locks, and to remotes
   tidewater deploy
   tidewater deploy -c /etc/tidewater.toml"))]
 pub(crate) struct DeployArgs {
@@ -29,13 +34,26 @@ pub(crate) struct DeployArgs {
     /// Print what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Go ahead although pending changes of the listed remotes would be refused
+    #[arg(long)]
+    refuse_pending: bool,
 }
 
 pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
     let centre = OpenCentre::open(&args.config)?;
-    let report = centre.deploy(args.dry_run)?;
-    output::text(&describe(&report, args.dry_run))?;
+    if args.dry_run || !args.refuse_pending {
+        let planned = centre.deploy(true, args.refuse_pending)?;
+        let refuses = !planned.held_up.is_empty() && !args.refuse_pending;
+        if args.dry_run || refuses {
+            output::text(&describe(&planned, true))?;
+        }
+        if refuses {
+            return Err(held_up(&planned));
+        }
+    }
     if !args.dry_run {
+        let report = centre.deploy(false, args.refuse_pending)?;
+        output::text(&describe(&report, false))?;
         output::note("next: tidewater user add NAME, then tidewater serve");
         if !report.steps.is_empty() {
             output::note("servers that run already must be restarted to serve the change");
@@ -44,7 +62,21 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
     Ok(Done::Fully)
 }
 
-/// Steps, locks and warnings, for people.
+/// Why nothing was done, after the remotes have been listed.
+fn held_up(report: &DeployReport) -> Failure {
+    let remotes = report.held_up.len() as u64;
+    Failure::usage(
+        format!(
+            "{} may have changes pending that would be refused; nothing was changed",
+            output::counted(remotes, "remote", "remotes")
+        ),
+        "let them sync first and revoke those that are gone (tidewater remote revoke), undo \
+         the change, or go ahead with --refuse-pending: what is refused stays on the remotes, \
+         listed by tidewater refused list",
+    )
+}
+
+/// Steps, locks, what remotes will see, and warnings, for people.
 pub(crate) fn describe(report: &DeployReport, dry_run: bool) -> String {
     let mut text = String::new();
     for step in &report.steps {
@@ -53,6 +85,25 @@ pub(crate) fn describe(report: &DeployReport, dry_run: bool) -> String {
             lock => format!("  [lock: {}]", output::printable(lock)),
         };
         let _ = writeln!(text, "{}{lock}", output::printable(&step.description));
+    }
+    for effect in &report.effects {
+        let _ = writeln!(
+            text,
+            "remotes of {:?}: {}",
+            effect.publication,
+            output::printable(&effect.description)
+        );
+    }
+    if !report.held_up.is_empty() {
+        let mut table = output::Table::new(&["held up", "user", "last sync"]);
+        for remote in &report.held_up {
+            table.row([
+                remote.id.to_string(),
+                remote.user.clone(),
+                output::moment(remote.last_sync_ms),
+            ]);
+        }
+        text.push_str(&table.render(0));
     }
     for warning in &report.warnings {
         let _ = writeln!(text, "warning: {}", output::printable(warning));
@@ -72,7 +123,7 @@ pub(crate) fn describe(report: &DeployReport, dry_run: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_consolidated::DeployStep;
+    use tidewater_consolidated::{DeployStep, RemoteEffect};
 
     use super::*;
 
@@ -90,11 +141,18 @@ mod tests {
                 },
             ],
             warnings: vec!["public.customer is fed by replication".into()],
+            effects: vec![RemoteEffect {
+                publication: "sales".into(),
+                description: "remotes get the table \"note\"".into(),
+                holds_up: false,
+            }],
+            held_up: Vec::new(),
         };
         assert_eq!(
             describe(&report, true),
             "create triggers on public.customer  [lock: SHARE ROW EXCLUSIVE on public.customer]\n\
              create a signing key\n\
+             remotes of \"sales\": remotes get the table \"note\"\n\
              warning: public.customer is fed by replication\n\
              2 steps to do; nothing was changed\n"
         );

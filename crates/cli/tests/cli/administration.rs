@@ -2,7 +2,7 @@
 
 use crate::centre::Centre;
 use crate::program::Place;
-use crate::shop::{Shop, password, prepared};
+use crate::shop::{Shop, TABLES, configure, password, prepared};
 
 #[test]
 fn a_password_is_never_an_argument_and_never_guessed() {
@@ -64,6 +64,48 @@ fn a_remote_whose_user_was_removed_signs_in_again_and_keeps_its_changes() {
             .done();
         assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["3"]);
         shop.sync(&nancy).done();
+    });
+}
+
+#[test]
+fn a_deployment_that_would_hold_up_remotes_lists_them_and_asks() {
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        nancy.execute("INSERT INTO product VALUES (3, 'paper')");
+        let list = shop.place.tidewater(&["remote", "list", "--json"]).done();
+        let id = list.stdout.split('"').nth(5).expect("a remote").to_owned();
+        let without = TABLES.replace(
+            "[[publication.table]]\nname = \"product\"\npartition = \"everyone\"\n",
+            "",
+        );
+        configure(&shop.place, &shop.centre, "", &without);
+        for arguments in [&["deploy"][..], &["deploy", "--dry-run"]] {
+            let refused = shop.place.tidewater(arguments).exits(1);
+            let refused = refused.tells(&["1 remote may have", "--refuse-pending"]);
+            for told in [&*id, "\"product\" leaves remotes", "nothing was changed"] {
+                assert!(refused.stdout.contains(told), "{told}: {}", refused.stdout);
+            }
+        }
+        // The server that runs still takes it; a new one would not.
+        let planned = ["deploy", "--dry-run", "--refuse-pending"];
+        shop.place.tidewater(&planned).done();
+        let done = shop.place.tidewater(&["deploy", "--refuse-pending"]).done();
+        assert!(done.stdout.contains(&id), "{}", done.stdout);
+        assert_eq!(
+            shop.place.tidewater(&["deploy"]).done().stdout,
+            shop.place
+                .tidewater(&["deploy", "--refuse-pending"])
+                .done()
+                .stdout,
+        );
+        drop(shop.server);
+        let server = shop.place.serve(&[]);
+        let url = server.url();
+        shop.place
+            .tidewater(&["sync", "nancy.db", "--server", url])
+            .exits(6);
+        let refused = shop.place.tidewater(&["refused", "list", "nancy.db"]);
+        assert!(refused.done().stdout.contains("paper"));
     });
 }
 

@@ -16,6 +16,7 @@ use super::worker::{PostgresWorker, REMOTE_COLUMNS, USER_COLUMNS, remote_record,
 use super::{FINGERPRINTS, Postgres, Shared, deploy};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::error::CentreError;
+use crate::evolution::Mode;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
 use crate::records::{
     CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SigningKey,
@@ -338,6 +339,7 @@ fn sync_record(row: &Row) -> SyncRecord {
         refused: unsigned(row, 11),
         bytes: [unsigned(row, 12), unsigned(row, 13)],
         error: row.get(14),
+        schemas: Vec::new(),
     }
 }
 
@@ -367,7 +369,20 @@ impl Centre for Postgres {
     ) -> CentreResult<'a, DeployReport> {
         Box::pin(async move {
             let mut connection = self.shared.pool.get().await?;
-            deploy::deploy(connection.client_mut(), publications, dry_run, now_ms).await
+            let mode = Mode::of(dry_run);
+            deploy::deploy(connection.client_mut(), publications, mode, now_ms).await
+        })
+    }
+
+    fn deploy_refusing_pending<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        Box::pin(async move {
+            let mut connection = self.shared.pool.get().await?;
+            let mode = Mode::RefusePending;
+            deploy::deploy(connection.client_mut(), publications, mode, now_ms).await
         })
     }
 

@@ -4,10 +4,12 @@
 //! `lock_timeout`: it is done as a whole or not at all, and a busy table makes
 //! deploying fail instead of making the application wait behind it.
 
+mod remotes;
+mod scope_queries;
+
 use std::collections::{HashMap, HashSet};
 
 use ring::rand::{SecureRandom, SystemRandom};
-use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient, Transaction};
 
 use tidewater_protocol::PublicationSchema;
@@ -21,6 +23,7 @@ use super::quote::literal;
 use super::state::{ADVISORY_LOCK, FORMAT_VERSION, MIGRATIONS};
 use super::triggers::{LogSpec, marker};
 use crate::error::CentreError;
+use crate::evolution::{Mode, Review};
 use crate::publication::{
     DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking,
     self_service_warnings,
@@ -61,6 +64,7 @@ struct DeployedLog {
 struct Plan {
     steps: Vec<(DeployStep, String)>,
     warnings: Vec<String>,
+    review: Review,
 }
 
 impl Plan {
@@ -72,6 +76,8 @@ impl Plan {
         DeployReport {
             steps: self.steps.into_iter().map(|(step, _)| step).collect(),
             warnings: self.warnings,
+            effects: self.review.effects,
+            held_up: self.review.held_up,
         }
     }
 }
@@ -176,20 +182,22 @@ impl Deployed {
 pub(super) async fn deploy(
     client: &mut Client,
     publications: &[PublicationSpec],
-    dry_run: bool,
+    mode: Mode,
     now_ms: i64,
 ) -> Result<DeployReport, CentreError> {
     let transaction = begin(client, LOCK_TIMEOUT_MS).await?;
     let catalog = Catalog::read(&transaction).await?;
     let compiled = compile_all(publications, &catalog)?;
-    check_scope_queries(&transaction, &compiled).await?;
+    scope_queries::check(&transaction, &compiled).await?;
     let deployed = Deployed::read(&transaction).await?;
     let mut plan = Plan::default();
     plan_state(&mut plan, &deployed, now_ms)?;
     plan_logs(&mut plan, &deployed, &compiled, &catalog);
     plan_publications(&mut plan, &deployed, publications, &compiled)?;
     warn(&mut plan, publications);
-    if dry_run {
+    plan.review = remotes::review(&transaction, &deployed, &compiled).await?;
+    plan.review.allow(mode)?;
+    if mode == Mode::DryRun {
         transaction.rollback().await.map_err(refused("deploying"))?;
     } else {
         run(&plan, &transaction).await?;
@@ -350,52 +358,6 @@ fn compile_all(
 
 fn not_deployed(message: String) -> CentreError {
     CentreError::NotDeployed { message }
-}
-
-/// Lets PostgreSQL read the partition queries, so that a wrong one is found now and
-/// not at a sync.
-async fn check_scope_queries(
-    transaction: &Transaction<'_>,
-    compiled: &[Compiled],
-) -> Result<(), CentreError> {
-    for publication in compiled {
-        for table in &publication.tables {
-            let Some(query) = &table.scope else { continue };
-            let place = format!(
-                "publication {:?}: table {:?}: partition values",
-                publication.schema.name, table.title
-            );
-            let types = vec![Type::TEXT; query.parameters.len()];
-            let wrong = |error: tokio_postgres::Error| match error.as_db_error() {
-                Some(refusal) => CentreError::Configuration {
-                    message: format!("{place}: {}", refusal.message()),
-                    hint: "the query must run in the schema public and yield the partition \
-                           columns' values"
-                        .into(),
-                },
-                None => refused("checking a partition query")(error),
-            };
-            let inner = transaction
-                .prepare_typed(&query.inner, &types)
-                .await
-                .map_err(wrong)?;
-            if inner.columns().len() != table.partition.len() {
-                return Err(CentreError::Configuration {
-                    message: format!(
-                        "{place}: the query yields {} columns, the partition has {}",
-                        inner.columns().len(),
-                        table.partition.len()
-                    ),
-                    hint: "select one value for each partition column".into(),
-                });
-            }
-            transaction
-                .prepare_typed(&query.sql, &types)
-                .await
-                .map_err(wrong)?;
-        }
-    }
-    Ok(())
 }
 
 fn plan_state(plan: &mut Plan, deployed: &Deployed, now_ms: i64) -> Result<(), CentreError> {
@@ -588,13 +550,14 @@ fn plan_publications(
             })
         };
         let hex: String = schema.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut sql = format!(
+        let mut sql = remotes::keep_schema(old.map(|(_, schema)| schema.as_slice()));
+        sql.push_str(&format!(
             "INSERT INTO tidewater.publication (name, definition, schema) \
              VALUES ({}, {}, decode('{hex}', 'hex')) ON CONFLICT (name) DO UPDATE \
              SET definition = excluded.definition, schema = excluded.schema;\n",
             text(&spec.name)?,
             text(&definition)?,
-        );
+        ));
         let old_schema = old.and_then(|(_, schema)| PublicationSchema::decode(schema).ok());
         let changed = changed_tables(old_schema.as_ref(), publication);
         for log in logs(compiled) {
@@ -635,10 +598,15 @@ fn plan_removed_publications(
     gone.sort();
     for name in gone {
         let quoted = literal(name).unwrap_or_default();
+        let old = deployed.publications.get(name);
+        let mut sql = remotes::keep_schema(old.map(|(_, schema)| schema.as_slice()));
+        sql.push_str(&format!(
+            "DELETE FROM tidewater.publication WHERE name = {quoted}"
+        ));
         plan.step(
             format!("remove the publication {name:?}"),
             String::new(),
-            format!("DELETE FROM tidewater.publication WHERE name = {quoted}"),
+            sql,
         );
     }
 }

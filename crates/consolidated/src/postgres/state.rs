@@ -8,7 +8,7 @@ pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
 
 /// One script for each format version; the first makes version 1 out of nothing.
 /// Scripts are only ever added.
-pub(super) const MIGRATIONS: [&str; 2] = [VERSION_1, VERSION_2];
+pub(super) const MIGRATIONS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
 
 /// The format version that this code reads and writes.
 pub(super) const FORMAT_VERSION: i32 = MIGRATIONS.len() as i32;
@@ -138,4 +138,15 @@ const VERSION_2: &str = "
 -- partitions; NULL for any other.
 ALTER TABLE tidewater.change_log ADD COLUMN members text;
 UPDATE tidewater.meta SET format_version = 2;
+";
+
+/// Which schema each remote has, and the schemas that are not deployed any more.
+const VERSION_3: &str = "
+ALTER TABLE tidewater.remote ADD COLUMN schemas text NOT NULL DEFAULT '';
+CREATE TABLE tidewater.past_schema (
+  hash bytea PRIMARY KEY,
+  publication text NOT NULL,
+  schema bytea NOT NULL
+);
+UPDATE tidewater.meta SET format_version = 3;
 ";

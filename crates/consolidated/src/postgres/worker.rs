@@ -15,6 +15,7 @@ use crate::arriving::ArrivingUpload;
 use crate::centre::{CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
+use crate::evolution::encode_known;
 use crate::records::{
     RemoteRecord, SessionState, ShutOut, SubscriptionRecord, SyncRecord, UserRecord,
 };
@@ -249,7 +250,8 @@ WITH history AS (
     inserts, updates, deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent,
     error)
   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15))
-UPDATE tidewater.remote SET last_sync_ms = greatest(last_sync_ms, $16) WHERE id = $1";
+UPDATE tidewater.remote SET last_sync_ms = greatest(last_sync_ms, $16),
+  schemas = CASE $17 WHEN '' THEN schemas ELSE $17 END WHERE id = $1";
 
 async fn insert_record(
     client: &Client,
@@ -267,7 +269,8 @@ async fn insert_record(
     } else {
         0
     };
-    let parameters: [&(dyn ToSql + Sync); 16] = [
+    let schemas = encode_known(&record.schemas);
+    let parameters: [&(dyn ToSql + Sync); 17] = [
         &remote,
         &record.user,
         &record.publications,
@@ -284,6 +287,7 @@ async fn insert_record(
         &bytes[1],
         &record.error,
         &ended,
+        &schemas,
     ];
     client.execute(statement, &parameters).await
 }

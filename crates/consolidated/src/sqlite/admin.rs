@@ -13,6 +13,7 @@ use tidewater_protocol::RemoteId;
 use super::watermark::{Positions, insert_mark};
 use super::{failure, quote, state};
 use crate::error::CentreError;
+use crate::evolution::encode_known;
 use crate::records::{
     CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, ShutOut,
     SigningKey, SyncRecord, UserImport, UserRecord,
@@ -351,6 +352,7 @@ fn last_syncs(connection: &Connection) -> Result<Vec<SyncRecord>, CentreError> {
             refused: count(11)?,
             bytes: [count(12)?, count(13)?],
             error: row.get(14)?,
+            schemas: Vec::new(),
         })
     })
 }
@@ -397,6 +399,14 @@ fn record_sync(transaction: &Connection, record: &SyncRecord) -> Result<(), Cent
         record.error,
     ];
     change(transaction, what, sql, parameters)?;
+    if !record.schemas.is_empty() {
+        let sql = "UPDATE tidewater_remote SET schemas = ?2 WHERE id = ?1 AND schemas <> ?2";
+        let schemas = encode_known(&record.schemas);
+        let written = transaction.prepare_cached(sql);
+        written
+            .and_then(|mut statement| statement.execute(params![id, schemas]))
+            .map_err(failure(what))?;
+    }
     if record.error.is_empty() {
         let sql = "UPDATE tidewater_remote SET last_sync_ms = max(last_sync_ms, ?2) WHERE id = ?1";
         change(transaction, what, sql, params![id, record.started_ms])?;
@@ -412,7 +422,7 @@ pub(super) fn prune(
     now_ms: i64,
 ) -> Result<Pruned, CentreError> {
     let mut pruned = Pruned::default();
-    if !state::exists(connection)? {
+    if state::version(connection)? < state::FORMAT_VERSION {
         return Ok(pruned);
     }
     connection

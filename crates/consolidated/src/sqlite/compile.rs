@@ -545,6 +545,23 @@ fn values_script(
             format!("select values for {}", columns.join(", ")),
         ));
     }
+    for (result, &index) in statement.columns().iter().zip(&table.partition) {
+        let column = &table.columns[index];
+        // Of an expression nothing is known: its values are looked at when it is run.
+        let found = result.decl_type().and_then(types::column_type);
+        if found.is_some_and(|found| !types::alike(found, column.column_type)) {
+            return Err(wrong(
+                format!(
+                    "yields {}, declared as {}, for the partition column {:?}, which is no such \
+                     thing",
+                    result.name(),
+                    result.decl_type().unwrap_or_default(),
+                    column.name
+                ),
+                "select a column of the same type, or convert it in the query with CAST".into(),
+            ));
+        }
+    }
     if statement.parameter_count() != script.parameters.len() {
         let hint = "write {s.username} and the like for parameters";
         return Err(wrong("has parameters of SQLite's own".into(), hint.into()));

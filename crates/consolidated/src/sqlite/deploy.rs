@@ -5,6 +5,8 @@
 //! that it removes. A dry run rolls back, and what is served must be what a dry run
 //! finds nothing to do for.
 
+mod remotes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -18,6 +20,7 @@ use super::live::{self, Live};
 use super::triggers::Log;
 use super::{failure, quote, state};
 use crate::error::CentreError;
+use crate::evolution::Mode;
 use crate::publication::{
     DeployReport, DeployStep, PartitionSpec, PublicationSpec, self_service_warnings,
 };
@@ -36,10 +39,11 @@ pub(super) struct Served {
 pub(super) fn deploy(
     connection: &mut Connection,
     specs: &[PublicationSpec],
-    dry_run: bool,
+    mode: Mode,
     now_ms: i64,
 ) -> Result<(DeployReport, Served), CentreError> {
     let mut report = DeployReport::default();
+    let dry_run = mode == Mode::DryRun;
     use_write_ahead_log(connection, dry_run, &mut report)?;
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -49,8 +53,13 @@ pub(super) fn deploy(
         live: Vec::new(),
         report,
     };
+    let before = remotes::deployed(&transaction)?;
     let served = deployment.run(specs, now_ms)?;
     let mut report = deployment.report;
+    let review = remotes::review(&transaction, &before, &served.publications)?;
+    review.allow(mode)?;
+    report.effects = review.effects;
+    report.held_up = review.held_up;
     report.warnings.extend(self_service_warnings(specs));
     let end = if dry_run {
         transaction.rollback()
@@ -66,7 +75,7 @@ pub(super) fn load(
     connection: &mut Connection,
     specs: &[PublicationSpec],
 ) -> Result<Served, CentreError> {
-    let (report, served) = deploy(connection, specs, true, 0)?;
+    let (report, served) = deploy(connection, specs, Mode::DryRun, 0)?;
     if report.steps.is_empty() {
         return Ok(served);
     }
@@ -115,7 +124,7 @@ pub(super) fn undeploy(
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(undeploying)?;
-    if state::exists(&transaction)? {
+    if state::version(&transaction)? > 0 {
         for id in state::logs(&transaction)? {
             let table = drop_log(&transaction, id)?;
             report.steps.push(step(format!(
@@ -124,7 +133,7 @@ pub(super) fn undeploy(
         }
         let drops: String = state::TABLE_NAMES
             .iter()
-            .map(|name| format!("DROP TABLE {};", quote(name)))
+            .map(|name| format!("DROP TABLE IF EXISTS {};", quote(name)))
             .collect();
         transaction.execute_batch(&drops).map_err(undeploying)?;
         report.steps.push(step(
@@ -221,10 +230,16 @@ impl Deployment<'_> {
     }
 
     fn run(&mut self, specs: &[PublicationSpec], now_ms: i64) -> Result<Served, CentreError> {
-        if !state::exists(self.connection)? {
-            self.step("create the server's state (tables tidewater_*)".into());
-            state::create(self.connection)?;
+        let version = state::version(self.connection)?;
+        match version {
+            0 => self.step("create the server's state (tables tidewater_*)".into()),
+            state::FORMAT_VERSION => {}
+            older => self.step(format!(
+                "migrate the server's state from format version {older} to {}",
+                state::FORMAT_VERSION
+            )),
         }
+        state::migrate(self.connection, version)?;
         self.live = live::tables(self.connection)?;
         let mut names = BTreeSet::new();
         if let Some(twice) = specs.iter().find(|spec| !names.insert(&spec.name)) {
@@ -405,6 +420,9 @@ impl Deployment<'_> {
         }
         if stored.is_none_or(|stored| stored != (definition.clone(), schema.clone())) {
             self.step(format!("record the publication {name:?}"));
+            if let Some(before) = &before {
+                remotes::keep_schema(self.connection, before)?;
+            }
             self.connection
                 .execute(
                     "INSERT INTO tidewater_publication VALUES (?1, ?2, ?3)
@@ -524,6 +542,9 @@ impl Deployment<'_> {
         let stored: Vec<String> = stored.collect::<rusqlite::Result<_>>().map_err(removing)?;
         for name in stored.iter().filter(|name| !names.contains(name)) {
             self.step(format!("remove the publication {name:?}"));
+            if let Some(before) = remotes::deployed(self.connection)?.get(name) {
+                remotes::keep_schema(self.connection, before)?;
+            }
             for sql in [
                 "DELETE FROM tidewater_publication WHERE name = ?1",
                 "DELETE FROM tidewater_published_table WHERE publication = ?1",

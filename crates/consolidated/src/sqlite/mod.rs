@@ -37,6 +37,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::error::CentreError;
+use crate::evolution::Mode;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
 use crate::records::{
     CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SigningKey,
@@ -110,7 +111,20 @@ impl Centre for SqliteCentre {
     ) -> CentreResult<'a, DeployReport> {
         let specs = publications.to_vec();
         self.run(move |connection| {
-            deploy::deploy(connection, &specs, dry_run, now_ms).map(|(report, _)| report)
+            let mode = Mode::of(dry_run);
+            deploy::deploy(connection, &specs, mode, now_ms).map(|(report, _)| report)
+        })
+    }
+
+    fn deploy_refusing_pending<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        let specs = publications.to_vec();
+        self.run(move |connection| {
+            let mode = Mode::RefusePending;
+            deploy::deploy(connection, &specs, mode, now_ms).map(|(report, _)| report)
         })
     }
 

@@ -5,14 +5,19 @@ use rusqlite::{Connection, OptionalExtension};
 use super::{failure, quote};
 use crate::error::CentreError;
 
-/// The version of the tables below; later ones migrate from it.
-const FORMAT_VERSION: i64 = 1;
+/// One script for each format version; the first makes version 1 out of nothing. Scripts
+/// are only ever added.
+const MIGRATIONS: [&str; 2] = [VERSION_1, VERSION_2];
+
+/// The format version that this code reads and writes.
+pub(super) const FORMAT_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Everything of ours begins with this.
 pub(super) const PREFIX: &str = "tidewater_";
 
-const TABLES: &str = "
+const VERSION_1: &str = "
 CREATE TABLE tidewater_meta (format_version INTEGER NOT NULL);
+INSERT INTO tidewater_meta VALUES (1);
 CREATE TABLE tidewater_signing_key (
     id INTEGER PRIMARY KEY, secret BLOB NOT NULL, created_ms INTEGER NOT NULL);
 CREATE TABLE tidewater_user_account (
@@ -64,8 +69,16 @@ CREATE TABLE tidewater_sync_history (
 CREATE INDEX tidewater_sync_history_started ON tidewater_sync_history (started_ms);
 ";
 
+/// Which schema each remote has, and the schemas that are not deployed any more.
+const VERSION_2: &str = "
+ALTER TABLE tidewater_remote ADD COLUMN schemas TEXT NOT NULL DEFAULT '';
+CREATE TABLE tidewater_past_schema (
+    hash BLOB NOT NULL PRIMARY KEY, publication TEXT NOT NULL, schema BLOB NOT NULL) WITHOUT ROWID;
+UPDATE tidewater_meta SET format_version = 2;
+";
+
 /// The tables above; change logs are dropped by their own list.
-pub(super) const TABLE_NAMES: [&str; 12] = [
+pub(super) const TABLE_NAMES: [&str; 13] = [
     "tidewater_meta",
     "tidewater_signing_key",
     "tidewater_user_account",
@@ -78,11 +91,14 @@ pub(super) const TABLE_NAMES: [&str; 12] = [
     "tidewater_conflict",
     "tidewater_refused",
     "tidewater_sync_history",
+    "tidewater_past_schema",
 ];
 
-/// Whether the server's tables are there. An unknown version is an error: a newer
-/// program has been here.
-pub(super) fn exists(connection: &Connection) -> Result<bool, CentreError> {
+/// The version of the server's tables; 0 if there are none.
+///
+/// # Errors
+/// A newer program has been here.
+pub(super) fn version(connection: &Connection) -> Result<i64, CentreError> {
     let read = failure("reading the version of the server's state");
     let found: Option<i64> = connection
         .query_row(
@@ -93,15 +109,15 @@ pub(super) fn exists(connection: &Connection) -> Result<bool, CentreError> {
         .optional()
         .map_err(read)?;
     if found.is_none() {
-        return Ok(false);
+        return Ok(0);
     }
     let version: i64 = connection
         .query_row("SELECT format_version FROM tidewater_meta", [], |row| {
             row.get(0)
         })
         .map_err(read)?;
-    if version == FORMAT_VERSION {
-        Ok(true)
+    if (1..=FORMAT_VERSION).contains(&version) {
+        Ok(version)
     } else {
         Err(CentreError::Configuration {
             message: format!(
@@ -113,13 +129,13 @@ pub(super) fn exists(connection: &Connection) -> Result<bool, CentreError> {
     }
 }
 
-/// Makes the server's tables.
-pub(super) fn create(connection: &Connection) -> Result<(), CentreError> {
-    let create = failure("creating the server's state");
-    connection.execute_batch(TABLES).map_err(create)?;
-    connection
-        .execute("INSERT INTO tidewater_meta VALUES (?1)", [FORMAT_VERSION])
-        .map_err(create)?;
+/// Makes the server's tables, or brings those of an older version up to date.
+pub(super) fn migrate(connection: &Connection, from: i64) -> Result<(), CentreError> {
+    for script in MIGRATIONS.iter().skip(from.unsigned_abs() as usize) {
+        connection
+            .execute_batch(script)
+            .map_err(failure("migrating the server's state"))?;
+    }
     Ok(())
 }
 

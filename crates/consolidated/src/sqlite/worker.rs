@@ -195,7 +195,9 @@ fn subscription(row: &Row<'_>) -> rusqlite::Result<SubscriptionRecord> {
 fn save_remote(connection: &Connection, remote: &RemoteRecord) -> Result<(), CentreError> {
     connection
         .prepare_cached(
-            "INSERT INTO tidewater_remote VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+            "INSERT INTO tidewater_remote (id, user_name, revoked, credential_hash,
+                 previous_credential_hash, rotated_ms, created_ms, last_sync_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
              ON CONFLICT (id) DO UPDATE SET credential_hash = ?4, previous_credential_hash = ?5,
                  rotated_ms = ?6",
         )

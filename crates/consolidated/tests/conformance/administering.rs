@@ -149,6 +149,7 @@ pub async fn syncs_are_remembered_and_forgotten_in_time<F: Fixture>() {
             } else {
                 String::new()
             },
+            schemas: Vec::new(),
         };
         worker
             .record_syncs(std::slice::from_ref(&record))

@@ -22,6 +22,7 @@ mod administering;
 mod arriving;
 mod deploying;
 mod downloading;
+mod evolving;
 
 mod refusing;
 mod uploading;
@@ -61,6 +62,11 @@ macro_rules! suite {
             deploying::the_schema_tells_what_remotes_need,
             deploying::changed_partition_columns_send_the_table_anew,
             deploying::two_publications_share_a_table,
+            evolving::a_change_that_remotes_can_follow_is_deployed_and_told,
+            evolving::a_change_that_holds_up_remotes_is_refused_with_their_list,
+            evolving::the_operator_may_go_ahead_and_old_remotes_are_still_known,
+            evolving::a_values_query_of_another_type_is_refused_when_it_is_deployed,
+            evolving::a_values_query_that_cannot_be_run_is_refused_with_the_place,
             downloading::the_first_download_brings_exactly_the_partitions,
             downloading::later_downloads_bring_what_changed,
             downloading::an_empty_download_gives_no_checkpoint,

@@ -39,9 +39,10 @@ impl<F: Fixture> World<F> {
         world
     }
 
-    /// Deploys what `specs` says and loads it.
+    /// Deploys what `specs` says, whatever remotes have pending, and loads it.
     pub async fn deploy(&mut self) -> Result<DeployReport, CentreError> {
-        let report = self.centre.deploy(&self.specs, false, NOW_MS).await?;
+        let deploy = self.centre.deploy_refusing_pending(&self.specs, NOW_MS);
+        let report = deploy.await?;
         self.schemas = self.centre.load(&self.specs).await?;
         Ok(report)
     }

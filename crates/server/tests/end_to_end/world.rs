@@ -8,7 +8,8 @@ use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tempfile::TempDir;
 use tidewater_consolidated::records::{ConflictRecord, RefusedRecord, UserRecord};
-use tidewater_consolidated::{Centre, connect};
+use tidewater_consolidated::{Centre, CentreError, DeployReport, HeldUpRemote, connect};
+use tidewater_protocol::RemoteId;
 use tidewater_server::{Config, Environment, Running, Server};
 use tokio::runtime::Runtime;
 
@@ -108,6 +109,30 @@ impl<B: Backend> World<B> {
         self.server = LiveServer::deploy(&config, &[]);
     }
 
+    /// Deploys another publication if no remote is held up by it; tells what it means.
+    pub(crate) fn deploy_carefully(&self, publication: &str) -> DeployReport {
+        let config = config(&self.backend, &self.scenario, publication);
+        let deploy = async |centre: &dyn Centre| {
+            let planned = centre.deploy(&config.publications, true, NOW_MS).await;
+            let done = centre.deploy(&config.publications, false, NOW_MS).await;
+            (planned, done)
+        };
+        let (planned, done) = self.server.ask(deploy);
+        let planned = planned.expect("the publication fits the tables");
+        match done {
+            Ok(done) => assert_eq!(done, planned),
+            Err(CentreError::RemotesHeldUp { remotes, .. }) => {
+                // When they last synced is noted a moment after they have.
+                let ids = |remotes: &[HeldUpRemote]| -> Vec<RemoteId> {
+                    remotes.iter().map(|remote| remote.id).collect()
+                };
+                assert_eq!(ids(&remotes), ids(&planned.held_up));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        planned
+    }
+
     /// A remote of a user that has not synced yet.
     pub(crate) fn device(&self, user: &str) -> Device {
         Device::new(self.folder.path(), user, self.server.address)
@@ -168,7 +193,8 @@ impl LiveServer {
     /// Deploys, adds users and serves.
     pub(crate) fn deploy(config: &Config, users: &[&str]) -> LiveServer {
         LiveServer::prepare(config, async |centre| {
-            let deployed = centre.deploy(&config.publications, false, NOW_MS).await;
+            let deploy = centre.deploy_refusing_pending(&config.publications, NOW_MS);
+            let deployed = deploy.await;
             deployed.expect("the publication fits the tables");
             for user in users {
                 let user = UserRecord {

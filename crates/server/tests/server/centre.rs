@@ -308,6 +308,14 @@ impl Centre for Handle {
         Box::pin(async { Ok(DeployReport::default()) })
     }
 
+    fn deploy_refusing_pending<'a>(
+        &'a self,
+        _: &'a [PublicationSpec],
+        _: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        Box::pin(async { Ok(DeployReport::default()) })
+    }
+
     fn undeploy(&self, _: bool) -> CentreResult<'_, DeployReport> {
         Box::pin(async { Ok(DeployReport::default()) })
     }

@@ -85,7 +85,7 @@ fn redeploy<B: Backend>(
             .await
             .expect("it is there");
         centre
-            .deploy(&config.publications, false, 0)
+            .deploy_refusing_pending(&config.publications, 0)
             .await
             .expect("it can be deployed");
     });

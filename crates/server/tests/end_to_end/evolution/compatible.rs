@@ -19,6 +19,8 @@ fn with(columns: &str) -> [(&'static str, String); 2] {
 fn follows<B: Backend>(change: &str, publication: &str, more_columns: &str) -> Fleet<B> {
     let mut fleet = Fleet::<B>::open();
     fleet.world.execute(change);
+    let report = fleet.world.deploy_carefully(publication);
+    assert_eq!(report.held_up, [], "{report:?}");
     fleet.deploy(publication);
     let tables = with(more_columns);
     let tables = tables
@@ -247,6 +249,20 @@ fn a_column_that_becomes_not_null_reaches_every_remote<B: Backend>() {
     );
 }
 
+/// What remotes have stays with them, and what they write reaches the centre.
+fn a_table_that_is_only_uploaded_now_takes_every_change<B: Backend>() {
+    let mut fleet = Fleet::<B>::open();
+    let publication = format!("{BEFORE}direction = \"upload\"\n");
+    assert_eq!(fleet.world.deploy_carefully(&publication).held_up, []);
+    fleet.deploy(&publication);
+    fleet.assert_arrives(Fate::Kept, &[KIND]);
+    let device = fleet.devices().next().expect("there are some");
+    device.edit("INSERT INTO item VALUES (9000, 1, 1, 'up', 1, '1.00')");
+    device.sync();
+    let there = "SELECT note FROM item WHERE item_id = 9000";
+    assert_eq!(fleet.world.rows(there), ["up"]);
+}
+
 on_both_adapters!(
     a_column_that_is_added_reaches_every_remote,
     a_column_that_is_added_with_a_default_reaches_every_remote,
@@ -258,6 +274,7 @@ on_both_adapters!(
     a_table_that_is_added_reaches_every_remote,
     other_partition_columns_reach_every_remote,
     another_partition_query_reaches_every_remote,
+    a_table_that_is_only_uploaded_now_takes_every_change,
     tracking_that_is_switched_off_changes_nothing_for_remotes,
     tracking_by_row_changes_nothing_for_remotes,
     constraints_of_the_centre_reach_every_remote,
