@@ -84,6 +84,8 @@ pub(super) struct LiveColumnInfo {
     pub(super) generated: bool,
     /// GENERATED ALWAYS AS IDENTITY: an update cannot write it.
     pub(super) identity_always: bool,
+    /// Whether values that are equal are spelled equally, as those of a key must be.
+    pub(super) one_spelling: bool,
     /// The collation's name, quoted, where the type has one.
     pub(super) collation: Option<String>,
     /// The default as an SQL literal, where it is a constant.
@@ -123,7 +125,7 @@ SELECT a.attrelid, a.attnum, a.attname::text, pg_catalog.format_type(a.atttypid,
        a.attnotnull, a.atttypid, a.atttypmod, a.attidentity::text, a.attgenerated::text,
        CASE WHEN l.oid IS NOT NULL
          THEN pg_catalog.quote_ident(ln.nspname) || '.' || pg_catalog.quote_ident(l.collname) END,
-       pg_catalog.pg_get_expr(d.adbin, d.adrelid)
+       pg_catalog.pg_get_expr(d.adbin, d.adrelid), coalesce(l.collisdeterministic, true)
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
@@ -135,7 +137,7 @@ const DOMAINS: &str = "
 SELECT t.oid, t.typbasetype, t.typtypmod, t.typnotnull FROM pg_catalog.pg_type t WHERE t.typtype = 'd'";
 
 const BASE_TYPES: &str = "
-SELECT t.oid, pg_catalog.format_type(t.oid, -1) FROM pg_catalog.pg_type t WHERE t.oid = ANY($1)";
+SELECT t.oid, pg_catalog.format_type(t.oid, -1), t.typtype = 'e' FROM pg_catalog.pg_type t WHERE t.oid = ANY($1)";
 
 const INDEXES: &str = "
 SELECT i.indrelid, i.indisprimary, i.indisexclusion, i.indpred IS NULL AND i.indexprs IS NULL,
@@ -236,8 +238,7 @@ impl Catalog {
         let base_types: Vec<u32> = rows.iter().map(base).collect();
         let names = client.query(BASE_TYPES, &[&base_types]).await;
         let names = names.map_err(error)?;
-        let names: HashMap<u32, String> =
-            names.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let names: HashMap<u32, BaseType> = names.iter().map(BaseType::of).collect();
         let mut numbers = HashMap::new();
         for row in &rows {
             let oid: u32 = row.get(0);
@@ -396,18 +397,16 @@ impl TableInfo {
 
     fn key_obstacle(&self) -> Option<String> {
         if self.key.is_empty() {
-            return Some("it has no primary key".into());
+            return Some("it has no primary key; declare one".into());
         }
         let unfit = self
             .key
             .iter()
             .map(|&index| &self.columns[index])
-            .find(|column| {
-                let free_numeric = column.kind == Kind::Numeric && column.scale.is_none();
-                free_numeric || matches!(column.kind, Kind::Float4 | Kind::Float8 | Kind::Jsonb)
-            })?;
+            .find(|column| !column.one_spelling)?;
         Some(format!(
-            "values of the type {} of its key column {} can be equal and yet be spelled differently",
+            "values of the type {} of its key column {:?} can be equal and yet be spelled \
+             differently; make the key of integers, text, uuid, dates, bytea or numeric(p,s)",
             unfit.type_name, unfit.name
         ))
     }
@@ -433,9 +432,10 @@ impl TableInfo {
 }
 
 impl LiveColumnInfo {
-    fn of(row: &Row, domains: &Domains, names: &HashMap<u32, String>) -> LiveColumnInfo {
+    fn of(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> LiveColumnInfo {
         let type_oid: u32 = row.get(5);
         let (base, modifier, domain_not_null) = domains.base(type_oid, row.get(6));
+        let base_type = names.get(&base);
         let kind = Kind::of(base);
         let (identity, generated): (String, String) = (row.get(7), row.get(8));
         let scale = (kind == Kind::Numeric && modifier >= 4).then(|| {
@@ -456,7 +456,13 @@ impl LiveColumnInfo {
             number: row.get(1),
             type_oid,
             type_name: row.get(3),
-            base_type_name: names.get(&base).cloned().unwrap_or_default(),
+            base_type_name: base_type.map_or_else(String::new, |it| it.name.clone()),
+            one_spelling: match kind {
+                Kind::Float4 | Kind::Float8 | Kind::Jsonb => false,
+                Kind::Numeric => scale.is_some(),
+                Kind::Other => base_type.is_some_and(|it| it.is_enum),
+                _ => row.get(11),
+            },
             kind,
             scale,
             limit,
@@ -473,6 +479,22 @@ impl LiveColumnInfo {
     /// The type as remotes see it.
     pub(super) fn column_type(&self) -> ColumnType {
         self.kind.column_type(self.scale)
+    }
+}
+
+/// A type below all domains.
+struct BaseType {
+    name: String,
+    is_enum: bool,
+}
+
+impl BaseType {
+    fn of(row: &Row) -> (u32, BaseType) {
+        let base = BaseType {
+            name: row.get(1),
+            is_enum: row.get(2),
+        };
+        (row.get(0), base)
     }
 }
 

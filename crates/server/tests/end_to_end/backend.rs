@@ -101,6 +101,9 @@ pub(crate) trait Transaction: Send {
     /// Runs statements.
     fn execute(&mut self, sql: &str);
 
+    /// Runs a statement; whether no constraint was against it. If one was, that is the end.
+    fn try_execute(&mut self, sql: &str) -> bool;
+
     /// Commits.
     fn commit(self);
 }
@@ -265,6 +268,18 @@ pub(crate) struct SqliteTransaction(Connection);
 impl Transaction for SqliteTransaction {
     fn execute(&mut self, sql: &str) {
         execute_sqlite(&self.0, sql);
+    }
+
+    fn try_execute(&mut self, sql: &str) -> bool {
+        match self.0.execute_batch(sql) {
+            Ok(()) => true,
+            Err(error) => {
+                let code = error.sqlite_error_code();
+                let expected = rusqlite::ErrorCode::ConstraintViolation;
+                assert_eq!(code, Some(expected), "{error}\nin: {sql}");
+                false
+            }
+        }
     }
 
     fn commit(self) {
@@ -450,6 +465,17 @@ impl Transaction for PostgresTransaction {
     fn execute(&mut self, sql: &str) {
         if let Err(error) = APPLICATIONS.block_on(self.0.batch_execute(sql)) {
             panic!("{error:?}\nin: {sql}");
+        }
+    }
+
+    fn try_execute(&mut self, sql: &str) -> bool {
+        match APPLICATIONS.block_on(self.0.batch_execute(sql)) {
+            Ok(()) => true,
+            Err(error) => {
+                let code = error.code().map_or("", |state| state.code());
+                assert!(code.starts_with("23"), "{error:?}\nin: {sql}");
+                false
+            }
         }
     }
 

@@ -30,6 +30,16 @@ pub enum Step {
         /// Chooses rows and values.
         seed: u64,
     },
+    /// An application of the centre begins a transaction and inserts a row that nobody else
+    /// has anything to do with; it stays open. Only where others can write meanwhile.
+    Begin {
+        /// The table.
+        table: TableId,
+        /// Chooses the row.
+        seed: u64,
+    },
+    /// That transaction is committed.
+    Commit,
     /// A remote syncs.
     Sync(usize),
     /// A remote syncs, and its connection is cut at a byte.
@@ -100,6 +110,8 @@ pub enum Write {
     RolledBack,
     /// A value that the column's type does not have.
     Nonsense,
+    /// A value as the centre would not spell it.
+    Respell,
 }
 
 const WRITES: &[(Write, u64)] = &[
@@ -118,6 +130,7 @@ const WRITES: &[(Write, u64)] = &[
     (Write::Savepoint, 1),
     (Write::RolledBack, 1),
     (Write::Nonsense, 1),
+    (Write::Respell, 1),
 ];
 
 /// How many remotes there are at first.
@@ -131,7 +144,7 @@ pub(super) fn random_steps(schema: &Schema, random: &mut Random) -> Vec<Step> {
 
 fn step(schema: &Schema, random: &mut Random) -> Step {
     let remote = random.index(REMOTES);
-    match random.weighted(&[60, 22, 6, 4, 1, 1, 1, 2, 1, 1, 1, 1]) {
+    match random.weighted(&[60, 22, 6, 4, 1, 1, 1, 2, 1, 1, 1, 1, 2, 2]) {
         0 => Step::Write {
             place: if random.once_in(3) {
                 Place::Centre
@@ -161,7 +174,12 @@ fn step(schema: &Schema, random: &mut Random) -> Step {
         8 => Step::Restore(remote),
         9 => Step::Clone(remote),
         10 => Step::DiscardRefused(remote),
-        _ => Step::RetryRefused(remote),
+        11 => Step::RetryRefused(remote),
+        12 => Step::Begin {
+            table: random.one_of(&schema.tables).id,
+            seed: random.next(),
+        },
+        _ => Step::Commit,
     }
 }
 

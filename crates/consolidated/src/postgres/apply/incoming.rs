@@ -294,9 +294,21 @@ pub(super) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Op
     match value {
         // Two spellings of one key would be two rows on the remote.
         Datum::Text(text) if padded(text) => Some(unfit(column, value)),
+        Datum::Time(micros) | Datum::Timestamp(micros) | Datum::TimestampTz(micros)
+            if is_key && is_rounded(column, *micros) =>
+        {
+            Some(unfit(column, value))
+        }
         Datum::Loose(_) => Some(unfit(column, value)),
         _ => None,
     }
+}
+
+/// Whether a column that keeps fewer digits of a second changes a time.
+fn is_rounded(column: &PgColumn, micros: i64) -> bool {
+    let digits = column.limit.and_then(|limit| u32::try_from(limit).ok());
+    let infinite = micros == i64::MAX || micros == i64::MIN;
+    !infinite && digits.is_some_and(|it| it < 6 && micros % 10_i64.pow(6 - it) != 0)
 }
 
 /// The reason why a value does not fit a column.

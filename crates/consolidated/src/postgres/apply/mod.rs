@@ -514,7 +514,7 @@ impl One<'_> {
         let changed = result.inserts + result.updates + result.deletes > 0;
         let rows = match skip_version || !changed {
             true => Default::default(),
-            false => own::rows(incoming)?,
+            false => own::rows(incoming, &result.tables)?,
         };
         Ok(OwnUpload {
             version: if changed { admitted.version } else { 0 },

@@ -6,6 +6,7 @@ use tidewater_protocol::{ColumnType, Op, RowsReader, pack};
 
 use super::incoming::{Incoming, malformed};
 use crate::error::CentreError;
+use crate::upload::ResultTable;
 
 /// Rows beyond this are not remembered: the remote gets them again, and nothing is
 /// wrong but the traffic.
@@ -13,8 +14,34 @@ const MAX_BYTES: usize = 32 << 20;
 
 type Rows = HashMap<(usize, Vec<u8>), Option<Vec<u8>>>;
 
-/// The rows of an upload; see [`crate::OwnUpload::rows`].
-pub(super) fn rows(incoming: &[Incoming<'_>]) -> Result<Rows, CentreError> {
+/// The rows of an upload that were taken; see [`crate::OwnUpload::rows`].
+///
+/// Those that were not are none of the remote's own: its result told what the centre had
+/// then, and what became of that afterwards (a cascade of the same upload) is news.
+pub(super) fn rows(incoming: &[Incoming<'_>], result: &[ResultTable]) -> Result<Rows, CentreError> {
+    let mut rows = uploaded(incoming)?;
+    for told in result {
+        let mut tables = incoming.iter();
+        let table = tables.find(|it| it.upload().begin.table == told.begin.table);
+        let (Some(table), Some(shape)) = (table, told.begin.shape()) else {
+            continue;
+        };
+        let key_types: Vec<ColumnType> = shape.key.iter().map(|&it| shape.columns[it]).collect();
+        let mut reader = RowsReader::new(&shape, &told.rows);
+        let mut row = tidewater_protocol::Row::default();
+        while reader
+            .next(&mut row)
+            .map_err(|error| malformed(&error.to_string()))?
+        {
+            let mut key = Vec::new();
+            pack::pack_values(&mut key, &key_types, &row.key);
+            rows.remove(&(table.index, key));
+        }
+    }
+    Ok(rows)
+}
+
+fn uploaded(incoming: &[Incoming<'_>]) -> Result<Rows, CentreError> {
     let mut rows = Rows::new();
     let mut bytes = 0;
     for table in incoming

@@ -67,6 +67,7 @@ impl Author<'_> {
                 statements
             }
             Write::Nonsense => self.nonsense(table),
+            Write::Respell => self.respell(table),
         };
         statements.retain(|statement| !statement.is_empty());
         (statements, commit)
@@ -386,5 +387,56 @@ impl Author<'_> {
             self.assign(table, table.tag, &Value::Text(self.tag.clone())),
             self.where_key(table, &row)
         )]
+    }
+
+    /// Values that the remote takes in other spellings, outside the key.
+    fn respell(&mut self, table: &Table) -> Vec<String> {
+        let Some(mut row) = self.existing(table).filter(|_| self.on_remote) else {
+            return self.update(table, "UPDATE");
+        };
+        let mut changes = vec![self.assign(table, table.tag, &Value::Text(self.tag.clone()))];
+        for (index, column) in table.columns.iter().enumerate() {
+            let Value::Text(text) = &mut row[index] else {
+                continue;
+            };
+            if table.key.contains(&index) || !table.is_written(index) {
+                continue;
+            }
+            let other = match column.column_type {
+                Type::Decimal(_, 1..) => text.trim_end_matches('0').to_owned(),
+                Type::Uuid => text.to_uppercase(),
+                Type::Timestamp => text.replace('T', " "),
+                Type::TimestampTz => text.replace('Z', "+00:00"),
+                Type::Char(_) => format!("{text} "),
+                _ => continue,
+            };
+            changes.push(self.assign(table, index, &Value::Text(other)));
+        }
+        vec![format!(
+            "UPDATE {} SET {} WHERE {}",
+            self.table(table),
+            changes.join(", "),
+            self.where_key(table, &row)
+        )]
+    }
+
+    /// A row under a key that nobody else uses, in a table that has nothing to do with
+    /// others; nothing where that cannot be.
+    pub(crate) fn insert_aside(&mut self, table: &Table) -> Option<String> {
+        let tables = self.schema.tables.iter();
+        let mut references = tables.flat_map(|it| &it.references);
+        if references.any(|it| it.parent == table.id)
+            || !table.references.is_empty()
+            || !table.uniques.is_empty()
+        {
+            return None;
+        }
+        let column = table.key.iter().find(|&&it| {
+            !table.partition.contains(&it)
+                && matches!(table.columns[it].column_type, Type::Integer | Type::BigInt)
+        });
+        let mut row = self.new_row(table);
+        row[*column?] = Value::Integer(1_000_000 + self.random.below(1_000_000) as i64);
+        Some(self.insert(table, "INSERT", &row))
     }
 }

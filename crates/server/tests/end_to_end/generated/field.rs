@@ -16,7 +16,7 @@ use super::author::Author;
 use super::ledger::Ledger;
 use super::rows::{Snapshot, select_list, types};
 use super::session::{Centre, Session, read_stored};
-use crate::backend::open_sqlite;
+use crate::backend::{Transaction, open_sqlite};
 use crate::device::Device;
 use crate::world::LiveServer;
 
@@ -54,8 +54,10 @@ pub(crate) struct Field<C: Centre> {
     tags: u64,
     /// Transactions of applications that were tried, and those that were committed.
     pub(crate) writes: [u64; 2],
+    /// A transaction of the centre that is open.
+    slow: Option<C::Transaction>,
     folder: TempDir,
-    _backend: C,
+    backend: C,
 }
 
 impl<C: Centre> Field<C> {
@@ -82,7 +84,8 @@ impl<C: Centre> Field<C> {
             tags: 0,
             writes: [0; 2],
             folder: tempfile::tempdir().expect("a temporary folder"),
-            _backend: backend,
+            slow: None,
+            backend,
         };
         field.remember();
         for number in 0..REMOTES {
@@ -158,6 +161,8 @@ impl<C: Centre> Field<C> {
                 write,
                 seed,
             } => self.write_on_remote(remote, table, write, seed),
+            Step::Begin { table, seed } => self.begin(table, seed),
+            Step::Commit => self.commit(),
             Step::Sync(remote) => self.sync(remote),
             Step::CutSync { remote, up, byte } => {
                 let way = if up { Way::Up } else { Way::Down };
@@ -179,6 +184,8 @@ impl<C: Centre> Field<C> {
                 self.redirect();
             }
             Step::Redeploy => {
+                // Deploying may wait for those who write.
+                self.commit();
                 self.server = LiveServer::deploy(&self.config, &[]);
                 self.redirect();
             }
@@ -230,6 +237,38 @@ impl<C: Centre> Field<C> {
         self.writes[0] += 1;
         if self.session.write(&statements, commit) {
             self.writes[1] += 1;
+            self.remember();
+        }
+    }
+
+    /// Begins a transaction that stays open.
+    fn begin(&mut self, table: TableId, seed: u64) {
+        let tag = self.tag("slow");
+        let table = self.schema.table(table).filter(|_| C::CONCURRENT_WRITERS);
+        let Some(table) = table.filter(|_| self.slow.is_none()) else {
+            return;
+        };
+        let mut author = Author {
+            schema: &self.schema,
+            dialect: C::DIALECT,
+            on_remote: false,
+            rows: self.past.last().expect("it was looked at"),
+            random: Random::seeded(seed),
+            tag,
+        };
+        if let Some(insert) = author.insert_aside(table) {
+            // Its snapshot and its transaction id are older than what others do next.
+            let mut transaction = self.backend.begin();
+            if transaction.try_execute(&insert) {
+                self.slow = Some(transaction);
+            }
+        }
+    }
+
+    /// Commits it.
+    pub(crate) fn commit(&mut self) {
+        if let Some(transaction) = self.slow.take() {
+            transaction.commit();
             self.remember();
         }
     }

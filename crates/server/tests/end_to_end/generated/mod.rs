@@ -72,6 +72,7 @@ fn run<C: Centre>(case: &Case) -> [u64; 2] {
     for step in &case.steps {
         field.step(step);
     }
+    field.commit();
     field.sync_until_quiet();
     for number in 0..field.players.len() {
         compare_but_refused(&mut field, number);
