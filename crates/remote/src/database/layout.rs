@@ -13,6 +13,8 @@ pub(crate) const FORMAT_VERSION: i64 = 1;
 /// The prefix of every internal table, index and trigger.
 pub(crate) const PREFIX: &str = "tidewater_";
 
+/// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
+/// refused by the very sync that changed the scope or the schema, and stays listed until then.
 const FORMAT_1: &str = "
 CREATE TABLE tidewater_state (
   one INTEGER PRIMARY KEY CHECK (one = 1),

@@ -4,7 +4,8 @@
 //! the pre-image, its row in `tidewater_refused` tells why. It goes up again when the row is
 //! changed again, when the user says so, or when scope or schema changed. What the very sync
 //! that brings such a change refused stays refused, as that sync reports it, and goes up with
-//! the next one. A refused change whose row had to leave the remote has no parked row any more, only the user's own values.
+//! the next one: `again` is set in its row until then. A refused change whose row had to leave
+//! the remote has no parked row any more, only the user's own values.
 
 use std::collections::HashSet;
 

@@ -3,7 +3,7 @@
 use rusqlite::ToSql;
 use rusqlite::types::{ToSqlOutput, ValueRef as SqlRef};
 use tidewater_protocol::pack::{pack_values, unpack_values};
-use tidewater_protocol::{ColumnType, Datum, Table, UnpackError, Value, ValueRef};
+use tidewater_protocol::{ColumnType, Datum, Fit, Table, UnpackError, Value, ValueRef};
 
 /// A value of the protocol as a parameter of a statement.
 pub(crate) struct Bind<'a>(pub(crate) ValueRef<'a>);
@@ -32,6 +32,16 @@ pub(crate) fn value(value: SqlRef<'_>) -> ValueRef<'_> {
             Err(_) => ValueRef::Blob(text),
         },
         SqlRef::Blob(blob) => ValueRef::Blob(blob),
+    }
+}
+
+/// A value that SQLite read, understood by its column's type, and how well it fits. Bytes
+/// that were stored as TEXT are not what the centre will give back.
+pub(crate) fn datum(column_type: ColumnType, stored: SqlRef<'_>) -> (Datum<'_>, Fit) {
+    let (datum, fit) = column_type.datum(value(stored));
+    match (stored, datum) {
+        (SqlRef::Text(_), Datum::Bytes(_)) => (datum, Fit::Convertible),
+        _ => (datum, fit),
     }
 }
 

@@ -15,7 +15,6 @@ use tidewater_protocol::{Op, RowsWriter, Table, Value};
 
 use self::read::{Part, Piece, read};
 use super::tables::Names;
-use super::take::PARKED;
 use super::triggers::schema_version;
 use super::{Database, SubscriptionState, data_version, row};
 use crate::error::{Doing, RemoteError};
@@ -222,7 +221,8 @@ impl Database {
     }
 
     /// The stale rows to ask for: per table a header and packed `Request` rows. Rows that
-    /// were changed after the taking are not asked for: they could not be applied anyway.
+    /// were changed after the taking, or whose change is refused, are not asked for: they
+    /// could not be applied anyway.
     ///
     /// # Errors
     /// SQLite failed.
@@ -285,8 +285,7 @@ fn request_rows(
             continue;
         };
         let mut busy = connection.prepare_cached(&format!(
-            "SELECT 1 FROM {} WHERE {} AND generation > {PARKED} \
-             AND generation IS NOT ?{} LIMIT 1",
+            "SELECT 1 FROM {} WHERE {} AND generation IS NOT ?{} LIMIT 1",
             names.change,
             names.change_key_is_bound(),
             key.len() + 1

@@ -126,9 +126,9 @@ struct Subscription {
     added_columns: Vec<(String, Vec<String>)>,
     checkpoint: Option<Vec<u8>>,
     synced: bool,
-    /// Scope or schema changed. What was refused by earlier syncs is tried again: refused inserts are tried again whatever the download brings:
-    /// the centre never had them. Other refused changes are if their rows are still there
-    /// after it; a row that leaves takes its refused change with it.
+    /// Scope or schema changed. What earlier syncs refused is tried again: inserts whatever
+    /// the download brings, since the centre never had them; other changes if their rows are
+    /// still there after it, since a row that leaves takes its refused change with it.
     tries_again: bool,
 }
 

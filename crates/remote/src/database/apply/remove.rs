@@ -6,6 +6,7 @@
 //! long as a pending child refers to it.
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use serde_json::Map;
 use tidewater_protocol::{Datum, Value};
 
@@ -88,7 +89,7 @@ fn unchanged(table: &TableApply) -> String {
 }
 
 /// Deletes the rows, alias `p`, that all the conditions hold for; returns how many. A trigger
-/// of the application that forbids one does not keep the others.
+/// of the application that forbids or ignores one does not keep the others.
 fn delete_where(
     connection: &Connection,
     table: &TableApply,
@@ -109,15 +110,21 @@ fn delete_where(
     let deleted = connection
         .prepare_cached(&sql)
         .and_then(|mut statement| statement.execute(parameters));
+    let mut count = 0;
     match deleted {
-        Ok(count) => return Ok(count as u64),
+        Ok(deleted) => count = deleted as u64,
         Err(error) if is_local_rule(connection, &error) => {}
         Err(error) => return Err(RemoteError::sqlite(DOING, error)),
+    }
+    let triggers_fire = connection
+        .db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)
+        .doing(DOING)?;
+    if !triggers_fire {
+        return Ok(count);
     }
     let keys = quote::list(&names.key, ", ", |key| format!("p.{key}"));
     let select = format!("SELECT {keys} FROM {} AS p{condition}", names.table);
     let one = format!("DELETE FROM {} WHERE {}", names.table, names.key_is_bound());
-    let mut count = 0;
     for key in keys_of(connection, &select, parameters, table.table()).doing(DOING)? {
         let delete = || -> rusqlite::Result<usize> {
             let mut statement = connection.prepare_cached(&one)?;
@@ -125,16 +132,26 @@ fn delete_where(
             statement.raw_execute()
         };
         match delete() {
-            Ok(deleted) => count += deleted as u64,
+            Ok(1..) => count += 1,
+            Ok(0) => mark_kept(connection, table, &key)?,
             Err(error) if is_local_rule(connection, &error) => {
-                let key = row::datums(&table.key_types, &key);
-                let packed = row::pack_key(&table.key_types, &key);
-                mark_stale(connection, table.name(), &packed).doing(DOING)?;
+                mark_kept(connection, table, &key)?;
             }
             Err(error) => return Err(RemoteError::sqlite(DOING, error)),
         }
     }
     Ok(count)
+}
+
+/// A trigger of the application keeps a row that should go: it is asked for again.
+fn mark_kept(
+    connection: &Connection,
+    table: &TableApply,
+    key: &[Value],
+) -> Result<(), RemoteError> {
+    let key = row::datums(&table.key_types, key);
+    let packed = row::pack_key(&table.key_types, &key);
+    mark_stale(connection, table.name(), &packed).doing(DOING)
 }
 
 impl Sink<'_> {
@@ -192,6 +209,11 @@ impl Sink<'_> {
             }
             Err(error) => return Err(RemoteError::sqlite(DOING, error)),
         };
+        if deleted == 0 && self.exists(key).doing(DOING)? {
+            // A trigger of the application ignored it.
+            self.mark_stale(key)?;
+            return Ok(0);
+        }
         if self.table.has_stale {
             self.clear_stale(key)?;
         }

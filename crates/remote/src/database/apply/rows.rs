@@ -79,23 +79,25 @@ impl<'a> Sink<'a> {
         new: &[Datum<'_>],
         key: &[Datum<'_>],
     ) -> Result<bool, RemoteError> {
-        let mut result = self.try_write(new);
-        if let Err(error) = &result {
-            if !is_local_rule(self.connection, error) {
-                return result.map(|()| false).doing(DOING);
-            }
-            if !self.make_room(new, key)? {
+        let mut written = self.try_write(new, key);
+        if let Err(error) = &written
+            && is_local_rule(self.connection, error)
+            && self.make_room(new, key)?
+        {
+            written = self.try_write(new, key);
+        }
+        match written {
+            Ok(true) => {}
+            // A trigger of the application that ignores the row, or a rule that forbids it.
+            Ok(false) => {
                 self.mark_stale(key)?;
                 return Ok(false);
             }
-            result = self.try_write(new);
-            if let Err(error) = result {
-                if !is_local_rule(self.connection, &error) {
-                    return Err(RemoteError::sqlite(DOING, error));
-                }
+            Err(error) if is_local_rule(self.connection, &error) => {
                 self.mark_stale(key)?;
                 return Ok(false);
             }
+            Err(error) => return Err(RemoteError::sqlite(DOING, error)),
         }
         if self.table.has_stale {
             self.clear_stale(key)?;
@@ -106,9 +108,28 @@ impl<'a> Sink<'a> {
         Ok(true)
     }
 
-    fn try_write(&mut self, new: &[Datum<'_>]) -> rusqlite::Result<()> {
+    /// Whether the row is there now: `RAISE(IGNORE)` in a trigger of the application keeps it
+    /// out without an error.
+    fn try_write(&mut self, new: &[Datum<'_>], key: &[Datum<'_>]) -> rusqlite::Result<bool> {
         row::bind(&mut self.upsert, 1, new, &mut self.scratch)?;
-        self.upsert.raw_execute().map(drop)
+        if self.upsert.raw_execute()? > 0 {
+            return Ok(true);
+        }
+        // A row that is nothing but its key and was there already.
+        Ok(self.table.names.values.is_empty() && self.exists(key)?)
+    }
+
+    /// Whether there is a row under a key.
+    pub(super) fn exists(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<bool> {
+        let names = &self.table.names;
+        let mut statement = self.connection.prepare_cached(&format!(
+            "SELECT 1 FROM {} WHERE {}",
+            names.table,
+            names.key_is_bound()
+        ))?;
+        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        let found = statement.raw_query().next()?.is_some();
+        Ok(found)
     }
 
     /// A unique index of the application's stands against the row. Rows in the way that are

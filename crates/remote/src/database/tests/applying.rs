@@ -403,6 +403,47 @@ fn a_trigger_that_refuses_a_downloaded_row_does_not_stop_the_sync() {
 }
 
 #[test]
+fn a_row_that_a_trigger_ignores_is_not_lost_silently() {
+    let mut remote = with_items();
+    remote.run(
+        "CREATE TRIGGER own BEFORE INSERT ON item WHEN NEW.name = 'ignored' \
+         BEGIN SELECT RAISE(IGNORE); END; \
+         CREATE TRIGGER keep BEFORE DELETE ON item WHEN OLD.id < 3 \
+         BEGIN SELECT RAISE(IGNORE); END",
+    );
+    let summary = remote.download(|server| {
+        server.table("item", |rows| {
+            rows.row(Op::Upsert, &item(4, "ignored", 4));
+            rows.row(Op::Upsert, &item(5, "taken", 5));
+            rows.key(Op::Remove, &[Datum::Integer(1)]);
+        });
+    });
+    assert_eq!(
+        (summary.upserts, summary.removals, summary.stale),
+        (1, 0, 2)
+    );
+    assert_eq!(remote.requested(), 2);
+    remote.download(|server| {
+        server.table("item", |rows| rows.remove_partition(&[Datum::Integer(20)]));
+    });
+    assert_eq!(
+        remote.query(NAMES),
+        ["1:a:10", "2:b:20", "3:c:30", "5:taken:5"]
+    );
+    assert_eq!(remote.requested(), 3);
+    remote.run("DROP TRIGGER own; DROP TRIGGER keep");
+    let summary = remote.download(|server| {
+        server.table("item", |rows| {
+            rows.row(Op::Upsert, &item(4, "ignored", 4));
+            rows.key(Op::Remove, &[Datum::Integer(1)]);
+            rows.key(Op::Remove, &[Datum::Integer(2)]);
+        });
+    });
+    assert_eq!((summary.upserts, summary.removals), (1, 2));
+    assert_eq!(remote.requested(), 0);
+}
+
+#[test]
 fn bytes_that_are_no_rows_are_refused() {
     let mut remote = with_items();
     for bytes in [&[0xff_u8, 1, 2][..], &[1, 0, 2, 1, 65, 2, 5]] {

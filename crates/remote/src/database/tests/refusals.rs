@@ -352,3 +352,20 @@ fn a_new_identity_keeps_what_was_taken_under_a_new_id() {
     assert_eq!(remote.changes(&state), before);
     assert_eq!(remote.database().account().unwrap().remote_id, Some(id));
 }
+
+#[test]
+fn a_row_whose_change_is_refused_is_asked_for_only_when_the_change_is_gone() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
+    remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
+        });
+    });
+    remote.download(|server| {
+        server.table("item", |rows| rows.row(Op::Upsert, &item(1, "theirs", 11)));
+    });
+    assert_eq!(remote.requested(), 0, "it could not be applied");
+    remote.database_mut().discard_refused(Which::All).unwrap();
+    assert_eq!(remote.requested(), 1);
+}

@@ -374,6 +374,35 @@ fn a_value_spelled_differently_is_asked_for_in_the_centres_spelling() {
 }
 
 #[test]
+fn bytes_stored_as_text_go_up_as_bytes_and_are_asked_for_as_such() {
+    let mut blobs = Remote::new(publication(vec![table(
+        "file",
+        vec![
+            column("id", ColumnType::Integer, false),
+            column("content", ColumnType::Bytes, true),
+            column("title", ColumnType::Text, true),
+        ],
+        vec![0],
+    )]));
+    blobs.run(
+        "INSERT INTO file VALUES (1, CAST(x'ff00' AS TEXT), 'a'), (2, x'ff00', 'b'), \
+         (3, 'plain', 'c'), (4, NULL, CAST(x'ff' AS TEXT))",
+    );
+    let news: Vec<Vec<Value>> = blobs
+        .upload()
+        .into_iter()
+        .map(|change| change.new)
+        .collect();
+    let bytes = Value::Blob(vec![0xff, 0]);
+    assert_eq!((&news[0][1], &news[1][1]), (&bytes, &bytes));
+    // Not values of their types: the centre refuses them by name.
+    assert_eq!(news[2][1], Value::Text("plain".into()));
+    assert_eq!(news[3][2], Value::Blob(vec![0xff]));
+    blobs.acknowledge(|_| {});
+    assert_eq!(blobs.requested(), 1);
+}
+
+#[test]
 fn download_only_tables_refuse_changes_with_a_clear_error() {
     let mut schema = items();
     schema.tables[0].direction = Direction::Download;

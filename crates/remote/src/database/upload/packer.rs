@@ -156,14 +156,13 @@ impl<'a> Packer<'a> {
         values.resize(self.shape.columns.len(), Datum::Null);
         let mut worst = Fit::Canonical;
         for (position, &(index, column_type)) in self.key.iter().enumerate() {
-            let stored = row::value(change.get_ref(Columns::KEY + position)?);
-            let (datum, fit) = column_type.datum(stored);
+            let stored = change.get_ref(Columns::KEY + position)?;
+            let (datum, fit) = row::datum(column_type, stored);
             values[index] = datum;
             worst = worst.max(fit);
         }
         for (position, &(index, column_type)) in self.values.iter().enumerate() {
-            let stored = row::value(row.get_ref(from + position)?);
-            let (datum, fit) = column_type.datum(stored);
+            let (datum, fit) = row::datum(column_type, row.get_ref(from + position)?);
             values[index] = datum;
             worst = worst.max(fit);
         }
