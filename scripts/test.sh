@@ -47,6 +47,7 @@ if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 
   rustup component add rustfmt clippy
 fi
 have cc || need "a C compiler, which SQLite and ring are built with" gcc libc6-dev
+have sqlite3 || need "the sqlite3 program, which the documents' examples use" sqlite3
 have_postgres || need "a PostgreSQL server, of which the tests start their own" postgresql
 
 step "Format"

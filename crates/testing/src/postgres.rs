@@ -190,6 +190,12 @@ impl Postgres {
         })
     }
 
+    /// The folder of PostgreSQL's programs.
+    pub fn programs(&self) -> PathBuf {
+        let folder = self.programs.initdb.parent();
+        folder.map(PathBuf::from).unwrap_or_default()
+    }
+
     /// A database of this server as SQL that makes it anew, statement by statement.
     pub fn dump(&self, url: &str) -> anyhow::Result<String> {
         let program = self.programs.initdb.with_file_name("pg_dump");

@@ -11,6 +11,7 @@ mod init;
 mod json;
 mod keys;
 mod kill;
+mod operations;
 mod program;
 mod refused;
 mod serving;
@@ -18,5 +19,6 @@ mod shop;
 #[cfg(target_os = "linux")]
 mod storm;
 mod strangers;
+mod third_party;
 mod tls;
 mod user_import;
