@@ -66,8 +66,13 @@ impl<C: Centre> Field<C> {
         let mut session = backend.session();
         let create = case.schema.create(C::DIALECT);
         assert!(session.write(&[create], true), "the schema can be made");
+        // In every other case a worker has the uploads before they are complete.
+        let limits = match case.seed % 2 {
+            0 => "",
+            _ => "[server.limits]\nearly_upload = 1\n",
+        };
         let config = format!(
-            "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n{}",
+            "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n{limits}{}",
             backend.url(),
             case.schema.publication(C::DIALECT)
         );
