@@ -1,16 +1,18 @@
 //! One connection to PostgreSQL: its settings, its prepared statements, its errors.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio_postgres::config::SslMode;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
 
+use super::tls::{self, Tls};
 use super::url;
 use crate::error::CentreError;
 
@@ -25,9 +27,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// dropped and prepared again as they are needed.
 const MAX_STATEMENTS: usize = 1_000;
 
+/// Where the database is, and how it is spoken to.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    config: Config,
+    tls: Option<Tls>,
+}
+
 /// Reads a URL and puts the settings on it that our sessions rely on.
-pub(super) fn configuration(url: &str) -> Result<Config, CentreError> {
-    let mut config = Config::from_str(url).map_err(|error| CentreError::Configuration {
+pub(super) fn address(url: &str) -> Result<Address, CentreError> {
+    let (plain, wishes) = tls::Wishes::split(url);
+    let mut config = Config::from_str(&plain).map_err(|error| CentreError::Configuration {
         // The URL may hold a password: say what is wrong with it, not what it is.
         message: format!("server.consolidated is no PostgreSQL URL: {error}"),
         hint: url::advice(url),
@@ -38,14 +48,7 @@ pub(super) fn configuration(url: &str) -> Result<Config, CentreError> {
             hint: url::advice(url),
         });
     }
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err(CentreError::Configuration {
-            message: "server.consolidated asks for sslmode=require, which this version does not \
-                      speak to PostgreSQL"
-                .into(),
-            hint: "connect over loopback, a private network or a tunnel, without sslmode".into(),
-        });
-    }
+    let tls = wishes.apply(&mut config)?;
     let mut options = String::new();
     for (name, value) in [
         ("statement_timeout", STATEMENT_TIMEOUT_MS.to_string()),
@@ -75,7 +78,7 @@ pub(super) fn configuration(url: &str) -> Result<Config, CentreError> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
-    Ok(config)
+    Ok(Address { config, tls })
 }
 
 /// A connection with its prepared statements.
@@ -88,25 +91,27 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects; the connection is driven by a task of its own until it is dropped.
-    pub(super) async fn open(config: &Config) -> Result<Connection, CentreError> {
-        let (client, connection) =
-            config
-                .connect(NoTls)
-                .await
-                .map_err(|error| match error.as_db_error() {
-                    Some(refusal) => CentreError::Unavailable {
-                        message: refusal.message().to_owned(),
-                    },
-                    None => CentreError::Unavailable {
-                        message: chain(&error),
-                    },
-                })?;
-        tokio::spawn(async move {
-            // Whoever uses the client is told the same.
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to PostgreSQL ended");
+    pub(super) async fn open(address: &Address) -> Result<Connection, CentreError> {
+        let config = &address.config;
+        let connected = match &address.tls {
+            None => {
+                let connected = config.connect(NoTls).await;
+                connected.map(|(client, connection)| (client, drive(connection)))
             }
-        });
+            Some(tls) => {
+                let connected = config.connect(tls.clone()).await;
+                connected.map(|(client, connection)| (client, drive(connection)))
+            }
+        };
+        let (client, driven) = connected.map_err(|error| match error.as_db_error() {
+            Some(refusal) => CentreError::Unavailable {
+                message: refusal.message().to_owned(),
+            },
+            None => tls::distrust(&error).unwrap_or_else(|| CentreError::Unavailable {
+                message: chain(&error),
+            }),
+        })?;
+        tokio::spawn(driven);
         Ok(Connection {
             client,
             statements: HashMap::new(),
@@ -168,6 +173,22 @@ impl Connection {
     pub(super) fn forget_statements(&mut self) {
         self.statements.clear();
     }
+}
+
+/// Drives a connection until its client is dropped.
+fn drive<S, T>(
+    connection: tokio_postgres::Connection<S, T>,
+) -> Pin<Box<dyn Future<Output = ()> + Send>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    Box::pin(async move {
+        // Whoever uses the client is told the same.
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to PostgreSQL ended");
+        }
+    })
 }
 
 /// An error of the driver as ours; `what` was being done.
@@ -254,15 +275,14 @@ mod tests {
 
     #[test]
     fn a_url_that_is_none_is_told_without_its_password() {
-        let error = configuration("postgres://u:secret@host:port/db").unwrap_err();
+        let error = address("postgres://u:secret@host:port/db").unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
-        assert!(configuration("postgres://u@h/db?sslmode=require").is_err());
     }
 
     #[test]
     fn options_of_the_url_count() {
-        let config = configuration("postgres://u@h/db?options=-c%20geqo%3Doff").unwrap();
-        let options = config.get_options().unwrap();
+        let address = address("postgres://u@h/db?options=-c%20geqo%3Doff").unwrap();
+        let options = address.config.get_options().unwrap();
         assert!(options.starts_with("-c statement_timeout="));
         assert!(options.ends_with(" -c geqo=off"));
     }

@@ -20,6 +20,7 @@ mod quote;
 mod rows;
 mod scope;
 mod state;
+mod tls;
 mod triggers;
 mod url;
 mod watermark;
@@ -29,9 +30,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, RwLock};
 
-use tokio_postgres::Config;
-
-use self::connection::configuration;
+use self::connection::Address;
 use self::model::Compiled;
 use self::pool::Pool;
 use self::watermark::Marks;
@@ -44,7 +43,7 @@ pub(crate) struct Postgres {
 
 /// What the centre and its workers share.
 struct Shared {
-    config: Config,
+    address: Address,
     pool: Pool,
     marks: Marks,
     /// The publications that are served, by name.
@@ -72,14 +71,14 @@ FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
 
 /// Connects to the database that a URL names.
 pub(crate) async fn connect(url: &str) -> Result<Postgres, CentreError> {
-    let config = configuration(url)?;
-    let pool = Pool::new(config.clone());
+    let address = connection::address(url)?;
+    let pool = Pool::new(address.clone());
     // The first connection tells whether there is a database at all.
     drop(pool.get().await?);
     Ok(Postgres {
         shared: Arc::new(Shared {
-            marks: Marks::start(config.clone()),
-            config,
+            marks: Marks::start(address.clone()),
+            address,
             pool,
             publications: RwLock::new(HashMap::new()),
             adopt_not_before_ms: AtomicI64::new(i64::MIN),

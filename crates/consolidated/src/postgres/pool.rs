@@ -4,9 +4,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio_postgres::Config;
 
-use super::connection::Connection;
+use super::connection::{Address, Connection};
 use crate::error::CentreError;
 
 /// More than so many are never open at once.
@@ -14,7 +13,7 @@ const MAX_CONNECTIONS: usize = 4;
 
 /// Connections that are opened when they are needed and kept.
 pub(super) struct Pool {
-    config: Config,
+    address: Address,
     permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
@@ -28,9 +27,9 @@ pub(super) struct Pooled<'p> {
 }
 
 impl Pool {
-    pub(super) fn new(config: Config) -> Pool {
+    pub(super) fn new(address: Address) -> Pool {
         Pool {
-            config,
+            address,
             permits: Semaphore::new(MAX_CONNECTIONS),
             idle: Mutex::new(Vec::new()),
         }
@@ -50,7 +49,7 @@ impl Pool {
         };
         let connection = match idle {
             Some(connection) => connection,
-            None => Connection::open(&self.config).await?,
+            None => Connection::open(&self.address).await?,
         };
         Ok(Pooled {
             pool: self,

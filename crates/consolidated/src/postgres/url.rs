@@ -54,7 +54,7 @@ fn first_reserved(url: &str) -> Option<(&'static str, char)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::connection::configuration;
+    use super::super::connection::address;
     use super::*;
 
     #[test]
@@ -67,7 +67,7 @@ mod tests {
             ("postgres://u:s3cret:x@h:port/d", "':'", "%3A"),
             ("postgres://u:s3cret%x@h:port/d", "'%'", "%25"),
         ] {
-            let error = configuration(url).unwrap_err();
+            let error = address(url).unwrap_err();
             let hint = error.hint();
             let expected = format!("the password holds {character}, which is written {escape} ");
             assert!(hint.contains(&expected), "{url}: {hint}");
@@ -78,7 +78,7 @@ mod tests {
         }
         assert!(advice("postgres://a@b@h:port/d").contains("the user holds '@'"));
         assert!(!advice("postgres://u:%40@h:port/d").contains("holds"));
-        let right = configuration("postgres://u:a%40b@h/d").unwrap();
+        let right: Config = "postgres://u:a%40b@h/d".parse().unwrap();
         assert_eq!(right.get_password(), Some(&b"a@b"[..]));
     }
 }

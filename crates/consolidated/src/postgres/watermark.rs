@@ -7,9 +7,8 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, oneshot};
-use tokio_postgres::Config;
 
-use super::connection::{Connection, refused};
+use super::connection::{Address, Connection, refused};
 use crate::error::CentreError;
 
 const MARK_BYTES: usize = 16;
@@ -86,9 +85,9 @@ pub(super) struct Marks(mpsc::UnboundedSender<Request>);
 impl Marks {
     /// Starts the service; it ends when the last handle is gone. It connects at the
     /// first request.
-    pub(super) fn start(config: Config) -> Marks {
+    pub(super) fn start(address: Address) -> Marks {
         let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(serve(config, receiver));
+        tokio::spawn(serve(address, receiver));
         Marks(sender)
     }
 
@@ -104,7 +103,7 @@ impl Marks {
     }
 }
 
-async fn serve(config: Config, mut requests: mpsc::UnboundedReceiver<Request>) {
+async fn serve(address: Address, mut requests: mpsc::UnboundedReceiver<Request>) {
     let mut connection: Option<Connection> = None;
     while let Some(first) = requests.recv().await {
         // All downloads that wait at this moment share one mark: their snapshots are
@@ -114,7 +113,7 @@ async fn serve(config: Config, mut requests: mpsc::UnboundedReceiver<Request>) {
             waiting.push(another);
         }
         let oldest = waiting.iter().map(|request| request.now_ms).min();
-        let result = write_mark(&config, &mut connection, oldest.unwrap_or(0)).await;
+        let result = write_mark(&address, &mut connection, oldest.unwrap_or(0)).await;
         if result.is_err() {
             connection = None;
         }
@@ -127,7 +126,7 @@ async fn serve(config: Config, mut requests: mpsc::UnboundedReceiver<Request>) {
 }
 
 async fn write_mark(
-    config: &Config,
+    address: &Address,
     connection: &mut Option<Connection>,
     created_ms: i64,
 ) -> Result<[u8; MARK_BYTES], CentreError> {
@@ -138,7 +137,7 @@ async fn write_mark(
             message: "the system has no random numbers".into(),
         })?;
     if connection.as_ref().is_none_or(Connection::is_closed) {
-        *connection = Some(Connection::open(config).await?);
+        *connection = Some(Connection::open(address).await?);
     }
     let Some(connection) = connection else {
         return Err(CentreError::Internal {

@@ -62,7 +62,7 @@ pub(super) fn remote_record(row: &Row) -> Option<RemoteRecord> {
 impl PostgresWorker {
     pub(super) async fn open(shared: Arc<Shared>) -> Result<PostgresWorker, CentreError> {
         Ok(PostgresWorker {
-            connection: Connection::open(&shared.config).await?,
+            connection: Connection::open(&shared.address).await?,
             shared,
             unfinished: false,
         })

@@ -2,6 +2,7 @@
 
 mod partitions;
 mod serving;
+mod tls;
 mod tracking;
 mod types;
 mod uploads;
