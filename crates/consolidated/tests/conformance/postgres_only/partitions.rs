@@ -344,7 +344,7 @@ async fn partitions_that_nobody_can_track_are_refused_with_the_way_out() {
     for (table, reason) in [
         ("sale_2024", "it is a partition of sale: publish sale"),
         ("sale_2025_odd", "it is a partition of sale: publish sale"),
-        ("no_key", "it has no primary key"),
+        ("no_key", "it has no primary key; declare one"),
         (
             "fast",
             "its partition fast_1 is an unlogged table, which loses its rows in a crash",
