@@ -23,6 +23,11 @@ pub struct Report {
     pub refused: u64,
     /// The first 100 of them.
     pub refused_rows: Vec<RefusedSummary>,
+    /// The SQL of indexes, triggers and views of the application that a new schema has made
+    /// impossible. Indexes and triggers of synced tables are gone; views, and triggers of
+    /// the application's own tables, are still there and fail.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_restored: Vec<String>,
     /// Bytes of the protocol sent, over all connections of this sync.
     pub bytes_sent: u64,
     /// Bytes of the protocol received.
@@ -68,6 +73,7 @@ impl Report {
         self.refused += later.refused;
         self.refused_rows.extend(later.refused_rows);
         self.refused_rows.truncate(ROWS_TOLD);
+        self.not_restored.extend(later.not_restored);
         self.bytes_sent += later.bytes_sent;
         self.bytes_received += later.bytes_received;
         self.duration_ms += later.duration_ms;
@@ -81,6 +87,7 @@ impl Report {
         self.conflict_rows = summary.conflict_rows;
         self.refused = summary.refused;
         self.refused_rows = summary.refused_rows;
+        self.not_restored = summary.not_restored;
     }
 }
 

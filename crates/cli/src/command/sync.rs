@@ -40,6 +40,7 @@ The object of --json:
   {\"uploaded\":{\"inserts\":n,\"updates\":n,\"deletes\":n},\"downloaded\":{\"upserts\":n,\"removals\":n},
    \"conflicts\":n,\"conflict_rows\":[{\"table\",\"key\"}, the first 100],
    \"refused\":n,\"refused_rows\":[{\"table\",\"key\",\"reason\"}, the first 100],
+   \"not_restored\":[SQL of your indexes, triggers and views that a new schema made impossible],
    \"bytes_sent\":n,\"bytes_received\":n,\"duration_ms\":n}
 or, when it failed:
   {\"error\":{\"code\",\"message\",\"hint\",\"retry_after_ms\"}}"))]
@@ -103,6 +104,9 @@ pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
     }
     if report.conflicts > 0 {
         tell_conflicts(&report);
+    }
+    if !report.not_restored.is_empty() {
+        tell_not_restored(&report);
     }
     if report.refused > 0 {
         tell_refused(args, &report);
@@ -259,6 +263,14 @@ fn tell_conflicts(report: &Report) {
     output::note(table.render(0).trim_end());
     tell_more(report.conflicts, report.conflict_rows.len());
     output::note("both versions are kept in the centre: tidewater conflicts list -c FILE");
+}
+
+/// Says what of the application a new schema has broken.
+fn tell_not_restored(report: &Report) {
+    output::note("impossible with the publication's new schema:");
+    for sql in &report.not_restored {
+        output::note(&format!("  {}", output::printable(sql)));
+    }
 }
 
 fn tell_more(all: u64, told: usize) {

@@ -5,6 +5,7 @@ mod files;
 mod history;
 mod migration;
 mod model;
+mod obstacles;
 mod refusals;
 mod tracking;
 mod uploading;

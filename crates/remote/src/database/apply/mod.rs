@@ -3,9 +3,10 @@
 //!
 //! Owns the transaction, its phases and its end. Leaves to its modules: one table's rows
 //! ([`rows`]), what leaves ([`remove`]), results ([`ack`]), the application's own triggers
-//! ([`user_triggers`]), new schemas ([`migrate`]).
+//! ([`user_triggers`]), new schemas ([`migrate`]), and what these break ([`dependents`]).
 
 mod ack;
+mod dependents;
 mod migrate;
 mod remove;
 mod rows;
@@ -19,6 +20,7 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
 
+use self::dependents::Dependents;
 use self::rows::Sink;
 use self::table::TableApply;
 use self::user_triggers::UserTriggers;
@@ -48,7 +50,8 @@ pub struct ApplySummary {
     pub refused_rows: Vec<RefusedSummary>,
     /// Rows that could not be applied and will be asked for again.
     pub stale: u64,
-    /// The application's own indexes and triggers that a new schema made impossible.
+    /// The SQL of the application's own indexes, triggers and views that a new schema made
+    /// impossible.
     pub not_restored: Vec<String>,
 }
 
@@ -109,6 +112,8 @@ pub struct Applier {
     partial: Vec<u8>,
     summary: Box<ApplySummary>,
     user_triggers: UserTriggers,
+    /// What of the application depends on synced tables.
+    dependents: Option<Dependents>,
     /// Statements that create what waits for the rows: indexes of new tables, and those of
     /// the application on rebuilt ones.
     indexes: Vec<String>,
@@ -171,6 +176,7 @@ impl Database {
                 partial: Vec::new(),
                 summary: Box::default(),
                 user_triggers: UserTriggers::default(),
+                dependents: None,
                 indexes: Vec::new(),
                 schema_changed: false,
             }),
@@ -446,8 +452,16 @@ impl Applier {
                 self.summary.not_restored.push(sql.clone());
             }
         }
-        let lost = self.user_triggers.restore(connection)?;
+        let lost = self
+            .user_triggers
+            .restore(connection, self.schema_changed)?;
         self.summary.not_restored.extend(lost);
+        if let Some(dependents) = self.dependents.take() {
+            let broken = dependents
+                .broken(connection)
+                .doing("looking at what depends on the synced tables")?;
+            self.summary.not_restored.extend(broken);
+        }
         if self.schema_changed || self.user_triggers.were_dropped() {
             let states: Vec<SubscriptionState> = load_all(connection)?;
             triggers::ensure(connection, &states)?;
@@ -544,6 +558,19 @@ impl Applier {
 
     fn migrate(&mut self, index: usize, schema: PublicationSchema) -> Result<(), RemoteError> {
         tables::check_schema(&schema)?;
+        if self.dependents.is_none() {
+            let tables = self
+                .subscriptions
+                .iter()
+                .filter_map(|it| it.state.schema.as_ref());
+            let tables: Vec<&str> = tables
+                .flat_map(|schema| schema.tables.iter().map(|table| table.name.as_str()))
+                .collect();
+            let synced = |name: &str| tables.iter().any(|it| it.eq_ignore_ascii_case(name));
+            let dependents = Dependents::read(&self.database.connection, &synced)
+                .doing("looking at what depends on the synced tables")?;
+            self.dependents = Some(dependents);
+        }
         self.switch_triggers()?;
         let others: Vec<SubscriptionState> = self
             .subscriptions

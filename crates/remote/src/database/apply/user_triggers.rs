@@ -13,6 +13,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use tidewater_protocol::PublicationSchema;
 
+use super::dependents;
 use crate::database::layout::PREFIX;
 use crate::database::tables::Names;
 use crate::database::{quote, triggers};
@@ -98,8 +99,13 @@ impl UserTriggers {
     }
 
     /// Makes the saved triggers again, word for word; returns those that a new schema made
-    /// impossible.
-    pub(super) fn restore(&mut self, connection: &Connection) -> Result<Vec<String>, RemoteError> {
+    /// impossible. `columns_changed`: a trigger may name a column that is gone. SQLite only
+    /// notices when it fires, and then every write of the application would fail.
+    pub(super) fn restore(
+        &mut self,
+        connection: &Connection,
+        columns_changed: bool,
+    ) -> Result<Vec<String>, RemoteError> {
         self.saved.sort_by_key(|trigger| trigger.position);
         let mut lost = Vec::new();
         for trigger in self.saved.drain(..) {
@@ -107,6 +113,15 @@ impl UserTriggers {
                 if !super::is_impossible(&error) {
                     return Err(RemoteError::sqlite("restoring a trigger", error));
                 }
+                lost.push(trigger.sql);
+            } else if columns_changed
+                && dependents::lacks_column(connection, &trigger.table)
+                    .doing("restoring a trigger")?
+            {
+                let drop = format!("DROP TRIGGER {}", quote::name(&trigger.name));
+                connection
+                    .execute_batch(&drop)
+                    .doing("restoring a trigger")?;
                 lost.push(trigger.sql);
             }
         }
