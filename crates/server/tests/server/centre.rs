@@ -8,8 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use tidewater_consolidated::centre::CentreResult;
 use tidewater_consolidated::records::{
@@ -91,6 +93,8 @@ pub(crate) struct State {
     pub(crate) lists: Vec<usize>,
     /// Uploads that a worker had before they were complete: whether that came to something.
     pub(crate) early: Vec<bool>,
+    /// How long it had them.
+    pub(crate) early_held: Vec<Duration>,
     /// Every change of every upload that took effect, in order.
     pub(crate) changes: Vec<(Change, Fate)>,
 }
@@ -540,6 +544,7 @@ impl Worker for MemoryWorker {
     ) -> CentreResult<'_, Option<UploadOutcome>> {
         Box::pin(async move {
             self.0.early_begun.fetch_add(1, Ordering::SeqCst);
+            let begun = Instant::now();
             if self.0.early_defect.swap(false, Ordering::SeqCst) {
                 panic!("a defect of the adapter");
             }
@@ -553,6 +558,7 @@ impl Worker for MemoryWorker {
             let outcome = upload.map(|upload| state.apply(&upload));
             let outcome = outcome.filter(|it| matches!(it, UploadOutcome::Applied { .. }));
             state.early.push(outcome.is_some());
+            state.early_held.push(begun.elapsed());
             Ok(outcome)
         })
     }

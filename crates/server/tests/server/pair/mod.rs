@@ -9,6 +9,7 @@
 mod answers;
 mod cuts;
 mod device;
+mod early;
 mod seeds;
 mod simulation;
 mod wire;
