@@ -76,6 +76,8 @@ pub(crate) struct Link {
     /// of rows.
     receive_credit: AtomicU64,
     send_credit: AtomicU64,
+    /// How many events have come.
+    events: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
 }
@@ -116,6 +118,7 @@ impl Link {
             signed_in: AtomicBool::new(false),
             receive_credit: AtomicU64::new(INITIAL_CREDIT_BYTES),
             send_credit: AtomicU64::new(INITIAL_CREDIT_BYTES),
+            events: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
         }
@@ -170,8 +173,7 @@ impl Link {
         }
     }
 
-    /// The next event if it is there.
-    pub(crate) fn try_event(&self) -> Option<Event> {
+    fn try_event(&self) -> Option<Event> {
         let mut inbound = self.inbound();
         let event = inbound.events.pop_front()?;
         if let Event::Rows(bytes) = &event {
@@ -181,7 +183,13 @@ impl Link {
         Some(event)
     }
 
+    /// How many events have come so far, taken or not.
+    pub(crate) fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
+    }
+
     fn push_event(&self, event: Event) {
+        self.events.fetch_add(1, Ordering::Relaxed);
         let mut inbound = self.inbound();
         if let Event::Rows(bytes) = &event {
             inbound.bytes += bytes.len();

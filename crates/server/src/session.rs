@@ -137,6 +137,8 @@ struct Sync<'a> {
     link: &'a Link,
     peer: &'a str,
     started: Instant,
+    /// Events that had come by then.
+    events_before: u64,
     bytes_before: [u64; 2],
     record: SyncRecord,
     client: String,
@@ -188,6 +190,7 @@ impl<'a> Sync<'a> {
             link,
             peer,
             started: Instant::now(),
+            events_before: link.events(),
             bytes_before: if first { [0; 2] } else { link.bytes() },
             record: SyncRecord {
                 remote_id: RemoteId::from_slice(&hello.remote_id),
@@ -378,13 +381,21 @@ impl<'a> Sync<'a> {
         opened.collect()
     }
 
-    /// Receives everything up to the request for the download. If nothing of it had to be
-    /// waited for, what was looked up for the Hello is still certain.
+    /// How certain it is that the remote may go on.
+    fn standing(&self) -> Standing {
+        if self.link.events() == self.events_before {
+            Standing::known_since(self.started)
+        } else {
+            Standing::doubtful()
+        }
+    }
+
+    /// Receives everything up to the request for the download. If all of it was there with
+    /// the Hello, what was looked up for the Hello is still certain.
     async fn receive(
         &self,
         opened: &Opened,
     ) -> Result<(Received, DownloadRequest, Standing, Option<Early>), Fault> {
-        let mut standing = Standing::known();
         let limits = &self.server.limits;
         let expected = opened.subscriptions.iter().map(|subscription| Expected {
             schema: &subscription.published.schema,
@@ -395,15 +406,8 @@ impl<'a> Sync<'a> {
         let mut receiver = Receiver::new(limits, &self.server.budget, expected.collect());
         let (mut pace, mut early) = (Pace::default(), None);
         loop {
-            let event = match self.link.try_event() {
-                Some(event) => event,
-                None => {
-                    standing = Standing::doubtful();
-                    let event = timeout(limits.idle, self.link.event()).await;
-                    event.map_err(|_| Fault::timeout("the remote is silent"))?
-                }
-            };
-            match event {
+            let event = timeout(limits.idle, self.link.event()).await;
+            match event.map_err(|_| Fault::timeout("the remote is silent"))? {
                 Event::Rows(bytes) => {
                     receiver.rows(&bytes)?;
                     self.link.consumed(bytes.len());
@@ -417,7 +421,7 @@ impl<'a> Sync<'a> {
                     Control::UploadEnd(end) => receiver.upload_end(end)?,
                     Control::RequestBegin(begin) => receiver.request_begin(begin)?,
                     Control::DownloadRequest(request) => {
-                        return Ok((receiver.finish()?, request, standing, early));
+                        return Ok((receiver.finish()?, request, self.standing(), early));
                     }
                     Control::Cancel(_) => return Err(Fault::cancelled()),
                     Control::Failure(_) => return Err(Fault::gone()),

@@ -28,9 +28,9 @@ const CERTAIN_FOR: Duration = Duration::from_millis(100);
 pub(crate) struct Standing(Option<Instant>);
 
 impl Standing {
-    /// It was just looked up.
-    pub(crate) fn known() -> Standing {
-        Standing(Some(Instant::now()))
+    /// It was looked up after this moment, and nothing came from it since.
+    pub(crate) fn known_since(moment: Instant) -> Standing {
+        Standing(Some(moment))
     }
 
     /// Something came from it since.
@@ -161,7 +161,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn certainty_wears_off() {
-        let standing = Standing::known();
+        let standing = Standing::known_since(Instant::now());
         assert!(standing.is_certain() && !Standing::doubtful().is_certain());
         tokio::time::advance(CERTAIN_FOR).await;
         assert!(!standing.is_certain());

@@ -2,6 +2,10 @@
 
 use std::path::Path;
 
+use tidewater_consolidated::Centre;
+use tidewater_protocol::message::Control;
+use tidewater_testing::proxy::{Accident, Place, Way};
+
 use crate::backend::Backend;
 use crate::compare::{assert_converged, assert_converged_but_refused};
 use crate::device::Device;
@@ -203,6 +207,58 @@ fn i5_a_disabled_user_is_kept_out_and_his_changes_stay_pending<B: Backend>() {
     assert_converged(&world, &[&bob]);
 }
 
+/// Syncs a pending change; while its end is on the way, something happens.
+fn shut_out_in_the_middle<B: Backend>(
+    world: &World<B>,
+    device: &mut Device,
+    meanwhile: impl FnOnce(),
+) -> tidewater_protocol::Code {
+    let before = world.rows("SELECT customer_id, name FROM customer ORDER BY 1");
+    device.edit("UPDATE customer SET name = 'pending'");
+    let network = device.network.clone();
+    let end = Place::message(Way::Up, |it| matches!(it, Control::UploadEnd(_)));
+    network.plan(end, Accident::Stall);
+    let error = std::thread::scope(|scope| {
+        let sync = scope.spawn(|| device.try_sync());
+        network.wait_for_stall().expect("the upload is under way");
+        meanwhile();
+        network.release();
+        let result = sync.join().expect("it ends");
+        result.expect_err("the user is shut out")
+    });
+    let after = world.rows("SELECT customer_id, name FROM customer ORDER BY 1");
+    assert_eq!(after, before, "nothing is applied any more");
+    assert!(device.pending() > 0);
+    error.code()
+}
+
+fn i5_a_running_sync_ends_when_its_user_is_disabled_or_its_remote_is_revoked<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut bob = world.synced("bob");
+    let set_disabled = |disabled| {
+        let ask = async |centre: &dyn Centre| centre.set_disabled("bob", disabled).await;
+        assert!(world.server.ask(ask).expect("users can be disabled"));
+    };
+    let code = shut_out_in_the_middle(&world, &mut bob, || set_disabled(true));
+    assert_eq!(code, tidewater_protocol::Code::UserDisabled);
+    set_disabled(false);
+    bob.sync();
+    assert_converged(&world, &[&bob]);
+
+    let mut ada = world.synced("ada");
+    let remotes = world.server.ask(async |centre| centre.remotes().await);
+    let remotes = remotes.expect("remotes can be listed");
+    let adas = remotes.iter().find(|remote| remote.user == "ada");
+    let id = adas.expect("it has signed in").id;
+    let code = shut_out_in_the_middle(&world, &mut ada, || {
+        let revoked = world
+            .server
+            .ask(async |centre| centre.revoke_remote(id).await);
+        assert!(revoked.expect("remotes can be revoked"));
+    });
+    assert_eq!(code, tidewater_protocol::Code::RemoteRevoked);
+}
+
 /// CASES 3.
 fn a_customer_that_leaves_the_scope_takes_no_invoice_that_stays_in_it<B: Backend>() {
     let world = World::<B>::open(audited_shop::<B>());
@@ -229,5 +285,6 @@ on_both_adapters!(
     i5_a_change_pending_in_a_lost_partition_is_uploaded_under_the_last_signed_scope,
     i5_an_old_signed_scope_is_refused_and_the_user_keeps_only_his_own_values,
     i5_a_disabled_user_is_kept_out_and_his_changes_stay_pending,
+    i5_a_running_sync_ends_when_its_user_is_disabled_or_its_remote_is_revoked,
     a_customer_that_leaves_the_scope_takes_no_invoice_that_stays_in_it,
 );
