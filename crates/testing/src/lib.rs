@@ -6,6 +6,7 @@
 //! functions that panic say so.
 
 pub mod chinook;
+pub mod disk;
 pub mod generate;
 pub mod postgres;
 pub mod proxy;

@@ -30,6 +30,7 @@ mod attack;
 mod changes_up;
 mod convergence;
 mod cuts;
+mod disks;
 mod downloads;
 mod early;
 mod evolution;
