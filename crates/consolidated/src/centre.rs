@@ -11,8 +11,8 @@ use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
 use crate::records::{
-    CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SessionState,
-    ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
+    Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -142,7 +142,7 @@ pub trait Worker: Send {
         &'a mut self,
         user: &'a str,
         remote_id: Option<RemoteId>,
-        publications: &'a [String],
+        subscriptions: &'a [AskedSubscription],
     ) -> CentreResult<'a, SessionState>;
 
     /// Those of these remotes that may go on no longer, with the reason.

@@ -1,9 +1,11 @@
 //! Downloads as the consolidated database produces them.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use tidewater_protocol::RemoteId;
-use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::message::{KeyRange, TableBegin};
 
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
@@ -33,6 +35,9 @@ pub struct DownloadSubscription {
     pub checkpoint: Option<Checkpoint>,
     /// Rows that the remote wants again.
     pub requests: Vec<TableRequest>,
+    /// Tables that the remote compares, each once. Whatever the checkpoint is worth, of
+    /// these only what differs is sent, after the changes since the checkpoint.
+    pub compares: Vec<TableCompare>,
     /// What the same sync uploaded.
     pub own: Option<OwnUpload>,
 }
@@ -44,6 +49,16 @@ pub struct TableRequest {
     pub begin: TableBegin,
     /// Packed rows of operation Request, whole and well-formed.
     pub rows: Bytes,
+}
+
+/// What a remote has of one table, as checksums of ranges of keys.
+#[derive(Clone, Debug)]
+pub struct TableCompare {
+    /// The table's name on remotes. Its columns and its key are those of the
+    /// publication's schema.
+    pub table: String,
+    /// Its ranges, as [`tidewater_protocol::compare::Ranges::like`] wants them.
+    pub ranges: Arc<[KeyRange]>,
 }
 
 /// What the download of one subscription came to.
@@ -73,6 +88,14 @@ pub trait DownloadSink: Send {
     /// # Errors
     /// [`CentreError::Cancelled`]: the remote is gone, stop reading.
     fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError>;
+
+    /// Rows are being compared, and there may be nothing to hand over for a while.
+    ///
+    /// # Errors
+    /// [`CentreError::Cancelled`]: the remote is gone, stop reading.
+    fn comparing(&mut self) -> Result<(), CentreError> {
+        Ok(())
+    }
 
     /// The download of the subscription is complete. Its outcome's checkpoint is
     /// safe to hand out.

@@ -10,6 +10,7 @@
 mod arriving;
 pub mod centre;
 mod columns;
+mod comparing;
 pub mod download;
 pub mod error;
 mod evolution;
@@ -28,7 +29,7 @@ pub mod upload;
 pub use arriving::{Arrival, ArrivingUpload, arriving};
 pub use centre::{Centre, Worker, connect};
 pub use download::{
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableRequest,
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableCompare, TableRequest,
 };
 pub use error::CentreError;
 pub use publication::{

@@ -12,6 +12,30 @@ pub struct SessionState {
     /// Its subscriptions to the publications asked for, in that order; `None` where
     /// there is none yet.
     pub subscriptions: Vec<Option<SubscriptionRecord>>,
+    /// What the centre knows of the watermarks asked for, in that order; `None` where
+    /// there was none.
+    pub histories: Vec<Option<History>>,
+}
+
+/// A subscription that a session asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedSubscription {
+    /// The publication.
+    pub publication: String,
+    /// The watermark of the checkpoint that the remote presented, if that is genuine.
+    pub watermark: Option<Vec<u8>>,
+}
+
+/// Whether a watermark belongs to the centre's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// It does: what happened since is known.
+    Known,
+    /// What happened since is not known any more.
+    Pruned,
+    /// Nothing is known of it: the centre was restored, or is another, or has forgotten
+    /// that it gave it out, longer ago than the change logs are kept.
+    Unknown,
 }
 
 /// A user.

@@ -523,6 +523,7 @@ impl<'a> Sync<'a> {
                         publication: subscription.published.schema.name.clone(),
                         checkpoint: subscription.checkpoint.clone(),
                         requests,
+                        compares: Vec::new(),
                         own: take_own(&mut applied.own, index),
                     })
                     .collect(),

@@ -249,9 +249,7 @@ impl DownloadSink for SpoolWriter {
     }
 
     fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError> {
-        if self.is_cancelled() {
-            return Err(CentreError::Cancelled);
-        }
+        self.comparing()?;
         let length = rows.len();
         let mut state = self.shared.state();
         let state = &mut *state;
@@ -271,6 +269,13 @@ impl DownloadSink for SpoolWriter {
         }
         self.shared.ready.notify_one();
         Ok(())
+    }
+
+    fn comparing(&mut self) -> Result<(), CentreError> {
+        match self.is_cancelled() {
+            true => Err(CentreError::Cancelled),
+            false => Ok(()),
+        }
     }
 
     fn end(&mut self, index: usize, outcome: DownloadOutcome) {

@@ -14,7 +14,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use tidewater_consolidated::records::{RemoteRecord, SessionState, ShutOut, SyncRecord};
+use tidewater_consolidated::records::{
+    AskedSubscription, RemoteRecord, SessionState, ShutOut, SyncRecord,
+};
 use tidewater_consolidated::{
     ArrivingUpload, Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker,
 };
@@ -43,7 +45,7 @@ pub(crate) enum SessionTask {
     Open {
         user: String,
         remote_id: Option<RemoteId>,
-        publications: Vec<String>,
+        subscriptions: Vec<AskedSubscription>,
         reply: oneshot::Sender<Result<SessionState, CentreError>>,
     },
     /// Which of these remotes may go on no longer.
@@ -321,12 +323,12 @@ impl Connection {
         &mut self,
         user: &str,
         remote_id: Option<RemoteId>,
-        publications: &[String],
+        subscriptions: &[AskedSubscription],
     ) -> Result<SessionState, CentreError> {
         let mut again = self.worker.is_some();
         loop {
             let result = match self.open().await {
-                Ok(worker) => worker.session_state(user, remote_id, publications).await,
+                Ok(worker) => worker.session_state(user, remote_id, subscriptions).await,
                 Err(error) => Err(error),
             };
             let result = self.judge(result);
@@ -423,14 +425,14 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
         SessionTask::Open {
             user,
             remote_id,
-            publications,
+            subscriptions,
             reply,
         } => {
             if reply.is_closed() {
                 return;
             }
             let result = connection
-                .session_state(&user, remote_id, &publications)
+                .session_state(&user, remote_id, &subscriptions)
                 .await;
             let _ = reply.send(result);
         }

@@ -314,6 +314,7 @@ impl Plan {
         self.news
             || self.scope_changed
             || !subscription.requests.is_empty()
+            || !subscription.compares.is_empty()
             || own.is_some_and(|own| own.version != 0)
             || self.tables.iter().any(TablePlan::is_due)
     }

@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Row, Statement};
 
 use super::apply::{self, decode_result};
 use super::connection::{Connection, refused};
+use super::watermark::Watermark;
 use super::{Shared, download};
 use crate::arriving::ArrivingUpload;
 use crate::centre::{CentreResult, Worker};
@@ -17,7 +18,8 @@ use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::evolution::encode_known;
 use crate::records::{
-    RemoteRecord, SessionState, ShutOut, SubscriptionRecord, SyncRecord, UserRecord,
+    AskedSubscription, History, RemoteRecord, SessionState, ShutOut, SubscriptionRecord,
+    SyncRecord, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
 
@@ -103,7 +105,7 @@ impl PostgresWorker {
         &mut self,
         user: &str,
         remote_id: Option<RemoteId>,
-        publications: &[String],
+        asked: &[AskedSubscription],
     ) -> Result<SessionState, CentreError> {
         let error = |error| refused("looking up a session")(error);
         let connection = &mut self.connection;
@@ -111,16 +113,22 @@ impl PostgresWorker {
         let users = connection.prepare(&users, &[]).await?;
         let remotes = format!("SELECT {REMOTE_COLUMNS} FROM tidewater.remote WHERE id = $1");
         let remotes = connection.prepare(&remotes, &[]).await?;
-        let subscriptions = "SELECT p.n, s.sequence, s.upload_id \
-             FROM unnest($2::text[]) WITH ORDINALITY AS p(name, n) \
-             JOIN tidewater.subscription s ON s.remote_id = $1 AND s.publication = p.name";
-        let subscriptions = connection.prepare(subscriptions, &[]).await?;
+        let subscriptions = connection.prepare(SUBSCRIPTIONS, &[]).await?;
+        let publications = asked.iter().map(|it| it.publication.as_str());
+        let publications: Vec<&str> = publications.collect();
+        let watermarks = asked.iter().map(|it| it.watermark.as_deref());
+        let watermarks = watermarks.map(|it| Watermark::decode(it?));
+        let watermarks: Vec<Option<Watermark>> = watermarks.collect();
+        let marks = watermarks.iter().map(|it| Some(&it.as_ref()?.mark[..]));
+        let marks: Vec<Option<&[u8]>> = marks.collect();
+        let snapshots = watermarks.iter().map(|it| Some(&it.as_ref()?.snapshot[..]));
+        let snapshots: Vec<Option<&str>> = snapshots.collect();
         let id = remote_id.map(RemoteId::to_vec);
         let client = connection.client();
         let (user, remote, rows) = future::join3(
             client.query_opt(&users, &[&user]),
             client.query_opt(&remotes, &[&id]),
-            client.query(&subscriptions, &[&id, &publications]),
+            client.query(&subscriptions, &[&id, &publications, &marks, &snapshots]),
         )
         .await;
         let (user, remote, rows) = (
@@ -131,15 +139,17 @@ impl PostgresWorker {
         let mut state = SessionState {
             user: user.as_ref().map(user_record),
             remote: remote.as_ref().and_then(remote_record),
-            subscriptions: vec![None; publications.len()],
+            ..SessionState::default()
         };
-        for row in &rows {
-            let ordinal = row.get::<_, i64>(0) as usize - 1;
-            let id: Option<&[u8]> = row.get(2);
-            state.subscriptions[ordinal] = Some(SubscriptionRecord {
-                sequence: row.get::<_, i64>(1).try_into().unwrap_or(0),
-                upload_id: id.and_then(UploadId::from_slice),
-            });
+        for (row, asked) in rows.iter().zip(asked) {
+            state.subscriptions.push(subscription_record(row));
+            let history = match (row.get(2), row.get(3)) {
+                (_, Some(false)) => History::Pruned,
+                (true, Some(true)) => History::Known,
+                _ => History::Unknown,
+            };
+            let history = asked.watermark.as_ref().map(|_| history);
+            state.histories.push(history);
         }
         Ok(state)
     }
@@ -228,6 +238,24 @@ impl PostgresWorker {
     }
 }
 
+/// Of each publication `$2`: the subscription of the remote `$1`, whether there is the mark
+/// `$3`, and whether the logs have everything since the snapshot `$4`.
+const SUBSCRIPTIONS: &str = "
+SELECT s.sequence, s.upload_id, EXISTS (SELECT FROM tidewater.mark WHERE id = p.mark),
+  pg_catalog.pg_snapshot_xmin(p.snapshot::pg_snapshot) >= (SELECT log_floor FROM tidewater.meta)
+FROM unnest($2::text[], $3::bytea[], $4::text[]) WITH ORDINALITY AS p(name, mark, snapshot, n)
+LEFT JOIN tidewater.subscription s ON s.remote_id = $1 AND s.publication = p.name
+ORDER BY p.n";
+
+fn subscription_record(row: &Row) -> Option<SubscriptionRecord> {
+    let sequence: Option<i64> = row.get(0);
+    let id: Option<&[u8]> = row.get(1);
+    Some(SubscriptionRecord {
+        sequence: sequence?.try_into().unwrap_or(0),
+        upload_id: id.and_then(UploadId::from_slice),
+    })
+}
+
 const SHUT_OUT: &str = "
 SELECT asked.id, r.revoked, u.disabled FROM unnest($1::bytea[]) AS asked (id)
 LEFT JOIN tidewater.remote r ON r.id = asked.id
@@ -301,11 +329,11 @@ impl Worker for PostgresWorker {
         &'a mut self,
         user: &'a str,
         remote_id: Option<RemoteId>,
-        publications: &'a [String],
+        subscriptions: &'a [AskedSubscription],
     ) -> CentreResult<'a, SessionState> {
         Box::pin(async move {
             self.enter().await?;
-            let result = self.session(user, remote_id, publications).await;
+            let result = self.session(user, remote_id, subscriptions).await;
             self.leave(result).await
         })
     }

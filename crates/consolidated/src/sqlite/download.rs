@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 use rusqlite::types::Value as Native;
-use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+use rusqlite::{Connection, Row, params_from_iter};
 
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
@@ -14,9 +14,10 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, Row as PackedRow, RowsRead
 use super::compile::{Compiled, Publication};
 use super::deploy::Served;
 use super::scope::{self, Holder, Presented};
-use super::watermark::{Mark, Marker, Position, ScopeChange, Watermark};
+use super::watermark::{self, Mark, Marker, Position, ScopeChange, Watermark};
 use super::{failure, state, types};
 use crate::columns::{Announced, ColumnMap};
+use crate::comparing::{self, Comparison};
 use crate::download::{DownloadJob, DownloadOutcome, DownloadSubscription, TableRequest};
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
@@ -31,6 +32,7 @@ pub(super) enum Event {
     Begin(usize, bool),
     Table(TableBegin),
     Rows(Vec<u8>),
+    Comparing,
     End(usize, DownloadOutcome),
 }
 
@@ -121,7 +123,7 @@ impl<'a> Plan<'a> {
         let checkpoint = subscription.checkpoint.as_ref();
         let presented = checkpoint.and_then(Presented::of);
         let marked = match &presented {
-            Some(presented) => mark_created(connection, &presented.watermark.mark)?,
+            Some(presented) => watermark::mark_created(connection, &presented.watermark.mark)?,
             None => None,
         };
         let mut scope_changed = presented.is_none();
@@ -150,7 +152,7 @@ impl<'a> Plan<'a> {
             scope_changed,
             serial: serial.filter(|_| valid),
             presented: serial,
-            renew: renew || !valid,
+            renew: renew || !valid || !subscription.compares.is_empty(),
         })
     }
 
@@ -161,14 +163,6 @@ impl<'a> Plan<'a> {
             presented: self.presented,
         })
     }
-}
-
-/// When a mark was made; `None` if this history of the file has no such mark.
-fn mark_created(connection: &Connection, mark: &[u8]) -> Result<Option<i64>, CentreError> {
-    connection
-        .prepare_cached("SELECT created_ms FROM tidewater_mark WHERE id = ?1")
-        .and_then(|mut statement| statement.query_row([mark], |row| row.get(0)).optional())
-        .map_err(failure("looking for a mark"))
 }
 
 /// Whether a serial is one of the last two that were issued to the subscription.
@@ -223,10 +217,9 @@ fn table_plan(
     let position = known
         .place(table)
         .map(|place| known.watermark.tables[place]);
-    let floor: i64 = connection
-        .prepare_cached("SELECT floor FROM tidewater_change_log WHERE id = ?1")
-        .and_then(|mut statement| statement.query_row([log], |row| row.get(0)))
-        .map_err(failure("reading a change log's floor"))?;
+    let Some(floor) = watermark::floor(connection, log)? else {
+        return Ok(plan);
+    };
     let usable = position.filter(|position| {
         position.generation == table.deployed.generation
             && position.log == log
@@ -262,6 +255,22 @@ struct Output<'a> {
     removals: u64,
 }
 
+impl<'a> Output<'a> {
+    fn new(plan: &'a Plan<'_>, table: usize) -> Output<'a> {
+        Output {
+            begin: Some(TableBegin::of(&plan.publication.schema.tables[table])),
+            writer: RowsWriter::new(&plan.publication.shapes[table]),
+            upserts: 0,
+            removals: 0,
+        }
+    }
+
+    fn upsert(&mut self, row: &[Datum<'_>]) {
+        self.writer.row(Op::Upsert, row);
+        self.upserts += 1;
+    }
+}
+
 impl<'a> Download<'a, '_> {
     /// The mark of this download: everything in the snapshot is durable.
     fn mark(&mut self) -> Result<&Mark, CentreError> {
@@ -287,16 +296,13 @@ impl<'a> Download<'a, '_> {
         (self.emit)(Event::Begin(index, plan.scope_changed))?;
         let own = subscription.own.as_ref();
         let mut requests = requests_by_table(plan.publication, &subscription.requests)?;
+        let compares = comparing::by_table(&plan.publication.schema, &subscription.compares);
         let mut new_checkpoint = plan.renew;
         let (mut upserts, mut removals) = (0, 0);
         for (table, table_plan) in plan.tables.iter().enumerate() {
-            let mut output = Output {
-                begin: Some(TableBegin::of(&plan.publication.schema.tables[table])),
-                writer: RowsWriter::new(&plan.publication.shapes[table]),
-                upserts: 0,
-                removals: 0,
-            };
-            if table_plan.downloads {
+            let mut output = Output::new(plan, table);
+            let only_compared = table_plan.whole && compares[table].is_some();
+            if table_plan.downloads && !only_compared {
                 new_checkpoint |= self.table(plan, table, own, &mut output)?;
             }
             for request in requests.remove(&table).unwrap_or_default() {
@@ -305,6 +311,12 @@ impl<'a> Download<'a, '_> {
             self.flush(&mut output)?;
             upserts += output.upserts;
             removals += output.removals;
+        }
+        for (table, theirs) in compares.into_iter().enumerate() {
+            if let Some(theirs) = theirs {
+                let comparison = Comparison::new(&plan.publication.shapes[table], theirs)?;
+                upserts += self.compare(plan, table, comparison)?;
+            }
         }
         let checkpoint = match new_checkpoint {
             true => Some(self.checkpoint(index)?),
@@ -389,13 +401,11 @@ impl<'a> Download<'a, '_> {
                 begin.replace = true;
             }
             self.flush(output)?;
-            if table.partition_types.is_empty() {
-                self.rows(plan, index, &table.select_all, Vec::new(), output)?;
-            }
-            for partition in &plan.scope.tables[index] {
-                let values = partition_values(table, partition)?;
-                self.rows(plan, index, &table.select_partition, values, output)?;
-            }
+            let connection = self.connection;
+            all_rows(connection, plan, index, |row| {
+                output.upsert(row);
+                self.flush_if_full(output)
+            })?;
             return Ok(false);
         }
         for partition in &table_plan.lost {
@@ -405,8 +415,11 @@ impl<'a> Download<'a, '_> {
             self.flush_if_full(output)?;
         }
         for partition in &table_plan.gained {
-            let values = partition_values(table, partition)?;
-            self.rows(plan, index, &table.select_partition, values, output)?;
+            let connection = self.connection;
+            partition_rows(connection, plan, index, partition, |row| {
+                output.upsert(row);
+                self.flush_if_full(output)
+            })?;
         }
         let mut moved = false;
         if table.partition_types.is_empty() {
@@ -419,29 +432,35 @@ impl<'a> Download<'a, '_> {
         Ok(moved)
     }
 
-    /// Sends all rows of a query.
-    fn rows(
+    /// Compares a table, and sends the rows where it differs; gives their number.
+    fn compare(
         &mut self,
         plan: &Plan<'_>,
         index: usize,
-        sql: &str,
-        parameters: Vec<Native>,
-        output: &mut Output<'_>,
-    ) -> Result<(), CentreError> {
-        let reading = failure("reading a table");
-        let types = &plan.publication.shapes[index].columns;
+        mut comparison: Comparison<'_>,
+    ) -> Result<u64, CentreError> {
         let connection = self.connection;
-        let mut statement = connection.prepare_cached(sql).map_err(reading)?;
-        let mut rows = statement
-            .query(params_from_iter(parameters))
-            .map_err(reading)?;
-        while let Some(row) = rows.next().map_err(reading)? {
-            let values = values(row, 0, types).map_err(reading)?;
-            output.writer.row(Op::Upsert, &values);
-            output.upserts += 1;
-            self.flush_if_full(output)?;
+        all_rows(connection, plan, index, |row| match comparison.add(row) {
+            true => (self.emit)(Event::Comparing),
+            false => Ok(()),
+        })?;
+        let Some(differences) = comparison.outcome() else {
+            return Ok(0);
+        };
+        let selection = differences.selection()?;
+        let mut output = Output::new(plan, index);
+        if let Some(begin) = &mut output.begin {
+            differences.announce(begin);
         }
-        Ok(())
+        self.flush(&mut output)?;
+        all_rows(connection, plan, index, |row| {
+            if selection.has(row) {
+                output.upsert(row);
+            }
+            self.flush_if_full(&mut output)
+        })?;
+        self.flush(&mut output)?;
+        Ok(output.upserts)
     }
 
     /// Sends what changed in one partition since the watermark. True if anything did,
@@ -488,8 +507,7 @@ impl<'a> Download<'a, '_> {
                 continue;
             }
             if in_scope {
-                output.writer.row(Op::Upsert, &now);
-                output.upserts += 1;
+                output.upsert(&now);
             } else {
                 output.writer.key(Op::Remove, &key);
                 output.removals += 1;
@@ -532,8 +550,7 @@ impl<'a> Download<'a, '_> {
                             let now = values(row, 0, types).map_err(reading)?;
                             let in_scope = self.in_scope(plan, index, &now);
                             if in_scope {
-                                output.writer.row(Op::Upsert, &now);
-                                output.upserts += 1;
+                                output.upsert(&now);
                             }
                             in_scope
                         }
@@ -550,6 +567,56 @@ impl<'a> Download<'a, '_> {
         }
         Ok(())
     }
+}
+
+/// Reads everything that the remote holds of a table.
+fn all_rows(
+    connection: &Connection,
+    plan: &Plan<'_>,
+    index: usize,
+    mut take: impl FnMut(&[Datum<'_>]) -> Result<(), CentreError>,
+) -> Result<(), CentreError> {
+    let table = &plan.publication.tables[index];
+    if table.partition_types.is_empty() {
+        let types = &plan.publication.shapes[index].columns;
+        return query_rows(connection, &table.select_all, Vec::new(), types, take);
+    }
+    for partition in &plan.scope.tables[index] {
+        partition_rows(connection, plan, index, partition, &mut take)?;
+    }
+    Ok(())
+}
+
+/// Reads a partition of a table.
+fn partition_rows(
+    connection: &Connection,
+    plan: &Plan<'_>,
+    index: usize,
+    partition: &[u8],
+    take: impl FnMut(&[Datum<'_>]) -> Result<(), CentreError>,
+) -> Result<(), CentreError> {
+    let table = &plan.publication.tables[index];
+    let types = &plan.publication.shapes[index].columns;
+    let values = partition_values(table, partition)?;
+    query_rows(connection, &table.select_partition, values, types, take)
+}
+
+fn query_rows(
+    connection: &Connection,
+    sql: &str,
+    parameters: Vec<Native>,
+    types: &[ColumnType],
+    mut take: impl FnMut(&[Datum<'_>]) -> Result<(), CentreError>,
+) -> Result<(), CentreError> {
+    let reading = failure("reading a table");
+    let mut statement = connection.prepare_cached(sql).map_err(reading)?;
+    let mut rows = statement
+        .query(params_from_iter(parameters))
+        .map_err(reading)?;
+    while let Some(row) = rows.next().map_err(reading)? {
+        take(&values(row, 0, types).map_err(reading)?)?;
+    }
+    Ok(())
 }
 
 /// Whether a change is what the same sync uploaded, still as it was uploaded.

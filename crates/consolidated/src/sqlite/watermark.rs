@@ -16,12 +16,13 @@ use std::path::Path;
 use std::sync::mpsc;
 
 use prost::Message;
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use tidewater_protocol::RemoteId;
 
 use super::{deploy, failure, state, thread};
 use crate::error::CentreError;
+use crate::records::History;
 
 /// What a checkpoint's watermark says. The tables are in the order of the
 /// checkpoint's scope.
@@ -158,6 +159,39 @@ fn commit(connection: &mut Connection, waiting: &[Request]) -> Result<Vec<Mark>,
     }
     transaction.commit().map_err(marking)?;
     Ok(marks)
+}
+
+/// Whether a watermark was given out by this history of the file, and the logs still
+/// have everything since.
+pub(super) fn history(connection: &Connection, bytes: &[u8]) -> Result<History, CentreError> {
+    let Ok(watermark) = Watermark::decode(bytes) else {
+        return Ok(History::Unknown);
+    };
+    for table in watermark.tables.iter().filter(|it| it.log != 0) {
+        if floor(connection, table.log)?.is_some_and(|floor| table.position < floor) {
+            return Ok(History::Pruned);
+        }
+    }
+    Ok(match mark_created(connection, &watermark.mark)? {
+        Some(_) => History::Known,
+        None => History::Unknown,
+    })
+}
+
+/// When a mark was made; `None` if this history of the file has no such mark.
+pub(super) fn mark_created(connection: &Connection, id: &[u8]) -> Result<Option<i64>, CentreError> {
+    connection
+        .prepare_cached("SELECT created_ms FROM tidewater_mark WHERE id = ?1")
+        .and_then(|mut statement| statement.query_row([id], |row| row.get(0)).optional())
+        .map_err(failure("looking for a mark"))
+}
+
+/// Up to where a log has been pruned; `None` if there is no such log.
+pub(super) fn floor(connection: &Connection, log: i64) -> Result<Option<i64>, CentreError> {
+    connection
+        .prepare_cached("SELECT floor FROM tidewater_change_log WHERE id = ?1")
+        .and_then(|mut statement| statement.query_row([log], |row| row.get(0)).optional())
+        .map_err(failure("reading a change log's floor"))
 }
 
 /// Adds a mark with the positions of all logs.

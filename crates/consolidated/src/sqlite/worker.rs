@@ -9,12 +9,14 @@ use tidewater_protocol::{RemoteId, UploadId};
 
 use super::download::Event;
 use super::thread::{self, ConnectionThread};
-use super::watermark::Marker;
+use super::watermark::{self, Marker};
 use super::{SharedServed, admin, apply, deploy, download, failure};
 use crate::centre::{CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
-use crate::records::{RemoteRecord, SessionState, ShutOut, SubscriptionRecord, SyncRecord};
+use crate::records::{
+    AskedSubscription, RemoteRecord, SessionState, ShutOut, SubscriptionRecord, SyncRecord,
+};
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
 
 /// How many chunks of a download the connection may be ahead of the sink.
@@ -53,10 +55,10 @@ impl Worker for SqliteWorker {
         &'a mut self,
         user: &'a str,
         remote_id: Option<RemoteId>,
-        publications: &'a [String],
+        subscriptions: &'a [AskedSubscription],
     ) -> CentreResult<'a, SessionState> {
-        let (user, publications) = (user.to_owned(), publications.to_vec());
-        self.run(move |connection| session_state(connection, &user, remote_id, &publications))
+        let (user, asked) = (user.to_owned(), subscriptions.to_vec());
+        self.run(move |connection| session_state(connection, &user, remote_id, &asked))
     }
 
     fn shut_out<'a>(
@@ -139,6 +141,7 @@ impl Worker for SqliteWorker {
                     Event::Begin(index, scope_changed) => sink.begin(index, scope_changed),
                     Event::Table(begin) => sink.table(begin),
                     Event::Rows(rows) => sink.rows(rows)?,
+                    Event::Comparing => sink.comparing()?,
                     Event::End(index, outcome) => sink.end(index, outcome),
                 }
             }
@@ -156,15 +159,20 @@ fn session_state(
     connection: &Connection,
     user: &str,
     remote_id: Option<RemoteId>,
-    publications: &[String],
+    asked: &[AskedSubscription],
 ) -> Result<SessionState, CentreError> {
     let reading = failure("opening a session");
     let mut state = SessionState {
         user: admin::user(connection, user)?,
         ..SessionState::default()
     };
+    for subscription in asked {
+        let watermark = subscription.watermark.as_deref();
+        let history = watermark.map(|it| watermark::history(connection, it));
+        state.histories.push(history.transpose()?);
+    }
     let Some(id) = remote_id else {
-        state.subscriptions = vec![None; publications.len()];
+        state.subscriptions = vec![None; asked.len()];
         return Ok(state);
     };
     state.remote = admin::remote(connection, id)?;
@@ -174,9 +182,9 @@ fn session_state(
              WHERE remote_id = ?1 AND publication = ?2",
         )
         .map_err(reading)?;
-    for publication in publications {
+    for asked in asked {
         let subscription = statement
-            .query_row(params![id.0, publication], subscription)
+            .query_row(params![id.0, asked.publication], subscription)
             .optional()
             .map_err(reading)?;
         state.subscriptions.push(subscription);

@@ -7,7 +7,7 @@ use tidewater_protocol::RemoteId;
 
 use crate::fixture::Fixture;
 use crate::remote::{Remote, insert, update};
-use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, shop};
+use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, asked, shop};
 
 async fn world<F: Fixture>() -> World<F> {
     World::new(SHOP_DDL, shop()).await
@@ -76,7 +76,7 @@ pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
         ..first.clone()
     };
     worker.save_remote(&rotated).await.unwrap();
-    let publications = [PUBLICATION.to_owned()];
+    let publications = [asked(PUBLICATION)];
     let state = worker
         .session_state("anna", Some(first.id), &publications)
         .await
@@ -121,7 +121,7 @@ pub async fn a_removed_user_takes_remotes_and_subscriptions_with_him<F: Fixture>
     assert!(world.centre.remotes().await.unwrap().is_empty());
     let state = anna
         .worker
-        .session_state("anna", Some(anna.id), &[PUBLICATION.into()])
+        .session_state("anna", Some(anna.id), &[asked(PUBLICATION)])
         .await
         .unwrap();
     assert_eq!((state.remote, state.subscriptions), (None, vec![None]));

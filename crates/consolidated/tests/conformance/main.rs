@@ -20,6 +20,7 @@ mod world;
 
 mod administering;
 mod arriving;
+mod comparing;
 mod deploying;
 mod downloading;
 mod evolving;
@@ -51,6 +52,18 @@ macro_rules! suite {
             arriving::rows_of_an_unpublished_table_are_refused_as_they_arrive,
             arriving::what_somebody_has_locked_is_not_waited_for,
             arriving::rows_in_a_spool_file_arrive_too,
+            comparing::a_history_is_known_or_not,
+            comparing::equal_tables_send_nothing,
+            comparing::only_ranges_that_differ_are_sent,
+            comparing::changes_since_the_checkpoint_come_before_what_differs,
+            comparing::a_comparison_stays_in_the_scope,
+            comparing::every_type_compares_equal_after_a_download,
+            comparing::keys_of_several_columns_are_divided_into_ranges,
+            comparing::tables_that_are_not_compared_are_sent_as_always,
+            comparing::an_empty_remote_compares_too,
+            comparing::rows_are_asked_for_again_in_a_comparison,
+            comparing::ranges_that_do_not_fit_the_table_end_the_download,
+            comparing::a_remote_that_is_gone_ends_the_comparison,
             deploying::deploying_twice_does_nothing_the_second_time,
             deploying::a_dry_run_tells_and_changes_nothing,
             deploying::undeploying_removes_every_trace,

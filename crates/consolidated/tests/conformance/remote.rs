@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewater_consolidated::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
-    OwnUpload, RowsChunk, SyncUpload, TableRequest, UploadOutcome, UploadResult, UploadTable,
-    Worker,
+    OwnUpload, RowsChunk, SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
+    UploadTable, Worker,
 };
+use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::pack::pack_values;
+use tidewater_protocol::pack::{pack_values, unpack_values};
 use tidewater_protocol::{
     ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, Table,
     UploadId, Value,
@@ -30,6 +31,8 @@ pub struct Remote {
     pub checkpoint: Option<Checkpoint>,
     /// What the last applied upload leaves out of the next download.
     pub own: Option<OwnUpload>,
+    /// What the next download compares.
+    pub compares: Vec<TableCompare>,
     pub now_ms: i64,
     /// Whether its sink takes no rows.
     pub refuse_rows: bool,
@@ -47,6 +50,8 @@ pub struct Received {
     pub removals: Vec<String>,
     /// Tables that were sent whole.
     pub replaced: Vec<String>,
+    /// Tables of which ranges of keys were sent, and how many intervals.
+    pub differing: Vec<(String, usize)>,
     pub outcome: Option<DownloadOutcome>,
 }
 
@@ -216,6 +221,7 @@ impl Remote {
             sequence: 0,
             checkpoint: None,
             own: None,
+            compares: Vec::new(),
             now_ms: NOW_MS,
             refuse_rows: false,
             rows: vec![BTreeMap::new(); schema.tables.len()],
@@ -286,6 +292,57 @@ impl Remote {
         }
     }
 
+    /// What the remote has of these tables, in ranges of so many rows.
+    pub fn sums(&self, tables: &[&str], rows_per_range: usize) -> Vec<TableCompare> {
+        let compare = |&name: &&str| {
+            let index = self.index(name);
+            let table = &self.schema.tables[index];
+            let shape = table.shape();
+            let rows = &self.rows[index];
+            let mut keys: Vec<_> = rows.keys().cloned().collect();
+            sort_keys(&shape.key_columns(), &mut keys).unwrap();
+            let bounds = keys.iter().skip(rows_per_range - 1).step_by(rows_per_range);
+            let mut ranges = Ranges::at(&shape, bounds.map(Vec::as_slice)).unwrap();
+            for row in rows.values() {
+                let row = datums(table, row);
+                let key: Vec<_> = table.key.iter().map(|&index| row[index]).collect();
+                ranges.add(&key, &row);
+            }
+            TableCompare {
+                table: name.into(),
+                ranges: ranges.to_wire().into(),
+            }
+        };
+        tables.iter().map(compare).collect()
+    }
+
+    /// Downloads comparing these tables, in ranges of so many rows.
+    pub async fn compare(&mut self, tables: &[&str], rows_per_range: usize) -> Received {
+        self.compares = self.sums(tables, rows_per_range);
+        self.download().await
+    }
+
+    /// Forgets or changes a row behind everybody's back: the row with this key becomes
+    /// this one.
+    pub fn tamper(&mut self, table: &str, key: &str, row: Option<&str>) {
+        let index = self.index(table);
+        let table = self.schema.tables[index].clone();
+        let types: Vec<_> = table.key_columns().map(|key| key.column_type).collect();
+        let values_of_key: Vec<_> = key
+            .split('|')
+            .zip(&types)
+            .map(|(text, &column_type)| value(column_type, text))
+            .collect();
+        let key = values_of_key.iter().zip(&types);
+        let key: Vec<_> = key.map(|(it, of)| of.datum(it.as_ref()).0).collect();
+        let mut packed = Vec::new();
+        pack_values(&mut packed, &types, &key);
+        self.rows[index].remove(&packed);
+        if let Some(row) = row {
+            self.rows[index].insert(packed, values(&table, row));
+        }
+    }
+
     /// Downloads, and applies what comes.
     pub async fn download(&mut self) -> Received {
         self.download_requesting(&[]).await
@@ -321,6 +378,7 @@ impl Remote {
                 publication: self.schema.name.clone(),
                 checkpoint: self.checkpoint.clone(),
                 requests: requests.collect(),
+                compares: std::mem::take(&mut self.compares),
                 own: self.own.take(),
             }],
             now_ms: self.now_ms,
@@ -330,6 +388,7 @@ impl Remote {
             rows: self.rows.clone(),
             table: None,
             refuse_rows: self.refuse_rows,
+            expected_rows: None,
             received: Received::default(),
         };
         self.worker.download(job, &mut sink).await?;
@@ -350,7 +409,15 @@ struct Sink {
     rows: Vec<BTreeMap<Vec<u8>, Vec<Value>>>,
     table: Option<usize>,
     refuse_rows: bool,
+    /// The rows that are announced and have not come, of ranges of keys.
+    expected_rows: Option<u64>,
     received: Received,
+}
+
+impl Sink {
+    fn all_came(&mut self) {
+        assert_eq!(self.expected_rows.take().unwrap_or(0), 0);
+    }
 }
 
 impl DownloadSink for Sink {
@@ -364,7 +431,18 @@ impl DownloadSink for Sink {
         let index = tables.position(|table| table.name == begin.table).unwrap();
         let expected = TableBegin::of(&self.schema.tables[index]);
         assert_eq!(begin.columns, expected.columns);
-        if begin.replace {
+        self.all_came();
+        if !begin.ranges.is_empty() {
+            assert!(begin.replace);
+            let shape = self.schema.tables[index].shape();
+            let intervals = Intervals::new(&shape, &begin.ranges).unwrap();
+            let types = shape.key_columns();
+            let differs = |key: &[u8]| intervals.contains(&unpack_values(key, &types).unwrap());
+            self.rows[index].retain(|key, _| !differs(key));
+            let differing = (begin.table, begin.ranges.len());
+            self.received.differing.push(differing);
+            self.expected_rows = Some(begin.expected_rows);
+        } else if begin.replace {
             self.received.replaced.push(begin.table);
             self.rows[index].clear();
         }
@@ -390,6 +468,9 @@ impl DownloadSink for Sink {
             let name = &table.name;
             match row.op.unwrap() {
                 Op::Upsert => {
+                    if let Some(expected) = &mut self.expected_rows {
+                        *expected = expected.checked_sub(1).expect("as many as announced");
+                    }
                     self.received
                         .upserts
                         .push(format!("{name}: {}", text(&row.new)));
@@ -418,8 +499,16 @@ impl DownloadSink for Sink {
         Ok(())
     }
 
+    fn comparing(&mut self) -> Result<(), CentreError> {
+        match self.refuse_rows {
+            true => Err(CentreError::Cancelled),
+            false => Ok(()),
+        }
+    }
+
     fn end(&mut self, index: usize, outcome: DownloadOutcome) {
         assert_eq!(index, 0);
+        self.all_came();
         self.received.outcome = Some(outcome);
     }
 }

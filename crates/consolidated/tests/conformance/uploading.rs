@@ -8,7 +8,7 @@ use tidewater_protocol::{Code, ColumnType, Direction};
 
 use crate::fixture::Fixture;
 use crate::remote::{Remote, delete, insert, result_text, update};
-use crate::world::{REGIONS, SHOP_DDL, World, everyone, partitioned, shop};
+use crate::world::{REGIONS, SHOP_DDL, World, asked, everyone, partitioned, shop};
 
 async fn world<F: Fixture>() -> World<F> {
     World::new(SHOP_DDL, shop()).await
@@ -112,7 +112,7 @@ pub async fn an_upload_out_of_sequence_is_not_applied<F: Fixture>() {
     ));
     let state = anna
         .worker
-        .session_state("anna", Some(anna.id), &["sales".into(), "other".into()])
+        .session_state("anna", Some(anna.id), &[asked("sales"), asked("other")])
         .await
         .unwrap();
     assert_eq!(state.subscriptions[0].as_ref().unwrap().sequence, 2);

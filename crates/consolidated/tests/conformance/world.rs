@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tidewater_consolidated::records::AskedSubscription;
 use tidewater_consolidated::{
     Centre, CentreError, DeployReport, PartitionSpec, PublicationSpec, TableSpec, Tracking, Worker,
     connect,
@@ -68,6 +69,14 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
     PublicationSpec {
         name: name.into(),
         tables,
+    }
+}
+
+/// What a session asks about a publication, without a watermark.
+pub fn asked(publication: &str) -> AskedSubscription {
+    AskedSubscription {
+        publication: publication.into(),
+        watermark: None,
     }
 }
 

@@ -6,7 +6,9 @@
 use tokio::sync::oneshot;
 
 use tidewater_consolidated::CentreError;
-use tidewater_consolidated::records::{RemoteRecord, SessionState, ShutOut, UserRecord};
+use tidewater_consolidated::records::{
+    AskedSubscription, RemoteRecord, SessionState, ShutOut, UserRecord,
+};
 use tidewater_protocol::message::Proof;
 use tidewater_protocol::{Code, RemoteId};
 
@@ -258,11 +260,17 @@ async fn look_up(
     remote_id: Option<RemoteId>,
     publications: Vec<String>,
 ) -> Result<SessionState, Fault> {
+    let asked = publications
+        .into_iter()
+        .map(|publication| AskedSubscription {
+            publication,
+            watermark: None,
+        });
     let (reply, answer) = oneshot::channel();
     server.workers.sessions.submit(SessionTask::Open {
         user: user.to_owned(),
         remote_id,
-        publications,
+        subscriptions: asked.collect(),
         reply,
     });
     answered(answer).await

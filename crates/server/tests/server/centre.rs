@@ -15,15 +15,17 @@ use tokio::time::Instant;
 
 use tidewater_consolidated::centre::CentreResult;
 use tidewater_consolidated::records::{
-    CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SessionState,
-    ShutOut, SigningKey, SubscriptionRecord, SyncRecord, UserImport, UserRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, History, Pruned, RefusedRecord, RemoteRecord,
+    Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord, UserImport,
+    UserRecord,
 };
 use tidewater_consolidated::{
     ArrivingUpload, Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome,
     DownloadSink, LiveTable, OwnUpload, PublicationSpec, Scope, SyncUpload, UploadOutcome,
     UploadResult, Worker,
 };
-use tidewater_consolidated::{ResultTable, TableRequest};
+use tidewater_consolidated::{ResultTable, TableCompare, TableRequest};
+use tidewater_protocol::compare::{Intervals, Ranges};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
     Code, Column, ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter,
@@ -88,6 +90,8 @@ pub(crate) struct State {
     /// Id to version and note.
     pub(crate) rows: Rows,
     version: u64,
+    /// Which history of the centre this is: a restored one begins another.
+    history_number: u64,
     pub(crate) history: Vec<SyncRecord>,
     /// The sizes of the lists that were applied.
     pub(crate) lists: Vec<usize>,
@@ -462,15 +466,21 @@ impl Worker for MemoryWorker {
         &'a mut self,
         user: &'a str,
         remote_id: Option<RemoteId>,
-        publications: &'a [String],
+        asked: &'a [AskedSubscription],
     ) -> CentreResult<'a, SessionState> {
         Box::pin(async move {
             self.check()?;
             let state = self.0.state();
-            let subscriptions = publications.iter().map(|publication| {
-                let stored = state
-                    .subscriptions
-                    .get(&(remote_id?, publication.clone()))?;
+            let histories = asked.iter().map(|it| {
+                let (history, _) = watermark(it.watermark.as_ref()?);
+                Some(match history == state.history_number {
+                    true => History::Known,
+                    false => History::Unknown,
+                })
+            });
+            let subscriptions = asked.iter().map(|it| {
+                let key = (remote_id?, it.publication.clone());
+                let stored = state.subscriptions.get(&key)?;
                 Some(SubscriptionRecord {
                     sequence: stored.sequence,
                     upload_id: stored.upload_id,
@@ -480,6 +490,7 @@ impl Worker for MemoryWorker {
                 user: state.users.get(user).cloned(),
                 remote: remote_id.and_then(|id| state.remotes.get(&id).cloned()),
                 subscriptions: subscriptions.collect(),
+                histories: histories.collect(),
             })
         })
     }
@@ -585,21 +596,27 @@ impl Worker for MemoryWorker {
         Box::pin(async move {
             pass(&self.0.download_gate).await;
             self.check()?;
-            let (version, rows) = {
+            let (history, version, rows) = {
                 let state = self.0.state();
-                (state.version, state.rows.clone())
+                (state.history_number, state.version, state.rows.clone())
             };
             for (index, subscription) in job.subscriptions.iter().enumerate() {
                 sink.begin(index, subscription.checkpoint.is_none());
-                let known = subscription.checkpoint.as_ref().map(|checkpoint| {
-                    u64::from_be_bytes(checkpoint.watermark.as_slice().try_into().unwrap())
-                });
+                let presented = subscription.checkpoint.as_ref();
+                let presented = presented.map(|it| watermark(&it.watermark));
+                let known = presented.filter(|it| it.0 == history).map(|it| it.1);
                 let asked = requested(&subscription.requests);
                 let own = subscription.own.as_ref();
-                let (upserts, removals) = send(&rows, known, &asked, own, sink)?;
-                let checkpoint = (known != Some(version)).then(|| Checkpoint {
+                let compares = subscription.compares.first();
+                let (upserts, removals) = match (known, compares) {
+                    (None, Some(_)) => (0, 0),
+                    _ => send(&rows, known, &asked, own, sink)?,
+                };
+                let upserts = upserts + compares.map_or(Ok(0), |it| compare(&rows, it, sink))?;
+                let moved = known != Some(version) || compares.is_some();
+                let checkpoint = moved.then(|| Checkpoint {
                     serial: 1,
-                    watermark: version.to_be_bytes().to_vec(),
+                    watermark: [history.to_be_bytes(), version.to_be_bytes()].concat(),
                     scope: Scope::default(),
                 });
                 sink.end(
@@ -621,6 +638,51 @@ impl Worker for MemoryWorker {
             Ok(())
         })
     }
+}
+
+/// The history and the version of a watermark.
+fn watermark(bytes: &[u8]) -> (u64, u64) {
+    let (history, version) = bytes.split_at(8);
+    let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
+    (number(history), number(version))
+}
+
+/// Sends the rows of the ranges in which a remote has something else.
+fn compare(
+    rows: &Rows,
+    compare: &TableCompare,
+    sink: &mut dyn DownloadSink,
+) -> Result<u64, CentreError> {
+    let table = &schema().tables[0];
+    assert_eq!(compare.table, table.name);
+    let shape = table.shape();
+    let mut ranges = Ranges::like(&shape, &compare.ranges).unwrap();
+    let there = rows.iter();
+    let there = there.filter_map(|(id, (_, note))| Some((*id, note.as_deref()?)));
+    let there: Vec<_> = there.collect();
+    for (id, note) in &there {
+        let row = [Datum::Integer(*id), Datum::Text(note)];
+        ranges.add(&row[..1], &row);
+    }
+    let mut begin = TableBegin::of(table);
+    begin.replace = true;
+    begin.ranges = ranges.differing(&compare.ranges);
+    if begin.ranges.is_empty() {
+        return Ok(0);
+    }
+    let differing = begin.ranges.clone();
+    let intervals = Intervals::new(&shape, &differing).unwrap();
+    sink.table(begin);
+    let mut writer = RowsWriter::new(&shape);
+    for (id, note) in &there {
+        let row = [Datum::Integer(*id), Datum::Text(note)];
+        if intervals.contains(&row[..1]) {
+            writer.row(Op::Upsert, &row);
+        }
+    }
+    let sent = writer.rows();
+    sink.rows(writer.take())?;
+    Ok(sent)
 }
 
 /// The keys that a remote asks for again.

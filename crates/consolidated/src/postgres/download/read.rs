@@ -1,5 +1,6 @@
 //! Reading rows of a download: partitions whole by COPY, changes by the log,
-//! requested keys, all packed straight into the sink's pieces.
+//! requested keys, what differs in a compared table, all packed straight into the
+//! sink's pieces.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -13,6 +14,7 @@ use tidewater_protocol::{Datum, Op, Row, RowShape, RowsReader, RowsWriter, pack}
 
 use super::{Plan, TablePlan, new_entries, own_version, xmin};
 use crate::columns::{Announced, ColumnMap};
+use crate::comparing::{self, Comparison};
 use crate::download::{DownloadSink, DownloadSubscription, TableRequest};
 use crate::error::CentreError;
 use crate::postgres::array::Array;
@@ -44,7 +46,23 @@ struct Output<'a> {
     sink: &'a mut dyn DownloadSink,
 }
 
-impl Output<'_> {
+impl<'a> Output<'a> {
+    fn new(
+        publication: &'a Compiled,
+        table: usize,
+        counts: &'a mut Counts,
+        sink: &'a mut dyn DownloadSink,
+    ) -> Output<'a> {
+        Output {
+            table,
+            removes: publication.tables[table].direction.downloads(),
+            begin: Some(TableBegin::of(&publication.schema.tables[table])),
+            writer: RowsWriter::new(&publication.shapes[table]),
+            counts,
+            sink,
+        }
+    }
+
     fn upsert(&mut self, row: &[Datum<'_>]) -> Result<(), CentreError> {
         self.writer.row(Op::Upsert, row);
         self.counts.upserts += 1;
@@ -86,28 +104,26 @@ pub(super) async fn read(
 ) -> Result<Counts, CentreError> {
     let mut counts = Counts::default();
     let requests = requests(publication, subscription)?;
+    let compares = comparing::by_table(&publication.schema, &subscription.compares);
     for (index, table) in publication.tables.iter().enumerate() {
         let what = &plan.tables[index];
         let asked = requests.get(&index);
         if matches!(what, TablePlan::Nothing) && asked.is_none() {
             continue;
         }
-        let shape = &publication.shapes[index];
-        let whole = matches!(what, TablePlan::Whole);
-        let mut begin = TableBegin::of(&publication.schema.tables[index]);
-        begin.replace = whole;
-        if whole && table.scope.is_none() {
-            begin.expected_rows = table.row_estimate;
+        let all = matches!(what, TablePlan::Whole);
+        let only_compared = all && compares[index].is_some();
+        let whole = all && !only_compared;
+        let mut output = Output::new(publication, index, &mut counts, &mut *sink);
+        if let Some(begin) = &mut output.begin {
+            begin.replace = whole;
+            if whole && table.scope.is_none() {
+                begin.expected_rows = table.row_estimate;
+            }
         }
-        let mut output = Output {
-            table: index,
-            removes: table.direction.downloads(),
-            begin: Some(begin),
-            writer: RowsWriter::new(shape),
-            counts: &mut counts,
-            sink: &mut *sink,
-        };
-        send_planned(connection, table, plan, subscription, &mut output).await?;
+        if !only_compared {
+            send_planned(connection, table, plan, subscription, &mut output).await?;
+        }
         // A table that is sent whole has the requested rows already.
         if !whole {
             for request in asked.into_iter().flatten() {
@@ -117,7 +133,58 @@ pub(super) async fn read(
         }
         output.flush(1)?;
     }
+    for (index, theirs) in compares.into_iter().enumerate() {
+        if let Some(theirs) = theirs {
+            let comparison = Comparison::new(&publication.shapes[index], theirs)?;
+            let mut output = Output::new(publication, index, &mut counts, &mut *sink);
+            compare(connection, publication, plan, comparison, &mut output).await?;
+        }
+    }
     Ok(counts)
+}
+
+/// Compares a table, and sends the rows where it differs.
+async fn compare(
+    connection: &Connection,
+    publication: &Compiled,
+    plan: &Plan,
+    mut comparison: Comparison<'_>,
+    output: &mut Output<'_>,
+) -> Result<(), CentreError> {
+    let table = &publication.tables[output.table];
+    let scope = &plan.scope.tables[output.table];
+    let membership = || Membership::new(table, vec![scope]);
+    copy_rows(
+        connection,
+        table,
+        scope.iter(),
+        membership(),
+        |row| match comparison.add(row) {
+            true => output.sink.comparing(),
+            false => Ok(()),
+        },
+    )
+    .await?;
+    let Some(differences) = comparison.outcome() else {
+        return Ok(());
+    };
+    let selection = differences.selection()?;
+    if let Some(begin) = &mut output.begin {
+        differences.announce(begin);
+    }
+    output.announce();
+    copy_rows(
+        connection,
+        table,
+        scope.iter(),
+        membership(),
+        |row| match selection.has(row) {
+            true => output.upsert(row),
+            false => Ok(()),
+        },
+    )
+    .await?;
+    output.flush(1)
 }
 
 /// Sends what is planned for a table: removals before rows, so that a row that moved
@@ -137,7 +204,8 @@ async fn send_planned(
         TablePlan::Whole => {
             // An empty table, too, replaces what the remote has.
             output.announce();
-            copy_out(connection, table, scope.iter(), membership(), output).await
+            let upsert = |row: &[Datum<'_>]| output.upsert(row);
+            copy_rows(connection, table, scope.iter(), membership(), upsert).await
         }
         TablePlan::Changes { gained, lost, .. } => {
             let types = partition_types(table);
@@ -147,7 +215,8 @@ async fn send_planned(
                 output.flush(ROWS_PAYLOAD_BYTES)?;
             }
             if !gained.is_empty() {
-                copy_out(connection, table, gained.iter(), membership(), output).await?;
+                let upsert = |row: &[Datum<'_>]| output.upsert(row);
+                copy_rows(connection, table, gained.iter(), membership(), upsert).await?;
             }
             if what.reads_log(table) {
                 changes(connection, table, plan, subscription, membership(), output).await?;
@@ -174,13 +243,13 @@ fn requests<'a>(
     Ok(requests)
 }
 
-/// Sends whole partitions of a table.
-async fn copy_out(
+/// Reads whole partitions of a table.
+async fn copy_rows(
     connection: &Connection,
     table: &CompiledTable,
     partitions: impl ExactSizeIterator<Item = &Vec<u8>>,
     mut membership: Membership<'_>,
-    output: &mut Output<'_>,
+    mut take: impl FnMut(&[Datum<'_>]) -> Result<(), CentreError>,
 ) -> Result<(), CentreError> {
     let mut condition = String::new();
     if table.scope.is_some() {
@@ -218,7 +287,7 @@ async fn copy_out(
             let length = decoder.tuple(&bytes[at + 2..], &mut row)?;
             // A collation may take other values for equal than partitions are told apart by.
             if length.is_some() && membership.has(&row) {
-                output.upsert(&row)?;
+                take(&row)?;
             }
             values = recycle(row);
             match length {
