@@ -78,6 +78,26 @@ pub enum RemoteError {
         /// The table.
         table: String,
     },
+    /// A synced table lacks something that is published.
+    #[error("the synced table {table:?} is not as it was published: {what}")]
+    TableAltered {
+        /// The table.
+        table: String,
+        /// What it lacks.
+        what: String,
+    },
+    /// A column of the application's own has the name of one that is published now.
+    #[error(
+        "publication {publication:?} has a column {column:?} in table {table:?}, but the file already has one of that name there"
+    )]
+    ColumnInTheWay {
+        /// The publication.
+        publication: String,
+        /// The table.
+        table: String,
+        /// The column.
+        column: String,
+    },
     /// The publication's schema cannot be laid out in SQLite.
     #[error("publication {publication:?} cannot be stored in SQLite: {what}")]
     SchemaUnusable {
@@ -127,10 +147,12 @@ impl RemoteError {
             RemoteError::NotARemote { .. } => Code::NotARemote,
             RemoteError::TooNew { .. } => Code::RemoteTooNew,
             RemoteError::OtherAccount { .. } | RemoteError::Usage { .. } => Code::Usage,
-            RemoteError::TableInTheWay { .. } | RemoteError::TableInTwoPublications { .. } => {
-                Code::TableInTheWay
+            RemoteError::TableInTheWay { .. }
+            | RemoteError::TableInTwoPublications { .. }
+            | RemoteError::ColumnInTheWay { .. } => Code::TableInTheWay,
+            RemoteError::TableMissing { .. } | RemoteError::TableAltered { .. } => {
+                Code::RemoteDatabase
             }
-            RemoteError::TableMissing { .. } => Code::RemoteDatabase,
             RemoteError::SchemaUnusable { .. }
             | RemoteError::Schema(_)
             | RemoteError::BadLayout { .. } => Code::SchemaMismatch,
@@ -163,7 +185,16 @@ impl RemoteError {
                 "subscribe to only one of the two in this file"
             }
             RemoteError::TableMissing { .. } => {
-                "give the table back its name, or sync into a new file"
+                "if it was renamed, give it back its name; if it was dropped, `tidewater verify \
+                 FILE --repair` makes it again; what is pending is kept"
+            }
+            RemoteError::TableAltered { .. } => {
+                "undo the change, or let `tidewater verify FILE --repair` make the table as it \
+                 was published; what is pending is kept"
+            }
+            RemoteError::ColumnInTheWay { .. } => {
+                "rename it (ALTER TABLE ... RENAME COLUMN ... TO ...) or drop it, then sync \
+                 again; nothing was changed"
             }
             RemoteError::SchemaUnusable { .. } => {
                 "ask whoever runs the server to change the publication"

@@ -1,5 +1,6 @@
 //! Facts about the remote database, on real files. What the tests share is here.
 
+mod altered;
 mod applying;
 mod files;
 mod history;

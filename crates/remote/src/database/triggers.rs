@@ -10,6 +10,7 @@
 //! DO NOTHING`, never by `INSERT OR IGNORE`: an `OR` clause of the application's statement
 //! overrides the `OR` clauses of its triggers, an upsert clause it leaves alone.
 
+mod altered;
 mod unique;
 
 use std::collections::BTreeMap;
@@ -100,6 +101,7 @@ fn ensure_table(
     existing: &BTreeMap<String, String>,
 ) -> Result<bool, RemoteError> {
     let without_rowid = is_without_rowid(connection, &table.name)?;
+    altered::check(connection, table)?;
     let unique = unique_indexes(connection, &table.name)?;
     let wanted = statements(subscription, table, &unique, without_rowid);
     let mut changed = false;

@@ -7,6 +7,7 @@ use rusqlite::{Connection, params};
 use tidewater_protocol::{Code, Datum, PublicationSchema, Table, Value};
 
 use super::ApplySummary;
+use super::own_columns::OwnColumns;
 use super::remove::own_values;
 use super::user_triggers::UserTriggers;
 use crate::database::refused::{self, Refusal};
@@ -78,12 +79,14 @@ pub(super) fn migrate(
             None => create(connection, new, &schema).doing(DOING)?,
             Some(old) if same_definition(old, subscription, new, &schema) => continue,
             Some(old) => {
+                let own = OwnColumns::read(connection, &schema.name, old, new)?;
                 let indexes = user_indexes(connection, &new.name).doing(DOING)?;
                 user_triggers
                     .save_table(connection, &new.name)
                     .doing(DOING)?;
                 triggers::drop_table_triggers(connection, &new.name)?;
-                rebuild(connection, old, new, &schema).doing(DOING)?;
+                rebuild(connection, (old, new), &schema, &own).doing(DOING)?;
+                summary.not_restored.extend(own.lost);
                 migration.indexes.extend(indexes);
                 let added = new.columns.iter().map(|column| column.name.clone());
                 let added = added.filter(|name| old.column(name).is_none()).collect();
@@ -414,9 +417,9 @@ fn user_indexes(connection: &Connection, table: &str) -> rusqlite::Result<Vec<St
 /// Schema Changes")
 fn rebuild(
     connection: &Connection,
-    old: &Table,
-    new: &Table,
+    (old, new): (&Table, &Table),
     schema: &PublicationSchema,
+    own: &OwnColumns,
 ) -> rusqlite::Result<()> {
     let old_names = Names::of(old);
     let names = Names::of(new);
@@ -434,8 +437,10 @@ fn rebuild(
         }
     };
     connection.execute_batch(&create_user_table(new, schema, "tidewater_interim"))?;
+    connection.execute_batch(&own.add_to(&interim))?;
+    let owned = own.after_others();
     connection.execute_batch(&format!(
-        "INSERT INTO {interim} ({}) SELECT {} FROM {}; DROP TABLE {}; \
+        "INSERT INTO {interim} ({}{owned}) SELECT {}{owned} FROM {}; DROP TABLE {}; \
          ALTER TABLE {interim} RENAME TO {};",
         names.columns.join(", "),
         quote::list(0..new.columns.len(), ", ", |index| {

@@ -3,11 +3,13 @@
 //!
 //! Owns the transaction, its phases and its end. Leaves to its modules: one table's rows
 //! ([`rows`]), what leaves ([`remove`]), results ([`ack`]), the application's own triggers
-//! ([`user_triggers`]), new schemas ([`migrate`]), and what these break ([`dependents`]).
+//! ([`user_triggers`]), new schemas ([`migrate`]), what these break ([`dependents`]), and the
+//! columns of its own that they leave it ([`own_columns`]).
 
 mod ack;
 mod dependents;
 mod migrate;
+mod own_columns;
 mod remove;
 mod rows;
 mod table;
@@ -21,6 +23,7 @@ use tidewater_protocol::pack::MAX_VALUE_BYTES;
 use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
 
 use self::dependents::Dependents;
+use self::own_columns::Aside;
 use self::rows::Sink;
 use self::table::TableApply;
 use self::user_triggers::UserTriggers;
@@ -309,6 +312,7 @@ impl Applier {
             TableApply::of_download(connection, &subscription.state, begin, added)?
         };
         if begin.replace && !result {
+            table.aside = Aside::keep(connection, table.table())?;
             remove::clear(connection, &mut table, &mut self.summary)?;
         }
         self.table = Some(Box::new(table));
@@ -522,6 +526,9 @@ impl Applier {
             let state = &self.subscriptions[index].state;
             let connection = &self.database.connection;
             Sink::new(connection, state, &mut table, &mut self.summary)?.evict_unseen()?;
+            if let Some(aside) = table.aside.take() {
+                aside.put_back(connection)?;
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
+use super::own_columns::Aside;
 use crate::database::tables::Names;
 use crate::database::triggers::{UniqueIndex, unique_indexes};
 use crate::database::{SubscriptionState, quote, row};
@@ -40,6 +41,8 @@ pub(super) struct TableApply {
     pub(super) written: HashSet<u64>,
     /// Replacing: the packed keys of refused changes that have not arrived yet.
     pub(super) parked_unseen: HashSet<Vec<u8>>,
+    /// Replacing: the values of columns of the application's own.
+    pub(super) aside: Option<Aside>,
     /// Columns that the schema has since this apply, as indexes into the schema's.
     pub(super) added: Vec<usize>,
 }
@@ -145,6 +148,7 @@ impl TableApply {
             unique: unique_indexes(connection, &table.name)?,
             written: HashSet::new(),
             parked_unseen: HashSet::new(),
+            aside: None,
             added,
             names,
             index,

@@ -1,0 +1,220 @@
+//! What users and their tools do to the synced tables themselves: columns, indexes, keys, names.
+//! What does no harm goes on working; anything else is named before anything is taken, and
+//! when it is put right, nothing is lost.
+
+use super::*;
+
+const ROWS: &str = "SELECT id || ':' || name FROM item ORDER BY id";
+
+/// The error of a sync, which has taken nothing.
+#[track_caller]
+fn sync_fails(remote: &mut Remote) -> RemoteError {
+    let result = remote
+        .database_mut()
+        .begin_sync(false, &mut || UploadId([1; 16]));
+    let taken = "SELECT count(*) FROM tidewater_subscription WHERE taken_generation IS NOT NULL";
+    assert_eq!(remote.query(taken), ["0"]);
+    result.unwrap_err()
+}
+
+#[track_caller]
+fn tells(error: &RemoteError, parts: &[&str]) {
+    let told = format!("{error}; {}", error.hint());
+    for part in parts {
+        assert!(told.contains(part), "{part:?} is not in {told:?}");
+    }
+}
+
+fn with_note() -> PublicationSchema {
+    let mut schema = items();
+    let note = column("note", ColumnType::Text, true);
+    schema.tables[0].columns.push(note);
+    schema
+}
+
+fn noted(id: i64, name: &str, amount: i64) -> [Datum<'_>; 4] {
+    let [id, name, amount] = item(id, name, amount);
+    [id, name, amount, Datum::Null]
+}
+
+#[test]
+fn a_column_of_the_applications_own_is_left_alone_also_by_new_schemas() {
+    let mut remote = with_items();
+    remote.run(
+        "ALTER TABLE item ADD COLUMN mine TEXT;
+         ALTER TABLE item ADD COLUMN \"how many\" INTEGER NOT NULL DEFAULT 2;
+         UPDATE item SET mine = 'kept ' || id;
+         UPDATE item SET name = 'A' WHERE id = 1",
+    );
+    // Only what is published is a change.
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "a", 10), &item(1, "A", 10))]
+    );
+    remote.acknowledge(|_| {});
+    remote.download(|server| {
+        server.table("item", |rows| {
+            rows.row(Op::Upsert, &item(2, "B", 20));
+            rows.row(Op::Upsert, &item(4, "d", 40));
+        });
+    });
+    remote.run("UPDATE item SET name = 'pending', mine = 'newer' WHERE id = 3");
+    let summary = remote.download_schema(Some(with_note()), |server| {
+        server.replace("item", |rows| {
+            for (id, name) in [(1, "A"), (2, "B"), (3, "c"), (4, "d")] {
+                rows.row(Op::Upsert, &noted(id, name, 10 * id));
+            }
+        });
+    });
+    assert_eq!(summary.not_restored, Vec::<String>::new());
+    assert_eq!(
+        remote.query("SELECT id || name || coalesce(mine, '-') || \"how many\" FROM item"),
+        ["1Akept 12", "2Bkept 22", "3pendingnewer2", "4d-2"]
+    );
+    assert_eq!(
+        remote.upload(),
+        [update(&noted(3, "c", 30), &noted(3, "pending", 30))]
+    );
+}
+
+#[test]
+fn a_generated_column_of_the_applications_own_that_a_new_schema_loses_is_told() {
+    let mut remote = with_items();
+    remote.run("ALTER TABLE item ADD COLUMN upper_name AS (upper(name))");
+    let summary = remote.download_schema(Some(with_note()), |_| {});
+    assert_eq!(
+        summary.not_restored,
+        ["generated column \"upper_name\" of table \"item\""]
+    );
+    assert_eq!(remote.query(ROWS).len(), 3);
+}
+
+#[test]
+fn a_published_column_that_the_application_has_already_is_named() {
+    let mut remote = with_items();
+    remote.run("ALTER TABLE item ADD COLUMN Note TEXT; UPDATE item SET note = 'precious'");
+    let mut applier = remote.applier(Some(with_note()));
+    let error = applier.download_begin(0, false).unwrap_err();
+    tells(&error, &["\"Note\"", "\"item\"", "sales", "RENAME COLUMN"]);
+    assert_eq!(error.code(), tidewater_protocol::Code::TableInTheWay);
+    remote.database = Some(applier.abort());
+    assert_eq!(remote.query("SELECT DISTINCT note FROM item"), ["precious"]);
+    // The way out that the hint names.
+    remote.run("ALTER TABLE item RENAME COLUMN note TO own_note");
+    remote.download_schema(Some(with_note()), |_| {});
+    let both = "SELECT DISTINCT own_note || coalesce(note, '-') FROM item";
+    assert_eq!(remote.query(both), ["precious-"]);
+}
+
+#[test]
+fn a_renamed_table_is_named_and_goes_on_under_its_old_name() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'before' WHERE id = 1");
+    remote.run("ALTER TABLE item RENAME TO thing");
+    let error = sync_fails(&mut remote);
+    tells(&error, &["\"item\"", "no longer", "verify", "--repair"]);
+    // The triggers went with it, and go on.
+    remote.run("UPDATE thing SET name = 'meanwhile' WHERE id = 2");
+    remote.run("ALTER TABLE thing RENAME TO item");
+    assert_eq!(
+        remote.upload(),
+        [
+            update(&item(1, "a", 10), &item(1, "before", 10)),
+            update(&item(2, "b", 20), &item(2, "meanwhile", 20)),
+        ]
+    );
+}
+
+#[test]
+fn a_view_in_place_of_a_synced_table_is_named() {
+    let mut remote = with_items();
+    remote.run(
+        "ALTER TABLE item RENAME TO hidden;
+         CREATE VIEW item AS SELECT * FROM hidden WHERE amount > 10",
+    );
+    tells(&sync_fails(&mut remote), &["\"item\"", "no longer"]);
+    remote.run("DROP VIEW item; ALTER TABLE hidden RENAME TO item");
+    assert_eq!(remote.upload(), []);
+}
+
+#[test]
+fn tracking_keeps_a_published_column_from_being_dropped_and_follows_no_other_name() {
+    let mut remote = with_items();
+    let error = remote.fails("ALTER TABLE item DROP COLUMN name");
+    assert!(error.contains("trigger tidewater_"), "{error}");
+    remote.run("ALTER TABLE item RENAME COLUMN name TO title");
+    remote.run("UPDATE item SET title = 'A' WHERE id = 1");
+    tells(&sync_fails(&mut remote), &["\"name\"", "gone", "--repair"]);
+    remote.run("ALTER TABLE item RENAME COLUMN title TO name");
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "a", 10), &item(1, "A", 10))]
+    );
+}
+
+#[test]
+fn a_tool_that_leaves_out_a_column_or_the_key_is_told_before_anything_is_taken() {
+    for (definition, copied, missing) in [
+        (
+            "id INTEGER PRIMARY KEY, name TEXT",
+            "id, name",
+            "\"amount\" is gone",
+        ),
+        (
+            "id INTEGER, name TEXT, amount INTEGER, UNIQUE (id, amount)",
+            "id, name, amount",
+            "key (id) is gone",
+        ),
+        (
+            "id INTEGER, name TEXT, amount INTEGER, PRIMARY KEY (id, name)",
+            "id, name, amount",
+            "key (id) is gone",
+        ),
+        (
+            "id INTEGER PRIMARY KEY, name TEXT AS (amount || ''), amount INTEGER",
+            "id, amount",
+            "\"name\" is a generated one",
+        ),
+    ] {
+        let mut remote = with_items();
+        remote.run("UPDATE item SET name = 'before' WHERE id = 1");
+        remote.run(&format!(
+            "CREATE TABLE other ({definition});
+             INSERT INTO other ({copied}) SELECT {copied} FROM item;
+             ALTER TABLE item RENAME TO backup; ALTER TABLE other RENAME TO item"
+        ));
+        tells(&sync_fails(&mut remote), &["\"item\"", missing, "--repair"]);
+        remote.run("DROP TABLE item; ALTER TABLE backup RENAME TO item");
+        assert_eq!(
+            remote.upload(),
+            [update(&item(1, "a", 10), &item(1, "before", 10))],
+            "{definition}"
+        );
+    }
+}
+
+#[test]
+fn a_tool_that_makes_the_key_a_unique_index_is_followed() {
+    let mut remote = with_items();
+    remote.run(
+        "CREATE TABLE other (amount INTEGER, name TEXT, id INTEGER NOT NULL UNIQUE, extra);
+         INSERT INTO other (id, name, amount) SELECT id, name, amount FROM item;
+         DROP TABLE item; ALTER TABLE other RENAME TO item",
+    );
+    remote.begin();
+    remote.run("UPDATE item SET name = 'A' WHERE id = 1; DELETE FROM item WHERE id = 2");
+    remote.run("INSERT OR REPLACE INTO item (id, name, amount) VALUES (3, 'C', 30)");
+    assert_eq!(
+        remote.upload(),
+        [
+            update(&item(1, "a", 10), &item(1, "A", 10)),
+            delete(&item(2, "b", 20)),
+            update(&item(3, "c", 30), &item(3, "C", 30)),
+        ]
+    );
+    remote.acknowledge(|_| {});
+    remote.download(|server| {
+        server.table("item", |rows| rows.row(Op::Upsert, &item(3, "centre", 30)));
+    });
+    assert_eq!(remote.query(ROWS), ["1:A", "3:centre"]);
+}
