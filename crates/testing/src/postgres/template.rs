@@ -17,14 +17,13 @@ use super::copy_tree;
 use super::programs::{Account, Programs};
 
 /// Bump it when the arguments of `initdb` change.
-const ARGUMENTS_VERSION: u32 = 1;
-const ARGUMENTS: [&str; 6] = [
+const ARGUMENTS_VERSION: u32 = 2;
+const ARGUMENTS: [&str; 5] = [
     "--username=postgres",
     "--auth=trust",
     "--encoding=UTF8",
     "--locale=C",
     "--no-sync",
-    "--no-instructions",
 ];
 
 /// Makes `folder/data`.

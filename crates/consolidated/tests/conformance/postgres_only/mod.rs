@@ -7,6 +7,7 @@ mod tracking;
 mod types;
 mod uploads;
 
+use crate::fixture::Fixture;
 use crate::postgres::PostgresFixture;
 use crate::world::{World, everyone};
 
@@ -15,4 +16,13 @@ type PostgresWorld = World<PostgresFixture>;
 /// A world with one table that everyone holds.
 async fn table(ddl: &str, name: &str) -> PostgresWorld {
     World::new(ddl, vec![everyone(name)]).await
+}
+
+/// Which PostgreSQL it is: 13 is the oldest that is supported, and lacks a few statements.
+async fn major_version(world: &PostgresWorld) -> u32 {
+    let version = world
+        .fixture
+        .query("SELECT current_setting('server_version_num')::int / 10000")
+        .await;
+    version[0].parse().unwrap()
 }
