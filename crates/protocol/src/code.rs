@@ -128,6 +128,9 @@ codes! {
     /// The publication does not have the table, its key or a column any more as the
     /// remote knew it when the row was changed.
     RowNotPublished = 708, "not_published";
+    /// The row may have been changed on the remote while nothing tracked it, and was
+    /// changed in the centre too.
+    RowUntracked = 709, "untracked";
 }
 
 impl Code {

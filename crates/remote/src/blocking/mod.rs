@@ -44,9 +44,9 @@ const WRITE_SLICE: Duration = Duration::from_millis(20);
 /// How long the last words may take: nothing depends on them.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How many connections one sync may need: token refused, credential refused, password,
-/// new identity.
-const MAX_CONNECTIONS: usize = 5;
+/// How many connections one sync may need in vain: token refused, credential refused, new
+/// identity, centre restored, compare asked for.
+const MAX_VAIN_CONNECTIONS: usize = 6;
 
 /// How to sync.
 #[derive(Clone)]
@@ -115,7 +115,10 @@ pub fn sync(
     let mut database = database;
     let mut first_proof = ProofKind::Token;
     let (mut sent, mut received) = (0, 0);
-    for _ in 0..MAX_CONNECTIONS {
+    let mut total = Report::default();
+    let mut in_vain = 0;
+    while in_vain < MAX_VAIN_CONNECTIONS {
+        in_vain += 1;
         let link = match open_link(&account, options, progress) {
             Ok(link) => link,
             Err(error) => return (database, Err(error)),
@@ -146,11 +149,17 @@ pub fn sync(
         let (back, outcome) = session.finish();
         database = back;
         match outcome {
-            Outcome::Done(mut report) => {
-                report.bytes_sent = sent;
-                report.bytes_received = received;
-                report.duration_ms = clock.now().ticks_ms;
-                return (database, Ok(report));
+            Outcome::Done(report) => {
+                total.add(report);
+                total.bytes_sent = sent;
+                total.bytes_received = received;
+                total.duration_ms = clock.now().ticks_ms;
+                return (database, Ok(total));
+            }
+            Outcome::More(report) => {
+                total.add(report);
+                first_proof = ProofKind::Token;
+                in_vain = 0;
             }
             Outcome::Again(proof) => first_proof = proof,
             Outcome::Failed(error) => return (database, Err(error)),

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use crate::error::{Doing, RemoteError};
 
 /// The newest format that this version reads and writes.
-pub(crate) const FORMAT_VERSION: i64 = 1;
+pub(crate) const FORMAT_VERSION: i64 = 2;
 
 /// The prefix of every internal table, index and trigger.
 pub(crate) const PREFIX: &str = "tidewater_";
@@ -63,6 +63,32 @@ CREATE TABLE tidewater_stale (
 ) WITHOUT ROWID;
 ";
 
+/// `compare_due`: see [`super::subscription::CompareDue`]. `tidewater_kept` holds acknowledged
+/// uploads as [`super::kept`] packs them; `total_bytes` is the sum of `bytes` of this row and
+/// of all before it. `tidewater_untracked` names the tables that were changed while their
+/// triggers were gone.
+const FORMAT_2: &str = "
+ALTER TABLE tidewater_subscription ADD COLUMN compare_due INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE tidewater_kept (
+  id INTEGER PRIMARY KEY,
+  subscription INTEGER NOT NULL,
+  sequence INTEGER NOT NULL,
+  upload_id BLOB NOT NULL,
+  at INTEGER NOT NULL,
+  giving INTEGER NOT NULL DEFAULT 0,
+  total_bytes INTEGER NOT NULL,
+  bytes BLOB NOT NULL
+);
+CREATE INDEX tidewater_kept_giving ON tidewater_kept (subscription, id) WHERE giving = 1;
+CREATE TABLE tidewater_untracked (
+  table_name TEXT PRIMARY KEY
+) WITHOUT ROWID;
+UPDATE tidewater_state SET format_version = 2;
+";
+
+/// What makes each format out of the one before it; the first out of nothing.
+const FORMATS: [&str; FORMAT_VERSION as usize] = [FORMAT_1, FORMAT_2];
+
 /// Makes the internal tables in a file that has none, migrates older ones, and refuses
 /// newer ones.
 pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
@@ -73,17 +99,16 @@ pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .doing(doing)?;
-    match version(&transaction)? {
-        None => transaction.execute_batch(FORMAT_1).doing(doing)?,
-        Some(FORMAT_VERSION) => {}
-        // Format 1 is the first one. A migration from an older format goes here, in this
-        // transaction.
-        Some(found) => {
-            return Err(RemoteError::TooNew {
-                found,
-                known: FORMAT_VERSION,
-            });
-        }
+    let found = version(&transaction)?.unwrap_or(0);
+    let missing = usize::try_from(found)
+        .ok()
+        .and_then(|found| FORMATS.get(found..))
+        .ok_or(RemoteError::TooNew {
+            found,
+            known: FORMAT_VERSION,
+        })?;
+    for format in missing {
+        transaction.execute_batch(format).doing(doing)?;
     }
     transaction.commit().doing(doing)
 }

@@ -3,9 +3,12 @@
 //!
 //! Owns the connection. Leaves to its modules: the internal tables ([`layout`]), user
 //! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), reading an upload
-//! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]).
+//! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), acknowledged uploads
+//! ([`kept`]), what is compared ([`compare`]).
 
 mod apply;
+pub(crate) mod compare;
+pub(crate) mod kept;
 mod layout;
 mod quote;
 mod refused;
@@ -18,9 +21,10 @@ mod triggers;
 mod upload;
 
 pub use apply::{Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary};
+pub use kept::{CentreState, Giving};
 pub use refused::{RefusedRow, Which};
 pub use status::{Status, SubscriptionStatus, TableStatus};
-pub use subscription::SubscriptionState;
+pub use subscription::{CompareDue, SubscriptionState};
 pub use upload::{UploadChunk, UploadCursor};
 
 use std::path::{Path, PathBuf};
@@ -40,6 +44,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Database {
     connection: Connection,
     path: PathBuf,
+    /// What was pending went up a moment ago, so that tables can be compared now: nothing
+    /// new is taken before that.
+    compares_next: bool,
 }
 
 /// Whom the remote belongs to, and how it proves it.
@@ -83,6 +90,7 @@ impl Database {
         let mut database = Database {
             connection,
             path: path.to_owned(),
+            compares_next: false,
         };
         // SQLite looks into the file only when it is used for the first time.
         configure(&database.connection)
@@ -256,7 +264,8 @@ impl Database {
 
     /// Takes the identity that the server gave to a restored or copied remote: uploads
     /// start again at sequence 0 with nothing known about the centre; what was taken but
-    /// not acknowledged keeps its generation under a new id.
+    /// not acknowledged keeps its generation under a new id. The kept uploads of the subscriptions `give_back` are given back, those of
+    /// others forgotten.
     ///
     /// # Errors
     /// SQLite failed.
@@ -265,6 +274,7 @@ impl Database {
         remote_id: RemoteId,
         token: Option<&[u8]>,
         credential: Option<&[u8]>,
+        give_back: &[i64],
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<(), RemoteError> {
         let transaction = self.write("taking a new identity")?;
@@ -286,7 +296,7 @@ impl Database {
                     params![id, new_upload_id().0],
                 )?;
             }
-            Ok(())
+            kept::adopt(&transaction, give_back)
         };
         adopt().doing("taking a new identity")?;
         transaction.commit().doing("taking a new identity")
@@ -313,6 +323,11 @@ impl Database {
         self.connection
             .query_row(sql, [], |row| row.get(0))
             .doing("looking for tables")
+    }
+
+    /// Whether the next sync compares: see [`Database::begin_sync`].
+    pub(crate) fn compares_next(&mut self, compares_next: bool) {
+        self.compares_next = compares_next;
     }
 
     /// Begins a transaction that holds the write lock from the start.

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, params};
 use serde::Serialize;
-use tidewater_protocol::{Table, Value};
+use tidewater_protocol::{Code, Table, Value};
 
 use super::subscription::load_all;
 use super::tables::Names;
@@ -448,6 +448,14 @@ pub(crate) fn forget(
         .and_then(|mut statement| statement.execute(params![table, key_packed]))
         .map(drop)
         .doing("forgetting a refusal")
+}
+
+/// The name of a code, or its number where this version does not know it.
+pub(crate) fn code_name(code: u32) -> String {
+    match Code::from_number(code) {
+        Some(code) => code.name().to_owned(),
+        None => code.to_string(),
+    }
 }
 
 /// A refusal to be written down.

@@ -5,7 +5,39 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use tidewater_protocol::{PublicationSchema, UploadId};
 
+use super::kept::{self, Giving};
 use crate::error::{Doing, RemoteError};
+
+/// Whether the tables of a subscription must be compared with the centre.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CompareDue {
+    /// They are equal as far as is known.
+    #[default]
+    No,
+    /// They must be; the checkpoint may still be good.
+    Yes,
+    /// They must be: the centre does not know the history of the checkpoint.
+    UnknownHistory,
+}
+
+impl CompareDue {
+    /// As it stands in `tidewater_subscription`.
+    pub(crate) fn stored(self) -> i64 {
+        match self {
+            CompareDue::No => 0,
+            CompareDue::Yes => 1,
+            CompareDue::UnknownHistory => 2,
+        }
+    }
+
+    fn from_stored(stored: i64) -> CompareDue {
+        match stored {
+            0 => CompareDue::No,
+            1 => CompareDue::Yes,
+            _ => CompareDue::UnknownHistory,
+        }
+    }
+}
 
 /// A subscription as it stood when a sync began.
 #[derive(Clone, Debug)]
@@ -27,6 +59,13 @@ pub struct SubscriptionState {
     pub schema: Option<Arc<PublicationSchema>>,
     /// The hash of the schema; empty if none.
     pub schema_hash: Vec<u8>,
+    /// Whether a compare is due.
+    pub compare_due: CompareDue,
+    /// The first of the kept uploads that the centre has forgotten, and is given again before
+    /// anything that is pending.
+    pub giving: Option<Giving>,
+    /// Whether the sync under way compares the tables: what it brings settles the compare.
+    pub compares: bool,
     /// The generation that changes are recorded under now.
     pub(crate) generation: i64,
     /// The generation of the taken upload.
@@ -37,6 +76,12 @@ pub struct SubscriptionState {
 }
 
 impl SubscriptionState {
+    /// The upload that goes next, under the number `sequence + 1`: one that is given back, else
+    /// what was taken.
+    pub fn next_upload(&self) -> Option<UploadId> {
+        self.giving.map(|giving| giving.upload_id).or(self.taken)
+    }
+
     /// Whether nothing that a sync relies on has changed since `self` was read.
     pub(crate) fn still_is(&self, now: &SubscriptionState) -> bool {
         self.id == now.id
@@ -44,6 +89,7 @@ impl SubscriptionState {
             && self.sequence == now.sequence
             && self.upload_id == now.upload_id
             && self.taken == now.taken
+            && self.giving == now.giving
             && self.taken_generation == now.taken_generation
             && self.checkpoint == now.checkpoint
             && self.schema_hash == now.schema_hash
@@ -55,19 +101,22 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
     let mut statement = connection
         .prepare_cached(
             "SELECT id, publication, sequence, upload_id, taken_upload_id, checkpoint, schema, \
-             schema_hash, generation, taken_generation FROM tidewater_subscription ORDER BY id",
+             schema_hash, generation, taken_generation, compare_due FROM tidewater_subscription \
+             ORDER BY id",
         )
         .doing(doing)?;
     let mut rows = statement.query([]).doing(doing)?;
     let mut subscriptions = Vec::new();
     while let Some(row) = rows.next().doing(doing)? {
         let (subscription, schema) = read(row).doing(doing)?;
+        let giving = kept::first_giving(connection, subscription.id).doing(doing)?;
         let schema = match schema {
             Some(bytes) => Some(Arc::new(PublicationSchema::decode(&bytes)?)),
             None => None,
         };
         subscriptions.push(SubscriptionState {
             schema,
+            giving,
             ..subscription
         });
     }
@@ -88,6 +137,9 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Option<
         generation: row.get(8)?,
         taken_generation: row.get(9)?,
         taken_under: None,
+        compare_due: CompareDue::from_stored(row.get(10)?),
+        giving: None,
+        compares: false,
     };
     Ok((subscription, row.get(6)?))
 }

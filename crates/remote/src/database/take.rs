@@ -19,7 +19,9 @@ pub(crate) const PARKED: i64 = 0;
 impl Database {
     /// Begins a sync: restores tracking triggers that are missing and, unless only a
     /// download is wanted, takes what is pending as the next upload of each subscription.
-    /// What was taken before and not acknowledged stays as it is.
+    /// What was taken before and not acknowledged stays as it is. Nothing is taken while
+    /// something is given back, nor between the upload that goes before a compare and the
+    /// compare.
     ///
     /// # Errors
     /// The file is locked, a synced table is missing, or SQLite failed.
@@ -31,8 +33,9 @@ impl Database {
         let subscriptions = load_all(&self.connection)?;
         let in_order = triggers::are_checked(&self.connection)?;
         // Most syncs find nothing to take: then nothing is written either.
+        let takes = !download_only && !self.compares_next;
         let mut to_take = false;
-        if !download_only {
+        if takes {
             for subscription in &subscriptions {
                 to_take |= can_take(&self.connection, subscription)?;
             }
@@ -45,7 +48,7 @@ impl Database {
         let subscriptions = load_all(&transaction)?;
         triggers::ensure(&transaction, &subscriptions)?;
         let mut taken_now = Vec::new();
-        if !download_only {
+        if takes {
             for subscription in &subscriptions {
                 if can_take(&transaction, subscription)? {
                     take(&transaction, subscription, new_upload_id())?;
@@ -73,7 +76,8 @@ fn can_take(
     let Some(schema) = &subscription.schema else {
         return Ok(false);
     };
-    if subscription.taken_generation.is_some() {
+    // What is given back goes first.
+    if subscription.taken_generation.is_some() || subscription.giving.is_some() {
         return Ok(false);
     }
     for table in schema

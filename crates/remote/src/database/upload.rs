@@ -122,24 +122,29 @@ impl Database {
         taken_under: Option<i64>,
         cursor: &mut UploadCursor,
     ) -> rusqlite::Result<Piece> {
-        let snapshot = self.connection.unchecked_transaction()?;
-        let data_version = data_version(&snapshot)?;
+        // An apply reads in its own transaction.
+        let transaction = match self.connection.is_autocommit() {
+            true => Some(self.connection.unchecked_transaction()?),
+            false => None,
+        };
+        let snapshot = &self.connection;
+        let data_version = data_version(snapshot)?;
         if cursor.later == Later::Unknown && taken_under == Some(data_version) {
             cursor.later = Later::None { data_version };
         }
         cursor.later = match cursor.later {
             // The whole table is looked through once, not once for every piece.
-            Later::Unknown => match has_later(&snapshot, table, generation)? {
+            Later::Unknown => match has_later(snapshot, table, generation)? {
                 true => Later::Possible,
                 false => Later::None { data_version },
             },
             Later::None { data_version: then } if then != data_version => Later::Possible,
             known => known,
         };
-        let schema_version = schema_version(&snapshot)?;
+        let schema_version = schema_version(snapshot)?;
         let in_step = match cursor.in_step {
             Some((version, in_step)) if version == schema_version => in_step,
-            _ => read::in_step(&snapshot, table)?,
+            _ => read::in_step(snapshot, table)?,
         };
         cursor.in_step = Some((schema_version, in_step));
         let part = Part {
@@ -149,8 +154,8 @@ impl Database {
             limit_bytes: CHUNK_BYTES,
             limit_rows: u64::MAX,
         };
-        let piece = read(&snapshot, table, cursor.after.take(), part)?;
-        snapshot.commit()?;
+        let piece = read(snapshot, table, cursor.after.take(), part)?;
+        transaction.map_or(Ok(()), rusqlite::Transaction::commit)?;
         Ok(piece)
     }
 
@@ -159,12 +164,17 @@ impl Database {
         if packed_keys.is_empty() {
             return Ok(());
         }
-        let doing = "marking rows to ask for again";
-        let transaction = self.connection.unchecked_transaction().doing(doing)?;
-        for packed in packed_keys {
-            mark_stale(&transaction, &table.name, packed).doing(doing)?;
-        }
-        transaction.commit().doing(doing)
+        let mark = || -> rusqlite::Result<()> {
+            let transaction = match self.connection.is_autocommit() {
+                true => Some(self.connection.unchecked_transaction()?),
+                false => None,
+            };
+            for packed in packed_keys {
+                mark_stale(&self.connection, &table.name, packed)?;
+            }
+            transaction.map_or(Ok(()), rusqlite::Transaction::commit)
+        };
+        mark().doing("marking rows to ask for again")
     }
 
     /// An upper bound of the rows of the taken upload, and an estimate of its packed bytes.

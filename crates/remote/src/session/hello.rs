@@ -6,7 +6,7 @@ use tidewater_protocol::message::{Control, Hello, HelloSubscription, PROTOCOL_VE
 
 use super::ProofKind;
 use super::error::SyncError;
-use crate::database::{Account, SubscriptionState};
+use crate::database::{Account, CompareDue, SubscriptionState};
 
 /// The proof to present: the cheapest at hand from `from` on; those before it were refused.
 pub(super) fn choose_proof(
@@ -34,12 +34,13 @@ pub(super) fn choose_proof(
     }
 }
 
-/// The preface and the Hello.
+/// The preface and the Hello. `downloads`: whether more than results is asked for.
 pub(super) fn opening(
     account: &Account,
     proof: Proof,
     client: &str,
     subscriptions: &[SubscriptionState],
+    downloads: bool,
 ) -> Result<BytesMut, SyncError> {
     let subscriptions = subscriptions.iter().map(|subscription| HelloSubscription {
         publication: subscription.publication.clone(),
@@ -50,10 +51,13 @@ pub(super) fn opening(
             .unwrap_or_default(),
         // Also when the upload itself is not sent: the server may have applied it, and
         // would take us for a copy if we did not know it.
-        pending_upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
-        checkpoint: subscription.checkpoint.clone(),
+        pending_upload_id: subscription
+            .next_upload()
+            .map(|id| id.to_vec())
+            .unwrap_or_default(),
+        checkpoint: checkpoint(subscription, downloads),
         schema_hash: subscription.schema_hash.clone(),
-        compares: false,
+        compares: subscription.compares,
     });
     let hello = Hello {
         protocol_version: PROTOCOL_VERSION,
@@ -66,4 +70,13 @@ pub(super) fn opening(
     let mut out = BytesMut::from(&PREFACE[..]);
     put_control(&mut out, SYNC_CHANNEL, Control::Hello(hello))?;
     Ok(out)
+}
+
+/// A checkpoint whose history the centre does not know makes it ask for a compare, and take
+/// no upload before: a session that only uploads goes without.
+fn checkpoint(subscription: &SubscriptionState, downloads: bool) -> Vec<u8> {
+    match subscription.compare_due {
+        CompareDue::UnknownHistory if !downloads => Vec::new(),
+        _ => subscription.checkpoint.clone(),
+    }
 }

@@ -203,10 +203,10 @@ fn check_result(
     index: usize,
     subscription: &SubscriptionState,
 ) -> Result<(), SyncError> {
-    let taken = subscription.taken.map(|id| id.to_vec());
+    let sent = subscription.next_upload().map(|id| id.to_vec());
     let fits = begin.subscription as usize == index
         && begin.sequence == subscription.sequence + 1
-        && Some(&begin.upload_id) == taken.as_ref();
+        && Some(&begin.upload_id) == sent.as_ref();
     if fits {
         Ok(())
     } else {

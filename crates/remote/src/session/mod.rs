@@ -33,7 +33,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 use self::applying::Feed;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
-use crate::database::{Applier, Database, SubscriptionState};
+use crate::database::{Applier, CompareDue, Database, SubscriptionState};
 use crate::report::Report;
 use crate::spool::Spool;
 
@@ -94,8 +94,13 @@ pub struct SessionOptions {
 pub enum Outcome {
     /// Everything is committed.
     Done(Report),
+    /// What went up is committed, and the sync goes on with another session at once: uploads
+    /// that a restored centre has forgotten go up one by one, and what is pending goes up
+    /// before tables are compared.
+    More(Report),
     /// Nothing went wrong, but the sync must be tried again at once, beginning with this
-    /// proof: the one presented was refused, or the server gave the remote a new identity.
+    /// proof: the one presented was refused, or the server has told what to do instead (take
+    /// a new identity, give uploads back, compare).
     Again(ProofKind),
     /// It did not happen.
     Failed(SyncError),
@@ -130,6 +135,8 @@ pub struct Session {
     subscriptions: Vec<SubscriptionState>,
     schemas: Vec<Option<PublicationSchema>>,
     direction: SyncDirection,
+    /// Only uploads, and another session follows.
+    prepares: bool,
     /// The server's new address.
     server: Option<String>,
     /// What was presented, and what else could be.
@@ -172,6 +179,7 @@ impl Session {
             subscriptions: Vec::new(),
             schemas: Vec::new(),
             direction,
+            prepares: false,
             server,
             proof: first_proof,
             has_credential: false,
@@ -204,7 +212,6 @@ impl Session {
         };
         let account = database.account()?;
         let download_only = self.direction == SyncDirection::DownloadOnly;
-        let upload_only = self.direction == SyncDirection::UploadOnly;
         let (kind, proof) = hello::choose_proof(&account, self.proof, password)?;
         self.subscriptions = database.begin_sync(download_only, &mut || self.ids.next())?;
         if self.subscriptions.is_empty() {
@@ -213,12 +220,34 @@ impl Session {
                 hint: "name a server, a user and a publication at the first sync".into(),
             });
         }
+        self.plan(download_only);
+        let upload_only = self.direction == SyncDirection::UploadOnly;
         self.remote_id = account.remote_id;
         self.has_credential = account.credential.is_some();
         self.proof = kind;
-        let first = hello::opening(&account, proof, client, &self.subscriptions)?;
+        let first = hello::opening(&account, proof, client, &self.subscriptions, !upload_only)?;
         self.outgoing = Outgoing::new(first, &self.subscriptions, !download_only, upload_only);
         Ok(())
+    }
+
+    /// Decides what this session is for. Uploads go before a compare, each that is given back
+    /// in a session of its own; a compare has no uploads.
+    fn plan(&mut self, download_only: bool) {
+        let gives = |it: &SubscriptionState| it.giving.is_some();
+        let is_due = |it: &SubscriptionState| it.compare_due != CompareDue::No;
+        let subscriptions = &mut self.subscriptions;
+        let upload_only = self.direction == SyncDirection::UploadOnly;
+        let uploads_first = |it: &SubscriptionState| {
+            gives(it) || (!upload_only && is_due(it) && it.taken.is_some())
+        };
+        self.prepares = !download_only && subscriptions.iter().any(uploads_first);
+        if self.prepares {
+            self.direction = SyncDirection::UploadOnly;
+        } else if !upload_only {
+            for subscription in subscriptions.iter_mut() {
+                subscription.compares = is_due(subscription) && subscription.schema.is_some();
+            }
+        }
     }
 
     /// Hands in bytes that arrived.
@@ -369,7 +398,7 @@ impl Session {
             .outcome
             .take()
             .unwrap_or(Outcome::Failed(SyncError::Cancelled));
-        if let Outcome::Done(report) = &mut outcome {
+        if let Outcome::Done(report) | Outcome::More(report) = &mut outcome {
             report.bytes_sent = self.progress.bytes_sent;
             report.bytes_received = self.progress.bytes_received;
         }
@@ -385,6 +414,16 @@ impl Session {
             Store::Applying(applier) => Store::Idle(applier.abort()),
             other => other,
         };
+        if let Store::Idle(database) = &mut self.store {
+            match outcome {
+                Outcome::Done(_) | Outcome::Failed(_) => database.compares_next(false),
+                Outcome::More(_) => {
+                    let gave = self.subscriptions.iter().any(|it| it.giving.is_some());
+                    database.compares_next(!gave);
+                }
+                Outcome::Again(_) => {}
+            }
+        }
         self.stage = Stage::Finished;
         self.input = BytesMut::new();
         self.outcome = Some(outcome);

@@ -8,26 +8,34 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tidewater_protocol::frame::{
-    CONNECTION_CHANNEL, INITIAL_CREDIT_BYTES, MAX_PAYLOAD_BYTES, ROWS_PAYLOAD_BYTES, SYNC_CHANNEL,
-    put_control, put_rows,
+    CONNECTION_CHANNEL, Frame, INITIAL_CREDIT_BYTES, MAX_PAYLOAD_BYTES, ROWS_PAYLOAD_BYTES,
+    SYNC_CHANNEL, put_control, put_rows,
 };
 use tidewater_protocol::message::{
-    Control, Credit, DownloadRequest, RequestBegin, TableBegin, UploadBegin, UploadEnd,
+    CompareTable, Control, Credit, DownloadRequest, RequestBegin, TableBegin, UploadBegin,
+    UploadEnd,
 };
 use tidewater_protocol::{Row, RowShape, RowsReader, Table};
 
 use super::error::SyncError;
 use super::progress::{Phase, Progress};
-use crate::database::{Database, SubscriptionState, UploadCursor};
+use crate::database::{Database, SubscriptionState, UploadCursor, compare, kept};
 
 /// How many bytes of keys one sync asks for again; the rest is for the next. A server takes
 /// at least so many.
 const REQUEST_BYTES: usize = 4 << 20;
 
+/// How many bytes of checksums one sync sends. A server takes at least so many.
+const COMPARE_BYTES: usize = 4 << 20;
+
+/// How many ranges go into one message: far less than a frame holds.
+const RANGES_PER_MESSAGE: usize = 256;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Upload(usize),
     Requests(usize),
+    Compare(usize),
     DownloadRequest,
 }
 
@@ -35,6 +43,10 @@ enum Step {
 #[derive(Debug)]
 enum Sending {
     Upload(Upload),
+    /// An upload of this subscription that is given back: its frames.
+    Given(usize, BytesMut),
+    /// The checksums of this subscription's tables, from this one on.
+    Compare(usize, usize),
     Requests(std::vec::IntoIter<(TableBegin, Vec<u8>)>),
 }
 
@@ -73,7 +85,8 @@ impl Outgoing {
     ) -> Outgoing {
         let mut plan = VecDeque::new();
         for (index, subscription) in subscriptions.iter().enumerate() {
-            if uploads && subscription.taken.is_some() {
+            let sends = uploads && !subscription.compares;
+            if sends && subscription.next_upload().is_some() {
                 plan.push_back(Step::Upload(index));
             }
         }
@@ -81,6 +94,11 @@ impl Outgoing {
             // Rows are asked for again only if something is to be downloaded.
             if !upload_only && subscription.schema.is_some() {
                 plan.push_back(Step::Requests(index));
+            }
+        }
+        for (index, subscription) in subscriptions.iter().enumerate() {
+            if !upload_only && subscription.compares {
+                plan.push_back(Step::Compare(index));
             }
         }
         plan.push_back(Step::DownloadRequest);
@@ -107,7 +125,11 @@ impl Outgoing {
     }
 
     fn is_uploading(&self, subscription: usize) -> bool {
-        matches!(&self.sending, Some(Sending::Upload(upload)) if upload.subscription == subscription)
+        match &self.sending {
+            Some(Sending::Upload(upload)) => upload.subscription == subscription,
+            Some(Sending::Given(index, _)) => *index == subscription,
+            _ => false,
+        }
     }
 
     /// The server takes more rows.
@@ -142,15 +164,16 @@ impl Outgoing {
         if !self.is_uploading(subscription) {
             return Ok(());
         }
-        if let Some(Sending::Upload(upload)) = self.sending.take() {
-            self.rows = Bytes::new();
-            let end = UploadEnd {
-                abandoned: true,
-                ..upload.end
-            };
-            self.urgent(SYNC_CHANNEL, Control::UploadEnd(end))?;
-        }
-        Ok(())
+        let end = match self.sending.take() {
+            Some(Sending::Upload(upload)) => upload.end,
+            _ => UploadEnd::default(),
+        };
+        self.rows = Bytes::new();
+        let end = UploadEnd {
+            abandoned: true,
+            ..end
+        };
+        self.urgent(SYNC_CHANNEL, Control::UploadEnd(end))
     }
 
     /// The next bytes to send, about [`ROWS_PAYLOAD_BYTES`] of them; `None` while there is
@@ -180,6 +203,12 @@ impl Outgoing {
                     Sending::Upload(upload) => {
                         self.next_piece(upload, database, subscriptions, &mut out, progress)?
                     }
+                    Sending::Given(index, frames) => {
+                        self.next_frame(index, frames, &mut out, progress)?
+                    }
+                    Sending::Compare(index, table) => {
+                        next_compare(index, table, database, subscriptions, &mut out, progress)?
+                    }
                     Sending::Requests(tables) => self.next_request(tables, &mut out)?,
                 };
             } else {
@@ -205,6 +234,12 @@ impl Outgoing {
         let control = match step {
             Step::Upload(index) => {
                 let subscription = &subscriptions[index];
+                if let Some(giving) = subscription.giving {
+                    let mut frames = database?.kept_frames(giving)?;
+                    let control = given_begin(index, subscription, &mut frames)?;
+                    self.sending = Some(Sending::Given(index, frames));
+                    return Ok(put_control(out, SYNC_CHANNEL, control)?);
+                }
                 let (rows, bytes) = database?.upload_estimate(subscription)?;
                 self.sending = Some(Sending::Upload(Upload {
                     subscription: index,
@@ -234,6 +269,10 @@ impl Outgoing {
                 Control::RequestBegin(RequestBegin {
                     subscription: index as u32,
                 })
+            }
+            Step::Compare(index) => {
+                self.sending = Some(Sending::Compare(index, 0));
+                return Ok(());
             }
             Step::DownloadRequest => {
                 self.requested = true;
@@ -292,6 +331,29 @@ impl Outgoing {
         Ok(Some(Sending::Upload(upload)))
     }
 
+    /// The next frame of an upload that is given back.
+    fn next_frame(
+        &mut self,
+        index: usize,
+        mut frames: BytesMut,
+        out: &mut BytesMut,
+        progress: &mut Progress,
+    ) -> Result<Option<Sending>, SyncError> {
+        match kept::next_frame(&mut frames)? {
+            None => return Ok(None),
+            Some(Frame::Rows { bytes, .. }) => self.rows = bytes,
+            Some(Frame::Control { control, .. }) => {
+                if let Some(Control::TableBegin(begin)) = &control {
+                    progress.table(Phase::Uploading, &begin.table, begin.expected_rows);
+                }
+                if let Some(control) = control {
+                    put_control(out, SYNC_CHANNEL, control)?;
+                }
+            }
+        }
+        Ok(Some(Sending::Given(index, frames)))
+    }
+
     fn next_request(
         &mut self,
         mut tables: std::vec::IntoIter<(TableBegin, Vec<u8>)>,
@@ -304,6 +366,57 @@ impl Outgoing {
         self.rows = rows.into();
         Ok(Some(Sending::Requests(tables)))
     }
+}
+
+/// The beginning of an upload that is given back, under its new number.
+fn given_begin(
+    index: usize,
+    subscription: &SubscriptionState,
+    frames: &mut BytesMut,
+) -> Result<Control, SyncError> {
+    match kept::next_frame(frames)? {
+        Some(Frame::Control {
+            control: Some(Control::UploadBegin(begin)),
+            ..
+        }) => Ok(Control::UploadBegin(UploadBegin {
+            subscription: index as u32,
+            sequence: subscription.sequence + 1,
+            ..begin
+        })),
+        _ => Err(SyncError::Defect {
+            what: "a kept upload does not begin with its beginning",
+        }),
+    }
+}
+
+/// The checksums of the next table.
+fn next_compare(
+    index: usize,
+    table: usize,
+    database: &Database,
+    subscriptions: &[SubscriptionState],
+    out: &mut BytesMut,
+    progress: &mut Progress,
+) -> Result<Option<Sending>, SyncError> {
+    let tables = subscriptions[index].schema.iter();
+    let tables: Vec<&Table> = tables
+        .flat_map(|schema| compare::compared(schema))
+        .collect();
+    let Some(&compared) = tables.get(table) else {
+        return Ok(None);
+    };
+    progress.table(Phase::Comparing, &compared.name, 0);
+    let begin = TableBegin::of(compared);
+    let ranges = database.agreed_ranges(compared, COMPARE_BYTES / tables.len())?;
+    for ranges in ranges.chunks(RANGES_PER_MESSAGE) {
+        let message = CompareTable {
+            subscription: index as u32,
+            table: Some(begin.clone()),
+            ranges: ranges.to_vec(),
+        };
+        put_control(out, SYNC_CHANNEL, Control::CompareTable(message))?;
+    }
+    Ok(Some(Sending::Compare(index, table + 1)))
 }
 
 /// How many rows fit into so many bytes, and how many bytes they are.

@@ -10,6 +10,8 @@ pub enum Phase {
     Connecting,
     /// Sending changes.
     Uploading,
+    /// Making checksums of what is here.
+    Comparing,
     /// Everything is sent; the server has not answered yet.
     Waiting {
         /// Syncs that the server serves before this one, as far as it said.

@@ -13,6 +13,7 @@ use super::welcome::Admission;
 use super::{
     MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, incoming,
 };
+use crate::database::SubscriptionState;
 
 impl Session {
     /// Takes in what has arrived, as far as it is whole.
@@ -179,12 +180,23 @@ impl Session {
         if admission.new_identity {
             let ids = &mut self.ids;
             let mut next = || ids.next();
-            database.adopt_identity(admission.remote_id, token, credential, &mut next)?;
-            self.outgoing.stop();
-            self.end(Outcome::Again(ProofKind::Token));
+            let (id, give_back) = (admission.remote_id, &admission.give_back);
+            database.adopt_identity(id, token, credential, give_back, &mut next)?;
+            self.begin_again();
             return Ok(());
         }
         database.store_sign_in(admission.remote_id, token, credential)?;
+        if !admission.forgotten.is_empty() {
+            database.accept_centre_state(&admission.forgotten)?;
+            self.begin_again();
+            return Ok(());
+        }
+        let in_vain = |it: &SubscriptionState| it.compares && !it.checkpoint.is_empty();
+        if !admission.can_compare && self.subscriptions.iter().any(in_vain) {
+            database.forget_checkpoints()?;
+            self.begin_again();
+            return Ok(());
+        }
         let is_new = database.is_new()?;
         self.agree(admission)?;
         // Nobody uses tables that are not there yet: no need to wait until all has come.
@@ -194,6 +206,12 @@ impl Session {
         Ok(())
     }
 
+    /// The server ignores the rest of this sync: another one goes by what it said.
+    fn begin_again(&mut self) {
+        self.outgoing.stop();
+        self.end(Outcome::Again(ProofKind::Token));
+    }
+
     /// Settles what follows the Welcome.
     fn agree(&mut self, admission: Admission) -> Result<(), SyncError> {
         let mut results = Vec::new();
@@ -201,8 +219,10 @@ impl Session {
             if applied {
                 self.outgoing.abandon(index)?;
             }
+            let subscription = &self.subscriptions[index];
             let uploads = self.direction != SyncDirection::DownloadOnly
-                && self.subscriptions[index].taken.is_some();
+                && !subscription.compares
+                && subscription.next_upload().is_some();
             if applied || uploads {
                 results.push(index);
             }
@@ -347,7 +367,10 @@ impl Session {
         let _ = self.outgoing.urgent(SYNC_CHANNEL, Control::Ack(Ack {}));
         self.progress.phase(Phase::Done);
         let report = std::mem::take(&mut self.report);
-        self.end(Outcome::Done(report));
+        self.end(match self.prepares {
+            true => Outcome::More(report),
+            false => Outcome::Done(report),
+        });
         Ok(())
     }
 }

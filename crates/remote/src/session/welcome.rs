@@ -1,10 +1,12 @@
 //! The server lets us in: what a Welcome says, checked against the Hello.
 
-use tidewater_protocol::message::{PROTOCOL_MAJOR, UploadState, Welcome};
-use tidewater_protocol::{Code, PublicationSchema, RemoteId};
+use tidewater_protocol::message::{
+    PROTOCOL_MAJOR, UploadState, Welcome, WelcomeSubscription, compares,
+};
+use tidewater_protocol::{Code, PublicationSchema, RemoteId, UploadId};
 
 use super::error::SyncError;
-use crate::database::SubscriptionState;
+use crate::database::{CentreState, CompareDue, SubscriptionState};
 
 /// A Welcome that makes sense.
 #[derive(Debug)]
@@ -14,6 +16,13 @@ pub(super) struct Admission {
     pub(super) credential: Option<Vec<u8>>,
     /// Whether the server takes us for a restored or copied remote.
     pub(super) new_identity: bool,
+    /// The subscriptions whose kept uploads are wanted back under the new identity.
+    pub(super) give_back: Vec<i64>,
+    /// What the centre has forgotten, or does not know: the session ends, and the next one
+    /// goes by it.
+    pub(super) forgotten: Vec<CentreState>,
+    /// Whether the server can compare.
+    pub(super) can_compare: bool,
     /// For each subscription: whether its pending upload was applied already.
     pub(super) already_applied: Vec<bool>,
     /// For each subscription: its new schema.
@@ -48,6 +57,9 @@ impl Admission {
             token: some(welcome.token),
             credential: some(welcome.credential),
             new_identity: false,
+            give_back: Vec::new(),
+            forgotten: Vec::new(),
+            can_compare: compares(welcome.protocol_version),
             already_applied: Vec::new(),
             schemas: Vec::new(),
         };
@@ -55,13 +67,19 @@ impl Admission {
             let state = UploadState::try_from(answer.upload_state).map_err(|_| {
                 SyncError::malformed(format!("unknown upload state {}", answer.upload_state))
             })?;
-            if state == UploadState::AlreadyApplied && subscription.taken.is_none() {
+            if state == UploadState::AlreadyApplied && subscription.next_upload().is_none() {
                 return Err(SyncError::unexpected(format!(
                     "it has an upload of {:?} that was never sent",
                     subscription.publication
                 )));
             }
             admission.new_identity |= state == UploadState::NewIdentity;
+            if answer.give_back {
+                admission.give_back.push(subscription.id);
+            }
+            admission
+                .forgotten
+                .extend(forgotten(answer, state, subscription)?);
             admission
                 .already_applied
                 .push(state == UploadState::AlreadyApplied);
@@ -81,6 +99,42 @@ impl Admission {
         }
         Ok(admission)
     }
+}
+
+/// What the centre does not have that it once had.
+fn forgotten(
+    answer: &WelcomeSubscription,
+    state: UploadState,
+    subscription: &SubscriptionState,
+) -> Result<Option<CentreState>, SyncError> {
+    let last_upload = match state {
+        UploadState::CentreRestored if answer.sequence >= subscription.sequence => {
+            return Err(SyncError::unexpected(format!(
+                "it has forgotten uploads of {:?}, but has number {} and we know of {}",
+                subscription.publication, answer.sequence, subscription.sequence
+            )));
+        }
+        UploadState::CentreRestored => {
+            Some((answer.sequence, UploadId::from_slice(&answer.upload_id)))
+        }
+        _ => None,
+    };
+    if answer.compare && subscription.compares {
+        return Err(SyncError::unexpected(format!(
+            "it asked for a compare of {:?}, which was on its way",
+            subscription.publication
+        )));
+    }
+    let compare_due = match (answer.compare, last_upload) {
+        (true, _) => CompareDue::UnknownHistory,
+        (false, Some(_)) => CompareDue::Yes,
+        (false, None) => return Ok(None),
+    };
+    Ok(Some(CentreState {
+        subscription: subscription.id,
+        last_upload,
+        compare_due,
+    }))
 }
 
 fn some(bytes: Vec<u8>) -> Option<Vec<u8>> {

@@ -77,7 +77,7 @@ fn a_server_that_sends_the_remote_away_for_ever_is_given_up() {
         })
     };
     let server = Server::tcp(
-        (0..crate::blocking::MAX_CONNECTIONS)
+        (0..crate::blocking::MAX_VAIN_CONNECTIONS)
             .map(|_| again())
             .collect(),
     );

@@ -2,11 +2,12 @@
 //! row, and everything else stops being pending.
 
 use rusqlite::{Connection, params};
-use tidewater_protocol::{Code, Datum, Op, Row, Value};
+use tidewater_protocol::{Datum, Op, Row, Value};
 
-use super::ConflictSummary;
 use super::rows::Sink;
 use super::table::is_not_empty;
+use super::{ApplySummary, ConflictSummary};
+use crate::database::kept::Giving;
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::Names;
 use crate::database::take::{PARKED, merge_into};
@@ -41,6 +42,25 @@ pub(super) fn acknowledge(
     Ok(())
 }
 
+/// A given-back upload is acknowledged under the next number. What was taken waits on.
+pub(super) fn acknowledge_given(
+    connection: &Connection,
+    subscription: &mut SubscriptionState,
+    giving: Giving,
+) -> Result<(), RemoteError> {
+    connection
+        .execute(
+            "UPDATE tidewater_subscription SET sequence = sequence + 1, upload_id = ?2 \
+             WHERE id = ?1",
+            params![subscription.id, giving.upload_id.0],
+        )
+        .doing(DOING)?;
+    subscription.sequence += 1;
+    subscription.upload_id = Some(giving.upload_id);
+    subscription.giving = None;
+    Ok(())
+}
+
 fn forget_generation(
     connection: &Connection,
     change: &str,
@@ -65,6 +85,17 @@ fn forget_generation(
             .execute([])?;
     }
     Ok(())
+}
+
+/// A change lost against the centre.
+pub(super) fn note_conflict(summary: &mut ApplySummary, table: &str, key: &[Datum<'_>]) {
+    summary.conflicts += 1;
+    if summary.conflict_rows.len() < ROWS_TOLD {
+        summary.conflict_rows.push(ConflictSummary {
+            table: table.to_owned(),
+            key: row::readable_key(key),
+        });
+    }
 }
 
 impl Sink<'_> {
@@ -112,10 +143,6 @@ impl Sink<'_> {
             .note_refused(self.table.name(), readable, refused_row.reason);
         let packed = row::pack_key(&self.table.key_types, key);
         refused::forget(self.connection, self.table.name(), &packed)?;
-        let code = match Code::from_number(refused_row.code) {
-            Some(code) => code.name().to_owned(),
-            None => refused_row.code.to_string(),
-        };
         refused::record(
             self.connection,
             &Refusal {
@@ -128,7 +155,7 @@ impl Sink<'_> {
                     Some(Op::Delete) => "delete",
                     _ => "update",
                 },
-                code: &code,
+                code: &refused::code_name(refused_row.code),
                 reason: refused_row.reason,
                 sequence: self.subscription.sequence + 1,
                 row_values: None,
@@ -161,13 +188,7 @@ impl Sink<'_> {
     /// Forgets a change that lost; whether the centre's row may take its place. A later change
     /// keeps its own pre-image, so that it will lose too, and the row is asked for.
     fn lost(&mut self, key: &[Datum<'_>]) -> Result<bool, RemoteError> {
-        self.summary.conflicts += 1;
-        if self.summary.conflict_rows.len() < ROWS_TOLD {
-            self.summary.conflict_rows.push(ConflictSummary {
-                table: self.table.name().to_owned(),
-                key: row::readable_key(key),
-            });
-        }
+        note_conflict(self.summary, self.table.name(), key);
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(false);
         };

@@ -2,12 +2,15 @@
 //! downloads.
 //!
 //! Owns the transaction, its phases and its end. Leaves to its modules: one table's rows
-//! ([`rows`]), what leaves ([`remove`]), results ([`ack`]), the application's own triggers
-//! ([`user_triggers`]), new schemas ([`migrate`]), what these break ([`dependents`]), and the
-//! columns of its own that they leave it ([`own_columns`]).
+//! ([`rows`]), tables that were compared ([`compared`]), what leaves ([`remove`]), results
+//! ([`ack`], [`given`]), the application's own triggers ([`user_triggers`]), new schemas
+//! ([`migrate`]), what these break ([`dependents`]), and the columns of its own that they leave
+//! it ([`own_columns`]).
 
 mod ack;
+mod compared;
 mod dependents;
+mod given;
 mod migrate;
 mod own_columns;
 mod remove;
@@ -23,10 +26,12 @@ use tidewater_protocol::pack::MAX_VALUE_BYTES;
 use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
 
 use self::dependents::Dependents;
+use self::given::Given;
 use self::own_columns::Aside;
 use self::rows::Sink;
 use self::table::TableApply;
 use self::user_triggers::UserTriggers;
+use super::kept::{self, Keep};
 use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;
 use super::{Database, SubscriptionState, tables, triggers};
@@ -122,6 +127,10 @@ pub struct Applier {
     indexes: Vec<String>,
     /// Tables, triggers or indexes were made or dropped.
     schema_changed: bool,
+    /// What the centre says of the upload that was given back.
+    given: Option<Box<Given>>,
+    /// Acknowledged uploads, to be kept at the end.
+    kept: Vec<Keep>,
 }
 
 #[derive(Debug)]
@@ -130,6 +139,8 @@ struct Subscription {
     new_schema: Option<PublicationSchema>,
     /// What was changed in columns that the new schema drops is written down.
     kept_dropped: bool,
+    /// The tables that were changed while nothing tracked it.
+    untracked: Vec<String>,
     /// Columns that the new schema added, by table: pending rows get the centre's values.
     added_columns: Vec<(String, Vec<String>)>,
     checkpoint: Option<Vec<u8>>,
@@ -144,6 +155,8 @@ struct Subscription {
 enum Phase {
     Idle,
     Result(usize),
+    /// The result of an upload that was given back.
+    Given(usize),
     Download(usize),
 }
 
@@ -168,6 +181,7 @@ impl Database {
                         state,
                         new_schema: new_schemas.get(index).cloned().flatten(),
                         kept_dropped: false,
+                        untracked: Vec::new(),
                         added_columns: Vec::new(),
                         checkpoint: None,
                         synced: false,
@@ -182,6 +196,8 @@ impl Database {
                 dependents: None,
                 indexes: Vec::new(),
                 schema_changed: false,
+                given: None,
+                kept: Vec::new(),
             }),
             Err(error) => {
                 roll_back(&self.connection);
@@ -207,7 +223,11 @@ fn begin(
         .iter()
         .map(|expected| {
             let found = now.iter().find(|now| expected.still_is(now));
-            found.cloned().ok_or(RemoteError::AnotherSyncWentAhead)
+            let found = found.ok_or(RemoteError::AnotherSyncWentAhead)?;
+            Ok(SubscriptionState {
+                compares: expected.compares,
+                ..found.clone()
+            })
         })
         .collect()
 }
@@ -227,12 +247,19 @@ impl Applier {
     /// Nothing was uploaded for this subscription.
     pub fn result_begin(&mut self, subscription: usize) -> Result<(), RemoteError> {
         self.expect_idle()?;
-        let state = &self.subscription(subscription)?.state;
-        if state.taken_generation.is_none() {
+        let state = self.subscription(subscription)?.state.clone();
+        if state.next_upload().is_none() {
             return Err(RemoteError::BadRows {
-                table: state.publication.clone(),
+                table: state.publication,
                 what: "a result came for an upload that was not sent".into(),
             });
+        }
+        // Its changes are as they were sent only until their result is applied.
+        self.kept.extend(Keep::of(&self.database, &state)?);
+        if let Some(giving) = state.giving {
+            self.given = Some(Box::new(Given::of(giving)));
+            self.phase = Phase::Given(subscription);
+            return Ok(());
         }
         self.keep_dropped_columns(subscription)?;
         self.phase = Phase::Result(subscription);
@@ -245,11 +272,24 @@ impl Applier {
     /// SQLite failed, or a row is incomplete.
     pub fn result_end(&mut self) -> Result<(), RemoteError> {
         self.finish_table()?;
-        let Phase::Result(index) = self.phase else {
-            return Err(out_of_order("the end of a result"));
+        let connection = &self.database.connection;
+        let subscription = match self.phase {
+            Phase::Result(index) => {
+                let subscription = &mut self.subscriptions[index];
+                ack::acknowledge(connection, &mut subscription.state)?;
+                subscription
+            }
+            Phase::Given(index) => {
+                let subscription = &mut self.subscriptions[index];
+                if let Some(given) = self.given.take() {
+                    given.settle(connection, &mut subscription.state, &mut self.summary)?;
+                }
+                subscription
+            }
+            Phase::Idle | Phase::Download(_) => {
+                return Err(out_of_order("the end of a result"));
+            }
         };
-        let subscription = &mut self.subscriptions[index];
-        ack::acknowledge(&self.database.connection, &mut subscription.state)?;
         subscription.synced = true;
         self.phase = Phase::Idle;
         Ok(())
@@ -275,6 +315,10 @@ impl Applier {
             self.subscriptions[subscription].tries_again = true;
             self.unpark(subscription, Again::Inserts)?;
         }
+        if self.subscriptions[subscription].state.compares {
+            let untracked = compared::untracked(&self.database.connection)?;
+            self.subscriptions[subscription].untracked = untracked;
+        }
         self.phase = Phase::Download(subscription);
         Ok(())
     }
@@ -295,6 +339,7 @@ impl Applier {
         self.finish_table()?;
         let (index, result) = match self.phase {
             Phase::Idle => return Err(out_of_order("rows")),
+            Phase::Given(_) => return self.given()?.begin(begin),
             Phase::Result(index) => (index, true),
             Phase::Download(index) => (index, false),
         };
@@ -311,9 +356,16 @@ impl Applier {
             let added = added.map_or(&[][..], |(_, columns)| columns);
             TableApply::of_download(connection, &subscription.state, begin, added)?
         };
+        if !result {
+            table.is_untracked = subscription.untracked.contains(&begin.table);
+        }
         if begin.replace && !result {
-            table.aside = Aside::keep(connection, table.table())?;
-            remove::clear(connection, &mut table, &mut self.summary)?;
+            if table.is_untracked || !begin.ranges.is_empty() {
+                compared::begin(connection, &mut table, &begin.ranges)?;
+            } else {
+                table.aside = Aside::keep(connection, table.table())?;
+                remove::clear(connection, &mut table, &mut self.summary)?;
+            }
         }
         self.table = Some(Box::new(table));
         Ok(())
@@ -340,6 +392,9 @@ impl Applier {
     /// Applies the complete rows at the beginning of `bytes`; returns how many there were and
     /// how many bytes they took.
     fn whole_rows(&mut self, bytes: &[u8]) -> Result<(u64, usize), RemoteError> {
+        if let (Phase::Given(_), Some(given)) = (self.phase, &mut self.given) {
+            return given.rows(bytes, &mut self.summary);
+        }
         let (Phase::Result(index) | Phase::Download(index), Some(table)) =
             (self.phase, &mut self.table)
         else {
@@ -408,6 +463,9 @@ impl Applier {
             subscription.checkpoint = Some(checkpoint.to_vec());
         }
         subscription.synced = true;
+        if subscription.state.compares {
+            compared::settle(&self.database.connection, &subscription.state)?;
+        }
         self.phase = Phase::Idle;
         if self.subscriptions[index].tries_again {
             self.unpark(index, Again::All)?;
@@ -494,6 +552,7 @@ impl Applier {
                 })
                 .doing(doing)?;
         }
+        kept::keep(connection, &self.kept, now_ms).doing(doing)?;
         connection.execute_batch("COMMIT").doing(doing)
     }
 
@@ -501,6 +560,12 @@ impl Applier {
         self.subscriptions
             .get_mut(index)
             .ok_or_else(|| out_of_order("a subscription that this remote does not have"))
+    }
+
+    fn given(&mut self) -> Result<&mut Given, RemoteError> {
+        self.given
+            .as_deref_mut()
+            .ok_or_else(|| out_of_order("the result of a given-back upload"))
     }
 
     fn expect_idle(&self) -> Result<(), RemoteError> {
@@ -513,19 +578,27 @@ impl Applier {
 
     /// Ends the rows of a table: what a replaced table still had to lose goes.
     fn finish_table(&mut self) -> Result<(), RemoteError> {
-        let Some(mut table) = self.table.take() else {
-            return Ok(());
-        };
+        let table = self.table.take();
         if !self.partial.is_empty() {
+            let name = table.as_ref().map_or("", |table| table.name());
             return Err(RemoteError::BadRows {
-                table: table.name().to_owned(),
+                table: name.to_owned(),
                 what: "they end in the middle of a row".into(),
             });
         }
+        let Some(mut table) = table else {
+            return Ok(());
+        };
         if let Phase::Download(index) = self.phase {
             let state = &self.subscriptions[index].state;
             let connection = &self.database.connection;
-            Sink::new(connection, state, &mut table, &mut self.summary)?.evict_unseen()?;
+            let mut sink = Sink::new(connection, state, &mut table, &mut self.summary)?;
+            if sink.table.is_compared {
+                sink.end_compared()?;
+            } else {
+                sink.evict_unseen()?;
+            }
+            drop(sink);
             if let Some(aside) = table.aside.take() {
                 aside.put_back(connection)?;
             }

@@ -157,6 +157,7 @@ fn mark_kept(
 impl Sink<'_> {
     /// A key that is not, or no longer, in the remote's scope.
     pub(super) fn remove(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
+        self.keep_untracked(key, None)?;
         self.summary.removals += self.take_away(key)?;
         Ok(())
     }
@@ -273,6 +274,20 @@ impl Sink<'_> {
                 self.summary.removals += self.evict(&row::datums(&types, key))?;
             }
             conditions.push(unchanged(self.table));
+        }
+        if self.table.is_untracked {
+            let keys = quote::list(&self.table.names.key, ", ", |key| format!("p.{key}"));
+            let sql = format!(
+                "SELECT {keys} FROM {} AS p WHERE {}",
+                self.table.names.table,
+                conditions.join(" AND ")
+            );
+            let leaving =
+                keys_of(self.connection, &sql, &parameters, self.table.table()).doing(DOING)?;
+            let types = self.table.key_types.clone();
+            for key in &leaving {
+                self.keep_untracked(&row::datums(&types, key), None)?;
+            }
         }
         if let Some(needed) = self.table.needed() {
             let keys = quote::list(&self.table.names.key, ", ", |key| format!("p.{key}"));

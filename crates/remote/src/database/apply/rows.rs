@@ -54,8 +54,14 @@ impl<'a> Sink<'a> {
 
     /// A row of a download.
     pub(super) fn download(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+        if self.table.is_compared {
+            self.note_arrived(&row.key)?;
+        }
         if self.table.has_changes && self.newest_change(&row.key)?.is_some() {
             return self.keep_local(row);
+        }
+        if (self.table.is_compared || self.table.is_untracked) && self.settle_compared(row)? {
+            return Ok(());
         }
         if self.write(&row.new, &row.key)? {
             self.summary.upserts += 1;
@@ -102,10 +108,15 @@ impl<'a> Sink<'a> {
         if self.table.has_stale {
             self.clear_stale(key)?;
         }
+        self.note_written(key);
+        Ok(true)
+    }
+
+    /// Whoever collides with this row later must not push it out.
+    pub(super) fn note_written(&mut self, key: &[Datum<'_>]) {
         if !self.table.unique.is_empty() {
             self.table.written.insert(hash(&self.table.key_types, key));
         }
-        Ok(true)
     }
 
     /// Whether the row is there now: `RAISE(IGNORE)` in a trigger of the application keeps it
@@ -273,7 +284,7 @@ impl<'a> Sink<'a> {
     /// A column that came with the new schema holds a filler in a row with a local change.
     /// The centre's value belongs both in the row and in its pre-image, or the next upload
     /// would write the filler over it.
-    fn fill_added_columns(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
+    pub(super) fn fill_added_columns(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
         if self.table.added.is_empty() {
             return Ok(());
         }

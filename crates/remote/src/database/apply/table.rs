@@ -43,6 +43,11 @@ pub(super) struct TableApply {
     pub(super) parked_unseen: HashSet<Vec<u8>>,
     /// Replacing: the values of columns of the application's own.
     pub(super) aside: Option<Aside>,
+    /// Replacing what was compared: rows that are equal stay, see [`super::compared`].
+    pub(super) is_compared: bool,
+    /// The table was changed while nothing tracked it: what differs from the centre may be
+    /// the user's.
+    pub(super) is_untracked: bool,
     /// Columns that the schema has since this apply, as indexes into the schema's.
     pub(super) added: Vec<usize>,
 }
@@ -149,6 +154,8 @@ impl TableApply {
             written: HashSet::new(),
             parked_unseen: HashSet::new(),
             aside: None,
+            is_compared: false,
+            is_untracked: false,
             added,
             names,
             index,

@@ -343,7 +343,9 @@ fn a_new_identity_keeps_what_was_taken_under_a_new_id() {
     let id = tidewater_protocol::RemoteId([7; 16]);
     remote
         .database_mut()
-        .adopt_identity(id, None, Some(b"credential"), &mut || UploadId([99; 16]))
+        .adopt_identity(id, None, Some(b"credential"), &[], &mut || {
+            UploadId([99; 16])
+        })
         .unwrap();
     let state = remote.begin();
     assert_eq!((state.sequence, state.upload_id), (0, None));

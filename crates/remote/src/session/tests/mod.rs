@@ -4,4 +4,5 @@ mod cuts;
 mod exchange;
 mod misbehaviour;
 mod model;
+mod restored;
 mod several;

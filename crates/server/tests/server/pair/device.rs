@@ -154,6 +154,7 @@ impl Device {
                 Outcome::Done(report) => return Ok(report),
                 Outcome::Failed(error) => return Err(error),
                 Outcome::Again(proof) => first_proof = proof,
+                Outcome::More(_) => first_proof = ProofKind::Token,
                 other => panic!("{other:?}"),
             }
         }
@@ -253,6 +254,7 @@ fn summary(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Done(report) => format!("{report:?}"),
         Outcome::Again(proof) => format!("again with {proof:?}"),
+        Outcome::More(report) => format!("more after {report:?}"),
         Outcome::Failed(error) => format!("{} {error}", error.code().name()),
         other => format!("{other:?}"),
     }

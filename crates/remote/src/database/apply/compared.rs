@@ -1,0 +1,311 @@
+//! Tables that were compared: of the intervals of keys in which the centre has something else,
+//! all rows arrive. What is equal stays as it is, what did not arrive goes.
+//!
+//! A table that was changed while nothing tracked it is *untracked* until its compare is
+//! applied. What differs there may be the user's: it becomes a pending change against the
+//! centre's row. Where the centre has changed the row too, the centre's row wins, and the user's
+//! differing values stay among the refused rows.
+
+use rusqlite::{Connection, params};
+use serde_json::Map;
+use tidewater_protocol::compare::Intervals;
+use tidewater_protocol::message::KeyInterval;
+use tidewater_protocol::pack::same;
+use tidewater_protocol::{Code, Datum, Fit, Row, Value};
+
+use super::rows::Sink;
+use super::table::TableApply;
+use crate::database::refused::{self, Refusal};
+use crate::database::{CompareDue, SubscriptionState, quote, row};
+use crate::error::{Doing, RemoteError};
+
+const DOING: &str = "applying what was compared";
+
+/// Why the values of an untracked row are among the refused.
+const BOTH: &str = "the row may have been changed here while its table had no tracking triggers, \
+                    and it was changed in the centre; the centre's row counts";
+
+/// The keys that were here in the intervals and have not arrived yet. It is the connection's
+/// own and goes with the transaction.
+const UNSEEN: &str = "temp.tidewater_unseen";
+
+/// The tables that were changed while nothing tracked it.
+pub(super) fn untracked(connection: &Connection) -> Result<Vec<String>, RemoteError> {
+    connection
+        .prepare_cached("SELECT table_name FROM tidewater_untracked")
+        .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect())
+        .doing(DOING)
+}
+
+/// What a comparing download brought is all applied: no compare is due any more.
+pub(super) fn settle(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> Result<(), RemoteError> {
+    let settle = || -> rusqlite::Result<()> {
+        connection.execute(
+            "UPDATE tidewater_subscription SET compare_due = ?2 WHERE id = ?1",
+            params![subscription.id, CompareDue::No.stored()],
+        )?;
+        for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
+            connection.execute(
+                "DELETE FROM tidewater_untracked WHERE table_name = ?1",
+                [&table.name],
+            )?;
+        }
+        Ok(())
+    };
+    settle().doing(DOING)
+}
+
+/// The rows of these intervals follow; without any, those of the whole table.
+pub(super) fn begin(
+    connection: &Connection,
+    table: &mut TableApply,
+    intervals: &[KeyInterval],
+) -> Result<(), RemoteError> {
+    table.is_compared = true;
+    let shape = table.table().shape();
+    let bounded = match intervals {
+        [] => None,
+        _ => {
+            let intervals = Intervals::new(&shape, intervals);
+            Some(intervals.map_err(|error| RemoteError::BadRows {
+                table: table.name().to_owned(),
+                what: error.to_string(),
+            })?)
+        }
+    };
+    let collect = || -> rusqlite::Result<()> {
+        connection.execute_batch(&format!(
+            "DROP TABLE IF EXISTS {UNSEEN}; \
+             CREATE TABLE {UNSEEN} (key_packed BLOB PRIMARY KEY) WITHOUT ROWID"
+        ))?;
+        let mut insert = connection.prepare(&format!(
+            "INSERT INTO {UNSEEN} VALUES (?1) ON CONFLICT DO NOTHING"
+        ))?;
+        let mut keys = connection.prepare(&format!(
+            "SELECT {} FROM {}",
+            table.names.key.join(", "),
+            table.names.table
+        ))?;
+        let mut keys = keys.raw_query();
+        while let Some(found) = keys.next()? {
+            let key = datums(found, &table.key_types)?;
+            if bounded
+                .as_ref()
+                .is_none_or(|intervals| intervals.contains(&key))
+            {
+                insert.execute([row::pack_key(&table.key_types, &key)])?;
+            }
+        }
+        Ok(())
+    };
+    collect().doing(DOING)
+}
+
+fn datums<'r>(
+    found: &'r rusqlite::Row<'_>,
+    types: &[tidewater_protocol::ColumnType],
+) -> rusqlite::Result<Vec<Datum<'r>>> {
+    let types = types.iter().enumerate();
+    types
+        .map(|(index, &column_type)| Ok(row::datum(column_type, found.get_ref(index)?).0))
+        .collect()
+}
+
+impl Sink<'_> {
+    /// The centre has a row of this key in a compared interval.
+    pub(super) fn note_arrived(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
+        let packed = row::pack_key(&self.table.key_types, key);
+        self.connection
+            .prepare_cached(&format!("DELETE FROM {UNSEEN} WHERE key_packed = ?1"))
+            .and_then(|mut statement| statement.execute([packed]))
+            .map(drop)
+            .doing(DOING)
+    }
+
+    /// A row of the centre, whose key has no local change, against the one that is here;
+    /// false if it is to be written.
+    pub(super) fn settle_compared(&mut self, arrived: &Row<'_>) -> Result<bool, RemoteError> {
+        let here = self.row_here(&arrived.key).doing(DOING)?;
+        if let Some((values, Fit::Canonical)) = &here
+            && self.are_same(values, &arrived.new)
+        {
+            if self.table.has_stale {
+                self.clear_stale(&arrived.key)?;
+            }
+            self.note_written(&arrived.key);
+            return Ok(true);
+        }
+        if !self.table.is_untracked || self.is_stale(&arrived.key).doing(DOING)? {
+            return Ok(false);
+        }
+        if self.table.is_compared {
+            self.make_pending(arrived).doing(DOING)?;
+            self.fill_added_columns(arrived)?;
+            return Ok(true);
+        }
+        self.keep_untracked(&arrived.key, Some(&arrived.new))?;
+        Ok(false)
+    }
+
+    /// After the last row of a compared table: what did not arrive is not in the centre.
+    pub(super) fn end_compared(&mut self) -> Result<(), RemoteError> {
+        let unseen: Vec<Vec<u8>> = self
+            .connection
+            .prepare(&format!("SELECT key_packed FROM {UNSEEN}"))
+            .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect())
+            .doing(DOING)?;
+        let types = self.table.key_types.clone();
+        for packed in unseen {
+            let Ok(key) = row::unpack_key(&types, &packed) else {
+                continue;
+            };
+            let is_own = self.table.is_untracked
+                && self.newest_change(&key)?.is_none()
+                && !self.is_stale(&key).doing(DOING)?;
+            if is_own {
+                self.make_pending_insert(&key).doing(DOING)?;
+            } else {
+                self.summary.removals += self.take_away(&key)?;
+            }
+        }
+        self.connection
+            .execute_batch(&format!("DROP TABLE {UNSEEN}"))
+            .doing(DOING)
+    }
+
+    /// The row under a key as it is here, and how well its values fit.
+    fn row_here(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<Option<(Vec<Value>, Fit)>> {
+        let names = &self.table.names;
+        let mut statement = self.connection.prepare_cached(&format!(
+            "SELECT {} FROM {} WHERE {}",
+            names.columns.join(", "),
+            names.table,
+            names.key_is_bound()
+        ))?;
+        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        let mut rows = statement.raw_query();
+        let Some(found) = rows.next()? else {
+            return Ok(None);
+        };
+        let mut worst = Fit::Canonical;
+        for (index, column) in self.table.table().columns.iter().enumerate() {
+            let (_, fit) = row::datum(column.column_type, found.get_ref(index)?);
+            worst = worst.max(fit);
+        }
+        let values = row::owned(found, 0, names.columns.len())?;
+        Ok(Some((values, worst)))
+    }
+
+    fn are_same(&self, here: &[Value], arrived: &[Datum<'_>]) -> bool {
+        let columns = self.table.table().columns.iter();
+        let here = columns.zip(here).map(|(column, value)| {
+            let (datum, _) = column.column_type.datum(value.as_ref());
+            datum
+        });
+        here.zip(arrived)
+            .all(|(here, arrived)| same(&here, arrived))
+    }
+
+    fn is_stale(&self, key: &[Datum<'_>]) -> rusqlite::Result<bool> {
+        if !self.table.has_stale {
+            return Ok(false);
+        }
+        let packed = row::pack_key(&self.table.key_types, key);
+        self.connection
+            .prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM tidewater_stale WHERE table_name = ?1 \
+                 AND key_packed = ?2)",
+            )?
+            .query_row(params![self.table.name(), packed], |row| row.get(0))
+    }
+
+    /// What differs here becomes a change of the current generation, with the centre's row as
+    /// pre-image. Columns that came with a new schema hold a filler here, which is nobody's.
+    fn make_pending(&mut self, arrived: &Row<'_>) -> rusqlite::Result<()> {
+        let names = &self.table.names;
+        let columns = names.change_key.iter().chain(&names.pre);
+        let columns = quote::list(columns, ", ", String::clone);
+        let count = names.change_key.len() + names.pre.len();
+        let mut statement = self.connection.prepare_cached(&format!(
+            "INSERT INTO {} ({columns}, generation, present) VALUES ({}, ?{}, 1)",
+            names.change,
+            quote::list(1..=count, ", ", |n| format!("?{n}")),
+            count + 1,
+        ))?;
+        row::bind(&mut statement, 1, &arrived.key, &mut self.scratch)?;
+        let first = names.change_key.len() + 1;
+        let values: Vec<Datum<'_>> = names.values.iter().map(|&at| arrived.new[at]).collect();
+        row::bind(&mut statement, first, &values, &mut self.scratch)?;
+        statement.raw_bind_parameter(count + 1, self.subscription.generation)?;
+        statement.raw_execute()?;
+        self.table.has_changes = true;
+        Ok(())
+    }
+
+    /// A row that is only here becomes an insert of the current generation.
+    fn make_pending_insert(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<()> {
+        let names = &self.table.names;
+        let mut statement = self.connection.prepare_cached(&format!(
+            "INSERT INTO {} ({}, generation, present) VALUES ({}, ?{}, 0)",
+            names.change,
+            names.change_key.join(", "),
+            quote::list(1..=key.len(), ", ", |n| format!("?{n}")),
+            key.len() + 1,
+        ))?;
+        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        statement.raw_bind_parameter(key.len() + 1, self.subscription.generation)?;
+        statement.raw_execute()?;
+        self.table.has_changes = true;
+        Ok(())
+    }
+
+    /// A row of an untracked table gives way to what the centre made of it; `None` where it is
+    /// gone. The values in which it differs are kept among the refused rows.
+    pub(super) fn keep_untracked(
+        &mut self,
+        key: &[Datum<'_>],
+        arrived: Option<&[Datum<'_>]>,
+    ) -> Result<(), RemoteError> {
+        if !self.table.is_untracked
+            || self.is_stale(key).doing(DOING)?
+            || (self.table.has_changes && self.newest_change(key)?.is_some())
+        {
+            return Ok(());
+        }
+        let Some((here, _)) = self.row_here(key).doing(DOING)? else {
+            return Ok(());
+        };
+        let mut own = Map::new();
+        let table = self.table.table();
+        for (index, column) in table.columns.iter().enumerate() {
+            let (datum, _) = column.column_type.datum(here[index].as_ref());
+            let differs = arrived.is_none_or(|arrived| !same(&datum, &arrived[index]));
+            if table.key.contains(&index) || (differs && !self.table.added.contains(&index)) {
+                own.insert(column.name.clone(), row::json(&datum));
+            }
+        }
+        if own.len() <= table.key.len() && arrived.is_some() {
+            return Ok(());
+        }
+        let readable = row::readable_key(key);
+        self.summary.note_refused(&table.name, &readable, BOTH);
+        refused::record(
+            self.connection,
+            &Refusal {
+                publication: &self.subscription.publication,
+                table: &table.name,
+                key: &readable,
+                key_packed: &row::pack_key(&self.table.key_types, key),
+                operation: "update",
+                code: Code::RowUntracked.name(),
+                reason: BOTH,
+                sequence: self.subscription.sequence,
+                row_values: Some(&serde_json::Value::Object(own).to_string()),
+            },
+        )
+        .doing(DOING)
+    }
+}

@@ -1,0 +1,141 @@
+//! The result of an upload that was given back to a centre that had forgotten it.
+//!
+//! Its changes are not pending here: what became of them in the centre arrives by the compare
+//! that follows. A change that lost is a conflict like any other; one that is refused is listed
+//! with the user's own values out of the kept upload. No row and no pending change is touched.
+
+use rusqlite::Connection;
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::{ColumnType, Op, Row, RowShape, RowsReader, UnpackError};
+
+use super::ApplySummary;
+use super::ack::{acknowledge_given, note_conflict};
+use crate::database::kept::{Giving, own_changes};
+use crate::database::refused::{self, Refusal};
+use crate::database::{SubscriptionState, row};
+use crate::error::{Doing, RemoteError};
+
+const DOING: &str = "applying the result of a given-back upload";
+
+/// What the centre says of the rows of a given-back upload.
+#[derive(Debug)]
+pub(super) struct Given {
+    giving: Giving,
+    table: Option<Table>,
+    refused: Vec<Refused>,
+}
+
+#[derive(Debug)]
+struct Table {
+    name: String,
+    shape: RowShape,
+    key_types: Vec<ColumnType>,
+}
+
+#[derive(Debug)]
+struct Refused {
+    table: String,
+    key_packed: Vec<u8>,
+    code: String,
+    reason: String,
+}
+
+impl Given {
+    pub(super) fn of(giving: Giving) -> Given {
+        Given {
+            giving,
+            table: None,
+            refused: Vec::new(),
+        }
+    }
+
+    /// Rows of this table follow. It need not be in the schema any more.
+    pub(super) fn begin(&mut self, begin: &TableBegin) -> Result<(), RemoteError> {
+        let shape = begin.shape().ok_or_else(|| RemoteError::BadLayout {
+            table: begin.table.clone(),
+            what: "its header names no key, or a type that is not known".into(),
+        })?;
+        self.table = Some(Table {
+            name: begin.table.clone(),
+            key_types: shape.key_columns(),
+            shape,
+        });
+        Ok(())
+    }
+
+    /// Takes in the complete rows at the beginning of `bytes`; returns how many there were and
+    /// how many bytes they took.
+    pub(super) fn rows(
+        &mut self,
+        bytes: &[u8],
+        summary: &mut ApplySummary,
+    ) -> Result<(u64, usize), RemoteError> {
+        let Some(table) = &self.table else {
+            return Err(super::out_of_order("rows"));
+        };
+        let bad = |what: String| RemoteError::BadRows {
+            table: table.name.clone(),
+            what,
+        };
+        let mut reader = RowsReader::new(&table.shape, bytes);
+        let mut row = Row::default();
+        let mut count = 0;
+        loop {
+            match reader.next(&mut row) {
+                Ok(true) => {}
+                Ok(false) | Err(UnpackError::Truncated) => return Ok((count, reader.consumed())),
+                Err(error) => return Err(bad(error.to_string())),
+            }
+            match row.op {
+                Some(Op::Refused) => self.refused.push(Refused {
+                    table: table.name.clone(),
+                    key_packed: row::pack_key(&table.key_types, &row.key),
+                    code: refused::code_name(row.code),
+                    reason: row.reason.to_owned(),
+                }),
+                Some(Op::ConflictRow | Op::ConflictGone) => {
+                    note_conflict(summary, &table.name, &row.key);
+                }
+                op => return Err(bad(format!("{op:?} has no place here"))),
+            }
+            count += 1;
+        }
+    }
+
+    /// The result is complete: what was refused is written down, and the upload acknowledged.
+    pub(super) fn settle(
+        self,
+        connection: &Connection,
+        subscription: &mut SubscriptionState,
+        summary: &mut ApplySummary,
+    ) -> Result<(), RemoteError> {
+        let keys = self.refused.iter();
+        let keys = keys.map(|refused| (refused.table.as_str(), refused.key_packed.as_slice()));
+        let own = own_changes(connection, self.giving, keys)?;
+        for refused in self.refused {
+            let key = (refused.table, refused.key_packed);
+            let Some(change) = own.get(&key) else {
+                // Not a change of ours: there is nothing to keep.
+                continue;
+            };
+            let (table, key_packed) = &key;
+            summary.note_refused(table, &change.key, &refused.reason);
+            refused::record(
+                connection,
+                &Refusal {
+                    publication: &subscription.publication,
+                    table,
+                    key: &change.key,
+                    key_packed,
+                    operation: change.operation,
+                    code: &refused.code,
+                    reason: &refused.reason,
+                    sequence: subscription.sequence + 1,
+                    row_values: Some(&change.values),
+                },
+            )
+            .doing(DOING)?;
+        }
+        acknowledge_given(connection, subscription, self.giving)
+    }
+}

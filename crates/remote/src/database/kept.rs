@@ -1,0 +1,389 @@
+//! Acknowledged uploads, kept for a while: a centre that was restored has forgotten them, and
+//! gets them back.
+//!
+//! Owns `tidewater_kept`: an upload as it travelled, frame by frame, byte for byte. How many
+//! are kept, and for how long, is bounded; the oldest go first. One that is being given back
+//! stays. What a result means for a given-back upload is left to [`super::apply`].
+
+use std::collections::HashMap;
+
+use bytes::BytesMut;
+use rusqlite::{Connection, OptionalExtension, params};
+use serde_json::Map;
+use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_control, put_rows, take_frame};
+use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
+use tidewater_protocol::{Op, Row, RowsReader, UploadId};
+
+use super::row;
+use super::{CompareDue, Database, SubscriptionState, UploadCursor};
+use crate::error::{Doing, RemoteError};
+
+/// A larger upload is not kept: bulk writes would be written twice.
+const MAX_UPLOAD_BYTES: usize = 8 << 20;
+
+/// All kept uploads of a file together.
+const MAX_BYTES: i64 = 32 << 20;
+
+/// How long an upload is kept: 14 days.
+const MAX_AGE_MS: i64 = 14 * 24 * 60 * 60 * 1000;
+
+/// A kept upload that is being given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Giving {
+    /// Its number in the file.
+    pub(crate) id: i64,
+    /// Its own id, under which it goes up again.
+    pub upload_id: UploadId,
+}
+
+/// What a server that was restored says of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CentreState {
+    /// The subscription's number in the file.
+    pub subscription: i64,
+    /// The last upload that the centre has, with its id, if it has forgotten later ones.
+    pub last_upload: Option<(u64, Option<UploadId>)>,
+    /// Whether the tables must be compared.
+    pub compare_due: CompareDue,
+}
+
+impl Database {
+    /// Takes what the centre has for what it has: later uploads are given back, tables are
+    /// compared. Never takes back that a compare is due.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn accept_centre_state(&mut self, states: &[CentreState]) -> Result<(), RemoteError> {
+        let doing = "noting what the centre has forgotten";
+        let transaction = self.write(doing)?;
+        let accept = |state: &CentreState| -> rusqlite::Result<()> {
+            transaction.execute(
+                "UPDATE tidewater_subscription SET compare_due = max(compare_due, ?2) \
+                 WHERE id = ?1",
+                params![state.subscription, state.compare_due.stored()],
+            )?;
+            let Some((sequence, upload_id)) = state.last_upload else {
+                return Ok(());
+            };
+            let sequence = i64::try_from(sequence).unwrap_or(i64::MAX);
+            transaction.execute(
+                "UPDATE tidewater_subscription SET sequence = ?2, upload_id = ?3 WHERE id = ?1",
+                params![state.subscription, sequence, upload_id.map(|id| id.0)],
+            )?;
+            transaction.execute(
+                "UPDATE tidewater_kept SET giving = 1 WHERE subscription = ?1 AND sequence > ?2",
+                params![state.subscription, sequence],
+            )?;
+            Ok(())
+        };
+        for state in states {
+            accept(state).doing(doing)?;
+        }
+        transaction.commit().doing(doing)
+    }
+
+    /// The taken upload as it travels; `None` if it holds nothing, or more than is kept.
+    pub(crate) fn packed_upload(
+        &self,
+        subscription: &SubscriptionState,
+    ) -> Result<Option<Vec<u8>>, RemoteError> {
+        let mut body = BytesMut::new();
+        let mut end = UploadEnd::default();
+        let mut checksum = crc32fast::Hasher::new();
+        let mut cursor = UploadCursor::default();
+        while let Some(chunk) = self.upload_chunk(subscription, &mut cursor)? {
+            if let Some(begin) = chunk.begin {
+                put(&mut body, Control::TableBegin(begin))?;
+            }
+            put_rows(&mut body, SYNC_CHANNEL, &chunk.rows);
+            checksum.update(&chunk.rows);
+            end.inserts += chunk.inserts;
+            end.updates += chunk.updates;
+            end.deletes += chunk.deletes;
+            if body.len() > MAX_UPLOAD_BYTES {
+                return Ok(None);
+            }
+        }
+        let rows = end.inserts + end.updates + end.deletes;
+        if rows == 0 {
+            return Ok(None);
+        }
+        end.checksum = checksum.finalize();
+        let mut frames = BytesMut::with_capacity(body.len() + 128);
+        let begin = UploadBegin {
+            subscription: 0,
+            sequence: subscription.sequence + 1,
+            upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
+            rows,
+            bytes: body.len() as u64,
+        };
+        put(&mut frames, Control::UploadBegin(begin))?;
+        frames.extend_from_slice(&body);
+        put(&mut frames, Control::UploadEnd(end))?;
+        Ok(Some(frames.to_vec()))
+    }
+
+    /// The frames of an upload that is being given back.
+    pub(crate) fn kept_frames(&self, giving: Giving) -> Result<BytesMut, RemoteError> {
+        frames(&self.connection, giving)
+    }
+}
+
+fn put(out: &mut BytesMut, control: Control) -> Result<(), RemoteError> {
+    put_control(out, SYNC_CHANNEL, control).map_err(|error| RemoteError::Usage {
+        what: format!("an upload cannot be kept: {error}"),
+        hint: "report it: this is a defect".into(),
+    })
+}
+
+fn frames(connection: &Connection, giving: Giving) -> Result<BytesMut, RemoteError> {
+    let bytes: Vec<u8> = connection
+        .prepare_cached("SELECT bytes FROM tidewater_kept WHERE id = ?1")
+        .and_then(|mut statement| statement.query_row([giving.id], |row| row.get(0)))
+        .doing("reading a kept upload")?;
+    Ok(BytesMut::from(&bytes[..]))
+}
+
+/// The next frame of a kept upload; `None` at its end.
+pub(crate) fn next_frame(frames: &mut BytesMut) -> Result<Option<Frame>, RemoteError> {
+    match take_frame(frames) {
+        Ok(frame) => Ok(frame),
+        Err(error) => Err(RemoteError::BadRows {
+            table: "tidewater_kept".into(),
+            what: error.to_string(),
+        }),
+    }
+}
+
+/// The kept upload that is to be given back first.
+pub(crate) fn first_giving(
+    connection: &Connection,
+    subscription: i64,
+) -> rusqlite::Result<Option<Giving>> {
+    let found: Option<(i64, Vec<u8>)> = connection
+        .prepare_cached(
+            "SELECT id, upload_id FROM tidewater_kept WHERE subscription = ?1 AND giving = 1 \
+             ORDER BY id LIMIT 1",
+        )?
+        .query_row([subscription], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    Ok(found.and_then(|(id, upload_id)| {
+        let upload_id = UploadId::from_slice(&upload_id)?;
+        Some(Giving { id, upload_id })
+    }))
+}
+
+/// An upload that an apply acknowledges, to be kept at its end.
+#[derive(Debug)]
+pub(crate) enum Keep {
+    /// One that went up for the first time, as it travelled.
+    New {
+        subscription: i64,
+        sequence: i64,
+        upload_id: UploadId,
+        bytes: Vec<u8>,
+    },
+    /// One that was given back: it stays, under its new number.
+    Again { giving: Giving, sequence: i64 },
+}
+
+impl Keep {
+    /// What is to be kept of the upload that the subscription's result is about.
+    pub(crate) fn of(
+        database: &Database,
+        subscription: &SubscriptionState,
+    ) -> Result<Option<Keep>, RemoteError> {
+        let sequence = i64::try_from(subscription.sequence + 1).unwrap_or(i64::MAX);
+        if let Some(giving) = subscription.giving {
+            return Ok(Some(Keep::Again { giving, sequence }));
+        }
+        let Some(upload_id) = subscription.taken else {
+            return Ok(None);
+        };
+        let bytes = database.packed_upload(subscription)?;
+        Ok(bytes.map(|bytes| Keep::New {
+            subscription: subscription.id,
+            sequence,
+            upload_id,
+            bytes,
+        }))
+    }
+
+    fn write(&self, connection: &Connection, now_ms: i64) -> rusqlite::Result<()> {
+        let written = match self {
+            Keep::New {
+                subscription,
+                sequence,
+                upload_id,
+                bytes,
+            } => connection
+                .prepare_cached(
+                    "INSERT INTO tidewater_kept (subscription, sequence, upload_id, at, \
+                     total_bytes, bytes) VALUES (?1, ?2, ?3, ?4, ?5 + coalesce((SELECT \
+                     total_bytes FROM tidewater_kept ORDER BY id DESC LIMIT 1), 0), ?6)",
+                )?
+                .execute(params![
+                    subscription,
+                    sequence,
+                    upload_id.0,
+                    now_ms,
+                    i64::try_from(bytes.len()).unwrap_or(i64::MAX),
+                    bytes,
+                ]),
+            Keep::Again { giving, sequence } => connection.execute(
+                "UPDATE tidewater_kept SET giving = 0, sequence = ?2, at = ?3 WHERE id = ?1",
+                params![giving.id, sequence, now_ms],
+            ),
+        };
+        written.map(drop)
+    }
+}
+
+/// Keeps what an apply acknowledged, and drops the oldest: those that are too old, and those
+/// that are too many bytes.
+pub(crate) fn keep(
+    connection: &Connection,
+    acknowledged: &[Keep],
+    now_ms: i64,
+) -> rusqlite::Result<()> {
+    if acknowledged.is_empty() {
+        return Ok(());
+    }
+    for upload in acknowledged {
+        upload.write(connection, now_ms)?;
+    }
+    let mut oldest = connection.prepare_cached(
+        "SELECT id, at, (SELECT total_bytes FROM tidewater_kept ORDER BY id DESC LIMIT 1) \
+         - total_bytes + length(bytes) FROM tidewater_kept WHERE giving = 0 ORDER BY id LIMIT 1",
+    )?;
+    loop {
+        let found: Option<(i64, i64, i64)> = oldest
+            .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            .optional()?;
+        match found {
+            Some((id, at, bytes)) if bytes > MAX_BYTES || at < now_ms - MAX_AGE_MS => {
+                connection.execute("DELETE FROM tidewater_kept WHERE id = ?1", [id])?;
+            }
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// The identity under which uploads were kept is gone. Those of these subscriptions are given
+/// back under the new one; others belong to whoever still has the old one.
+pub(crate) fn adopt(connection: &Connection, give_back: &[i64]) -> rusqlite::Result<()> {
+    for subscription in give_back {
+        connection.execute(
+            "UPDATE tidewater_kept SET giving = 2 WHERE subscription = ?1",
+            [subscription],
+        )?;
+    }
+    connection.execute("DELETE FROM tidewater_kept WHERE giving <> 2", [])?;
+    connection
+        .execute("UPDATE tidewater_kept SET giving = 1", [])
+        .map(drop)
+}
+
+/// What the user wrote in a change that was uploaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OwnChange {
+    pub(crate) operation: &'static str,
+    /// The key, readable: a JSON array.
+    pub(crate) key: String,
+    /// The key and the changed columns, a JSON object.
+    pub(crate) values: String,
+}
+
+/// Finds the changes of these tables and packed keys in an upload that is given back.
+pub(crate) fn own_changes<'k>(
+    connection: &Connection,
+    giving: Giving,
+    wanted: impl Iterator<Item = (&'k str, &'k [u8])>,
+) -> Result<HashMap<(String, Vec<u8>), OwnChange>, RemoteError> {
+    let mut missing: HashMap<&str, Vec<&[u8]>> = HashMap::new();
+    for (table, key) in wanted {
+        missing.entry(table).or_default().push(key);
+    }
+    let mut found = HashMap::new();
+    if missing.is_empty() {
+        return Ok(found);
+    }
+    let mut frames = frames(connection, giving)?;
+    let mut table: Option<(TableBegin, Vec<u8>)> = None;
+    loop {
+        let frame = next_frame(&mut frames)?;
+        if let Some(Frame::Rows { bytes, .. }) = &frame {
+            if let Some((_, rows)) = &mut table {
+                rows.extend_from_slice(bytes);
+            }
+            continue;
+        }
+        if let Some((begin, rows)) = table.take()
+            && let Some(keys) = missing.get(begin.table.as_str())
+        {
+            changes_of(&begin, &rows, keys, &mut found)?;
+        }
+        match frame {
+            Some(Frame::Control {
+                control: Some(Control::TableBegin(begin)),
+                ..
+            }) => table = Some((begin, Vec::new())),
+            Some(_) => {}
+            None => return Ok(found),
+        }
+    }
+}
+
+fn changes_of(
+    begin: &TableBegin,
+    rows: &[u8],
+    keys: &[&[u8]],
+    found: &mut HashMap<(String, Vec<u8>), OwnChange>,
+) -> Result<(), RemoteError> {
+    let bad = |what: String| RemoteError::BadRows {
+        table: begin.table.clone(),
+        what,
+    };
+    let shape = begin
+        .shape()
+        .ok_or_else(|| bad("a kept upload has a header that cannot be".into()))?;
+    let key_types = shape.key_columns();
+    let mut reader = RowsReader::new(&shape, rows);
+    let mut row = Row::default();
+    while reader
+        .next(&mut row)
+        .map_err(|error| bad(error.to_string()))?
+    {
+        let packed = row::pack_key(&key_types, &row.key);
+        if !keys.contains(&packed.as_slice()) {
+            continue;
+        }
+        let mut values = Map::new();
+        for (index, header) in begin.columns.iter().enumerate() {
+            let is_own = match row.op {
+                Some(Op::Insert) => true,
+                Some(Op::Update) => row.old[index] != row.new[index] || shape.key.contains(&index),
+                _ => shape.key.contains(&index),
+            };
+            let image = if row.new.is_empty() {
+                &row.old
+            } else {
+                &row.new
+            };
+            if is_own {
+                values.insert(header.name.clone(), row::json(&image[index]));
+            }
+        }
+        let change = OwnChange {
+            operation: match row.op {
+                Some(Op::Insert) => "insert",
+                Some(Op::Delete) => "delete",
+                _ => "update",
+            },
+            key: row::readable_key(&row.key),
+            values: serde_json::Value::Object(values).to_string(),
+        };
+        found.insert((begin.table.clone(), packed), change);
+    }
+    Ok(())
+}
