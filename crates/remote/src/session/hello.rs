@@ -72,11 +72,18 @@ pub(super) fn opening(
     Ok(out)
 }
 
-/// A checkpoint whose history the centre does not know makes it ask for a compare, and take
-/// no upload before: a session that only uploads goes without.
+/// What a session presents of a checkpoint.
 fn checkpoint(subscription: &SubscriptionState, downloads: bool) -> Vec<u8> {
-    match subscription.compare_due {
-        CompareDue::UnknownHistory if !downloads => Vec::new(),
-        _ => subscription.checkpoint.clone(),
+    match is_held_back(subscription, downloads) {
+        true => Vec::new(),
+        false => subscription.checkpoint.clone(),
     }
+}
+
+/// Whether a session does not present the checkpoint. One whose history the centre does not
+/// know makes it ask for a compare, and take no upload before: a session that only uploads
+/// goes without.
+pub(super) fn is_held_back(subscription: &SubscriptionState, downloads: bool) -> bool {
+    let is_unknown = subscription.compare_due == CompareDue::UnknownHistory;
+    is_unknown && !downloads && !subscription.checkpoint.is_empty()
 }

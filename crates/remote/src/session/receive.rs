@@ -11,7 +11,8 @@ use bytes::BytesMut;
 use super::progress::Phase;
 use super::welcome::Admission;
 use super::{
-    MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, incoming,
+    MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, hello,
+    incoming,
 };
 use crate::database::SubscriptionState;
 
@@ -176,6 +177,15 @@ impl Session {
         };
         if let Some(server) = &self.server {
             database.store_server(server)?;
+        }
+        let downloads = self.direction != SyncDirection::UploadOnly;
+        let held_back = |it: &SubscriptionState| hello::is_held_back(it, downloads);
+        if admission.new_identity && self.subscriptions.iter().any(held_back) {
+            // The centre was restored once more, to before it knew us, and the checkpoint is
+            // the proof of that: this identity is not taken.
+            database.present_checkpoints()?;
+            self.begin_again();
+            return Ok(());
         }
         if admission.new_identity {
             let ids = &mut self.ids;

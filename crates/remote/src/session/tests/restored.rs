@@ -427,8 +427,10 @@ impl World {
             .checkpoint
             .is_empty();
         // What proves to a centre that it has forgotten the remote is a checkpoint. Forgotten
-        // once more before the first compare, the remote is as good as removed.
-        if has_proof || backup.remote == self.centre.remote {
+        // once more before the first compare, the remote is as good as removed. And a centre
+        // that knew it by an earlier identity cannot tell which uploads it has.
+        let forgets = backup.remote.is_none() && has_proof;
+        if forgets || backup.remote == self.centre.remote {
             self.centre = backup.clone();
         }
     }
@@ -604,6 +606,20 @@ fn a_large_table_that_is_equal_costs_little_and_one_row_costs_one_range() {
     assert!(world.traffic < equal + (16 << 10), "{}", world.traffic);
     assert_eq!(world.remote.items().len(), world.centre.rows.len());
     world.settle();
+}
+
+#[test]
+fn a_centre_restored_again_to_before_it_knew_the_remote_is_shown_the_proof() {
+    let mut world = World::new();
+    world.back_up();
+    world.local(9, true);
+    world.sync(None);
+    world.restore(1);
+    // It says that it was restored; then the connection is lost.
+    world.sync(Some((1, 0, 0)));
+    world.restore(0);
+    world.settle();
+    assert_eq!(world.centre.rows[&9], "l4");
 }
 
 #[derive(Clone, Copy, Debug)]
