@@ -5,8 +5,10 @@
 //! what is logged and recorded of each sync. Sockets belong to [`crate::link`],
 //! database connections to [`crate::worker`]; a session owns neither.
 
+mod compare;
 mod early;
 mod hello;
+mod opening;
 mod reply;
 mod sign_in;
 mod upload;
@@ -16,26 +18,26 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use tidewater_consolidated::records::{SubscriptionRecord, SyncRecord};
+use tidewater_consolidated::records::SyncRecord;
 use tidewater_consolidated::{
-    Checkpoint, DownloadJob, DownloadSubscription, OwnUpload, SyncUpload, UploadOutcome,
-    UploadResult,
+    DownloadJob, DownloadSubscription, OwnUpload, SyncUpload, TableCompare, TableRequest,
+    UploadOutcome, UploadResult,
 };
-use tidewater_protocol::message::{
-    Control, DownloadRequest, Hello, Proof, SyncEnd, UploadState, Welcome, WelcomeSubscription,
-};
-use tidewater_protocol::{Code, RemoteId, UploadId};
+use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
+use tidewater_protocol::{Code, RemoteId};
 
+use self::compare::Comparing;
 use self::early::{Early, Pace};
 use self::hello::Greeting;
+use self::opening::Opened;
 use self::reply::Watch;
-use self::sign_in::{SignedIn, answered, new_identity, sign_in};
+use self::sign_in::answered;
 use self::upload::{Expected, Received, Receiver};
 use crate::auth::guests::{Standing, Stay};
-use crate::auth::signing::{CheckpointFor, Keyring};
 use crate::fault::Fault;
-use crate::link::{Event, Link, SERVER_NAME};
-use crate::server::{Published, Shared};
+use crate::link::{Event, Link};
+use crate::memory::Reservation;
+use crate::server::Shared;
 use crate::spool::download_spool;
 use crate::worker::{ApplyTask, DownloadTask, UploadTask};
 
@@ -146,22 +148,24 @@ struct Sync<'a> {
     signed_in: bool,
 }
 
-/// The subscriptions of a Hello, with what the server knows of them.
-struct Opened {
-    remote_id: RemoteId,
-    user: String,
-    subscriptions: Vec<OpenSubscription>,
-    keyring: Keyring,
+/// Everything that came up to the request for the download.
+struct Arrived {
+    received: Received,
+    compares: Vec<Vec<TableCompare>>,
+    /// The memory that these hold.
+    reservation: Reservation,
+    request: DownloadRequest,
+    standing: Standing,
+    early: Option<Early>,
 }
 
-struct OpenSubscription {
-    published: Arc<Published>,
-    state: UploadState,
-    /// The upload that may come.
-    sequence: u64,
-    pending: Option<UploadId>,
-    checkpoint: Option<Checkpoint>,
-    schema_differs: bool,
+/// What is asked for besides the changes.
+struct Wanted {
+    /// Per subscription, in the order of the Hello.
+    requests: Vec<Vec<TableRequest>>,
+    compares: Vec<Vec<TableCompare>>,
+    reservation: Reservation,
+    upload_only: bool,
 }
 
 /// What the uploads of a sync came to.
@@ -214,7 +218,14 @@ impl<'a> Sync<'a> {
             return Ok(Before::AbandonedSync);
         };
         stay.enter(opened.remote_id);
-        let (received, request, standing, early) = self.receive(&opened).await?;
+        let Arrived {
+            received,
+            compares,
+            reservation: comparing,
+            request,
+            standing,
+            early,
+        } = self.receive(&opened).await?;
         let Received {
             uploads,
             requests,
@@ -251,8 +262,13 @@ impl<'a> Sync<'a> {
             drop(reservation);
         }
         let downloads = !request.upload_only;
-        self.download(&opened, applied, requests, request, standing)
-            .await?;
+        let wanted = Wanted {
+            requests,
+            compares,
+            reservation: comparing,
+            upload_only: request.upload_only,
+        };
+        self.download(&opened, applied, wanted, standing).await?;
         self.link.send(Control::SyncEnd(SyncEnd {}))?;
         if downloads {
             let published = opened.subscriptions.iter().map(|it| &it.published);
@@ -260,125 +276,6 @@ impl<'a> Sync<'a> {
             self.record.schemas = known.collect();
         }
         Ok(Before::CompleteSync)
-    }
-
-    /// Signs in and says Welcome. `None`: the remote was given a new identity and
-    /// comes back with it.
-    async fn open(&mut self, greeting: Greeting) -> Result<Option<Opened>, Fault> {
-        let server = self.server;
-        let mut signed: Vec<&[u8]> = greeting
-            .subscriptions
-            .iter()
-            .map(|subscription| subscription.checkpoint.as_slice())
-            .collect();
-        if let Proof::Token(token) = &greeting.proof {
-            signed.push(token);
-        }
-        let now_ms = server.environment.clock.now_ms();
-        let keyring = server.signer.keyring(&signed, now_ms).await;
-        let SignedIn {
-            remote_id,
-            new_id,
-            state,
-            token,
-            credential,
-        } = sign_in(server, &greeting, &keyring, self.peer).await?;
-        self.signed_in = true;
-        self.record.remote_id = Some(remote_id);
-        self.link.sign_in();
-
-        let stored = if new_id {
-            &[]
-        } else {
-            state.subscriptions.as_slice()
-        };
-        let mut subscriptions = self.subscriptions(&greeting, remote_id, stored, &keyring)?;
-        // A remote that had an id and gets another starts over.
-        let restored = new_id && greeting.remote_id.is_some()
-            || subscriptions
-                .iter()
-                .any(|subscription| subscription.state == UploadState::NewIdentity);
-        let (remote_id, token, credential) = if restored && !new_id {
-            new_identity(server, &greeting, &keyring, remote_id)?
-        } else {
-            (remote_id, token, credential)
-        };
-        if restored {
-            tracing::info!(
-                user = greeting.user,
-                old = ?greeting.remote_id,
-                new = %remote_id,
-                "a remote was restored or copied and has a new identity"
-            );
-            for subscription in &mut subscriptions {
-                subscription.state = UploadState::NewIdentity;
-            }
-        }
-        let welcome = Welcome {
-            protocol_version: greeting.version,
-            remote_id: remote_id.to_vec(),
-            token,
-            credential,
-            subscriptions: subscriptions
-                .iter()
-                .map(|subscription| WelcomeSubscription {
-                    upload_state: subscription.state as i32,
-                    schema: if subscription.schema_differs {
-                        subscription.published.encoded.clone()
-                    } else {
-                        Vec::new()
-                    },
-                    ..WelcomeSubscription::default()
-                })
-                .collect(),
-            server: SERVER_NAME.into(),
-        };
-        self.link.send(Control::Welcome(welcome))?;
-        let known = greeting.subscriptions.iter();
-        let known = known.filter(|subscription| !subscription.schema_hash.is_empty());
-        self.record.schemas = known
-            .map(|it| (it.publication.clone(), it.schema_hash.clone()))
-            .collect();
-        self.client = greeting.client;
-        Ok((!restored).then_some(Opened {
-            remote_id,
-            user: greeting.user,
-            subscriptions,
-            keyring,
-        }))
-    }
-
-    /// Compares what the remote says of its subscriptions with what is stored.
-    fn subscriptions(
-        &self,
-        greeting: &Greeting,
-        remote_id: RemoteId,
-        stored: &[Option<SubscriptionRecord>],
-        keyring: &Keyring,
-    ) -> Result<Vec<OpenSubscription>, Fault> {
-        let subscriptions = greeting.subscriptions.iter().enumerate();
-        let opened = subscriptions.map(|(index, subscription)| {
-            let published = self.server.published(&subscription.publication)?;
-            let stored = stored.get(index).and_then(Option::as_ref);
-            let subject = CheckpointFor {
-                remote_id,
-                publication: &subscription.publication,
-                schema_hash: &published.hash,
-            };
-            let schema_differs = subscription.schema_hash != published.hash;
-            let checkpoint = keyring
-                .open_checkpoint(subject, &subscription.checkpoint)
-                .filter(|_| !schema_differs);
-            Ok(OpenSubscription {
-                state: subscription.upload_state(stored),
-                sequence: subscription.sequence + 1,
-                pending: subscription.pending,
-                published,
-                checkpoint,
-                schema_differs,
-            })
-        });
-        opened.collect()
     }
 
     /// How certain it is that the remote may go on.
@@ -392,10 +289,7 @@ impl<'a> Sync<'a> {
 
     /// Receives everything up to the request for the download. If all of it was there with
     /// the Hello, what was looked up for the Hello is still certain.
-    async fn receive(
-        &self,
-        opened: &Opened,
-    ) -> Result<(Received, DownloadRequest, Standing, Option<Early>), Fault> {
+    async fn receive(&self, opened: &Opened) -> Result<Arrived, Fault> {
         let limits = &self.server.limits;
         let expected = opened.subscriptions.iter().map(|subscription| Expected {
             schema: &subscription.published.schema,
@@ -404,6 +298,15 @@ impl<'a> Sync<'a> {
             upload_id: subscription.pending,
         });
         let mut receiver = Receiver::new(limits, &self.server.budget, expected.collect());
+        let expected = opened
+            .subscriptions
+            .iter()
+            .map(|subscription| compare::Expected {
+                schema: &subscription.published.schema,
+                compares: subscription.compares,
+                schema_differs: subscription.schema_differs,
+            });
+        let mut comparing = Comparing::new(expected.collect(), &self.server.budget);
         let (mut pace, mut early) = (Pace::default(), None);
         loop {
             let event = timeout(limits.idle, self.link.event()).await;
@@ -420,8 +323,20 @@ impl<'a> Sync<'a> {
                     Control::TableBegin(begin) => receiver.table_begin(begin)?,
                     Control::UploadEnd(end) => receiver.upload_end(end)?,
                     Control::RequestBegin(begin) => receiver.request_begin(begin)?,
+                    Control::CompareTable(compare) => {
+                        receiver.pause("a comparison")?;
+                        comparing.table(compare)?;
+                    }
                     Control::DownloadRequest(request) => {
-                        return Ok((receiver.finish()?, request, self.standing(), early));
+                        let (compares, reservation) = comparing.finish()?;
+                        return Ok(Arrived {
+                            received: receiver.finish()?,
+                            compares,
+                            reservation,
+                            request,
+                            standing: self.standing(),
+                            early,
+                        });
                     }
                     Control::Cancel(_) => return Err(Fault::cancelled()),
                     Control::Failure(_) => return Err(Fault::gone()),
@@ -499,8 +414,7 @@ impl<'a> Sync<'a> {
         &mut self,
         opened: &Opened,
         mut applied: Applied,
-        requests: Vec<Vec<tidewater_consolidated::TableRequest>>,
-        request: DownloadRequest,
+        wanted: Wanted,
         standing: Standing,
     ) -> Result<(), Fault> {
         let stored: Vec<(usize, String)> = opened
@@ -510,22 +424,25 @@ impl<'a> Sync<'a> {
             .filter(|(_, subscription)| subscription.state == UploadState::AlreadyApplied)
             .map(|(index, subscription)| (index, subscription.published.schema.name.clone()))
             .collect();
-        if request.upload_only && stored.is_empty() {
+        if wanted.upload_only && stored.is_empty() {
             return reply::send_results(self, opened, applied.results).await;
         }
-        let job = (!request.upload_only).then(|| {
-            let subscriptions = opened.subscriptions.iter().zip(requests).enumerate();
+        let job = (!wanted.upload_only).then(|| {
+            let besides = wanted.requests.into_iter().zip(wanted.compares);
+            let subscriptions = opened.subscriptions.iter().zip(besides).enumerate();
             DownloadJob {
                 remote_id: opened.remote_id,
                 user: opened.user.clone(),
                 subscriptions: subscriptions
-                    .map(|(index, (subscription, requests))| DownloadSubscription {
-                        publication: subscription.published.schema.name.clone(),
-                        checkpoint: subscription.checkpoint.clone(),
-                        requests,
-                        compares: Vec::new(),
-                        own: take_own(&mut applied.own, index),
-                    })
+                    .map(
+                        |(index, (subscription, (requests, compares)))| DownloadSubscription {
+                            publication: subscription.published.schema.name.clone(),
+                            checkpoint: subscription.checkpoint.clone(),
+                            requests,
+                            compares,
+                            own: take_own(&mut applied.own, index),
+                        },
+                    )
                     .collect(),
                 now_ms: self.server.environment.clock.now_ms(),
             }
@@ -543,6 +460,7 @@ impl<'a> Sync<'a> {
             standing,
             stored,
             job,
+            reservation: wanted.reservation,
             spool: writer,
         });
         reply::send_all(self, opened, applied.results, reader, ticket).await
@@ -609,28 +527,4 @@ impl<'a> Sync<'a> {
 fn take_own(own: &mut Vec<(usize, OwnUpload)>, index: usize) -> Option<OwnUpload> {
     let position = own.iter().position(|(of, _)| *of == index)?;
     Some(own.swap_remove(position).1)
-}
-
-impl Opened {
-    /// What a worker needs to apply an upload; the time is the caller's.
-    fn job(&self, upload: upload::ReceivedUpload) -> SyncUpload {
-        let subscription = &self.subscriptions[upload.subscription];
-        SyncUpload {
-            remote_id: self.remote_id,
-            user: self.user.clone(),
-            publication: subscription.published.schema.name.clone(),
-            sequence: subscription.sequence,
-            upload_id: subscription.upload_id(),
-            checkpoint: subscription.checkpoint.clone(),
-            tables: upload.tables,
-            now_ms: 0,
-        }
-    }
-}
-
-impl OpenSubscription {
-    /// The id of the upload that came: the receiver takes none without one.
-    fn upload_id(&self) -> UploadId {
-        self.pending.unwrap_or(UploadId([0; 16]))
-    }
 }

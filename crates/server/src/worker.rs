@@ -25,7 +25,7 @@ use tidewater_protocol::RemoteId;
 use crate::auth::guests::Standing;
 use crate::config::Limits;
 pub(crate) use crate::lane::{Lane, Ticket};
-use crate::memory::SharedReservation;
+use crate::memory::{Reservation, SharedReservation};
 use crate::spool::SpoolWriter;
 
 /// What one transaction takes at most, beyond the first sync of the list.
@@ -100,6 +100,8 @@ pub(crate) struct DownloadTask {
     /// Index of the subscription and its publication.
     pub(crate) stored: Vec<(usize, String)>,
     pub(crate) job: Option<DownloadJob>,
+    /// The memory that what the remote compares holds.
+    pub(crate) reservation: Reservation,
     pub(crate) spool: SpoolWriter,
 }
 
@@ -588,6 +590,7 @@ async fn run_downloads(lane: Arc<Lane<DownloadTask>>, mut connection: Connection
                     break result;
                 }
             };
+            drop(task.reservation);
             task.spool.finish(result);
         }
     }

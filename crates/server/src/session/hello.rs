@@ -1,12 +1,15 @@
-//! The Hello, checked: sizes, identities, publications named twice. Whether it is
-//! true is for [`super::sign_in`] to find out.
+//! The Hello, checked: sizes, identities, publications named twice, and which of its
+//! checkpoints are genuine. Whether the remote is who it says is for
+//! [`super::sign_in`] to find out.
 
-use tidewater_consolidated::records::SubscriptionRecord;
+use tidewater_consolidated::Checkpoint;
+use tidewater_consolidated::records::{AskedSubscription, SubscriptionRecord};
 use tidewater_protocol::message::{
-    Hello, HelloSubscription, PROTOCOL_VERSION, Proof, UploadState, negotiate,
+    Hello, HelloSubscription, PROTOCOL_VERSION, Proof, UploadState, compares, negotiate,
 };
 use tidewater_protocol::{Code, RemoteId, UploadId};
 
+use crate::auth::signing::{CheckpointFor, Keyring};
 use crate::fault::Fault;
 
 /// Names of users, publications and programs are shorter.
@@ -31,6 +34,11 @@ pub(crate) struct Subscription {
     pub(crate) pending: Option<UploadId>,
     pub(crate) checkpoint: Vec<u8>,
     pub(crate) schema_hash: Vec<u8>,
+    /// Checksums of its tables follow.
+    pub(crate) compares: bool,
+    /// The checkpoint, once it is found to be what a server signed for the remote of the
+    /// Hello under the schema of the Hello.
+    pub(crate) genuine: Option<Checkpoint>,
 }
 
 impl Greeting {
@@ -50,7 +58,11 @@ impl Greeting {
             .proof
             .ok_or_else(|| malformed("a Hello without token, credential or password"))?;
         let subscriptions = hello.subscriptions.into_iter().map(Subscription::check);
-        let subscriptions: Vec<Subscription> = subscriptions.collect::<Result<_, _>>()?;
+        let mut subscriptions: Vec<Subscription> = subscriptions.collect::<Result<_, _>>()?;
+        for subscription in &mut subscriptions {
+            // Nobody uses what came later than the version of the session.
+            subscription.compares &= compares(version);
+        }
         for (index, subscription) in subscriptions.iter().enumerate() {
             let before = &subscriptions[..index];
             if before
@@ -68,6 +80,33 @@ impl Greeting {
             subscriptions,
             client: hello.client,
         })
+    }
+
+    /// Finds out which checkpoints are genuine.
+    pub(crate) fn verify(&mut self, keyring: &Keyring) {
+        let Some(remote_id) = self.remote_id else {
+            return;
+        };
+        for subscription in &mut self.subscriptions {
+            let Ok(schema_hash) = subscription.schema_hash.as_slice().try_into() else {
+                continue;
+            };
+            let subject = CheckpointFor {
+                remote_id,
+                publication: &subscription.publication,
+                schema_hash,
+            };
+            subscription.genuine = keyring.open_checkpoint(subject, &subscription.checkpoint);
+        }
+    }
+
+    /// What the centre is asked about the subscriptions, in order.
+    pub(crate) fn asked(&self) -> Vec<AskedSubscription> {
+        let asked = self.subscriptions.iter().map(|it| AskedSubscription {
+            publication: it.publication.clone(),
+            watermark: it.genuine.as_ref().map(|it| it.watermark.clone()),
+        });
+        asked.collect()
     }
 
     /// The publications, in order.
@@ -93,11 +132,17 @@ impl Subscription {
             pending: identity(&wire.pending_upload_id, UploadId::from_slice)?,
             checkpoint: wire.checkpoint,
             schema_hash: wire.schema_hash,
+            compares: wire.compares,
+            genuine: None,
         })
     }
 
     /// What the server makes of sequence and upload id, given what it has stored.
-    pub(crate) fn upload_state(&self, stored: Option<&SubscriptionRecord>) -> UploadState {
+    pub(crate) fn upload_state(
+        &self,
+        stored: Option<&SubscriptionRecord>,
+        version: u32,
+    ) -> UploadState {
         let (sequence, upload_id) =
             stored.map_or((0, None), |record| (record.sequence, record.upload_id));
         if sequence == self.sequence && upload_id == self.upload_id {
@@ -107,6 +152,8 @@ impl Subscription {
             && upload_id == self.pending
         {
             UploadState::AlreadyApplied
+        } else if sequence < self.sequence && compares(version) {
+            UploadState::CentreRestored
         } else {
             UploadState::NewIdentity
         }
@@ -161,6 +208,8 @@ mod tests {
             pending: pending.map(|byte| UploadId([byte; 16])),
             checkpoint: Vec::new(),
             schema_hash: Vec::new(),
+            compares: false,
+            genuine: None,
         }
     }
 
@@ -170,8 +219,10 @@ mod tests {
             sequence,
             upload_id: Some(UploadId([id; 16])),
         };
-        let state = |s: Subscription, r: Option<SubscriptionRecord>| s.upload_state(r.as_ref());
-        use UploadState::{AlreadyApplied, InSequence, NewIdentity};
+        let state = |s: Subscription, r: Option<SubscriptionRecord>| {
+            s.upload_state(r.as_ref(), PROTOCOL_VERSION)
+        };
+        use UploadState::{AlreadyApplied, CentreRestored, InSequence, NewIdentity};
         assert_eq!(state(subscription(0, None, None), None), InSequence);
         assert_eq!(state(subscription(0, None, Some(1)), None), InSequence);
         assert_eq!(
@@ -194,8 +245,11 @@ mod tests {
             state(subscription(1, Some(9), Some(2)), Some(stored(1, 1))),
             NewIdentity
         );
-        // The centre was restored, or the remote: its number runs ahead.
-        assert_eq!(state(subscription(3, Some(3), None), None), NewIdentity);
+        // The centre was restored: the remote's number runs ahead of what it has.
+        let ahead = || subscription(3, Some(3), Some(4));
+        assert_eq!(state(ahead(), None), CentreRestored);
+        assert_eq!(state(ahead(), Some(stored(2, 2))), CentreRestored);
+        assert_eq!(ahead().upload_state(None, 1 << 16), NewIdentity);
         assert_eq!(
             state(subscription(1, Some(1), Some(2)), Some(stored(3, 3))),
             NewIdentity

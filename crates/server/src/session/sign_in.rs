@@ -250,27 +250,21 @@ pub(crate) fn new_identity(
 }
 
 async fn open(server: &Shared, greeting: &Greeting) -> Result<SessionState, Fault> {
-    let publications = greeting.publications();
-    look_up(server, &greeting.user, greeting.remote_id, publications).await
+    let asked = greeting.asked();
+    look_up(server, &greeting.user, greeting.remote_id, asked).await
 }
 
 async fn look_up(
     server: &Shared,
     user: &str,
     remote_id: Option<RemoteId>,
-    publications: Vec<String>,
+    subscriptions: Vec<AskedSubscription>,
 ) -> Result<SessionState, Fault> {
-    let asked = publications
-        .into_iter()
-        .map(|publication| AskedSubscription {
-            publication,
-            watermark: None,
-        });
     let (reply, answer) = oneshot::channel();
     server.workers.sessions.submit(SessionTask::Open {
         user: user.to_owned(),
         remote_id,
-        subscriptions: asked.collect(),
+        subscriptions,
         reply,
     });
     answered(answer).await

@@ -465,6 +465,15 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
+    /// Something comes that is no part of an upload and no request.
+    pub(crate) fn pause(&mut self, what: &str) -> Result<(), Fault> {
+        self.end_requests()?;
+        match self.section {
+            Section::Nothing => Ok(()),
+            _ => Err(Fault::unexpected(what)),
+        }
+    }
+
     fn end_requests(&mut self) -> Result<(), Fault> {
         if matches!(self.section, Section::Request(_)) {
             self.end_table()?;
@@ -475,12 +484,7 @@ impl<'a> Receiver<'a> {
 
     /// Everything has arrived.
     pub(crate) fn finish(mut self) -> Result<Received, Fault> {
-        self.end_requests()?;
-        if !matches!(self.section, Section::Nothing) {
-            return Err(Fault::unexpected(
-                "the request for the download (an upload has not ended)",
-            ));
-        }
+        self.pause("the request for the download (an upload has not ended)")?;
         Ok(Received {
             uploads: self.uploads,
             requests: self.requests,

@@ -154,6 +154,16 @@ impl MemoryCentre {
         self.state.lock().unwrap()
     }
 
+    /// Restores it to an earlier state: nobody can tell from what it holds.
+    pub(crate) fn restore(&self, earlier: State) {
+        let mut state = self.state();
+        let history_number = state.history_number + 1;
+        *state = State {
+            history_number,
+            ..earlier
+        };
+    }
+
     /// A change by an application of the centre.
     pub(crate) fn write(&self, id: i64, note: Option<&str>) {
         self.state().write(id, note.map(str::to_owned));

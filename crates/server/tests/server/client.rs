@@ -11,9 +11,9 @@ use tidewater_protocol::frame::{
     CONNECTION_CHANNEL, Frame, PREFACE, SYNC_CHANNEL, put_control, put_rows, take_frame,
 };
 use tidewater_protocol::message::{
-    Ack, Busy, Control, Credit, DownloadRequest, Failure, Hello, HelloSubscription,
+    Ack, Busy, Control, Credit, DownloadRequest, Failure, Hello, HelloSubscription, KeyInterval,
     PROTOCOL_VERSION, Ping, Proof, ResultEnd, TableBegin, UploadBegin, UploadEnd, UploadState,
-    Welcome,
+    Welcome, WelcomeSubscription,
 };
 use tidewater_protocol::{Code, Datum, Op, Row, RowsReader, RowsWriter};
 use tidewater_server::environment::Stream;
@@ -49,7 +49,10 @@ pub(crate) struct Reply {
     pub(crate) results: Vec<ResultEnd>,
     /// Downloaded: id and note, `None` for removals.
     pub(crate) rows: Vec<(i64, Option<String>)>,
+    /// All of them are what the remote holds.
     pub(crate) replaced: bool,
+    /// All of them in these intervals are.
+    pub(crate) ranges: Vec<KeyInterval>,
     pub(crate) checkpoint: Vec<u8>,
     pub(crate) complete: bool,
     pub(crate) failure: Option<Failure>,
@@ -64,11 +67,14 @@ impl Reply {
     }
 
     pub(crate) fn state(&self) -> UploadState {
+        self.answer().upload_state()
+    }
+
+    /// What the Welcome says of the subscription.
+    pub(crate) fn answer(&self) -> &WelcomeSubscription {
         let welcome = self.welcome.as_ref();
-        welcome
-            .unwrap_or_else(|| panic!("no Welcome: {self:?}"))
-            .subscriptions[0]
-            .upload_state()
+        let welcome = welcome.unwrap_or_else(|| panic!("no Welcome: {self:?}"));
+        &welcome.subscriptions[0]
     }
 }
 
@@ -274,7 +280,10 @@ impl Client {
             match control {
                 Control::Welcome(welcome) => reply.welcome = Some(welcome),
                 Control::ResultEnd(end) => reply.results.push(end),
-                Control::TableBegin(begin) => reply.replaced |= begin.replace,
+                Control::TableBegin(begin) => {
+                    reply.replaced |= begin.replace && begin.ranges.is_empty();
+                    reply.ranges.extend(begin.ranges);
+                }
                 Control::DownloadEnd(end) => {
                     assert_eq!(end.checksum, crc32fast::hash(&packed));
                     reply.checkpoint = end.checkpoint;

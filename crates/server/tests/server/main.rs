@@ -11,6 +11,7 @@ mod keys;
 mod lifecycle;
 mod limits;
 mod pair;
+mod restored;
 mod shut_out;
 mod sign_in;
 mod sync;

@@ -224,12 +224,14 @@ async fn a_checkpoint_that_is_not_the_servers_is_worth_nothing() {
     let mut forged = ada.clone();
     forged.checkpoint.clone_from(&bob.checkpoint);
     let reply = world.connect().await.sync(forged.token()).await;
-    assert!(reply.complete && reply.replaced, "another remote's");
+    assert!(reply.complete && reply.answer().compare, "another remote's");
+    assert!(reply.checkpoint.is_empty() && !reply.replaced);
     let last = forged.checkpoint.len() - 1;
     forged.checkpoint.clone_from(&ada.checkpoint);
     forged.checkpoint[last] ^= 1;
     let reply = world.connect().await.sync(forged.token()).await;
-    assert!(reply.complete && reply.replaced, "a changed one");
+    assert!(reply.complete && reply.answer().compare, "a changed one");
+    assert!(reply.checkpoint.is_empty() && !reply.replaced);
 }
 
 #[tokio::test]

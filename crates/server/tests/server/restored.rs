@@ -1,0 +1,382 @@
+//! A centre that was restored: what it forgot is given back, and what remotes hold is
+//! compared.
+
+use tidewater_protocol::compare::{Ranges, pack_key};
+use tidewater_protocol::message::{
+    CompareTable, Control, Hello, KeyRange, TableBegin, UploadState,
+};
+use tidewater_protocol::{Code, ColumnType, Datum};
+
+use crate::centre::schema;
+use crate::client::{Client, Remote, Reply, inserts};
+use crate::world::{PASSWORD, World};
+
+/// What a remote that has these notes sends of them, in ranges of two.
+fn sums(notes: &[(i64, String)]) -> Vec<KeyRange> {
+    let shape = schema().tables[0].shape();
+    let bounds = notes.iter().skip(1).step_by(2).map(|(id, _)| {
+        let mut bound = Vec::new();
+        pack_key(&mut bound, &[ColumnType::Integer], &[Datum::Integer(*id)]);
+        bound
+    });
+    let bounds: Vec<Vec<u8>> = bounds.collect();
+    let mut ranges = Ranges::at(&shape, bounds.iter().map(Vec::as_slice)).unwrap();
+    for (id, note) in notes {
+        let row = [Datum::Integer(*id), Datum::Text(note)];
+        ranges.add(&row[..1], &row);
+    }
+    ranges.to_wire()
+}
+
+fn table(ranges: Vec<KeyRange>) -> CompareTable {
+    CompareTable {
+        subscription: 0,
+        table: Some(TableBegin::of(&schema().tables[0])),
+        ranges,
+    }
+}
+
+fn comparing(mut hello: Hello) -> Hello {
+    hello.subscriptions[0].compares = true;
+    hello
+}
+
+/// A sync that compares, in so many messages.
+async fn compare(client: &mut Client, hello: Hello, tables: Vec<CompareTable>) -> Reply {
+    client.put(Control::Hello(comparing(hello)));
+    for table in tables {
+        client.put(Control::CompareTable(table));
+    }
+    client.put_request().flush().await;
+    client.reply().await
+}
+
+/// A centre with ten notes of Ada's, as her first upload brought them.
+async fn ten_notes(world: &World) -> Remote {
+    let mut ada = world.remote("ada").await;
+    let rows = inserts(0..10, "x");
+    let mut client = world.connect().await;
+    let reply = client.upload(&ada, ada.token(), 1, &rows, 10).await;
+    ada.learn(&reply);
+    (ada.sequence, ada.upload_id) = (1, vec![1; 16]);
+    ada
+}
+
+#[tokio::test]
+async fn a_restored_centre_says_what_it_has_and_takes_the_rest_again() {
+    let world = World::start().await;
+    let mut ada = ten_notes(&world).await;
+    let earlier = world.centre.state().clone();
+    let rows = inserts(10..12, "y");
+    let mut client = world.connect().await;
+    let reply = client.upload(&ada, ada.token(), 2, &rows, 2).await;
+    ada.learn(&reply);
+    (ada.sequence, ada.upload_id) = (2, vec![2; 16]);
+    world.centre.restore(earlier);
+
+    // What is pending is not taken, and what it is asked for is told at once.
+    let pending = inserts(20..21, "pending");
+    let reply = client.upload(&ada, ada.token(), 3, &pending, 1).await;
+    assert!(reply.complete && reply.results.is_empty());
+    assert_eq!(reply.state(), UploadState::CentreRestored);
+    let answer = reply.answer().clone();
+    assert_eq!((answer.sequence, &answer.upload_id), (1, &vec![1; 16]));
+    assert!(answer.compare && !answer.give_back);
+    assert!(reply.checkpoint.is_empty() && !reply.replaced);
+    assert_eq!(world.centre.state().notes().len(), 10);
+    let welcome = reply.welcome.unwrap();
+    assert_eq!(
+        (welcome.remote_id, welcome.credential.len()),
+        (ada.id.clone(), 0)
+    );
+
+    // The same connection goes on: the lost upload under its id, then the pending one.
+    (ada.sequence, ada.upload_id) = (answer.sequence, answer.upload_id);
+    ada.checkpoint.clear();
+    let reply = client.upload(&ada, ada.token(), 2, &rows, 2).await;
+    assert_eq!(reply.state(), UploadState::InSequence);
+    assert_eq!(reply.results[0].inserts, 2);
+    (ada.sequence, ada.upload_id) = (2, vec![2; 16]);
+    let reply = client.upload(&ada, ada.token(), 3, &pending, 1).await;
+    assert_eq!(reply.results[0].inserts, 1);
+    assert_eq!(world.centre.state().notes().len(), 13);
+}
+
+#[tokio::test]
+async fn a_centre_without_the_subscription_has_nothing_of_it() {
+    let world = World::start().await;
+    let ada = world.remote("ada").await;
+    let earlier = world.centre.state().clone();
+    let rows = inserts(0..1, "x");
+    let mut client = world.connect().await;
+    client.upload(&ada, ada.token(), 1, &rows, 1).await;
+    world.centre.restore(earlier);
+    let ahead = Remote {
+        sequence: 1,
+        upload_id: vec![1; 16],
+        ..ada
+    };
+    let reply = client.sync(ahead.token()).await;
+    assert_eq!(reply.state(), UploadState::CentreRestored);
+    let answer = reply.answer();
+    assert_eq!((answer.sequence, answer.upload_id.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_remote_of_version_1_0_is_treated_as_ever() {
+    let world = World::start().await;
+    let ada = ten_notes(&world).await;
+    let mut earlier = world.centre.state().clone();
+    let old = |mut hello: Hello| {
+        hello.protocol_version = 1 << 16;
+        hello
+    };
+    // A strange checkpoint: everything whole, and no word of a comparison.
+    world.centre.restore(earlier.clone());
+    let mut client = world.connect().await;
+    let reply = client.sync(old(ada.token())).await;
+    assert_eq!(reply.state(), UploadState::InSequence);
+    assert!(reply.replaced && !reply.answer().compare);
+    assert_eq!(reply.rows.len(), 10);
+    assert_eq!(reply.welcome.unwrap().protocol_version, 1 << 16);
+    // What it announces of later versions counts for nothing.
+    client.put(Control::Hello(comparing(old(ada.token()))));
+    client.put(Control::CompareTable(table(sums(&[]))));
+    client.put_request().flush().await;
+    assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
+    // Forgotten uploads: a new identity.
+    earlier.rows.clear();
+    let ahead = Remote {
+        sequence: 2,
+        upload_id: vec![2; 16],
+        ..ada
+    };
+    let mut client = world.connect().await;
+    let reply = client.sync(old(ahead.token())).await;
+    assert_eq!(reply.state(), UploadState::NewIdentity);
+    assert!(!reply.answer().give_back);
+}
+
+#[tokio::test]
+async fn a_remote_from_after_the_restored_state_gives_everything_back() {
+    let world = World::start().await;
+    let before = world.centre.state().clone();
+    let ada = ten_notes(&world).await;
+    world.centre.restore(before);
+    let mut client = world.connect().await;
+    let reply = client.sync(ada.token()).await;
+    assert_eq!(reply.code(), Code::CredentialInvalid);
+    let mut client = world.connect().await;
+    let reply = client.sync(ada.password(PASSWORD)).await;
+    assert!(reply.complete && !reply.replaced);
+    assert_eq!(reply.state(), UploadState::NewIdentity);
+    assert!(reply.answer().give_back && !reply.answer().compare);
+    assert_ne!(reply.welcome.as_ref().unwrap().remote_id, ada.id);
+    // Whoever cannot show that the centre once knew it gives nothing back.
+    for checkpoint in [Vec::new(), b"signed by nobody".to_vec()] {
+        let stranger = Remote {
+            checkpoint,
+            ..ada.clone()
+        };
+        let reply = client.sync(stranger.password(PASSWORD)).await;
+        assert_eq!(reply.state(), UploadState::NewIdentity);
+        assert!(!reply.answer().give_back);
+    }
+}
+
+#[tokio::test]
+async fn a_remote_that_was_removed_gives_nothing_back() {
+    let world = World::start().await;
+    let ada = ten_notes(&world).await;
+    world.centre.state().remotes.clear();
+    let mut client = world.connect().await;
+    let reply = client.sync(ada.password(PASSWORD)).await;
+    assert_eq!(reply.state(), UploadState::NewIdentity);
+    assert!(!reply.answer().give_back);
+}
+
+#[tokio::test]
+async fn a_checkpoint_of_another_history_is_compared_and_equal_rows_stay_at_home() {
+    let world = World::start().await;
+    let mut ada = ten_notes(&world).await;
+    let earlier = world.centre.state().clone();
+    world.centre.restore(earlier);
+    let mut client = world.connect().await;
+    let pending = inserts(20..21, "pending");
+    let reply = client.upload(&ada, ada.token(), 2, &pending, 1).await;
+    assert_eq!(reply.state(), UploadState::InSequence);
+    assert!(reply.answer().compare && reply.complete);
+    assert!(reply.results.is_empty() && reply.checkpoint.is_empty());
+
+    let notes = world.centre.state().notes();
+    let reply = compare(&mut client, ada.token(), vec![table(sums(&notes))]).await;
+    assert!(reply.complete && !reply.answer().compare);
+    assert!(reply.rows.is_empty() && reply.ranges.is_empty() && !reply.replaced);
+    assert!(!reply.checkpoint.is_empty());
+    ada.learn(&reply);
+    let reply = client.upload(&ada, ada.token(), 2, &pending, 1).await;
+    assert_eq!(reply.results[0].inserts, 1);
+    assert!(!reply.replaced && reply.rows.is_empty());
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_no_key_verifies_is_compared_too() {
+    let world = World::start().await;
+    let ada = ten_notes(&world).await;
+    let spoiled = Remote {
+        checkpoint: vec![1; 60],
+        ..ada.clone()
+    };
+    let mut client = world.connect().await;
+    let reply = client.sync(spoiled.token()).await;
+    assert!(reply.answer().compare && reply.complete && !reply.replaced);
+    let notes = world.centre.state().notes();
+    let reply = compare(&mut client, spoiled.token(), vec![table(sums(&notes))]).await;
+    assert!(reply.complete && reply.rows.is_empty() && !reply.replaced);
+    // Whoever holds nothing has nothing to compare.
+    let empty = Remote {
+        checkpoint: Vec::new(),
+        ..ada
+    };
+    let reply = client.sync(empty.token()).await;
+    assert!(!reply.answer().compare && reply.replaced);
+}
+
+#[tokio::test]
+async fn only_ranges_that_differ_are_sent_whatever_pieces_the_comparison_comes_in() {
+    let world = World::start().await;
+    let ada = ten_notes(&world).await;
+    let mut notes = world.centre.state().notes();
+    notes[4].1 = "something else".into();
+    notes.remove(9);
+    let ranges = sums(&notes);
+    assert_eq!(ranges.len(), 5);
+    for piece in [1, 2, 5] {
+        let pieces = ranges.chunks(piece).map(|piece| table(piece.to_vec()));
+        let mut client = world.connect().await;
+        let reply = compare(&mut client, ada.token(), pieces.collect()).await;
+        assert!(reply.complete && !reply.replaced, "{reply:?}");
+        assert_eq!(reply.ranges.len(), 2);
+        let rows: Vec<i64> = reply.rows.iter().map(|(id, _)| *id).collect();
+        assert_eq!(rows, [4, 5, 8, 9]);
+    }
+}
+
+#[tokio::test]
+async fn a_comparison_under_another_schema_is_ignored() {
+    let world = World::start().await;
+    let mut ada = ten_notes(&world).await;
+    ada.schema_hash = vec![9; 32];
+    let mut strange = table(sums(&[]));
+    strange.table = Some(TableBegin {
+        table: "gone".into(),
+        ..TableBegin::default()
+    });
+    let mut client = world.connect().await;
+    let reply = compare(&mut client, ada.token(), vec![strange]).await;
+    assert!(reply.complete && reply.replaced && reply.ranges.is_empty());
+    assert_eq!(reply.rows.len(), 10);
+    assert!(!reply.answer().schema.is_empty());
+    // It is not asked for one either.
+    let reply = client.sync(ada.token()).await;
+    assert!(!reply.answer().compare && reply.replaced);
+}
+
+#[tokio::test]
+async fn comparisons_that_make_no_sense_end_the_sync() {
+    let world = World::start().await;
+    let ada = ten_notes(&world).await;
+    let notes = world.centre.state().notes();
+    let code = async |hello: Hello, tables: Vec<CompareTable>| {
+        let mut client = world.connect().await;
+        compare(&mut client, hello, tables).await.code()
+    };
+    let another = |change: &dyn Fn(&mut TableBegin)| {
+        let mut compare = table(sums(&[]));
+        change(compare.table.as_mut().unwrap());
+        vec![compare]
+    };
+    for tables in [
+        another(&|begin| begin.table = "gone".into()),
+        another(&|begin| begin.columns.truncate(1)),
+        another(&|begin| begin.key = vec![1]),
+        vec![table(Vec::new())],
+        vec![table(sums(&notes)), table(sums(&notes))],
+        vec![table(sums(&notes).into_iter().rev().collect())],
+        vec![CompareTable {
+            table: None,
+            ..table(sums(&notes))
+        }],
+    ] {
+        assert_eq!(code(ada.token(), tables).await, Code::MalformedMessage);
+    }
+    let elsewhere = CompareTable {
+        subscription: 1,
+        ..table(sums(&notes))
+    };
+    assert_eq!(
+        code(ada.token(), vec![elsewhere]).await,
+        Code::UnexpectedMessage
+    );
+    // Not announced, and in the middle of an upload.
+    let mut client = world.connect().await;
+    client.put(Control::Hello(ada.token()));
+    client.put(Control::CompareTable(table(sums(&notes))));
+    client.put_request().flush().await;
+    assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
+    let mut client = world.connect().await;
+    let rows = inserts(30..31, "x");
+    let hello = crate::client::pending(comparing(ada.token()), 2);
+    client.put(Control::Hello(hello));
+    client.put_upload_begin(2, 2, &rows, 1);
+    client.put(Control::CompareTable(table(sums(&notes))));
+    client.flush().await;
+    assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
+}
+
+/// So many ranges that are well-formed.
+fn many(ranges: i64) -> Vec<CompareTable> {
+    let range = |id: i64| {
+        let mut until = Vec::new();
+        pack_key(&mut until, &[ColumnType::Integer], &[Datum::Integer(id)]);
+        KeyRange {
+            until,
+            rows: 1,
+            checksum: u64::MAX,
+        }
+    };
+    let ids: Vec<i64> = (0..ranges).collect();
+    let messages = ids.chunks(20_000);
+    messages
+        .map(|ids| table(ids.iter().map(|&id| range(id)).collect()))
+        .collect()
+}
+
+#[tokio::test]
+async fn what_is_compared_is_bounded_and_taken_from_the_budget() {
+    let world = World::with_limits("memory = \"1MiB\"").await;
+    let ada = ten_notes(&world).await;
+    let mut client = world.connect().await;
+    client.put(Control::Hello(comparing(ada.token())));
+    for table in many(20_000) {
+        client.put(Control::CompareTable(table));
+    }
+    client.put_request().flush_if_possible().await;
+    let reply = client.reply().await;
+    assert!(reply.busy.is_some(), "{reply:?}");
+    // All of it is free again.
+    let mut client = world.connect().await;
+    let notes = world.centre.state().notes();
+    let reply = compare(&mut client, ada.token(), vec![table(sums(&notes))]).await;
+    assert!(reply.complete && reply.rows.is_empty());
+
+    let world = World::start().await;
+    let ada = ten_notes(&world).await;
+    let mut client = world.connect().await;
+    client.put(Control::Hello(comparing(ada.token())));
+    for table in many(500_000) {
+        client.put(Control::CompareTable(table));
+    }
+    client.flush_if_possible().await;
+    assert_eq!(client.reply().await.code(), Code::LimitExceeded);
+}
