@@ -113,6 +113,7 @@ macro_rules! suite {
             uploading::one_upload_at_two_workers_takes_effect_once,
             uploading::of_two_updates_in_one_list_the_first_wins,
             uploading::every_kind_of_conflict_is_found,
+            uploading::what_is_in_effect_already_is_no_conflict,
             uploading::what_the_centre_refuses_does_not_block_the_rest,
             uploading::rows_outside_of_the_scope_are_neither_touched_nor_shown,
             uploading::changes_of_a_lost_partition_are_taken_once,

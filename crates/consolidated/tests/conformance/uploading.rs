@@ -240,6 +240,37 @@ pub async fn every_kind_of_conflict_is_found<F: Fixture>() {
     );
 }
 
+pub async fn what_is_in_effect_already_is_no_conflict<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let changes = [
+        insert("customer", "40|north|Nina|NULL"),
+        insert("purchase", "20|north|40|1.5"),
+        update("customer", "1|north|Nora|nora@x", "1|north|Nora B.|nora@x"),
+        delete("purchase", "10|north|1|1.50"),
+    ];
+    let mut berta = Remote::synced(&world, "berta").await;
+    let everything = "2 inserted, 1 updated, 1 deleted, 0 conflicts, 0 refused";
+    assert_eq!(anna.upload(&changes).await, [everything]);
+    let rows = || async {
+        let customers = "SELECT customer_id, region, name, email FROM customer ORDER BY 1";
+        let purchases = "SELECT purchase_id, customer_id FROM purchase ORDER BY 1";
+        let mut rows = world.fixture.query(customers).await;
+        rows.extend(world.fixture.query(purchases).await);
+        rows
+    };
+    let before = rows().await;
+    // The same as another upload, as it is when it is given back; and by another remote,
+    // which spells a number differently.
+    assert_eq!(anna.upload(&changes).await, [everything]);
+    let [one, _, three, four] = changes;
+    let spelled = insert("purchase", "20|north|40|1.50");
+    let result = berta.upload(&[one, spelled, three, four]).await;
+    assert_eq!(result, [everything]);
+    assert_eq!(rows().await, before);
+    assert_eq!(world.centre.conflicts().await.unwrap(), []);
+}
+
 pub async fn what_the_centre_refuses_does_not_block_the_rest<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = Remote::synced(&world, "anna").await;
