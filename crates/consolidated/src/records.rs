@@ -152,6 +152,62 @@ pub struct SyncRecord {
     /// The schema that the remote has now, as far as the server knows: publication and
     /// hash. Kept of the last sync only, not of those in the history.
     pub schemas: Vec<(String, Vec<u8>)>,
+    /// What was found to be at odds between the remote and the centre. Kept in a list of
+    /// its own, not with the syncs of the history.
+    pub incidents: Vec<IncidentRecord>,
+}
+
+/// What a remote and the centre can be found at odds about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum IncidentKind {
+    /// The centre does not know the history in which the remote's checkpoint was given
+    /// out.
+    HistoryUnknown,
+    /// The centre has forgotten uploads that it acknowledged.
+    UploadsMissing,
+    /// The remote was given a new identity.
+    NewIdentity,
+}
+
+impl IncidentKind {
+    /// All of them.
+    pub const ALL: [IncidentKind; 3] = [
+        IncidentKind::HistoryUnknown,
+        IncidentKind::UploadsMissing,
+        IncidentKind::NewIdentity,
+    ];
+
+    /// The name under which it is kept and shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            IncidentKind::HistoryUnknown => "history_unknown",
+            IncidentKind::UploadsMissing => "uploads_missing",
+            IncidentKind::NewIdentity => "new_identity",
+        }
+    }
+
+    /// Reads what [`Self::name`] says; `None` for what a newer version knows.
+    pub fn from_name(name: &str) -> Option<IncidentKind> {
+        let mut all = IncidentKind::ALL.into_iter();
+        all.find(|kind| kind.name() == name)
+    }
+}
+
+/// A remote and the centre were found at odds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IncidentRecord {
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// About what.
+    pub kind: IncidentKind,
+    /// The remote, under the id that it came with.
+    pub remote_id: RemoteId,
+    /// The user.
+    pub user: String,
+    /// The publication.
+    pub publication: String,
+    /// What exactly, for people.
+    pub detail: String,
 }
 
 /// A conflict as it is kept: images as JSON objects.
@@ -220,6 +276,10 @@ pub struct CentreStatus {
     pub logs: Vec<(String, u64)>,
     /// The last syncs, newest first, at most 20.
     pub syncs: Vec<SyncRecord>,
+    /// Incidents kept, by their kind, as far as there are any.
+    pub incident_counts: Vec<(IncidentKind, u64)>,
+    /// The last incidents, newest first, at most 20.
+    pub incidents: Vec<IncidentRecord>,
 }
 
 /// How long things are kept, in milliseconds.
@@ -227,7 +287,7 @@ pub struct CentreStatus {
 pub struct Retention {
     /// Change logs and marks.
     pub log_ms: i64,
-    /// The sync history.
+    /// The sync history and incidents.
     pub history_ms: i64,
     /// Conflicts and refused rows.
     pub conflicts_ms: i64,
@@ -238,7 +298,7 @@ pub struct Retention {
 pub struct Pruned {
     /// Entries of change logs.
     pub log_entries: u64,
-    /// Syncs of the history.
+    /// Syncs of the history, and incidents.
     pub history: u64,
     /// Conflicts and refused rows.
     pub conflicts: u64,

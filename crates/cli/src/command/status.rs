@@ -1,11 +1,12 @@
 //! `tidewater status`: the state of a remote's file, or of the centre.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_consolidated::records::{CentreStatus, SyncRecord};
+use tidewater_consolidated::records::{CentreStatus, IncidentKind, IncidentRecord, SyncRecord};
 use tidewater_remote::database::{Status, SubscriptionStatus};
 
 use crate::Done;
@@ -19,7 +20,8 @@ use crate::remote_file;
 ///
 /// Of a remote: whose it is, what it subscribes to, what waits to be uploaded, what was
 /// refused. Of the centre (-c FILE): users, remotes, kept conflicts and refused rows,
-/// change logs, the last syncs. Needs no server. Never shows passwords or credentials.
+/// change logs, the last syncs, and whether the database was restored or remotes were:
+/// what was found, and what to do. Needs no server. Never shows passwords or credentials.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -35,7 +37,9 @@ of the centre:
   {\"users\":n,\"users_disabled\":n,\"remotes\":n,\"remotes_revoked\":n,\"conflicts\":n,\"refused\":n,
    \"logs\":[{\"table\",\"entries\"}],
    \"syncs\":[{\"remote_id\",\"user\",\"publications\",\"started_ms\",\"duration_ms\",\"uploaded\",
-             \"downloaded\",\"conflicts\",\"refused\",\"bytes_received\",\"bytes_sent\",\"error\"}]}"))]
+             \"downloaded\",\"conflicts\",\"refused\",\"bytes_received\",\"bytes_sent\",\"error\"}],
+   \"incident_counts\":{\"history_unknown\":n,\"uploads_missing\":n,\"new_identity\":n},
+   \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}]}"))]
 pub(crate) struct StatusArgs {
     /// The remote's file
     #[arg(value_name = "REMOTE.db", required_unless_present = "config")]
@@ -158,6 +162,18 @@ struct CentreObject<'a> {
     refused: u64,
     logs: Vec<LogObject<'a>>,
     syncs: Vec<SyncObject<'a>>,
+    incident_counts: BTreeMap<&'a str, u64>,
+    incidents: Vec<IncidentObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct IncidentObject<'a> {
+    at_ms: i64,
+    kind: &'a str,
+    remote_id: String,
+    user: &'a str,
+    publication: &'a str,
+    detail: &'a str,
 }
 
 #[derive(Serialize)]
@@ -212,6 +228,30 @@ impl CentreObject<'_> {
                 })
                 .collect(),
             syncs: status.syncs.iter().map(SyncObject::of).collect(),
+            incident_counts: IncidentKind::ALL
+                .iter()
+                .map(|&kind| (kind.name(), incidents(status, kind)))
+                .collect(),
+            incidents: status.incidents.iter().map(IncidentObject::of).collect(),
+        }
+    }
+}
+
+/// How many incidents of a kind are kept.
+fn incidents(status: &CentreStatus, kind: IncidentKind) -> u64 {
+    let counts = status.incident_counts.iter();
+    counts.filter(|it| it.0 == kind).map(|it| it.1).sum()
+}
+
+impl IncidentObject<'_> {
+    fn of(incident: &IncidentRecord) -> IncidentObject<'_> {
+        IncidentObject {
+            at_ms: incident.at_ms,
+            kind: incident.kind.name(),
+            remote_id: incident.remote_id.to_string(),
+            user: &incident.user,
+            publication: &incident.publication,
+            detail: &incident.detail,
         }
     }
 }
@@ -290,6 +330,60 @@ fn describe_centre(status: &CentreStatus, config: &Path) -> String {
     }
     if !syncs.is_empty() {
         let _ = write!(text, "\n{}", syncs.render(0));
+    }
+    text.push_str(&describe_incidents(status, config));
+    text
+}
+
+/// What was found to be at odds, and what to do about it.
+fn describe_incidents(status: &CentreStatus, config: &Path) -> String {
+    let mut text = String::new();
+    let config = config.display();
+    for kind in IncidentKind::ALL {
+        let count = incidents(status, kind);
+        if count == 0 {
+            continue;
+        }
+        let count = output::counted(count, "time", "times");
+        let meaning = match kind {
+            IncidentKind::HistoryUnknown => format!(
+                "{count} a remote came that has seen another state of this database, or was away \
+                 for longer than retention.log, and compared what it holds: if nobody restored \
+                 the database or failed over to a standby, make sure that it is the right one"
+            ),
+            IncidentKind::UploadsMissing => format!(
+                "{count} a remote had uploads acknowledged that this database does not have: it \
+                 was restored, or failed over with loss. Remotes give back what they keep; look \
+                 at `tidewater conflicts list -c {config}`, and let those sync that have not yet"
+            ),
+            IncidentKind::NewIdentity => format!(
+                "{count} a remote was given a new identity, because its file was restored or \
+                 copied, or because it is not known here any more: nothing is to do; \
+                 `tidewater remote list -c {config}` shows identities that are not used any more"
+            ),
+        };
+        let _ = writeln!(text, "\n{meaning}");
+    }
+    let mut table = Table::new(&[
+        "last incidents",
+        "kind",
+        "user",
+        "publication",
+        "remote",
+        "",
+    ]);
+    for incident in &status.incidents {
+        table.row([
+            moment(incident.at_ms),
+            incident.kind.name().to_owned(),
+            incident.user.clone(),
+            incident.publication.clone(),
+            incident.remote_id.to_string(),
+            incident.detail.clone(),
+        ]);
+    }
+    if !table.is_empty() {
+        let _ = write!(text, "\n{}", table.render(0));
     }
     text
 }

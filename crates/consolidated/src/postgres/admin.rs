@@ -19,8 +19,8 @@ use crate::error::CentreError;
 use crate::evolution::Mode;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
 use crate::records::{
-    CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, SigningKey,
-    SyncRecord, UserImport, UserRecord,
+    CentreStatus, ConflictRecord, IncidentKind, IncidentRecord, Pruned, RefusedRecord,
+    RemoteRecord, Retention, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 
 /// Users that one statement adds.
@@ -163,6 +163,21 @@ impl Shared {
                 &[],
             )
             .await?;
+        let incident_counts = self
+            .query(
+                what,
+                "SELECT kind, count(*) FROM tidewater.incident GROUP BY kind ORDER BY kind",
+                &[],
+            )
+            .await?;
+        let incidents = self
+            .query(
+                what,
+                "SELECT at_ms, kind, remote_id, user_name, publication, detail
+                 FROM tidewater.incident ORDER BY id DESC LIMIT 20",
+                &[],
+            )
+            .await?;
         let count = |at: usize| counts.first().map_or(0, |row| unsigned(row, at));
         Ok(CentreStatus {
             users: [count(0), count(1)],
@@ -174,6 +189,11 @@ impl Shared {
                 .map(|row| (row.get(0), unsigned(row, 1)))
                 .collect(),
             syncs: syncs.iter().map(sync_record).collect(),
+            incident_counts: incident_counts
+                .iter()
+                .filter_map(|row| Some((IncidentKind::from_name(row.get(0))?, unsigned(row, 1))))
+                .collect(),
+            incidents: incidents.iter().filter_map(incident_record).collect(),
         })
     }
 
@@ -195,6 +215,7 @@ impl Shared {
             log_entries: prune_logs(&transaction, now_ms, log_before).await?,
             ..Pruned::default()
         };
+        let mut history = 0;
         for (sql, before, counter) in [
             (
                 "DELETE FROM tidewater.mark WHERE created_ms < $1",
@@ -211,7 +232,7 @@ impl Shared {
             (
                 "DELETE FROM tidewater.sync_history WHERE started_ms < $1",
                 now_ms.saturating_sub(retention.history_ms),
-                Some(&mut pruned.history),
+                Some(&mut history),
             ),
         ] {
             let count = transaction.execute(sql, &[&before]).await.map_err(error)?;
@@ -219,6 +240,10 @@ impl Shared {
                 *counter += count;
             }
         }
+        let before = now_ms.saturating_sub(retention.history_ms);
+        let incidents = "DELETE FROM tidewater.incident WHERE at_ms < $1";
+        let incidents = transaction.execute(incidents, &[&before]).await;
+        pruned.history = history + incidents.map_err(error)?;
         let before = now_ms.saturating_sub(retention.conflicts_ms);
         for table in ["conflict", "refused"] {
             let delete = format!("DELETE FROM tidewater.{table} WHERE at_ms < $1");
@@ -325,6 +350,17 @@ fn conflict_record(row: &Row) -> ConflictRecord {
     }
 }
 
+fn incident_record(row: &Row) -> Option<IncidentRecord> {
+    Some(IncidentRecord {
+        at_ms: row.get(0),
+        kind: IncidentKind::from_name(row.get(1))?,
+        remote_id: RemoteId::from_slice(row.get(2))?,
+        user: row.get(3),
+        publication: row.get(4),
+        detail: row.get(5),
+    })
+}
+
 fn sync_record(row: &Row) -> SyncRecord {
     let remote: Option<&[u8]> = row.get(0);
     SyncRecord {
@@ -340,6 +376,7 @@ fn sync_record(row: &Row) -> SyncRecord {
         bytes: [unsigned(row, 12), unsigned(row, 13)],
         error: row.get(14),
         schemas: Vec::new(),
+        incidents: Vec::new(),
     }
 }
 

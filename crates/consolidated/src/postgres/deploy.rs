@@ -20,7 +20,7 @@ use super::live::{Catalog, TableInfo};
 use super::members::{self, Members};
 use super::model::{Compiled, compile, logs};
 use super::quote::literal;
-use super::state::{ADVISORY_LOCK, FORMAT_VERSION, MIGRATIONS};
+use super::state::{ADVISORY_LOCK, FORMAT_VERSION, MIGRATIONS, PLACE};
 use super::triggers::{LogSpec, marker};
 use crate::error::CentreError;
 use crate::evolution::{Mode, Review};
@@ -44,6 +44,8 @@ struct Deployed {
     /// Name, definition, schema.
     publications: HashMap<String, (String, Vec<u8>)>,
     has_key: bool,
+    /// Whether the state was made here, and not brought along by a dump.
+    at_home: bool,
 }
 
 #[derive(Debug)]
@@ -106,7 +108,10 @@ impl Deployed {
             .await
             .map_err(error)?;
         if !there.get::<_, bool>(0) {
-            return Ok(Deployed::default());
+            return Ok(Deployed {
+                at_home: true,
+                ..Deployed::default()
+            });
         }
         let version = client
             .query_one("SELECT format_version FROM tidewater.meta", &[])
@@ -154,6 +159,15 @@ impl Deployed {
             .query("SELECT 1 FROM tidewater.signing_key LIMIT 1", &[])
             .await
             .map_err(error)?;
+        // A column of the fourth format.
+        let at_home = match version {
+            ..4 => "true".to_owned(),
+            _ => format!("SELECT place = {PLACE} FROM tidewater.meta"),
+        };
+        let at_home = client
+            .query_one(&format!("SELECT ({at_home})"), &[])
+            .await
+            .map_err(error)?;
         let log = |row: &tokio_postgres::Row| DeployedLog {
             id: row.get(0),
             table_oid: row.get(1),
@@ -169,6 +183,7 @@ impl Deployed {
             logs: logs.iter().map(log).collect(),
             publications: publications.iter().map(publication).collect(),
             has_key: !keys.is_empty(),
+            at_home: at_home.get(0),
         })
     }
 
@@ -268,6 +283,11 @@ pub(super) async fn load(
             0 => "nothing is deployed".into(),
             older => format!("the state has format version {older}, not yet {FORMAT_VERSION}"),
         }));
+    }
+    if !deployed.at_home {
+        return Err(not_deployed(
+            "the database was restored to another place, and remotes do not know yet".into(),
+        ));
     }
     let wanted = logs(&compiled);
     for (publication, spec) in compiled.iter_mut().zip(publications) {
@@ -373,6 +393,15 @@ fn plan_state(plan: &mut Plan, deployed: &Deployed, now_ms: i64) -> Result<(), C
             description,
             String::new(),
             MIGRATIONS[version as usize].into(),
+        );
+    }
+    if !deployed.at_home {
+        plan.step(
+            "forget what remotes have: the database was restored to another place, and they \
+             compare what they hold"
+                .into(),
+            String::new(),
+            format!("UPDATE tidewater.meta SET place = {PLACE}; DELETE FROM tidewater.mark"),
         );
     }
     if !deployed.has_key {

@@ -8,7 +8,7 @@ pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
 
 /// One script for each format version; the first makes version 1 out of nothing.
 /// Scripts are only ever added.
-pub(super) const MIGRATIONS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
+pub(super) const MIGRATIONS: [&str; 4] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4];
 
 /// The format version that this code reads and writes.
 pub(super) const FORMAT_VERSION: i32 = MIGRATIONS.len() as i32;
@@ -150,3 +150,31 @@ CREATE TABLE tidewater.past_schema (
 );
 UPDATE tidewater.meta SET format_version = 3;
 ";
+
+/// Where this database is, as SQL: this very schema in this very database. Transaction ids
+/// mean nothing anywhere else, so marks that came with a dump prove nothing.
+macro_rules! place {
+    () => {
+        "(SELECT concat_ws('/', s.system_identifier, d.oid, 'tidewater.meta'::regclass::oid) \
+         FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d \
+         WHERE d.datname = current_database())"
+    };
+}
+pub(super) const PLACE: &str = place!();
+
+/// What remotes and the centre were found at odds about, and where the database is.
+const VERSION_4: &str = concat!(
+    "
+CREATE TABLE tidewater.incident (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at_ms bigint NOT NULL,
+  kind text NOT NULL,
+  remote_id bytea NOT NULL,
+  user_name text NOT NULL,
+  publication text NOT NULL,
+  detail text NOT NULL
+);
+ALTER TABLE tidewater.meta ADD COLUMN place text NOT NULL DEFAULT '';
+UPDATE tidewater.meta SET format_version = 4, place = ",
+    place!()
+);

@@ -18,8 +18,8 @@ use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::evolution::encode_known;
 use crate::records::{
-    AskedSubscription, History, RemoteRecord, SessionState, ShutOut, SubscriptionRecord,
-    SyncRecord, UserRecord,
+    AskedSubscription, History, IncidentRecord, RemoteRecord, SessionState, ShutOut,
+    SubscriptionRecord, SyncRecord, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
 
@@ -198,20 +198,23 @@ impl PostgresWorker {
     async fn record(&mut self, records: &[SyncRecord]) -> Result<(), CentreError> {
         let error = |error| refused("recording syncs")(error);
         let statement = self.connection.prepare(RECORD_SYNC, &[]).await?;
+        let incident = self.connection.prepare(RECORD_INCIDENT, &[]).await?;
         let client = self.connection.client();
         // Few enough that all are sent before the COMMIT.
         for records in records.chunks(16) {
-            let records = records.iter();
-            let inserts = records.map(|record| insert_record(client, &statement, record));
+            let incidents = records.iter().flat_map(|record| &record.incidents);
+            let incidents = incidents.map(|it| insert_incident(client, &incident, it));
+            let inserts = records.iter();
+            let inserts = inserts.map(|record| insert_record(client, &statement, record));
             // Nobody waits for the disk for the sake of the history.
             let (begun, recorded, ended) = future::join3(
                 client.batch_execute("BEGIN; SET LOCAL synchronous_commit = off"),
-                future::join_all(inserts),
+                future::join(future::join_all(inserts), future::join_all(incidents)),
                 client.batch_execute("COMMIT"),
             )
             .await;
             begun.map_err(error)?;
-            for recorded in recorded {
+            for recorded in recorded.0.into_iter().chain(recorded.1) {
                 recorded.map_err(error)?;
             }
             ended.map_err(error)?;
@@ -280,6 +283,26 @@ WITH history AS (
   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15))
 UPDATE tidewater.remote SET last_sync_ms = greatest(last_sync_ms, $16),
   schemas = CASE $17 WHEN '' THEN schemas ELSE $17 END WHERE id = $1";
+
+const RECORD_INCIDENT: &str = "
+INSERT INTO tidewater.incident (at_ms, kind, remote_id, user_name, publication, detail)
+VALUES ($1, $2, $3, $4, $5, $6)";
+
+async fn insert_incident(
+    client: &Client,
+    statement: &Statement,
+    incident: &IncidentRecord,
+) -> Result<u64, tokio_postgres::Error> {
+    let parameters: [&(dyn ToSql + Sync); 6] = [
+        &incident.at_ms,
+        &incident.kind.name(),
+        &incident.remote_id.0.as_slice(),
+        &incident.user,
+        &incident.publication,
+        &incident.detail,
+    ];
+    client.execute(statement, &parameters).await
+}
 
 async fn insert_record(
     client: &Client,

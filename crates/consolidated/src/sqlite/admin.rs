@@ -15,8 +15,8 @@ use super::{failure, quote, state};
 use crate::error::CentreError;
 use crate::evolution::encode_known;
 use crate::records::{
-    CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord, Retention, ShutOut,
-    SigningKey, SyncRecord, UserImport, UserRecord,
+    CentreStatus, ConflictRecord, IncidentKind, IncidentRecord, Pruned, RefusedRecord,
+    RemoteRecord, Retention, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 
 /// How many rows one transaction of pruning removes; writers wait that long.
@@ -331,7 +331,41 @@ pub(super) fn status(connection: &Connection) -> Result<CentreStatus, CentreErro
         refused: count("SELECT count(*) FROM tidewater_refused")?,
         logs: entries,
         syncs: last_syncs(connection)?,
+        incident_counts: incident_counts(connection)?,
+        incidents: last_incidents(connection)?,
     })
+}
+
+fn incident_counts(connection: &Connection) -> Result<Vec<(IncidentKind, u64)>, CentreError> {
+    let sql = "SELECT kind, count(*) FROM tidewater_incident GROUP BY kind ORDER BY kind";
+    let counts = list(connection, sql, [], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64))
+    })?;
+    let counts = counts.into_iter();
+    Ok(counts
+        .filter_map(|(kind, count)| Some((IncidentKind::from_name(&kind)?, count)))
+        .collect())
+}
+
+fn last_incidents(connection: &Connection) -> Result<Vec<IncidentRecord>, CentreError> {
+    let sql = "SELECT at_ms, kind, remote_id, user_name, publication, detail
+               FROM tidewater_incident ORDER BY id DESC LIMIT 20";
+    let incidents = list(connection, sql, [], |row| {
+        let kind: String = row.get(1)?;
+        let (Some(kind), Some(remote_id)) = (IncidentKind::from_name(&kind), remote_id(row, 2)?)
+        else {
+            return Ok(None);
+        };
+        Ok(Some(IncidentRecord {
+            at_ms: row.get(0)?,
+            kind,
+            remote_id,
+            user: row.get(3)?,
+            publication: row.get(4)?,
+            detail: row.get(5)?,
+        }))
+    })?;
+    Ok(incidents.into_iter().flatten().collect())
 }
 
 fn last_syncs(connection: &Connection) -> Result<Vec<SyncRecord>, CentreError> {
@@ -353,6 +387,7 @@ fn last_syncs(connection: &Connection) -> Result<Vec<SyncRecord>, CentreError> {
             bytes: [count(12)?, count(13)?],
             error: row.get(14)?,
             schemas: Vec::new(),
+            incidents: Vec::new(),
         })
     })
 }
@@ -399,6 +434,19 @@ fn record_sync(transaction: &Connection, record: &SyncRecord) -> Result<(), Cent
         record.error,
     ];
     change(transaction, what, sql, parameters)?;
+    for incident in &record.incidents {
+        let sql = "INSERT INTO tidewater_incident (at_ms, kind, remote_id, user_name, publication,
+                       detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let parameters = params![
+            incident.at_ms,
+            incident.kind.name(),
+            incident.remote_id.0,
+            incident.user,
+            incident.publication,
+            incident.detail,
+        ];
+        change(transaction, "recording an incident", sql, parameters)?;
+    }
     if !record.schemas.is_empty() {
         let sql = "UPDATE tidewater_remote SET schemas = ?2 WHERE id = ?1 AND schemas <> ?2";
         let schemas = encode_known(&record.schemas);
@@ -431,11 +479,17 @@ pub(super) fn prune(
     let conflicts_before = now_ms.saturating_sub(retention.conflicts_ms);
     let history_before = now_ms.saturating_sub(retention.history_ms);
     let history = format!("started_ms < {history_before}");
+    let incidents = format!("at_ms < {history_before}");
     let conflicts = format!("at_ms < {conflicts_before}");
     let done = prune_table(
         connection,
         "tidewater_sync_history",
         &history,
+        &mut pruned.history,
+    )? && prune_table(
+        connection,
+        "tidewater_incident",
+        &incidents,
         &mut pruned.history,
     )? && prune_table(
         connection,

@@ -7,7 +7,7 @@ use crate::error::CentreError;
 
 /// One script for each format version; the first makes version 1 out of nothing. Scripts
 /// are only ever added.
-const MIGRATIONS: [&str; 2] = [VERSION_1, VERSION_2];
+const MIGRATIONS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
 
 /// The format version that this code reads and writes.
 pub(super) const FORMAT_VERSION: i64 = MIGRATIONS.len() as i64;
@@ -77,8 +77,16 @@ CREATE TABLE tidewater_past_schema (
 UPDATE tidewater_meta SET format_version = 2;
 ";
 
+/// What remotes and the centre were found at odds about.
+const VERSION_3: &str = "
+CREATE TABLE tidewater_incident (
+    id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL, remote_id BLOB NOT NULL,
+    user_name TEXT NOT NULL, publication TEXT NOT NULL, detail TEXT NOT NULL);
+UPDATE tidewater_meta SET format_version = 3;
+";
+
 /// The tables above; change logs are dropped by their own list.
-pub(super) const TABLE_NAMES: [&str; 13] = [
+pub(super) const TABLE_NAMES: [&str; 14] = [
     "tidewater_meta",
     "tidewater_signing_key",
     "tidewater_user_account",
@@ -92,6 +100,7 @@ pub(super) const TABLE_NAMES: [&str; 13] = [
     "tidewater_refused",
     "tidewater_sync_history",
     "tidewater_past_schema",
+    "tidewater_incident",
 ];
 
 /// The version of the server's tables; 0 if there are none.

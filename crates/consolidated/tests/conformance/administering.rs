@@ -1,7 +1,8 @@
 //! The server's records: users, remotes, credentials, history, figures.
 
 use tidewater_consolidated::records::{
-    RemoteRecord, Retention, ShutOut, SigningKey, SyncRecord, UserRecord,
+    IncidentKind, IncidentRecord, RemoteRecord, Retention, ShutOut, SigningKey, SyncRecord,
+    UserRecord,
 };
 use tidewater_protocol::RemoteId;
 
@@ -150,6 +151,7 @@ pub async fn syncs_are_remembered_and_forgotten_in_time<F: Fixture>() {
                 String::new()
             },
             schemas: Vec::new(),
+            incidents: Vec::new(),
         };
         worker
             .record_syncs(std::slice::from_ref(&record))
@@ -175,6 +177,44 @@ pub async fn syncs_are_remembered_and_forgotten_in_time<F: Fixture>() {
     let pruned = world.centre.prune(retention, NOW_MS + 30).await.unwrap();
     assert_eq!(pruned.history, 20);
     assert_eq!(world.centre.status().await.unwrap().syncs.len(), 5);
+}
+
+pub async fn incidents_are_remembered_and_forgotten_in_time<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut worker = world.worker().await;
+    let incident = |number: i64| IncidentRecord {
+        at_ms: NOW_MS + number,
+        kind: IncidentKind::ALL[number as usize % 3],
+        remote_id: remote(1, "anna").id,
+        user: "anna".into(),
+        publication: "sales".into(),
+        detail: format!("number {number}"),
+    };
+    for numbers in [0..10, 10..25] {
+        let record = SyncRecord {
+            started_ms: NOW_MS,
+            incidents: numbers.map(incident).collect(),
+            ..SyncRecord::default()
+        };
+        worker.record_syncs(&[record]).await.unwrap();
+    }
+    let status = world.centre.status().await.unwrap();
+    let newest: Vec<_> = (5..25).rev().map(incident).collect();
+    assert_eq!(status.incidents, newest);
+    let mut counts = status.incident_counts;
+    counts.sort();
+    let expected = IncidentKind::ALL.into_iter().zip([9, 8, 8]);
+    assert_eq!(counts, expected.collect::<Vec<_>>());
+    assert!(status.syncs.iter().all(|sync| sync.incidents.is_empty()));
+    let retention = Retention {
+        log_ms: 1000,
+        history_ms: 10,
+        conflicts_ms: 1000,
+    };
+    let pruned = world.centre.prune(retention, NOW_MS + 30).await.unwrap();
+    assert_eq!(pruned.history, 20 + 2);
+    let status = world.centre.status().await.unwrap();
+    assert_eq!(status.incidents, newest[..5]);
 }
 
 pub async fn conflicts_and_refused_rows_are_forgotten_in_time<F: Fixture>() {

@@ -36,6 +36,7 @@ macro_rules! suite {
             administering::remotes_and_credentials_are_kept,
             administering::a_removed_user_takes_remotes_and_subscriptions_with_him,
             administering::syncs_are_remembered_and_forgotten_in_time,
+            administering::incidents_are_remembered_and_forgotten_in_time,
             administering::conflicts_and_refused_rows_are_forgotten_in_time,
             administering::a_list_of_users_is_added_as_a_whole_or_not_at_all,
             administering::signing_keys_are_added_and_retired_but_never_the_last,

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use tidewater_consolidated::records::{History, SessionState, SubscriptionRecord};
+use tidewater_consolidated::records::{
+    History, IncidentKind, IncidentRecord, SessionState, SubscriptionRecord,
+};
 use tidewater_consolidated::{Checkpoint, SyncUpload};
 use tidewater_protocol::message::{
     Control, Proof, UploadState, Welcome, WelcomeSubscription, compares,
@@ -39,6 +41,8 @@ pub(super) struct OpenSubscription {
     pub(super) pending: Option<UploadId>,
     pub(super) checkpoint: Option<Checkpoint>,
     pub(super) schema_differs: bool,
+    /// What the centre knows of its checkpoint; `None` without a genuine one.
+    history: Option<History>,
     /// It sends checksums of its tables.
     pub(super) compares: bool,
     /// It shall come back and do so.
@@ -85,6 +89,7 @@ impl Sync<'_> {
         } else {
             (remote_id, token, credential)
         };
+        self.note_incidents(&greeting, &subscriptions, new_id, remote_id);
         if restored {
             tracing::info!(
                 user = greeting.user,
@@ -121,6 +126,60 @@ impl Sync<'_> {
         }))
     }
 
+    /// Notes what the remote and the centre are at odds about. `now` is the remote's id
+    /// from now on.
+    fn note_incidents(
+        &mut self,
+        greeting: &Greeting,
+        subscriptions: &[OpenSubscription],
+        unknown: bool,
+        now: RemoteId,
+    ) {
+        // Whoever comes for the first time is at odds with nobody.
+        let Some(before) = greeting.remote_id else {
+            return;
+        };
+        for (said, subscription) in greeting.subscriptions.iter().zip(subscriptions) {
+            let mut found = Vec::new();
+            let has = subscription.stored.as_ref().map_or(0, |it| it.sequence);
+            match subscription.state {
+                _ if unknown => found.push((
+                    IncidentKind::NewIdentity,
+                    format!("the centre does not know the remote, which is {now} from now on"),
+                )),
+                UploadState::NewIdentity => found.push((
+                    IncidentKind::NewIdentity,
+                    format!(
+                        "the remote's last upload is number {}, the centre's number {has}; \
+                         the remote is {now} from now on",
+                        said.sequence
+                    ),
+                )),
+                UploadState::CentreRestored => found.push((
+                    IncidentKind::UploadsMissing,
+                    format!("uploads {} to {} are missing", has + 1, said.sequence),
+                )),
+                UploadState::InSequence | UploadState::AlreadyApplied => {}
+            }
+            if subscription.history == Some(History::Unknown) && !said.compares && !unknown {
+                let detail = match subscription.compare {
+                    true => "the remote compares what it holds",
+                    false => "the remote is sent everything",
+                };
+                found.push((IncidentKind::HistoryUnknown, detail.to_owned()));
+            }
+            let incidents = found.into_iter().map(|(kind, detail)| IncidentRecord {
+                at_ms: self.record.started_ms,
+                kind,
+                remote_id: before,
+                user: greeting.user.clone(),
+                publication: said.publication.clone(),
+                detail,
+            });
+            self.record.incidents.extend(incidents);
+        }
+    }
+
     /// Compares what the remote says of its subscriptions with what is stored. A remote
     /// that has got a new id has nothing stored, whatever there is of the old one.
     fn subscriptions(
@@ -148,6 +207,7 @@ impl Sync<'_> {
                 published,
                 checkpoint: checkpoint.cloned(),
                 schema_differs,
+                history,
                 compares: subscription.compares,
                 // With another schema everything is sent whole in any case.
                 compare: compares && strange && !subscription.compares && !schema_differs,

@@ -1,15 +1,16 @@
 //! A centre that was restored: what it forgot is given back, and what remotes hold is
 //! compared.
 
+use tidewater_consolidated::records::{IncidentKind, IncidentRecord};
 use tidewater_protocol::compare::{Ranges, pack_key};
 use tidewater_protocol::message::{
     CompareTable, Control, Hello, KeyRange, TableBegin, UploadState,
 };
-use tidewater_protocol::{Code, ColumnType, Datum};
+use tidewater_protocol::{Code, ColumnType, Datum, RemoteId};
 
 use crate::centre::schema;
 use crate::client::{Client, Remote, Reply, inserts};
-use crate::world::{PASSWORD, World};
+use crate::world::{PASSWORD, World, eventually};
 
 /// What a remote that has these notes sends of them, in ranges of two.
 fn sums(notes: &[(i64, String)]) -> Vec<KeyRange> {
@@ -100,6 +101,60 @@ async fn a_restored_centre_says_what_it_has_and_takes_the_rest_again() {
     let reply = client.upload(&ada, ada.token(), 3, &pending, 1).await;
     assert_eq!(reply.results[0].inserts, 1);
     assert_eq!(world.centre.state().notes().len(), 13);
+}
+
+#[tokio::test]
+async fn what_remotes_and_the_centre_are_at_odds_about_is_recorded() {
+    let world = World::start().await;
+    let before = world.centre.state().clone();
+    let ada = ten_notes(&world).await;
+    let known = world.centre.state().clone();
+    let ahead = Remote {
+        sequence: 3,
+        upload_id: vec![3; 16],
+        ..ada.clone()
+    };
+    world.centre.restore(known);
+    world.connect().await.sync(ahead.token()).await;
+    let behind = Remote {
+        sequence: 0,
+        upload_id: Vec::new(),
+        ..ada.clone()
+    };
+    world.connect().await.sync(behind.token()).await;
+    // A comparison that was asked for is none.
+    let notes = world.centre.state().notes();
+    let mut client = world.connect().await;
+    let reply = compare(&mut client, ada.token(), vec![table(sums(&notes))]).await;
+    assert!(reply.complete);
+    let incidents = || {
+        let state = world.centre.state();
+        let syncs = state.history.iter();
+        let incidents = syncs.flat_map(|sync| &sync.incidents);
+        let mut kinds: Vec<_> = incidents.map(|it| (it.kind, it.remote_id)).collect();
+        kinds.sort();
+        kinds
+    };
+    let id = RemoteId::from_slice(&ada.id).unwrap();
+    let expected = [
+        (IncidentKind::HistoryUnknown, id),
+        (IncidentKind::HistoryUnknown, id),
+        (IncidentKind::UploadsMissing, id),
+        (IncidentKind::NewIdentity, id),
+    ];
+    eventually("incidents", || incidents() == expected).await;
+    let missing = |it: &&IncidentRecord| it.kind == IncidentKind::UploadsMissing;
+    {
+        let state = world.centre.state();
+        let mut found = state.history.iter().flat_map(|sync| &sync.incidents);
+        let detail = &found.find(missing).unwrap().detail;
+        assert_eq!(detail, "uploads 2 to 3 are missing");
+    }
+    world.centre.restore(before);
+    let reply = world.connect().await.sync(ada.password(PASSWORD)).await;
+    assert!(reply.answer().give_back);
+    let expected = [(IncidentKind::NewIdentity, id)];
+    eventually("the unknown remote", || incidents() == expected).await;
 }
 
 #[tokio::test]

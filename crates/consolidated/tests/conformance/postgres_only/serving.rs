@@ -2,6 +2,7 @@
 
 use futures_util::FutureExt;
 
+use tidewater_consolidated::records::{AskedSubscription, History};
 use tidewater_consolidated::{CentreError, UploadOutcome, connect};
 use tidewater_testing::Postgres;
 use tidewater_testing::postgres::connect as connect_application;
@@ -9,7 +10,7 @@ use tidewater_testing::postgres::connect as connect_application;
 use crate::fixture::{Fixture, Transaction};
 use crate::postgres::PostgresFixture;
 use crate::remote::{Remote, insert, update};
-use crate::world::{NOW_MS, SHOP_DDL, World, everyone, publication, shop};
+use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, asked, everyone, publication, shop};
 
 #[tokio::test]
 async fn a_busy_table_makes_deploying_fail_and_changes_nothing() {
@@ -171,4 +172,34 @@ async fn a_database_without_our_schema_is_told_as_such() {
     let mut worker = centre.worker().await.unwrap();
     let error = worker.session_state("anna", None, &[]).await.unwrap_err();
     assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
+    let mut world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let asked = [AskedSubscription {
+        watermark: anna.checkpoint.as_ref().map(|it| it.watermark.clone()),
+        ..asked(PUBLICATION)
+    }];
+    let state = anna.worker.session_state("anna", None, &asked).await;
+    assert_eq!(state.unwrap().histories, [Some(History::Known)]);
+    // The marks are there, but transaction ids begin anew.
+    world
+        .execute("UPDATE tidewater.meta SET place = 'another cluster'")
+        .await;
+    let error = world.centre.load(&world.specs).await.unwrap_err();
+    assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
+    let report = world.deploy().await.unwrap();
+    assert_eq!(report.steps.len(), 1, "{report:?}");
+    let state = anna.worker.session_state("anna", None, &asked).await;
+    assert_eq!(state.unwrap().histories, [Some(History::Unknown)]);
+    assert_eq!(
+        anna.compare(&["customer", "product", "purchase"], 1)
+            .await
+            .rows()
+            .len(),
+        0
+    );
+    assert!(world.deploy().await.unwrap().steps.is_empty());
 }
