@@ -3,7 +3,7 @@
 
 use tidewater_consolidated::{TableSpec, Tracking};
 
-use super::PostgresWorld;
+use super::{PostgresWorld, major_version};
 use crate::fixture::Fixture;
 use crate::remote::Remote;
 use crate::world::{World, everyone, partitioned};
@@ -187,17 +187,12 @@ const MERGES: &[&str] = &[
        WHEN NOT MATCHED THEN INSERT VALUES (s.id, '2024-01-01', s.region, s.name)",
 ];
 
-async fn version(world: &PostgresWorld) -> u32 {
-    let version = world.fixture.query("SHOW server_version_num").await;
-    version[0].parse().unwrap()
-}
-
 async fn every_way(tracking: Tracking) {
     let mut pair = Pair::new(tracking).await;
     for way in WAYS {
         pair.run(way).await;
     }
-    if version(&pair.world).await >= 150_000 {
+    if major_version(&pair.world).await >= 15 {
         for way in MERGES {
             pair.run(way).await;
         }
