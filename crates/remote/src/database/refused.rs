@@ -13,6 +13,7 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::{Code, Table, Value};
 
+use super::apply::fire_harmless_triggers;
 use super::subscription::load_all;
 use super::tables::Names;
 use super::take::{PARKED, bind_key, keys_of, merge_into};
@@ -100,7 +101,8 @@ impl Database {
     /// # Errors
     /// The file is locked or SQLite failed.
     pub fn retry_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
-        self.decide(which, "retrying refused rows", |connection, found| {
+        let doing = "retrying refused rows";
+        self.decide(which, doing, RowsChange::No, |connection, found| {
             let Some(parked) = &found.parked else {
                 return Ok(false);
             };
@@ -110,12 +112,13 @@ impl Database {
     }
 
     /// Gives refused changes up: the rows go back to what the centre last had, and are asked
-    /// for again. Returns how many.
+    /// for again. Triggers of the application fire as when rows arrive. Returns how many.
     ///
     /// # Errors
-    /// The file is locked or SQLite failed.
+    /// The file is locked, such a trigger forbids it, or SQLite failed.
     pub fn discard_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
-        self.decide(which, "discarding refused rows", |connection, found| {
+        let doing = "discarding refused rows";
+        self.decide(which, doing, RowsChange::Yes, |connection, found| {
             if let Some(parked) = &found.parked {
                 give_up(connection, parked)?;
                 mark_stale(connection, &parked.table.name, &found.key_packed)?;
@@ -130,29 +133,44 @@ impl Database {
         &mut self,
         which: Which<'_>,
         doing: &str,
+        rows_change: RowsChange,
         decision: impl Fn(&Connection, &Found<'_>) -> rusqlite::Result<bool>,
     ) -> Result<u64, RemoteError> {
         let entries: Vec<RefusedRow> = self.refused()?;
         let transaction = self.write(doing)?;
         let subscriptions = load_all(&transaction)?;
-        let mut settled = 0;
-        for entry in entries.iter().filter(|entry| which.includes(entry.id)) {
-            let decided = find(&transaction, &subscriptions, entry)
-                .and_then(|found| match found {
-                    Some(found) => decision(&transaction, &found),
-                    None => Ok(false),
-                })
-                .doing(doing)?;
-            if decided {
-                transaction
-                    .execute("DELETE FROM tidewater_refused WHERE id = ?1", [entry.id])
+        let settle = || -> Result<u64, RemoteError> {
+            let mut settled = 0;
+            for entry in entries.iter().filter(|entry| which.includes(entry.id)) {
+                let decided = find(&transaction, &subscriptions, entry)
+                    .and_then(|found| match found {
+                        Some(found) => decision(&transaction, &found),
+                        None => Ok(false),
+                    })
                     .doing(doing)?;
-                settled += 1;
+                if decided {
+                    transaction
+                        .execute("DELETE FROM tidewater_refused WHERE id = ?1", [entry.id])
+                        .doing(doing)?;
+                    settled += 1;
+                }
             }
-        }
+            Ok(settled)
+        };
+        let settled = match rows_change {
+            RowsChange::Yes => fire_harmless_triggers(&transaction, &subscriptions, settle)?,
+            RowsChange::No => settle()?,
+        };
         transaction.commit().doing(doing)?;
         Ok(settled)
     }
+}
+
+/// Whether a decision writes rows of the application's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowsChange {
+    Yes,
+    No,
 }
 
 /// A refused row with what is parked of it.
@@ -369,8 +387,8 @@ pub(crate) fn unpark_waiting(
     Ok(())
 }
 
-/// Puts the pre-image of a parked change back into the user table. Triggers and foreign-key
-/// actions are off on our connections.
+/// Puts the pre-image of a parked change back into the user table. Tracking and foreign-key
+/// actions are off.
 fn give_up(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
     let names = &parked.names;
     if !has_change(connection, names, &parked.key, parked.generation)? {

@@ -31,6 +31,7 @@ use self::own_columns::Aside;
 use self::rows::Sink;
 use self::table::TableApply;
 use self::user_triggers::UserTriggers;
+pub(super) use self::user_triggers::fire_harmless_triggers;
 use super::kept::{self, Keep};
 use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;

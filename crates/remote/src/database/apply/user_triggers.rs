@@ -16,7 +16,7 @@ use tidewater_protocol::PublicationSchema;
 use super::dependents;
 use crate::database::layout::PREFIX;
 use crate::database::tables::Names;
-use crate::database::{quote, triggers};
+use crate::database::{SubscriptionState, quote, triggers};
 use crate::error::{Doing, RemoteError};
 
 const DOING: &str = "switching triggers off";
@@ -127,6 +127,49 @@ impl UserTriggers {
         }
         Ok(lost)
     }
+}
+
+/// Writes rows outside of an apply, in the caller's transaction, with the triggers on that
+/// fire in one. If tracking triggers are missing, all are off: the next sync has to find them
+/// as they are now.
+pub(in crate::database) fn fire_harmless_triggers<T>(
+    connection: &Connection,
+    subscriptions: &[SubscriptionState],
+    write: impl FnOnce() -> Result<T, RemoteError>,
+) -> Result<T, RemoteError> {
+    if !tracking_is_in_order(connection, subscriptions)? {
+        return write();
+    }
+    let schemas = subscriptions.iter().filter_map(|it| it.schema.clone());
+    let schemas: Vec<_> = schemas.collect();
+    let mut user_triggers = UserTriggers::default();
+    let written = user_triggers
+        .switch_off(connection, &schemas)
+        .and_then(|()| write());
+    // Cannot fail: it only sets a flag of the connection.
+    let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false);
+    let written = written?;
+    if user_triggers.were_dropped() {
+        user_triggers.restore(connection, false)?;
+        triggers::ensure(connection, subscriptions)?;
+    }
+    Ok(written)
+}
+
+/// Looks without leaving a trace.
+fn tracking_is_in_order(
+    connection: &Connection,
+    subscriptions: &[SubscriptionState],
+) -> Result<bool, RemoteError> {
+    if triggers::are_checked(connection)? {
+        return Ok(true);
+    }
+    connection.execute_batch("SAVEPOINT looking").doing(DOING)?;
+    let changed = triggers::ensure(connection, subscriptions);
+    connection
+        .execute_batch("ROLLBACK TO looking; RELEASE looking")
+        .doing(DOING)?;
+    Ok(!changed?)
 }
 
 fn application_triggers(connection: &Connection) -> rusqlite::Result<Vec<Saved>> {

@@ -163,6 +163,33 @@ fn discarded_rows_go_back_to_the_pre_image_and_are_asked_for() {
     assert_eq!(remote.requested(), 3);
 }
 
+/// Full-text search and the like would be wrong for ever.
+#[test]
+fn triggers_of_the_application_follow_what_is_discarded_and_nothing_is_uploaded_for_it() {
+    let mut remote = with_refusals();
+    remote.run(
+        "CREATE TABLE copied AS SELECT id, name FROM item;
+         CREATE TRIGGER came AFTER INSERT ON item BEGIN
+           INSERT INTO copied VALUES (NEW.id, NEW.name); END;
+         CREATE TRIGGER went AFTER DELETE ON item BEGIN
+           DELETE FROM copied WHERE id = OLD.id; END;
+         CREATE TRIGGER synced AFTER DELETE ON item BEGIN
+           UPDATE item SET name = 'by a trigger' WHERE id = 2; END",
+    );
+    remote.database_mut().discard_refused(Which::All).unwrap();
+    assert_eq!(remote.query(NAMES), ["1:a:10", "2:fine:20", "3:c:30"]);
+    let copied = remote.query("SELECT id || ':' || name FROM copied ORDER BY id");
+    assert_eq!(copied, ["1:a", "2:fine", "3:c"]);
+    assert_eq!(remote.upload(), []);
+    // Tracking goes on, and so do all triggers.
+    remote.run("DELETE FROM item WHERE id = 3");
+    let changes = [
+        update(&item(2, "fine", 20), &item(2, "by a trigger", 20)),
+        delete(&item(3, "c", 30)),
+    ];
+    assert_eq!(remote.upload(), changes);
+}
+
 #[test]
 fn refused_rows_are_tried_again_when_the_scope_changed() {
     let mut remote = with_refusals();
