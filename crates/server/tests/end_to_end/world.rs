@@ -192,7 +192,16 @@ pub(crate) struct LiveServer {
 impl LiveServer {
     /// Deploys, adds users and serves.
     pub(crate) fn deploy(config: &Config, users: &[&str]) -> LiveServer {
-        LiveServer::prepare(config, async |centre| {
+        LiveServer::deploy_in(config, users, Environment::real())
+    }
+
+    /// With a clock that is wrong, perhaps.
+    pub(crate) fn deploy_in(
+        config: &Config,
+        users: &[&str],
+        environment: Environment,
+    ) -> LiveServer {
+        LiveServer::prepare(config, environment, async |centre| {
             let deploy = centre.deploy_refusing_pending(&config.publications, NOW_MS);
             let deployed = deploy.await;
             deployed.expect("the publication fits the tables");
@@ -210,10 +219,19 @@ impl LiveServer {
 
     /// Serves what is deployed.
     pub(crate) fn start(config: &Config) -> LiveServer {
-        LiveServer::prepare(config, async |_| {})
+        LiveServer::start_in(config, Environment::real())
     }
 
-    fn prepare(config: &Config, prepare: impl AsyncFnOnce(&dyn Centre)) -> LiveServer {
+    /// With a clock that is wrong, perhaps.
+    pub(crate) fn start_in(config: &Config, environment: Environment) -> LiveServer {
+        LiveServer::prepare(config, environment, async |_| {})
+    }
+
+    fn prepare(
+        config: &Config,
+        environment: Environment,
+        prepare: impl AsyncFnOnce(&dyn Centre),
+    ) -> LiveServer {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -223,7 +241,7 @@ impl LiveServer {
             let url = &config.server.consolidated;
             let centre = connect(url).await.expect("the database can be reached");
             prepare(&*centre).await;
-            let running = Server::start(config.clone(), centre.clone(), Environment::real()).await;
+            let running = Server::start(config.clone(), centre.clone(), environment).await;
             (centre, running.expect("the server starts"))
         });
         let address = running.addresses[0].trim_start_matches("tcp://");

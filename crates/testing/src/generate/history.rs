@@ -5,7 +5,7 @@
 //! history, and the rest of it still makes sense.
 
 use super::random::Random;
-use super::schema::{Schema, TableId};
+use super::schema::{LEAVES, Schema, TableId};
 
 /// Where something is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub enum Step {
         table: TableId,
         /// Chooses the row.
         seed: u64,
+        /// Whether it is prepared for two-phase commit, and its connection is gone.
+        prepared: bool,
     },
     /// That transaction is committed.
     Commit,
@@ -50,6 +52,33 @@ pub enum Step {
         up: bool,
         /// How many bytes get through.
         byte: usize,
+    },
+    /// A remote syncs, and the application writes while a frame is on its way.
+    EditInFlight {
+        /// The remote.
+        remote: usize,
+        /// Whether the frame is one that it sends, or one that it receives.
+        up: bool,
+        /// The number of the frame.
+        frame: usize,
+        /// The table that is written to.
+        table: TableId,
+        /// How.
+        write: Write,
+        /// Chooses rows and values.
+        seed: u64,
+    },
+    /// Two processes sync the same file at once.
+    TwoSyncs(usize),
+    /// The server is killed while a frame of a remote's sync is on its way, and another one
+    /// starts.
+    KillServer {
+        /// The remote.
+        remote: usize,
+        /// Whether the frame is one that it sends, or one that it receives.
+        up: bool,
+        /// The number of the frame.
+        frame: usize,
     },
     /// A user is given a partition, or loses one.
     Assign {
@@ -66,6 +95,44 @@ pub enum Step {
     RestartServer,
     /// The same publication is deployed once more.
     Redeploy,
+    /// A leaf of a partitioned table leaves it, with its rows. (PostgreSQL)
+    Detach {
+        /// The table.
+        table: TableId,
+        /// The number of the leaf.
+        leaf: usize,
+    },
+    /// A leaf comes back, with rows that were written meanwhile. (PostgreSQL)
+    Attach {
+        /// The table.
+        table: TableId,
+        /// The number of the leaf.
+        leaf: usize,
+    },
+    /// What the servers' clock says is wrong by so many days from now on.
+    Clock(i64),
+    /// The change logs are cut off: what they say is older than anybody may rely on.
+    Prune,
+    /// Another key signs; the older ones are retired or not.
+    RotateKey {
+        /// Whether what they signed counts for nothing any more.
+        retire: bool,
+    },
+    /// A user is kept out, or let in again.
+    Admit {
+        /// The user's number.
+        user: usize,
+        /// Whether he may come in.
+        admitted: bool,
+    },
+    /// A tool of the application makes a synced table anew, and its triggers vanish; the remote
+    /// syncs.
+    Rebuild {
+        /// The remote.
+        remote: usize,
+        /// The table.
+        table: TableId,
+    },
     /// The remote's file is closed and opened.
     Reopen(usize),
     /// A copy of the remote's file is kept.
@@ -106,8 +173,24 @@ pub enum Write {
     Reinsert,
     /// Something, then something else that is rolled back to a savepoint.
     Savepoint,
+    /// Savepoints in savepoints, released and rolled back.
+    NestedSavepoints,
     /// Written and rolled back.
     RolledBack,
+    /// `INSERT OR IGNORE`, `ON CONFLICT DO NOTHING`.
+    Ignore,
+    /// All rows: `TRUNCATE ... CASCADE` where there is such a thing.
+    Truncate,
+    /// `COPY ... FROM` on PostgreSQL; elsewhere inserts.
+    Copy,
+    /// `MERGE` on PostgreSQL; elsewhere an upsert.
+    Merge,
+    /// Several tables' rows in one statement with `WITH` on PostgreSQL; elsewhere an update.
+    With,
+    /// Subtransactions of a procedural block on PostgreSQL; elsewhere savepoints.
+    Block,
+    /// Names a leaf instead of its partitioned table; elsewhere an update.
+    Leaf,
     /// A value that the column's type does not have.
     Nonsense,
     /// A value as the centre would not spell it.
@@ -128,7 +211,15 @@ const WRITES: &[(Write, u64)] = &[
     (Write::Family, 3),
     (Write::Reinsert, 2),
     (Write::Savepoint, 1),
+    (Write::NestedSavepoints, 1),
     (Write::RolledBack, 1),
+    (Write::Ignore, 1),
+    (Write::Truncate, 1),
+    (Write::Copy, 2),
+    (Write::Merge, 2),
+    (Write::With, 1),
+    (Write::Block, 1),
+    (Write::Leaf, 2),
     (Write::Nonsense, 1),
     (Write::Respell, 1),
 ];
@@ -144,7 +235,7 @@ pub(super) fn random_steps(schema: &Schema, random: &mut Random) -> Vec<Step> {
 
 fn step(schema: &Schema, random: &mut Random) -> Step {
     let remote = random.index(REMOTES);
-    match random.weighted(&[60, 22, 6, 4, 1, 1, 1, 2, 1, 1, 1, 1, 2, 2]) {
+    match random.weighted(&[64, 22, 6, 4, 4, 4]) {
         0 => Step::Write {
             place: if random.once_in(3) {
                 Place::Centre
@@ -156,30 +247,86 @@ fn step(schema: &Schema, random: &mut Random) -> Step {
             seed: random.next(),
         },
         1 => Step::Sync(remote),
-        2 => Step::CutSync {
-            remote,
-            up: random.once_in(2),
-            byte: random.index(1_500),
-        },
+        2 => broken_sync(remote, schema, random),
         3 => Step::Assign {
             table: random.one_of(&schema.tables).id,
             user: random.index(super::USERS.len()),
             choice: random.index(4),
             given: random.once_in(2),
         },
-        4 => Step::RestartServer,
-        5 => Step::Redeploy,
-        6 => Step::Reopen(remote),
-        7 => Step::Backup(remote),
-        8 => Step::Restore(remote),
-        9 => Step::Clone(remote),
-        10 => Step::DiscardRefused(remote),
-        11 => Step::RetryRefused(remote),
-        12 => Step::Begin {
+        4 => in_the_field(remote, schema, random),
+        _ => in_the_centre(schema, random),
+    }
+}
+
+/// A sync with an accident, or with something beside it.
+fn broken_sync(remote: usize, schema: &Schema, random: &mut Random) -> Step {
+    let up = random.once_in(2);
+    let frame = random.index(10);
+    match random.weighted(&[6, 4, 1, 1]) {
+        0 => Step::CutSync {
+            remote,
+            up,
+            byte: random.index(1_500),
+        },
+        1 => Step::EditInFlight {
+            remote,
+            up,
+            frame,
             table: random.one_of(&schema.tables).id,
+            write: write(random),
             seed: random.next(),
         },
-        _ => Step::Commit,
+        2 => Step::TwoSyncs(remote),
+        _ => Step::KillServer { remote, up, frame },
+    }
+}
+
+/// What happens to a remote's file, and what its user decides.
+fn in_the_field(remote: usize, schema: &Schema, random: &mut Random) -> Step {
+    match random.weighted(&[1, 2, 1, 1, 1, 1, 1]) {
+        0 => Step::Reopen(remote),
+        1 => Step::Backup(remote),
+        2 => Step::Restore(remote),
+        3 => Step::Clone(remote),
+        4 => Step::DiscardRefused(remote),
+        5 => Step::RetryRefused(remote),
+        _ => Step::Rebuild {
+            remote,
+            table: random.one_of(&schema.tables).id,
+        },
+    }
+}
+
+/// What happens to the centre and its servers.
+fn in_the_centre(schema: &Schema, random: &mut Random) -> Step {
+    let table = random.one_of(&schema.tables).id;
+    match random.weighted(&[2, 2, 4, 4, 2, 2, 1, 1, 1, 2]) {
+        0 => Step::RestartServer,
+        1 => Step::Redeploy,
+        2 => Step::Begin {
+            table,
+            seed: random.next(),
+            prepared: random.once_in(2),
+        },
+        3 => Step::Commit,
+        4 => Step::Detach {
+            table,
+            leaf: random.index(LEAVES),
+        },
+        5 => Step::Attach {
+            table,
+            leaf: random.index(LEAVES),
+        },
+        6 => Step::Clock(*random.one_of(&[-10_000, -1, 0, 1, 10_000])),
+        7 => Step::Prune,
+        8 => Step::RotateKey {
+            retire: random.once_in(2),
+        },
+        _ => Step::Admit {
+            user: random.index(super::USERS.len()),
+            admitted: random.once_in(2),
+        },
     }
 }
 

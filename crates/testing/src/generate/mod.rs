@@ -5,11 +5,13 @@
 //! at its end.
 
 pub mod history;
+mod leaves;
 pub mod random;
 pub mod render;
 pub mod schema;
 mod shrink;
 pub mod spelling;
+pub mod triggers;
 pub mod types;
 
 use history::Step;
@@ -28,6 +30,9 @@ pub enum Dialect {
 
 /// Who has remotes.
 pub const USERS: &[&str] = &["ada", "bob"];
+
+/// The role of PostgreSQL as which applications write that may do nothing else.
+pub const ROLE: &str = "an_application";
 
 /// A schema and what happens to it.
 #[derive(Clone)]

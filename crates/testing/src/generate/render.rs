@@ -3,7 +3,7 @@
 use super::schema::{Action, Column, Counter, Reference, Role, Schema, Table};
 use super::spelling::literal;
 use super::types::POSTGRES_TYPES;
-use super::{Dialect, USERS, name};
+use super::{Dialect, ROLE, USERS, name};
 use crate::generate::random::Random;
 use crate::generate::types::Type;
 use tidewater_protocol::Value;
@@ -29,8 +29,9 @@ impl Schema {
                     );
                 }
             }
+            sql += &rights(self.tables.iter().any(|it| it.schema.is_some()));
         }
-        sql
+        sql + &self.centre_triggers(dialect)
     }
 
     /// `[[publication]]` and its tables; the name is `main`.
@@ -71,6 +72,24 @@ impl Schema {
     }
 }
 
+/// A role that may do everything with the tables, and nothing with Tidewater's schema. Roles
+/// belong to the whole server: another test may have made it, or be making it.
+fn rights(other_schema: bool) -> String {
+    let mut sql = format!(
+        "DO $do$ BEGIN CREATE ROLE {ROLE};
+         EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $do$;\n"
+    );
+    let schemas = ["public", "\"Other Schema\""];
+    for schema in &schemas[..1 + usize::from(other_schema)] {
+        sql += &format!(
+            "GRANT USAGE ON SCHEMA {schema} TO {ROLE};
+             GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {ROLE};
+             GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {ROLE};\n"
+        );
+    }
+    sql
+}
+
 fn toml_text(text: &str) -> String {
     let escaped = text
         .replace('\\', "\\\\")
@@ -102,14 +121,18 @@ impl Table {
             parts.extend(references.map(|it| it.definition(dialect, self, schema)));
         }
         let options = match dialect {
-            Dialect::Sqlite if self.without_rowid => " WITHOUT ROWID",
-            _ => "",
+            Dialect::Sqlite if self.without_rowid => " WITHOUT ROWID".to_owned(),
+            Dialect::Sqlite => String::new(),
+            Dialect::Postgres => self.partition_by(),
         };
         let mut sql = format!(
             "CREATE TABLE {} (\n  {}){options};\n",
             self.sql_name(dialect),
             parts.join(",\n  ")
         );
+        if dialect == Dialect::Postgres {
+            sql += &self.create_leaves();
+        }
         if !self.partition.is_empty() {
             sql += &self.assignments(dialect);
         }

@@ -14,6 +14,36 @@ pub type TableId = usize;
 pub struct Schema {
     /// In the order in which they are created.
     pub tables: Vec<Table>,
+    /// Triggers that write one published table when rows come into another, as pairs: in the
+    /// centre and on remotes.
+    pub triggers: Vec<(TableId, TableId)>,
+    /// Where those triggers are.
+    pub triggers_in: TriggersIn,
+    /// Whether applications of the centre write as a role that may do nothing else.
+    pub as_role: bool,
+}
+
+/// Where triggers of the user are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names of the places")]
+pub enum TriggersIn {
+    Centre,
+    Remotes,
+    Both,
+}
+
+/// How many leaves a partitioned table has.
+pub const LEAVES: usize = 3;
+
+/// How a table is partitioned on PostgreSQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaves {
+    /// It is not.
+    None,
+    /// By the hash of a column; the last leaf is itself partitioned.
+    Hash(usize),
+    /// By the values of a column; the last leaf takes all others.
+    List(usize),
 }
 
 /// A table.
@@ -41,6 +71,8 @@ pub struct Table {
     pub counter: Counter,
     /// On SQLite.
     pub without_rowid: bool,
+    /// On PostgreSQL.
+    pub leaves: Leaves,
     /// The column by which a change can be told from all others.
     pub tag: usize,
 }
@@ -146,12 +178,30 @@ impl Schema {
     /// A random schema.
     pub fn random(random: &mut Random) -> Schema {
         let mut names = Names::default();
-        let mut schema = Schema { tables: Vec::new() };
+        let mut schema = Schema {
+            tables: Vec::new(),
+            triggers: Vec::new(),
+            triggers_in: *random.one_of(&[
+                TriggersIn::Centre,
+                TriggersIn::Remotes,
+                TriggersIn::Both,
+            ]),
+            as_role: random.once_in(2),
+        };
         for id in 0..1 + random.index(4) {
-            let table = table(id, &schema, &mut names, random);
+            let mut table = table(id, &schema, &mut names, random);
+            split(&mut table, random);
             schema.tables.push(table);
         }
         close_cycles(&mut schema, random);
+        // From earlier tables to later ones, so that they come to an end.
+        for to in 1..schema.tables.len() {
+            let name = schema.tables[to].name.to_lowercase();
+            // In a trigger of SQLite those names mean the row.
+            if random.once_in(4) && name != "new" && name != "old" {
+                schema.triggers.push((random.index(to), to));
+            }
+        }
         schema
     }
 }
@@ -227,6 +277,7 @@ fn table(id: TableId, schema: &Schema, names: &mut Names, random: &mut Random) -
         tracking: ["log", "row", "off"][random.weighted(&[8, 2, 1])],
         counter: Counter::No,
         without_rowid: random.once_in(3),
+        leaves: Leaves::None,
         tag: 0,
     };
     let mut columns = Names::default();
@@ -311,6 +362,22 @@ fn table(id: TableId, schema: &Schema, names: &mut Names, random: &mut Random) -
         }
     }
     table
+}
+
+/// Makes leaves of a table now and then: by a column that is part of the key and of every
+/// unique constraint, as PostgreSQL wants it.
+fn split(table: &mut Table, random: &mut Random) {
+    let mut columns = table.key.clone();
+    columns.retain(|it| table.uniques.iter().all(|unique| unique.contains(it)));
+    let counts = !matches!(table.counter, Counter::No | Counter::Serial);
+    if columns.is_empty() || counts || !random.once_in(3) {
+        return;
+    }
+    let column = *random.one_of(&columns);
+    table.leaves = match random.once_in(2) {
+        true => Leaves::Hash(column),
+        false => Leaves::List(column),
+    };
 }
 
 /// Whether there is an order or a hash, so that it can be part of an index.

@@ -4,6 +4,7 @@
 use proptest::strategy::ValueTree;
 
 use super::Case;
+use super::schema::Leaves;
 
 /// A case and what may be taken away from it.
 #[derive(Debug, Clone)]
@@ -111,9 +112,23 @@ fn without_part(case: &Case, number: usize) -> Option<Case> {
             let refers = table.references.iter().any(|it| it.parent == id);
             table.references.retain(|it| !(refers && it.parent == id));
         }
+        let triggers = &mut smaller.schema.triggers;
+        triggers.retain(|&(from, to)| from != id && to != id);
         return Some(smaller);
     }
     left = left.saturating_sub(tables.len());
+    if left < smaller.schema.triggers.len() {
+        smaller.schema.triggers.remove(left);
+        return Some(smaller);
+    }
+    left -= smaller.schema.triggers.len();
+    if smaller.schema.as_role {
+        if left == 0 {
+            smaller.schema.as_role = false;
+            return Some(smaller);
+        }
+        left -= 1;
+    }
     for table in tables.iter_mut() {
         if left < table.references.len() {
             table.references.remove(left);
@@ -128,6 +143,13 @@ fn without_part(case: &Case, number: usize) -> Option<Case> {
         if !table.partition.is_empty() {
             if left == 0 {
                 table.partition.clear();
+                return Some(smaller);
+            }
+            left -= 1;
+        }
+        if table.leaves != Leaves::None {
+            if left == 0 {
+                table.leaves = Leaves::None;
                 return Some(smaller);
             }
             left -= 1;
@@ -175,6 +197,9 @@ fn remove_column(case: &mut Case, index: usize, column: usize) {
     table.uniques.iter_mut().flatten().for_each(down);
     for reference in &mut table.references {
         reference.columns.iter_mut().for_each(down);
+    }
+    if let Leaves::Hash(column) | Leaves::List(column) = &mut table.leaves {
+        down(column);
     }
     for table in &mut case.schema.tables {
         let pointing = table.references.iter_mut().filter(|it| it.parent == id);

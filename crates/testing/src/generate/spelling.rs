@@ -29,8 +29,25 @@ pub fn literal(dialect: Dialect, column: Type, value: &Value) -> String {
     if dialect == Dialect::Sqlite {
         return sqlite_literal(value);
     }
-    let text = match value {
-        Value::Null => return "NULL".into(),
+    match postgres_text(column, value) {
+        Some(text) => format!("{}::{}", quoted(&text), column.declared(dialect)),
+        None => "NULL".into(),
+    }
+}
+
+/// A field of PostgreSQL's COPY.
+pub fn copied(column: Type, value: &Value) -> String {
+    let Some(text) = postgres_text(column, value) else {
+        return "\\N".into();
+    };
+    let text = text.replace('\\', "\\\\").replace('\t', "\\t");
+    text.replace('\n', "\\n").replace('\r', "\\r")
+}
+
+/// What PostgreSQL reads as the value; `None` for NULL.
+fn postgres_text(column: Type, value: &Value) -> Option<String> {
+    Some(match value {
+        Value::Null => return None,
         Value::Integer(integer) if column == Type::Boolean => (*integer != 0).to_string(),
         Value::Integer(integer) => integer.to_string(),
         Value::Real(real) if real.is_infinite() => {
@@ -42,8 +59,7 @@ pub fn literal(dialect: Dialect, column: Type, value: &Value) -> String {
             Type::Date | Type::Timestamp | Type::TimestampTz => postgres_moment(text),
             _ => text.clone(),
         },
-    };
-    format!("{}::{}", quoted(&text), column.declared(dialect))
+    })
 }
 
 fn quoted(text: &str) -> String {

@@ -1,14 +1,11 @@
 //! What only PostgreSQL has, a file for each theme.
 
-mod effects;
 mod partitions;
-mod races;
 mod serving;
 mod tls;
 mod tracking;
 mod types;
 mod uploads;
-mod ways;
 
 use crate::fixture::Fixture;
 use crate::postgres::PostgresFixture;

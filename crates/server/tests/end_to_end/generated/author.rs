@@ -1,5 +1,7 @@
 //! What an application writes: the statements of one step, for the rows that are there.
 
+mod postgres;
+
 use tidewater_protocol::Value;
 use tidewater_testing::generate::Dialect;
 use tidewater_testing::generate::history::Write;
@@ -22,6 +24,8 @@ pub(crate) struct Author<'a> {
     pub(crate) random: Random,
     /// Every row that is written gets this tag.
     pub(crate) tag: String,
+    /// What is written to in place of the table.
+    pub(crate) leaf: Option<String>,
 }
 
 impl Author<'_> {
@@ -60,6 +64,21 @@ impl Author<'_> {
                 statements.extend(self.update(table, "UPDATE"));
                 statements
             }
+            Write::NestedSavepoints => self.nested_savepoints(table),
+            Write::Ignore => self.ignore(table),
+            Write::Truncate if self.is_sqlite() => {
+                vec![format!("DELETE FROM {}", self.table(table))]
+            }
+            Write::Truncate => vec![format!("TRUNCATE {} CASCADE", self.table(table))],
+            Write::Copy if !self.is_sqlite() => self.copy(table),
+            Write::Copy => self.inserts(table),
+            Write::Merge if !self.is_sqlite() => self.merge(table),
+            Write::Merge => self.upsert(table),
+            Write::With if !self.is_sqlite() => self.with(table),
+            Write::Block if !self.is_sqlite() => self.block(table),
+            Write::Block => self.nested_savepoints(table),
+            Write::Leaf if !self.is_sqlite() => self.by_leaf(table),
+            Write::With | Write::Leaf => self.update(table, "UPDATE"),
             Write::RolledBack => {
                 commit = false;
                 let mut statements = self.inserts(table);
@@ -78,9 +97,10 @@ impl Author<'_> {
     }
 
     fn table(&self, table: &Table) -> String {
-        match self.on_remote {
-            true => name(&table.name),
-            false => table.sql_name(self.dialect),
+        match (&self.leaf, self.on_remote) {
+            (Some(leaf), _) => leaf.clone(),
+            (None, true) => name(&table.name),
+            (None, false) => table.sql_name(self.dialect),
         }
     }
 
@@ -152,6 +172,20 @@ impl Author<'_> {
     }
 
     fn insert(&mut self, table: &Table, verb: &str, row: &[Value]) -> String {
+        let (columns, overriding) = self.columns_to_insert(table);
+        let values = columns
+            .iter()
+            .map(|&it| self.literal(table.columns[it].column_type, &row[it]));
+        let values = values.collect::<Vec<_>>().join(", ");
+        format!(
+            "{verb} INTO {} ({}){overriding} VALUES ({values})",
+            self.target(table),
+            table.names(&columns)
+        )
+    }
+
+    /// The columns that an insert names, and what it has to say about a counter.
+    fn columns_to_insert(&mut self, table: &Table) -> (Vec<usize>, &'static str) {
         let counts =
             table.counter != Counter::No && !self.on_remote && self.dialect == Dialect::Postgres;
         let counted = counts && self.random.once_in(2);
@@ -167,19 +201,11 @@ impl Author<'_> {
                 columns.push(index);
             }
         }
-        let values = columns
-            .iter()
-            .map(|&it| self.literal(table.columns[it].column_type, &row[it]));
-        let values = values.collect::<Vec<_>>().join(", ");
         let overriding = match table.counter {
             Counter::Always if counts && !counted => " OVERRIDING SYSTEM VALUE",
             _ => "",
         };
-        format!(
-            "{verb} INTO {} ({}){overriding} VALUES ({values})",
-            self.target(table),
-            table.names(&columns)
-        )
+        (columns, overriding)
     }
 
     fn inserts(&mut self, table: &Table) -> Vec<String> {
@@ -364,6 +390,29 @@ impl Author<'_> {
             ),
             self.insert(table, "INSERT", &new),
         ]
+    }
+
+    fn ignore(&mut self, table: &Table) -> Vec<String> {
+        let row = self.row_for_upsert(table);
+        if self.is_sqlite() {
+            return vec![self.insert(table, "INSERT OR IGNORE", &row)];
+        }
+        let insert = self.insert(table, "INSERT", &row);
+        vec![format!("{insert} ON CONFLICT DO NOTHING")]
+    }
+
+    fn nested_savepoints(&mut self, table: &Table) -> Vec<String> {
+        let mut statements = vec!["SAVEPOINT outside".into()];
+        statements.extend(self.update(table, "UPDATE"));
+        statements.push("SAVEPOINT inside".into());
+        statements.extend(self.delete(table, 2));
+        statements.push("RELEASE inside".into());
+        if self.random.once_in(2) {
+            statements.push("ROLLBACK TO outside".into());
+        }
+        statements.extend(self.inserts(table));
+        statements.push("RELEASE outside".into());
+        statements
     }
 
     fn nonsense(&mut self, table: &Table) -> Vec<String> {

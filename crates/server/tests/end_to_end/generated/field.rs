@@ -1,24 +1,31 @@
 //! A generated case under way: its centre, its server, its remotes.
 
-use std::path::PathBuf;
+mod accidents;
+mod clock;
+mod writes;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
+use tidewater_protocol::Code;
 use tidewater_remote::database::Which;
 use tidewater_server::Config;
-use tidewater_testing::generate::history::{Place, REMOTES, Step, Write};
-use tidewater_testing::generate::random::Random;
-use tidewater_testing::generate::schema::{Schema, TableId};
+use tidewater_testing::generate::history::{Place, REMOTES, Step};
+use tidewater_testing::generate::schema::{Schema, Table, TableId};
 use tidewater_testing::generate::{Case, USERS};
-use tidewater_testing::proxy::Way;
+use tidewater_testing::proxy::{self, Way};
 
-use super::author::Author;
 use super::ledger::Ledger;
 use super::rows::{Snapshot, select_list, types};
 use super::session::{Centre, Session, read_stored};
-use crate::backend::{Transaction, open_sqlite};
+use crate::backend::{execute_sqlite, open_sqlite};
 use crate::device::Device;
 use crate::world::LiveServer;
+
+use clock::{WrongClock, environment};
 
 /// So many times everybody syncs at most until nothing moves any more.
 const ROUNDS: usize = 12;
@@ -28,6 +35,8 @@ pub(crate) struct Player {
     pub(crate) device: Device,
     /// A connection of the application's own; `None` only while the file is replaced.
     application: Option<Connection>,
+    /// Whether triggers of the application keep copies of its tables.
+    pub(crate) keeps_shadows: bool,
     /// A copy of the file, and what was unsettled then.
     backup: Option<(PathBuf, Ledger)>,
     pub(crate) ledger: Ledger,
@@ -55,9 +64,21 @@ pub(crate) struct Field<C: Centre> {
     /// Transactions of applications that were tried, and those that were committed.
     pub(crate) writes: [u64; 2],
     /// A transaction of the centre that is open.
-    slow: Option<C::Transaction>,
+    slow: Option<Slow<C::Transaction>>,
+    /// The users who are kept out.
+    kept_out: HashSet<String>,
+    /// The leaves that are not part of their tables.
+    detached: HashSet<(TableId, usize)>,
+    clock: Arc<WrongClock>,
     folder: TempDir,
     backend: C,
+}
+
+/// A transaction that lasts longer than its statements.
+enum Slow<T> {
+    Open(T),
+    /// Under this name, without a connection.
+    Prepared(String),
 }
 
 impl<C: Centre> Field<C> {
@@ -77,7 +98,8 @@ impl<C: Centre> Field<C> {
             case.schema.publication(C::DIALECT)
         );
         let config = Config::parse(&config).expect("the configuration is right");
-        let server = LiveServer::deploy(&config, USERS);
+        let clock = Arc::new(WrongClock::default());
+        let server = LiveServer::deploy_in(&config, USERS, environment(&clock));
         let mut field = Field {
             server,
             session,
@@ -90,28 +112,45 @@ impl<C: Centre> Field<C> {
             writes: [0; 2],
             folder: tempfile::tempdir().expect("a temporary folder"),
             slow: None,
+            kept_out: HashSet::new(),
+            detached: HashSet::new(),
+            clock,
             backend,
         };
         field.remember();
         for number in 0..REMOTES {
             let user = USERS[number % USERS.len()];
             let device = Device::new(field.folder.path(), user, field.server.address);
-            field.add(device, Ledger::default());
+            field.add(device, number % 2 == 0, Ledger::default());
         }
         for number in 0..REMOTES {
             field.sync(number);
+            field.furnish(number);
         }
         field
     }
 
-    fn add(&mut self, device: Device, ledger: Ledger) {
-        let application = open_sqlite(&device.path);
+    fn add(&mut self, device: Device, keeps_shadows: bool, ledger: Ledger) {
+        let application = open_application(&device.path, keeps_shadows);
         self.players.push(Player {
             device,
             application: Some(application),
+            keeps_shadows,
             backup: None,
             ledger,
         });
+    }
+
+    /// What the application makes for itself on a remote. Only some fire triggers when REPLACE
+    /// displaces rows, as they have to for a copy of a table.
+    fn furnish(&mut self, number: usize) {
+        let mut sql = self.schema.remote_triggers();
+        if self.players[number].keeps_shadows {
+            let tables = self.schema.tables.iter();
+            sql += &tables.map(Table::shadow).collect::<String>();
+        }
+        let application = self.players[number].application();
+        execute_sqlite(application, &sql);
     }
 
     /// Looks at the centre.
@@ -166,7 +205,11 @@ impl<C: Centre> Field<C> {
                 write,
                 seed,
             } => self.write_on_remote(remote, table, write, seed),
-            Step::Begin { table, seed } => self.begin(table, seed),
+            Step::Begin {
+                table,
+                seed,
+                prepared,
+            } => self.begin(table, seed, prepared),
             Step::Commit => self.commit(),
             Step::Sync(remote) => self.sync(remote),
             Step::CutSync { remote, up, byte } => {
@@ -175,8 +218,27 @@ impl<C: Centre> Field<C> {
                 device.network.plan_cut(way, byte);
                 let outcome = device.try_sync();
                 let was_cut = device.network.finish_plan();
-                assert!(was_cut || outcome.is_ok(), "{outcome:?}");
+                let kept_out = self.kept_out.contains(&device.user);
+                assert!(was_cut || kept_out || outcome.is_ok(), "{outcome:?}");
                 self.remember();
+            }
+            Step::EditInFlight {
+                remote,
+                up,
+                frame,
+                table,
+                write,
+                seed,
+            } => {
+                let place = proxy::Place::frame(if up { Way::Up } else { Way::Down }, frame);
+                self.edit_in_flight(remote, place, |field| {
+                    field.write_on_remote(remote, table, write, seed);
+                });
+            }
+            Step::TwoSyncs(remote) => self.two_syncs(remote),
+            Step::KillServer { remote, up, frame } => {
+                let place = proxy::Place::frame(if up { Way::Up } else { Way::Down }, frame);
+                self.kill_server(remote, place);
             }
             Step::Assign {
                 table,
@@ -184,16 +246,21 @@ impl<C: Centre> Field<C> {
                 choice,
                 given,
             } => self.assign(table, USERS[user], choice, given),
-            Step::RestartServer => {
-                self.server = LiveServer::start(&self.config);
-                self.redirect();
-            }
+            Step::RestartServer => self.start_server(),
             Step::Redeploy => {
                 // Deploying may wait for those who write.
                 self.commit();
-                self.server = LiveServer::deploy(&self.config, &[]);
+                let environment = environment(&self.clock);
+                self.server = LiveServer::deploy_in(&self.config, &[], environment);
                 self.redirect();
             }
+            Step::Detach { table, leaf } => self.detach(table, leaf),
+            Step::Attach { table, leaf } => self.attach(table, leaf),
+            Step::Clock(days) => self.clock.set(days),
+            Step::Prune => self.prune(),
+            Step::RotateKey { retire } => self.rotate_key(retire),
+            Step::Admit { user, admitted } => self.admit(USERS[user], admitted),
+            Step::Rebuild { remote, table } => self.rebuild(remote, table),
             Step::Reopen(remote) => self.replace(remote, None),
             Step::Backup(remote) => self.back_up(remote),
             Step::Restore(remote) => {
@@ -205,8 +272,10 @@ impl<C: Centre> Field<C> {
             }
             Step::Clone(remote) => {
                 if let Some((copy, ledger)) = self.players[remote].backup.take() {
-                    let device = Device::at(&copy, &self.players[remote].device);
-                    self.add(device, ledger);
+                    let original = &self.players[remote];
+                    let device = Device::at(&copy, &original.device);
+                    let keeps_shadows = original.keeps_shadows;
+                    self.add(device, keeps_shadows, ledger);
                     self.twins = true;
                 }
             }
@@ -223,89 +292,6 @@ impl<C: Centre> Field<C> {
     fn tag(&mut self, place: &str) -> String {
         self.tags += 1;
         format!("{place}-{}", self.tags)
-    }
-
-    fn write_in_centre(&mut self, table: TableId, write: Write, seed: u64) {
-        let tag = self.tag("centre");
-        let Some(table) = self.schema.table(table) else {
-            return;
-        };
-        let mut author = Author {
-            schema: &self.schema,
-            dialect: C::DIALECT,
-            on_remote: false,
-            rows: self.past.last().expect("it was looked at"),
-            random: Random::seeded(seed),
-            tag,
-        };
-        let (statements, commit) = author.write(table, write);
-        self.writes[0] += 1;
-        if self.session.write(&statements, commit) {
-            self.writes[1] += 1;
-            self.remember();
-        }
-    }
-
-    /// Begins a transaction that stays open.
-    fn begin(&mut self, table: TableId, seed: u64) {
-        let tag = self.tag("slow");
-        let table = self.schema.table(table).filter(|_| C::CONCURRENT_WRITERS);
-        let Some(table) = table.filter(|_| self.slow.is_none()) else {
-            return;
-        };
-        let mut author = Author {
-            schema: &self.schema,
-            dialect: C::DIALECT,
-            on_remote: false,
-            rows: self.past.last().expect("it was looked at"),
-            random: Random::seeded(seed),
-            tag,
-        };
-        if let Some(insert) = author.insert_aside(table) {
-            // Its snapshot and its transaction id are older than what others do next.
-            let mut transaction = self.backend.begin();
-            if transaction.try_execute(&insert) {
-                self.slow = Some(transaction);
-            }
-        }
-    }
-
-    /// Commits it.
-    pub(crate) fn commit(&mut self) {
-        if let Some(transaction) = self.slow.take() {
-            transaction.commit();
-            self.remember();
-        }
-    }
-
-    fn write_on_remote(&mut self, number: usize, table: TableId, write: Write, seed: u64) {
-        let tag = self.tag(&format!("remote{number}"));
-        let before = self.remote(number);
-        let Some(table) = self.schema.table(table) else {
-            return;
-        };
-        let mut author = Author {
-            schema: &self.schema,
-            dialect: C::DIALECT,
-            on_remote: true,
-            rows: &before,
-            random: Random::seeded(seed),
-            tag,
-        };
-        let (statements, commit) = author.write(table, write);
-        let player = &mut self.players[number];
-        let application = player
-            .application
-            .as_mut()
-            .expect("it is open between steps");
-        self.writes[0] += 1;
-        if application.write(&statements, commit) {
-            self.writes[1] += 1;
-            let after = self.remote(number);
-            let now = self.past.len() - 1;
-            let ledger = &mut self.players[number].ledger;
-            ledger.note(&self.schema, &before, &after, now);
-        }
     }
 
     fn assign(&mut self, table: TableId, user: &str, choice: usize, given: bool) {
@@ -358,7 +344,7 @@ impl<C: Centre> Field<C> {
             }
             std::fs::copy(copy, &path).expect("a file can be copied");
         });
-        player.application = Some(open_sqlite(&path));
+        player.application = Some(open_application(&path, player.keeps_shadows));
     }
 
     /// Gives everything up that was refused on a remote.
@@ -374,7 +360,13 @@ impl<C: Centre> Field<C> {
 
     /// Syncs a remote, and settles what it had changed.
     pub(crate) fn sync(&mut self, number: usize) {
-        self.players[number].device.sync();
+        let device = &mut self.players[number].device;
+        if self.kept_out.contains(&device.user) {
+            let refused = device.try_sync().expect_err("the user is disabled");
+            assert_eq!(refused.code(), Code::UserDisabled, "{refused:?}");
+            return;
+        }
+        device.sync();
         self.remember();
         super::ledger::settle(self, number);
     }
@@ -400,4 +392,26 @@ impl<C: Centre> Field<C> {
         let waiting = self.players.iter_mut();
         (all, waiting.map(|it| it.device.pending()).collect())
     }
+}
+
+impl<C: Centre> Drop for Field<C> {
+    fn drop(&mut self) {
+        // A prepared transaction outlives everything else, and there is room for a few.
+        if let Some(Slow::Prepared(name)) = self.slow.take() {
+            self.backend.execute(&format!("ROLLBACK PREPARED '{name}'"));
+        }
+    }
+}
+
+/// A connection of the application's own.
+fn open_application(path: &Path, keeps_shadows: bool) -> Connection {
+    let connection = open_sqlite(path);
+    set_up(&connection, keeps_shadows);
+    connection
+}
+
+fn set_up(connection: &Connection, keeps_shadows: bool) {
+    // Otherwise REPLACE fires no trigger for the rows that it displaces.
+    let set = connection.pragma_update(None, "recursive_triggers", keeps_shadows);
+    set.expect("it is a setting");
 }

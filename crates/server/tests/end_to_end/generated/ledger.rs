@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tidewater_protocol::Value;
 use tidewater_testing::generate::schema::{Schema, Table, TableId};
+use tidewater_testing::generate::triggers::THEN;
 
 use super::field::Field;
 use super::rows::{Rows, Snapshot, same, same_row};
@@ -56,6 +57,29 @@ impl Ledger {
                 change.new = new;
             }
         }
+    }
+
+    /// Takes the changes out.
+    pub(crate) fn take(&mut self) -> Ledger {
+        let changes = std::mem::take(&mut self.changes);
+        Ledger {
+            changes,
+            ..self.clone()
+        }
+    }
+
+    /// Puts other changes in the place of those that there are, which are returned.
+    pub(crate) fn replace(&mut self, other: Ledger) -> Ledger {
+        let changes = std::mem::replace(&mut self.changes, other.changes);
+        Ledger {
+            changes,
+            ..Ledger::default()
+        }
+    }
+
+    /// Adds changes that were made later.
+    pub(crate) fn add(&mut self, later: Ledger) {
+        self.changes.extend(later.changes);
     }
 
     /// The user has given up the change of a row.
@@ -138,10 +162,27 @@ fn came_true<'a>(
                     .old
                     .as_ref()
                     .is_none_or(|old| !same(&old[table.tag], &new[table.tag]));
-                same_row(table, there, new) || retagged && same(&there[table.tag], &new[table.tag])
+                let goes_on = starts_with(&there[table.tag], &new[table.tag]);
+                same_row(table, there, new)
+                    || goes_on && (retagged || same_but_tag(table, there, new))
             }
             _ => false,
         })
+}
+
+/// Whether a tag is this one, or this one and what triggers put behind it.
+fn starts_with(there: &Value, new: &Value) -> bool {
+    let (Value::Text(there), Value::Text(new)) = (there, new) else {
+        return same(there, new);
+    };
+    let rest = there.strip_prefix(new.as_str());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(THEN))
+}
+
+fn same_but_tag(table: &Table, there: &[Value], new: &[Value]) -> bool {
+    let mut new = new.to_vec();
+    new[table.tag] = there[table.tag].clone();
+    same_row(table, there, &new)
 }
 
 /// Nothing that had left the centre has come back: every row that is written has a tag of

@@ -73,6 +73,7 @@ fn run<C: Centre>(case: &Case) -> [u64; 2] {
         field.step(step);
     }
     field.commit();
+    field.admit_all();
     field.sync_until_quiet();
     for number in 0..field.players.len() {
         compare_but_refused(&mut field, number);
@@ -86,6 +87,7 @@ fn run<C: Centre>(case: &Case) -> [u64; 2] {
         assert_equal(&field, number, &centre, &remote, &HashSet::new());
     }
     ledger::assert_nothing_came_twice(&field);
+    field.assert_shadows();
     field.writes
 }
 

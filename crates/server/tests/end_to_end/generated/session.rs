@@ -1,5 +1,7 @@
 //! An application's connection to the centre of a generated case.
 
+use bytes::Bytes;
+use futures_util::SinkExt;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef as Stored;
 use tidewater_protocol::Value;
@@ -121,13 +123,38 @@ impl Centre for Postgres {
     }
 }
 
+/// Runs all statements, in one round trip if none of them is a COPY: an error ends it all
+/// the same.
+async fn transaction(
+    client: &Client,
+    statements: &[String],
+    end: &str,
+) -> Result<(), tokio_postgres::Error> {
+    let mut batch = String::from("BEGIN");
+    for statement in statements {
+        let Some((copy, rows)) = statement
+            .starts_with("COPY ")
+            .then(|| statement.split_once('\n'))
+            .flatten()
+        else {
+            batch += &format!(";\n{statement}");
+            continue;
+        };
+        client.batch_execute(&std::mem::take(&mut batch)).await?;
+        let sink = client.copy_in(copy).await?;
+        let mut sink = std::pin::pin!(sink);
+        sink.send(Bytes::from(rows.to_owned())).await?;
+        sink.finish().await?;
+    }
+    client.batch_execute(&format!("{batch};\n{end}")).await
+}
+
 impl Session for Client {
     fn write(&mut self, statements: &[String], commit: bool) -> bool {
         let end = if commit { "COMMIT" } else { "ROLLBACK" };
-        // In one round trip: an error ends it all the same.
-        let sql = format!("BEGIN; {}; {end}", statements.join(";\n"));
         APPLICATIONS.block_on(async {
-            let Err(error) = self.batch_execute(&sql).await else {
+            let sql = statements.join(";\n");
+            let Err(error) = transaction(self, statements, end).await else {
                 return commit;
             };
             // Class 23: constraints. Class 22: values. 428C9: a column that is always generated.
