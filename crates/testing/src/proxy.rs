@@ -100,6 +100,8 @@ struct World {
 struct State {
     target: SocketAddr,
     plan: Option<(Place, Accident)>,
+    /// Connections that pass before the plan is for the next one.
+    spared: usize,
     cut: Option<(Way, usize)>,
     happened: bool,
     stalled: bool,
@@ -129,6 +131,7 @@ impl FrameProxy {
             state: Mutex::new(State {
                 target,
                 plan: None,
+                spared: 0,
                 cut: None,
                 happened: false,
                 stalled: false,
@@ -163,7 +166,13 @@ impl FrameProxy {
 
     /// Plans an accident for the next connection, and forgets the one before.
     pub fn plan(&self, place: Place, accident: Accident) {
+        self.plan_after(0, place, accident);
+    }
+
+    /// Plans an accident for the connection after so many others.
+    pub fn plan_after(&self, connections: usize, place: Place, accident: Accident) {
         let mut state = self.world.lock();
+        state.spared = connections;
         state.plan = Some((place, accident));
         state.happened = false;
         state.stalled = false;
@@ -291,7 +300,12 @@ fn pass_on(remote: TcpStream, world: &Arc<World>) -> io::Result<[JoinHandle<()>;
     state
         .connections
         .push((sockets.0, sockets.1, Journey::default()));
-    let (up, down) = match state.plan.take() {
+    let plan = match state.spared {
+        0 => state.plan.take(),
+        _ => None,
+    };
+    state.spared = state.spared.saturating_sub(1);
+    let (up, down) = match plan {
         Some(plan) if plan.0.way == Way::Up => (Some(plan), None),
         plan => (None, plan),
     };

@@ -40,5 +40,6 @@ mod partitions;
 mod pending;
 mod real_input;
 mod republishing;
+mod restored;
 mod servers;
 mod upgrades;

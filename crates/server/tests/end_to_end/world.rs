@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tempfile::TempDir;
-use tidewater_consolidated::records::{ConflictRecord, RefusedRecord, UserRecord};
+use tidewater_consolidated::records::{ConflictRecord, IncidentKind, RefusedRecord, UserRecord};
 use tidewater_consolidated::{Centre, CentreError, DeployReport, HeldUpRemote, connect};
 use tidewater_protocol::RemoteId;
 use tidewater_server::{Config, Environment, Running, Server};
@@ -107,6 +108,13 @@ impl<B: Backend> World<B> {
         self.publication = publication.to_owned();
         let config = config(&self.backend, &self.scenario, publication);
         self.server = LiveServer::deploy(&config, &[]);
+    }
+
+    /// Puts this database in the place of the one that is served; deploys and serves it.
+    pub(crate) fn replace(&mut self, backend: B) {
+        let config = config(&backend, &self.scenario, &self.publication);
+        self.server = LiveServer::deploy(&config, &[]);
+        self.backend = backend;
     }
 
     /// Deploys another publication if no remote is held up by it; tells what it means.
@@ -269,6 +277,24 @@ impl LiveServer {
     pub(crate) fn refused(&self) -> Vec<RefusedRecord> {
         self.ask(async |centre| centre.refused().await)
             .expect("refused rows can be read")
+    }
+
+    /// What remotes and the centre were found at odds about, the last 20, by kind: noted in
+    /// the background, so there are at least so many.
+    pub(crate) fn incidents(&self, at_least: usize) -> Vec<(IncidentKind, String)> {
+        for _ in 0..10_000 {
+            let status = self.ask(async |centre| centre.status().await);
+            let status = status.expect("the status can be read");
+            if status.incidents.len() >= at_least {
+                let incidents = status.incidents.into_iter();
+                let mut incidents: Vec<_> = incidents.map(|it| (it.kind, it.user)).collect();
+                incidents.sort();
+                incidents.dedup();
+                return incidents;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("fewer than {at_least} incidents");
     }
 
     /// Stops in good order.

@@ -1,0 +1,241 @@
+//! Restored from a backup: uploads are given back, tables compared.
+
+use tidewater_consolidated::records::IncidentKind;
+
+use super::{backup, restore};
+use crate::backend::Backend;
+use crate::compare::assert_converged;
+use crate::scenario::{Column, Scenario, Table, audited_shop, shop};
+use crate::world::World;
+
+/// CASES 2, and its everyday form: the centre is as it was some uploads ago.
+fn i1_what_a_restored_centre_forgot_is_given_back_and_everybody_ends_equal<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    let mut cleo = world.synced("cleo");
+    ada.edit("INSERT INTO product VALUES (70, 'before', 1)");
+    ada.sync();
+    bob.sync();
+    let backup = backup(&world);
+
+    // Everything that can happen to a row after the backup.
+    ada.edit("INSERT INTO product VALUES (71, 'first', 1)");
+    ada.edit("UPDATE customer SET name = 'renamed' WHERE customer_id = 1");
+    ada.sync();
+    ada.edit("UPDATE product SET name = 'second' WHERE product_id = 71");
+    ada.edit("UPDATE customer SET name = 'renamed again' WHERE customer_id = 1");
+    ada.edit("DELETE FROM invoice WHERE invoice_id = 1");
+    ada.sync();
+    bob.sync();
+    bob.edit("UPDATE product SET name = 'of both' WHERE product_id = 71");
+    bob.sync();
+    world.execute("INSERT INTO product VALUES (80, 'of an application', 1)");
+    world.execute("UPDATE product SET stock = 99 WHERE product_id = 2");
+    for device in [&mut ada, &mut bob, &mut cleo] {
+        device.sync();
+    }
+    assert_converged(&world, &[&ada, &bob, &cleo]);
+    restore(&mut world, &backup, &[&ada, &bob, &cleo]);
+    ada.edit("UPDATE customer SET balance = '7.00' WHERE customer_id = 3");
+    assert_eq!(ada.pending(), 1);
+
+    // One sync of each is enough for what it knew itself.
+    let report = ada.sync();
+    assert_eq!((report.conflicts, report.refused, ada.pending()), (0, 0, 0));
+    for device in [&mut bob, &mut cleo, &mut ada] {
+        let report = device.sync();
+        assert_eq!((report.conflicts, report.refused), (0, 0), "{report:?}");
+    }
+    assert_converged(&world, &[&ada, &bob]);
+    cleo.sync();
+    assert_converged(&world, &[&ada, &bob, &cleo]);
+    let rows = |sql: &str| world.rows(sql);
+    let products = "SELECT product_id, name, stock FROM product ORDER BY product_id";
+    // What the application wrote after the backup is lost, and at nobody left over.
+    let expected = [
+        "1|pen|10",
+        "2|ink|20",
+        "3|cap|30",
+        "70|before|1",
+        "71|of both|1",
+    ];
+    assert_eq!(rows(products), expected);
+    let customers = "SELECT customer_id, name FROM customer ORDER BY customer_id";
+    assert_eq!(rows(customers), ["1|renamed again", "2|two", "3|three"]);
+    assert_eq!(
+        rows("SELECT count(*) FROM invoice WHERE invoice_id = 1"),
+        ["0"]
+    );
+    assert_eq!(world.server.conflicts(), []);
+    let incidents = world.server.incidents(3);
+    for (kind, user) in [
+        (IncidentKind::UploadsMissing, "ada"),
+        (IncidentKind::UploadsMissing, "bob"),
+        (IncidentKind::HistoryUnknown, "cleo"),
+    ] {
+        assert!(incidents.contains(&(kind, user.into())), "{incidents:?}");
+    }
+    // It goes on as ever.
+    bob.edit("UPDATE product SET stock = 5 WHERE product_id = 71");
+    bob.sync();
+    let report = ada.sync();
+    assert_eq!((report.downloaded.upserts, report.conflicts), (1, 0));
+    assert_converged(&world, &[&ada, &bob]);
+}
+
+/// CASES 13.
+fn i1_a_row_that_left_the_scope_is_given_back_and_not_deleted<B: Backend>() {
+    let mut world = World::<B>::open(audited_shop::<B>());
+    let mut ada = world.synced("ada");
+    let before = backup(&world);
+    ada.edit("INSERT INTO customer VALUES (90, 1, 'hers', NULL, '1.00')");
+    ada.sync();
+    let between = backup(&world);
+    world.execute("UPDATE customer SET region = 9 WHERE customer_id = 90");
+    ada.sync();
+    let there = "SELECT count(*) FROM customer WHERE customer_id = 90";
+    assert_eq!(ada.value(there), "0");
+    let deletes = "SELECT count(*) FROM audit WHERE line LIKE 'customer|delete%'";
+    // Restored to when the centre had the row, and to before it did.
+    for backup in [between, before] {
+        restore(&mut world, &backup, &[&ada]);
+        let report = ada.sync();
+        assert_eq!((report.conflicts, report.refused), (0, 0));
+        assert_eq!(
+            (world.rows(there), world.rows(deletes)),
+            (vec!["1".into()], vec!["0".into()])
+        );
+        assert_converged(&world, &[&ada]);
+        assert_eq!(ada.value(there), "1");
+    }
+}
+
+fn i1_a_centre_from_before_it_knew_the_remote_gets_everything_back<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let backup = backup(&world);
+    let mut ada = world.synced("ada");
+    ada.edit("INSERT INTO product VALUES (70, 'first', 1)");
+    ada.sync();
+    ada.edit("UPDATE product SET name = 'second' WHERE product_id = 70");
+    ada.edit("DELETE FROM invoice WHERE invoice_id = 2");
+    ada.sync();
+    world.execute("INSERT INTO product VALUES (80, 'of an application', 1)");
+    ada.sync();
+    restore(&mut world, &backup, &[&ada]);
+    ada.edit("INSERT INTO product VALUES (71, 'pending', 1)");
+    let report = ada.sync();
+    assert_eq!((report.conflicts, report.refused, ada.pending()), (0, 0, 0));
+    let products = "SELECT product_id, name FROM product WHERE product_id > 3 ORDER BY 1";
+    assert_eq!(world.rows(products), ["70|second", "71|pending"]);
+    assert_eq!(world.rows("SELECT count(*) FROM invoice"), ["3"]);
+    assert_converged(&world, &[&ada]);
+    let incidents = world.server.incidents(1);
+    assert_eq!(incidents, [(IncidentKind::NewIdentity, "ada".to_owned())]);
+}
+
+fn i1_an_update_that_is_given_back_and_lost_is_a_conflict_with_both_images<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let backup = backup(&world);
+    ada.edit("UPDATE customer SET name = 'hers' WHERE customer_id = 1");
+    ada.edit("UPDATE customer SET name = 'hers too' WHERE customer_id = 2");
+    ada.sync();
+    restore(&mut world, &backup, &[&ada]);
+    world.execute("UPDATE customer SET name = 'newer' WHERE customer_id = 1");
+    let report = ada.sync();
+    assert_eq!((report.conflicts, report.refused), (1, 0));
+    let conflicts = world.server.conflicts();
+    let [conflict] = &*conflicts else {
+        panic!("{conflicts:?}");
+    };
+    assert_eq!(
+        (conflict.key.as_str(), &*conflict.operation),
+        ("[1]", "update")
+    );
+    for (image, name) in [
+        (&conflict.pre_image, "\"one\""),
+        (&conflict.uploaded, "\"hers\""),
+        (&conflict.winner, "\"newer\""),
+    ] {
+        assert!(
+            image.as_ref().is_some_and(|it| it.contains(name)),
+            "{conflict:?}"
+        );
+    }
+    let customers = "SELECT name FROM customer ORDER BY customer_id";
+    assert_eq!(world.rows(customers), ["newer", "hers too", "three"]);
+    assert_converged(&world, &[&ada]);
+}
+
+fn i2_what_a_restored_centre_refuses_to_take_back_stays_visible<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let backup = backup(&world);
+    ada.edit("INSERT INTO customer VALUES (90, 1, 'hers', 'taken@x', '1.00')");
+    ada.sync();
+    restore(&mut world, &backup, &[&ada]);
+    world.execute("INSERT INTO customer VALUES (91, 9, 'other', 'taken@x', 0)");
+    let report = ada.sync();
+    assert_eq!((report.conflicts, report.refused), (0, 1));
+    let refused = ada.refused();
+    assert_eq!(refused.len(), 1);
+    assert_eq!((&*refused[0].table, &*refused[0].key), ("customer", "[90]"));
+    assert_eq!(world.server.refused().len(), 1);
+    // Her values are in the list; the row is the centre's.
+    assert_converged(&world, &[&ada]);
+    assert_eq!(ada.pending(), 0);
+    ada.sync();
+    assert_eq!(ada.refused().len(), 1);
+}
+
+const NOTES: &[Table] = &[Table {
+    name: "note",
+    columns: &[Column::Plain("id"), Column::Plain("text")],
+    scope: "1 = 1",
+    parents: &[],
+}];
+
+fn a_hundred_thousand_equal_rows_cost_less_than_64_kib<B: Backend>() {
+    let schema = "
+        CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, text TEXT NOT NULL);
+        INSERT INTO note WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n
+            WHERE i < 100000) SELECT i, 'note number ' || i FROM n;";
+    let scenario = Scenario {
+        schema: schema.to_owned(),
+        publication: "[[publication]]\nname = \"main\"\n\
+             [[publication.table]]\nname = \"note\"\npartition = \"everyone\"\n",
+        tables: NOTES,
+        users: &["ada"],
+        limits: "",
+    };
+    let mut world = World::<B>::open(scenario);
+    let mut ada = world.device("ada");
+    let first = ada.sync();
+    assert_eq!(first.downloaded.upserts, 100_000);
+    let backup = backup(&world);
+    ada.edit("UPDATE note SET text = 'changed' WHERE id = 50000");
+    ada.sync();
+    restore(&mut world, &backup, &[&ada]);
+    let report = ada.sync();
+    let bytes = report.bytes_sent + report.bytes_received;
+    assert!(
+        bytes < 64 << 10,
+        "{bytes} bytes, at first {}",
+        first.bytes_received
+    );
+    assert_eq!(report.conflicts, 0);
+    assert_eq!(
+        world.rows("SELECT text FROM note WHERE id = 50000"),
+        ["changed"]
+    );
+    assert_converged(&world, &[&ada]);
+}
+
+on_both_adapters!(
+    i1_what_a_restored_centre_forgot_is_given_back_and_everybody_ends_equal,
+    i1_a_row_that_left_the_scope_is_given_back_and_not_deleted,
+    i1_a_centre_from_before_it_knew_the_remote_gets_everything_back,
+    i1_an_update_that_is_given_back_and_lost_is_a_conflict_with_both_images,
+    i2_what_a_restored_centre_refuses_to_take_back_stays_visible,
+    a_hundred_thousand_equal_rows_cost_less_than_64_kib,
+);
