@@ -9,6 +9,7 @@
     reason = "a real process is waited for, with deadlines of real time"
 )]
 
+mod copies;
 mod guardian;
 mod programs;
 mod template;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+pub use copies::Snapshot;
 use guardian::Guardian;
 use programs::{Account, Programs};
 
@@ -98,6 +100,14 @@ impl Postgres {
 
     /// Starts a server; returns when it accepts connections.
     pub fn start_with(options: PostgresOptions) -> anyhow::Result<Self> {
+        Self::start_on(options, template::make_data)
+    }
+
+    /// Starts a server on data that somebody makes in `data` below a folder.
+    fn start_on(
+        options: PostgresOptions,
+        make_data: impl FnOnce(&Programs, Option<Account>, &Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
         let programs = Programs::find()?;
         let folder = tempfile::Builder::new()
             .prefix("tidewater-pg-")
@@ -112,7 +122,7 @@ impl Postgres {
             std::os::unix::fs::chown(folder.path(), Some(account.uid), Some(account.gid))?;
         }
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700))?;
-        template::make_data(&programs, account, folder.path())?;
+        make_data(&programs, account, folder.path())?;
         let guardian = Guardian::start(folder.path())?;
         let mut postgres = Self {
             programs,
@@ -336,7 +346,8 @@ impl Postgres {
         };
         let mut lines = lock.lines();
         lines.next().map(str::trim) == Some(process.to_string().as_str())
-            && lines.nth(6).map(str::trim) == Some("ready")
+            // A standby that can be asked says so, until it is promoted.
+            && matches!(lines.nth(6).map(str::trim), Some("ready" | "standby"))
     }
 
     fn shut_down(&mut self, signal: &str) -> anyhow::Result<()> {

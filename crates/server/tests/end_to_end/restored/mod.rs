@@ -3,6 +3,7 @@
 
 mod cuts;
 mod forgotten;
+mod physical;
 
 use tempfile::TempDir;
 
