@@ -112,6 +112,12 @@ pub enum RemoteError {
     /// Another sync of this file changed its state since this one began.
     #[error("another sync of this remote went ahead")]
     AnotherSyncWentAhead,
+    /// A table lost its tracking triggers while a sync was under way.
+    #[error("the tracking triggers of table {table:?} vanished during the sync")]
+    TrackingWasOff {
+        /// The table.
+        table: String,
+    },
     /// The server sent rows that cannot be.
     #[error("rows of table {table:?} from the server make no sense: {what}")]
     BadRows {
@@ -156,7 +162,9 @@ impl RemoteError {
             RemoteError::SchemaUnusable { .. }
             | RemoteError::Schema(_)
             | RemoteError::BadLayout { .. } => Code::SchemaMismatch,
-            RemoteError::AnotherSyncWentAhead => Code::SyncInProgress,
+            RemoteError::AnotherSyncWentAhead | RemoteError::TrackingWasOff { .. } => {
+                Code::SyncInProgress
+            }
             RemoteError::BadRows { .. } => Code::MalformedMessage,
         }
     }
@@ -205,6 +213,10 @@ impl RemoteError {
                 "this is a defect of the server or of this program; update both and report it"
             }
             RemoteError::AnotherSyncWentAhead => "nothing was changed; sync again",
+            RemoteError::TrackingWasOff { .. } => {
+                "nothing was changed, and the triggers are there again; sync again: the table \
+                 is compared then"
+            }
             RemoteError::Usage { hint, .. } => hint,
         }
         .to_owned()

@@ -10,6 +10,7 @@ use tidewater_protocol::message::KeyRange;
 use tidewater_protocol::{ColumnType, Datum, PublicationSchema, Table};
 
 use super::tables::Names;
+use super::triggers::Untracked;
 use super::{CompareDue, Database, quote, row};
 use crate::error::{Doing, RemoteError};
 
@@ -91,6 +92,26 @@ impl Database {
             .map(drop)
             .doing(DOING)
     }
+}
+
+/// Tables were not tracked: they are compared, and what differs in them may be the user's.
+pub(crate) fn note_untracked(
+    connection: &Connection,
+    untracked: &[Untracked],
+) -> rusqlite::Result<()> {
+    for table in untracked {
+        connection.execute(
+            "UPDATE tidewater_subscription SET compare_due = max(compare_due, ?2) WHERE id = ?1",
+            [table.subscription, CompareDue::Yes.stored()],
+        )?;
+        if table.uploads {
+            connection.execute(
+                "INSERT INTO tidewater_untracked (table_name) VALUES (?1) ON CONFLICT DO NOTHING",
+                [&table.table],
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// The tables of a schema that are compared: those that remotes are sent rows of.

@@ -264,7 +264,8 @@ impl Database {
 
     /// Takes the identity that the server gave to a restored or copied remote: uploads
     /// start again at sequence 0 with nothing known about the centre; what was taken but
-    /// not acknowledged keeps its generation under a new id. The kept uploads of the subscriptions `give_back` are given back, those of
+    /// not acknowledged keeps its generation under a new id. Tables that are there are
+    /// compared. The kept uploads of the subscriptions `give_back` are given back, those of
     /// others forgotten.
     ///
     /// # Errors
@@ -291,7 +292,8 @@ impl Database {
             for id in ids {
                 transaction.execute(
                     "UPDATE tidewater_subscription SET sequence = 0, upload_id = NULL, \
-                     checkpoint = NULL, taken_upload_id = CASE WHEN taken_generation IS NULL \
+                     checkpoint = NULL, \
+                     compare_due = schema IS NOT NULL, taken_upload_id = CASE WHEN taken_generation IS NULL \
                      THEN NULL ELSE ?2 END WHERE id = ?1",
                     params![id, new_upload_id().0],
                 )?;

@@ -10,14 +10,15 @@ use tidewater_protocol::{Table, UploadId};
 use super::refused;
 use super::subscription::load_all;
 use super::tables::Names;
-use super::{Database, SubscriptionState, data_version, quote, row, triggers};
+use super::{Database, SubscriptionState, compare, data_version, quote, row, triggers};
 use crate::error::{Doing, RemoteError};
 
 /// The generation of refused changes: they wait here for the user or for another try.
 pub(crate) const PARKED: i64 = 0;
 
 impl Database {
-    /// Begins a sync: restores tracking triggers that are missing and, unless only a
+    /// Begins a sync: restores tracking triggers that are missing (their tables are compared
+    /// then) and, unless only a
     /// download is wanted, takes what is pending as the next upload of each subscription.
     /// What was taken before and not acknowledged stays as it is. Nothing is taken while
     /// something is given back, nor between the upload that goes before a compare and the
@@ -46,7 +47,8 @@ impl Database {
         let doing = "beginning a sync";
         let transaction = self.write(doing)?;
         let subscriptions = load_all(&transaction)?;
-        triggers::ensure(&transaction, &subscriptions)?;
+        let untracked = triggers::ensure(&transaction, &subscriptions)?;
+        compare::note_untracked(&transaction, &untracked).doing(doing)?;
         let mut taken_now = Vec::new();
         if takes {
             for subscription in &subscriptions {

@@ -2,6 +2,7 @@
 
 mod altered;
 mod applying;
+mod comparing;
 mod files;
 mod history;
 mod migration;

@@ -26,27 +26,44 @@ use super::quote;
 use super::tables::Names;
 use crate::error::{Doing, RemoteError};
 
-/// Makes the tracking triggers of all tables as they should be; returns whether anything
-/// had to be done.
+/// A table whose tracking triggers were gone: it may have been changed meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Untracked {
+    pub(crate) subscription: i64,
+    pub(crate) table: String,
+    /// Changes of it can be uploaded.
+    pub(crate) uploads: bool,
+}
+
+/// Makes the tracking triggers of all tables as they should be; returns the tables that
+/// were not tracked.
 ///
 /// Any DDL changes the file's schema version. While it is the one that was found in order
 /// last time, nothing needs to be looked at.
 pub(crate) fn ensure(
     connection: &Connection,
     subscriptions: &[SubscriptionState],
-) -> Result<bool, RemoteError> {
-    let mut changed = false;
+) -> Result<Vec<Untracked>, RemoteError> {
+    let mut untracked = Vec::new();
     let existing = existing(connection)?;
     for subscription in subscriptions {
         let Some(schema) = &subscription.schema else {
             continue;
         };
         for table in &schema.tables {
-            changed |= ensure_table(connection, subscription.id, table, &existing)?;
+            // What only remotes write cannot be compared: nobody sends it.
+            let was_tracked = ensure_table(connection, subscription.id, table, &existing)?;
+            if !was_tracked && table.direction.downloads() {
+                untracked.push(Untracked {
+                    subscription: subscription.id,
+                    table: table.name.clone(),
+                    uploads: table.direction.uploads(),
+                });
+            }
         }
     }
     remember_checked(connection)?;
-    Ok(changed)
+    Ok(untracked)
 }
 
 /// Whether the schema is the one that [`ensure`] last saw.
@@ -94,6 +111,8 @@ fn existing(connection: &Connection) -> Result<BTreeMap<String, String>, RemoteE
     rows.collect::<rusqlite::Result<_>>().doing(doing)
 }
 
+/// Returns whether the table was tracked. A unique index that is new needs triggers more;
+/// without them only `REPLACE` through it is missed.
 fn ensure_table(
     connection: &Connection,
     subscription: i64,
@@ -104,7 +123,7 @@ fn ensure_table(
     altered::check(connection, table)?;
     let unique = unique_indexes(connection, &table.name)?;
     let wanted = statements(subscription, table, &unique, without_rowid);
-    let mut changed = false;
+    let mut tracked = true;
     for kind in KINDS {
         let name = trigger_name(kind, &table.name);
         let found = existing.get(&name);
@@ -112,7 +131,7 @@ fn ensure_table(
         if found == expected {
             continue;
         }
-        changed = true;
+        tracked &= found.is_some() || kind.ends_with("_displaces");
         if found.is_some() {
             let drop = format!("DROP TRIGGER {}", quote::name(&name));
             connection
@@ -123,7 +142,7 @@ fn ensure_table(
             connection.execute_batch(sql).doing("creating a trigger")?;
         }
     }
-    Ok(changed)
+    Ok(tracked)
 }
 
 /// Drops the tracking triggers of a table.

@@ -35,7 +35,7 @@ pub(super) use self::user_triggers::fire_harmless_triggers;
 use super::kept::{self, Keep};
 use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;
-use super::{Database, SubscriptionState, tables, triggers};
+use super::{Database, SubscriptionState, compare, tables, triggers};
 use crate::error::{Doing, RemoteError};
 use crate::report::ROWS_TOLD;
 
@@ -220,6 +220,7 @@ fn begin(
         .execute_batch("BEGIN IMMEDIATE")
         .doing("beginning to apply")?;
     let now = load_all(connection)?;
+    check_tracking(connection, &now)?;
     expected
         .iter()
         .map(|expected| {
@@ -231,6 +232,27 @@ fn begin(
             })
         })
         .collect()
+}
+
+/// A tool may have rebuilt a table since the sync began. What was changed in it is not to be
+/// overwritten: it waits for the next sync, which compares it.
+fn check_tracking(
+    connection: &Connection,
+    subscriptions: &[SubscriptionState],
+) -> Result<(), RemoteError> {
+    if triggers::are_checked(connection)? {
+        return Ok(());
+    }
+    let untracked = triggers::ensure(connection, subscriptions)?;
+    let Some(first) = untracked.first() else {
+        return Ok(());
+    };
+    let doing = "beginning to apply";
+    compare::note_untracked(connection, &untracked).doing(doing)?;
+    connection.execute_batch("COMMIT").doing(doing)?;
+    Err(RemoteError::TrackingWasOff {
+        table: first.table.clone(),
+    })
 }
 
 /// Ends the transaction, if one is open, without keeping anything.

@@ -1,0 +1,386 @@
+//! Facts about comparing: what is compared, what a differing interval changes, what becomes
+//! of tables that were not tracked; and about uploads that are kept and given back.
+
+use super::*;
+use tidewater_protocol::Code;
+use tidewater_protocol::compare::{Intervals, Ranges};
+
+use crate::database::{CentreState, CompareDue};
+
+type ItemRow = (i64, &'static str, i64);
+
+const ROWS: &str = "SELECT id || name || amount FROM item ORDER BY id";
+
+impl Remote {
+    /// What the centre has otherwise than this remote believes.
+    fn differing(&self, centre: &[ItemRow]) -> Vec<tidewater_protocol::message::KeyInterval> {
+        let table = &self.schema.tables[0];
+        let theirs = self.database().agreed_ranges(table, 1 << 20).unwrap();
+        let shape = table.shape();
+        let mut own = Ranges::like(&shape, &theirs).unwrap();
+        for &(id, name, amount) in centre {
+            own.add(&[Datum::Integer(id)], &item(id, name, amount));
+        }
+        own.differing(&theirs)
+    }
+
+    /// A sync that compares: changes since the checkpoint, then what differs.
+    fn compare(
+        &mut self,
+        centre: &[ItemRow],
+        changes: impl FnOnce(&mut RowsWriter<'_>),
+    ) -> ApplySummary {
+        let mut state = self.begin();
+        state.compares = true;
+        let intervals = self.differing(centre);
+        let shape = self.schema.tables[0].shape();
+        self.download_into(&state, None, |server| {
+            server.table("item", changes);
+            if intervals.is_empty() {
+                return;
+            }
+            let begin = TableBegin {
+                replace: true,
+                ranges: intervals.clone(),
+                ..TableBegin::of(&items().tables[0])
+            };
+            server.applier.table_begin(&begin).unwrap();
+            let within = Intervals::new(&shape, &intervals).unwrap();
+            let mut rows = RowsWriter::new(&shape);
+            for &(id, name, amount) in centre {
+                if within.contains(&[Datum::Integer(id)]) {
+                    rows.row(Op::Upsert, &item(id, name, amount));
+                }
+            }
+            for piece in rows.take().chunks(7) {
+                server.applier.rows(piece).unwrap();
+            }
+        })
+    }
+
+    fn state(&self) -> SubscriptionState {
+        self.database().subscriptions().unwrap().remove(0)
+    }
+}
+
+#[test]
+fn only_what_differs_is_written_and_removed() {
+    let mut remote = with_items();
+    let mut centre: Vec<ItemRow> = vec![(1, "a", 10), (2, "b", 20), (3, "c", 30)];
+    assert_eq!(remote.differing(&centre), []);
+    centre[1].1 = "B";
+    centre.remove(2);
+    centre.push((4, "d", 40));
+    remote.run(
+        "CREATE TABLE written (id);
+         CREATE TRIGGER of_the_user AFTER UPDATE ON item BEGIN \
+           INSERT INTO written VALUES (NEW.id); END",
+    );
+    let summary = remote.compare(&centre, |_| {});
+    assert_eq!(
+        (summary.upserts, summary.removals, summary.stale),
+        (2, 1, 0)
+    );
+    assert_eq!(remote.query(ROWS), ["1a10", "2B20", "4d40"]);
+    assert_eq!(remote.query("SELECT id FROM written"), ["2"]);
+    assert_eq!(remote.differing(&centre), []);
+    assert_eq!(remote.upload(), []);
+}
+
+#[test]
+fn a_large_table_is_divided_and_one_range_is_enough() {
+    let mut remote = with_items();
+    remote.run(
+        "WITH RECURSIVE n(i) AS (SELECT 4 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) \
+         INSERT INTO item SELECT i, 'x', i FROM n",
+    );
+    remote.acknowledge(|_| {});
+    let mut centre: Vec<ItemRow> = vec![(1, "a", 10), (2, "b", 20), (3, "c", 30)];
+    centre.extend((4..=2000).map(|id| (id, "x", id)));
+    assert_eq!(remote.differing(&centre), []);
+    centre[999].1 = "other";
+    let intervals = remote.differing(&centre);
+    assert_eq!(intervals.len(), 1);
+    assert!(!intervals[0].after.is_empty() && !intervals[0].until.is_empty());
+    let summary = remote.compare(&centre, |_| {});
+    assert_eq!((summary.upserts, summary.removals), (1, 0));
+    assert_eq!(remote.differing(&centre), []);
+    // Fewer ranges where there is no room for more.
+    let table = &remote.schema.tables[0];
+    let few = remote.database().agreed_ranges(table, 100).unwrap();
+    let many = remote.database().agreed_ranges(table, 1 << 20).unwrap();
+    assert!(few.len() < many.len(), "{} {}", few.len(), many.len());
+}
+
+#[test]
+fn what_is_pending_or_refused_counts_as_it_was() {
+    let mut remote = with_items();
+    let centre = [(1, "a", 10), (2, "b", 20), (3, "c", 30)];
+    remote.run("UPDATE item SET name = 'refused' WHERE id = 1");
+    remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
+        });
+    });
+    remote.run("UPDATE item SET name = 'taken' WHERE id = 2; INSERT INTO item VALUES (9, 'n', 9)");
+    remote.begin();
+    remote.run("DELETE FROM item WHERE id = 2; DELETE FROM item WHERE id = 3");
+    remote.run("UPDATE item SET name = 'later' WHERE id = 9");
+    assert_eq!(remote.differing(&centre), []);
+    // Somebody else has changed two of them, and deleted one.
+    let centre = [(1, "A", 10), (2, "B", 20)];
+    let summary = remote.compare(&centre, |_| {});
+    assert_eq!((summary.upserts, summary.removals), (0, 0));
+    assert_eq!(remote.query(ROWS), ["1refused10", "9later9"]);
+    // The third is the insert that the centre does not have.
+    let stale = "SELECT count(*) FROM tidewater_stale";
+    assert_eq!(remote.query(stale), ["3"]);
+}
+
+#[test]
+fn a_row_in_another_spelling_is_written_again() {
+    let mut remote = with_items();
+    remote.run(
+        "DROP TRIGGER tidewater_update_item; \
+         UPDATE item SET amount = 30.0 || '' WHERE id = 3",
+    );
+    remote.begin();
+    remote.run("DELETE FROM tidewater_untracked");
+    let centre = [(1, "x", 10), (2, "b", 20), (3, "c", 30)];
+    remote.compare(&centre, |_| {});
+    assert_eq!(
+        remote.query("SELECT DISTINCT typeof(amount) FROM item"),
+        ["integer"]
+    );
+}
+
+#[test]
+fn what_was_changed_without_triggers_becomes_pending() {
+    let mut remote = with_items();
+    remote.run("INSERT INTO item VALUES (4, 'd', 40)");
+    remote.acknowledge(|_| {});
+    // A tool rebuilds the table, and the application goes on without tracking.
+    remote.run(
+        "CREATE TABLE other (id INTEGER PRIMARY KEY, name TEXT, amount INTEGER); \
+         INSERT INTO other SELECT * FROM item; DROP TABLE item; \
+         ALTER TABLE other RENAME TO item; \
+         UPDATE item SET name = 'mine' WHERE id = 1; \
+         DELETE FROM item WHERE id = 2; \
+         INSERT INTO item VALUES (5, 'new', 50)",
+    );
+    remote.begin();
+    assert_eq!(remote.state().compare_due, CompareDue::Yes);
+    remote.run("UPDATE item SET amount = 31 WHERE id = 3");
+    let centre = [(1, "a", 10), (2, "b", 20), (3, "c", 30), (4, "d", 40)];
+    let summary = remote.compare(&centre, |_| {});
+    assert_eq!(
+        (summary.upserts, summary.removals, summary.refused),
+        (0, 0, 0)
+    );
+    assert_eq!(remote.state().compare_due, CompareDue::No);
+    assert_eq!(remote.query("SELECT * FROM tidewater_untracked").len(), 0);
+    // What was tracked again had been taken by the sync that compared.
+    remote.acknowledge(|_| {});
+    assert_eq!(
+        remote.upload(),
+        [
+            update(&item(1, "a", 10), &item(1, "mine", 10)),
+            delete(&item(2, "b", 20)),
+            insert(&item(5, "new", 50)),
+        ]
+    );
+}
+
+#[test]
+fn without_triggers_the_centres_change_wins_and_the_users_values_stay() {
+    let mut remote = with_items();
+    remote.run(
+        "DROP TRIGGER tidewater_update_item; DROP TRIGGER tidewater_delete_item; \
+         UPDATE item SET name = 'mine' WHERE id < 3",
+    );
+    remote.begin();
+    // The first was changed in the centre too, the second went there.
+    let centre = [(1, "centre", 10), (3, "c", 30)];
+    let summary = remote.compare(&centre, |rows| {
+        rows.row(Op::Upsert, &item(1, "centre", 10));
+        rows.key(Op::Remove, &[Datum::Integer(2)]);
+    });
+    assert_eq!(summary.refused, 2);
+    assert_eq!(remote.query(ROWS), ["1centre10", "3c30"]);
+    let refused = remote.database().refused().unwrap();
+    let told: Vec<_> = refused
+        .iter()
+        .map(|it| (it.key.as_str(), it.code.as_str(), it.values.as_deref()))
+        .collect();
+    let code = Code::RowUntracked.name();
+    assert_eq!(
+        told,
+        [
+            ("[1]", code, Some(r#"{"id":1,"name":"mine"}"#)),
+            ("[2]", code, Some(r#"{"amount":20,"id":2,"name":"mine"}"#)),
+        ]
+    );
+    assert_eq!(remote.upload(), []);
+}
+
+#[test]
+fn triggers_that_vanish_during_a_sync_let_nothing_be_overwritten() {
+    let mut remote = with_items();
+    let state = remote.begin();
+    remote.run("DROP TRIGGER tidewater_update_item; UPDATE item SET name = 'mine' WHERE id = 1");
+    let database = remote.database.take().unwrap();
+    let refused = database.begin_apply(&[state], &[None]).unwrap_err();
+    remote.database = Some(refused.database);
+    assert_eq!(refused.error.code(), Code::SyncInProgress);
+    assert_eq!(remote.state().compare_due, CompareDue::Yes);
+    let centre = [(1, "a", 10), (2, "b", 20), (3, "c", 30)];
+    remote.compare(&centre, |_| {});
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "a", 10), &item(1, "mine", 10))]
+    );
+}
+
+#[test]
+fn a_unique_index_of_the_applications_own_makes_no_compare_due() {
+    let mut remote = with_items();
+    remote.run("CREATE UNIQUE INDEX of_the_user ON item (name)");
+    remote.begin();
+    assert_eq!(remote.state().compare_due, CompareDue::No);
+}
+
+/// The centre has forgotten all uploads.
+fn restored(remote: &mut Remote) {
+    let state = CentreState {
+        subscription: remote.state().id,
+        last_upload: Some((0, None)),
+        compare_due: CompareDue::Yes,
+    };
+    remote.database_mut().accept_centre_state(&[state]).unwrap();
+}
+
+#[test]
+fn acknowledged_uploads_are_kept_by_number_and_given_back_in_order() {
+    let mut remote = with_items();
+    let mut ids = Vec::new();
+    for name in ["one", "two"] {
+        remote.run(&format!("UPDATE item SET name = '{name}' WHERE id = 1"));
+        ids.push(remote.begin().taken.unwrap());
+        remote.acknowledge(|_| {});
+    }
+    assert_eq!(remote.state().giving, None);
+    restored(&mut remote);
+    assert_eq!(
+        (remote.state().sequence, remote.state().upload_id),
+        (0, None)
+    );
+    remote.run("UPDATE item SET name = 'pending' WHERE id = 1");
+    for (number, id) in ids.into_iter().enumerate() {
+        let state = remote.begin();
+        assert_eq!((state.next_upload(), state.taken), (Some(id), None));
+        remote.acknowledge(|_| {});
+        assert_eq!(remote.state().sequence, number as u64 + 1);
+        assert_eq!(remote.state().upload_id, Some(id));
+    }
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "two", 10), &item(1, "pending", 10))]
+    );
+    // Forgotten once more, they go up once more.
+    restored(&mut remote);
+    assert!(remote.state().giving.is_some());
+}
+
+#[test]
+fn a_refused_change_that_was_given_back_is_told_with_the_users_own_values() {
+    let mut remote = with_items();
+    remote.run(
+        "UPDATE item SET name = 'one' WHERE id = 1; DELETE FROM item WHERE id = 2; \
+         INSERT INTO item VALUES (9, 'new', 90)",
+    );
+    remote.acknowledge(|_| {});
+    restored(&mut remote);
+    remote.run("UPDATE item SET name = 'newer' WHERE id = 1");
+    let summary = remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
+            rows.key(Op::ConflictGone, &[Datum::Integer(2)]);
+            rows.refused(&[Datum::Integer(9)], Op::Insert, 701, "taken");
+            rows.refused(&[Datum::Integer(77)], Op::Insert, 701, "never sent");
+        });
+    });
+    assert_eq!((summary.refused, summary.conflicts), (2, 1));
+    let refused = remote.database().refused().unwrap();
+    let told: Vec<_> = refused
+        .iter()
+        .map(|it| (it.operation.as_str(), it.values.as_deref(), it.at_ms))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("update", Some(r#"{"id":1,"name":"one"}"#), 1_000),
+            (
+                "insert",
+                Some(r#"{"amount":90,"id":9,"name":"new"}"#),
+                1_000
+            ),
+        ]
+    );
+    assert_eq!(remote.query(ROWS), ["1newer10", "3c30", "9new90"]);
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "one", 10), &item(1, "newer", 10))]
+    );
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let mut remote = with_items();
+    let kept = "SELECT count(*) FROM tidewater_kept";
+    // A sync that uploads no net change keeps nothing.
+    remote.run("UPDATE item SET name = 'x' WHERE id = 1; UPDATE item SET name = 'a' WHERE id = 1");
+    remote.acknowledge(|_| {});
+    assert_eq!(remote.query(kept), ["0"]);
+    // Nor does a larger one than is kept.
+    remote.run("UPDATE item SET name = hex(zeroblob(4500000)) WHERE id = 1");
+    remote.acknowledge(|_| {});
+    assert_eq!(remote.query(kept), ["0"]);
+    // Six of six megabytes: the oldest goes.
+    for number in 0..6 {
+        remote.run(&format!(
+            "UPDATE item SET name = {number} || hex(zeroblob(1500000)) WHERE id = 1"
+        ));
+        remote.acknowledge(|_| {});
+    }
+    let numbers = "SELECT sequence FROM tidewater_kept ORDER BY id";
+    assert_eq!(remote.query(numbers), ["4", "5", "6", "7", "8"]);
+    // Two weeks later all of them are too old.
+    remote.run("UPDATE tidewater_kept SET at = -1300000000");
+    remote.run("UPDATE item SET name = 'small' WHERE id = 2");
+    remote.acknowledge(|_| {});
+    assert_eq!(remote.query(numbers), ["9"]);
+}
+
+#[test]
+fn a_file_of_format_1_is_upgraded_with_its_pending_changes() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'pending' WHERE id = 1");
+    remote.database = None;
+    remote.run(
+        "DROP TABLE tidewater_kept; DROP TABLE tidewater_untracked; \
+         ALTER TABLE tidewater_subscription DROP COLUMN compare_due; \
+         UPDATE tidewater_state SET format_version = 1",
+    );
+    remote.database = Some(Database::open(&remote.path()).unwrap());
+    assert_eq!(
+        remote.query("SELECT format_version FROM tidewater_state"),
+        ["2"]
+    );
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "a", 10), &item(1, "pending", 10))]
+    );
+    remote.acknowledge(|_| {});
+    assert_eq!(remote.query("SELECT count(*) FROM tidewater_kept"), ["1"]);
+    assert_eq!(remote.state().compare_due, CompareDue::No);
+}
