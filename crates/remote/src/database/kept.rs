@@ -1,11 +1,13 @@
 //! Acknowledged uploads, kept for a while: a centre that was restored has forgotten them, and
 //! gets them back.
 //!
-//! Owns `tidewater_kept`: an upload as it travelled, frame by frame, byte for byte. How many
+//! Owns `tidewater_kept`: an upload as it travelled, frame by frame, byte for byte; but for
+//! changes that were refused. How many
 //! are kept, and for how long, is bounded; the oldest go first. One that is being given back
 //! stays. What a result means for a given-back upload is left to [`super::apply`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use bytes::BytesMut;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -184,8 +186,16 @@ pub(crate) enum Keep {
         bytes: Vec<u8>,
     },
     /// One that was given back: it stays, under its new number.
-    Again { giving: Giving, sequence: i64 },
+    Again {
+        giving: Giving,
+        sequence: i64,
+        /// What is left of it, if something was refused.
+        bytes: Option<Vec<u8>>,
+    },
 }
+
+/// Tables and packed keys of refused changes.
+pub(crate) type Refused = HashSet<(String, Vec<u8>)>;
 
 impl Keep {
     /// What is to be kept of the upload that the subscription's result is about.
@@ -195,7 +205,11 @@ impl Keep {
     ) -> Result<Option<Keep>, RemoteError> {
         let sequence = i64::try_from(subscription.sequence + 1).unwrap_or(i64::MAX);
         if let Some(giving) = subscription.giving {
-            return Ok(Some(Keep::Again { giving, sequence }));
+            return Ok(Some(Keep::Again {
+                giving,
+                sequence,
+                bytes: None,
+            }));
         }
         let Some(upload_id) = subscription.taken else {
             return Ok(None);
@@ -209,8 +223,26 @@ impl Keep {
         }))
     }
 
+    /// Leaves out what was refused: the centre never had it, and its row may have left the
+    /// user's partitions.
+    pub(crate) fn leave_out(
+        &mut self,
+        connection: &Connection,
+        refused: &Refused,
+    ) -> Result<(), RemoteError> {
+        match self {
+            _ if refused.is_empty() => {}
+            Keep::New { bytes, .. } => *bytes = without(bytes, refused)?,
+            Keep::Again { giving, bytes, .. } => {
+                *bytes = Some(without(&frames(connection, *giving)?, refused)?);
+            }
+        }
+        Ok(())
+    }
+
     fn write(&self, connection: &Connection, now_ms: i64) -> rusqlite::Result<()> {
         let written = match self {
+            Keep::New { bytes, .. } if bytes.is_empty() => return Ok(()),
             Keep::New {
                 subscription,
                 sequence,
@@ -230,9 +262,21 @@ impl Keep {
                     i64::try_from(bytes.len()).unwrap_or(i64::MAX),
                     bytes,
                 ]),
-            Keep::Again { giving, sequence } => connection.execute(
-                "UPDATE tidewater_kept SET giving = 0, sequence = ?2, at = ?3 WHERE id = ?1",
-                params![giving.id, sequence, now_ms],
+            Keep::Again {
+                giving,
+                bytes: Some(bytes),
+                ..
+            } if bytes.is_empty() => {
+                connection.execute("DELETE FROM tidewater_kept WHERE id = ?1", [giving.id])
+            }
+            Keep::Again {
+                giving,
+                sequence,
+                bytes,
+            } => connection.execute(
+                "UPDATE tidewater_kept SET giving = 0, sequence = ?2, at = ?3, \
+                 bytes = coalesce(?4, bytes) WHERE id = ?1",
+                params![giving.id, sequence, now_ms, bytes],
             ),
         };
         written.map(drop)
@@ -284,61 +328,105 @@ pub(crate) fn adopt(connection: &Connection, give_back: &[i64]) -> rusqlite::Res
         .map(drop)
 }
 
-/// What the user wrote in a change that was uploaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OwnChange {
-    pub(crate) operation: &'static str,
-    /// The key, readable: a JSON array.
-    pub(crate) key: String,
-    /// The key and the changed columns, a JSON object.
-    pub(crate) values: String,
-}
-
-/// Finds the changes of these tables and packed keys in an upload that is given back.
-pub(crate) fn own_changes<'k>(
-    connection: &Connection,
-    giving: Giving,
-    wanted: impl Iterator<Item = (&'k str, &'k [u8])>,
-) -> Result<HashMap<(String, Vec<u8>), OwnChange>, RemoteError> {
-    let mut missing: HashMap<&str, Vec<&[u8]>> = HashMap::new();
-    for (table, key) in wanted {
-        missing.entry(table).or_default().push(key);
-    }
-    let mut found = HashMap::new();
-    if missing.is_empty() {
-        return Ok(found);
-    }
-    let mut frames = frames(connection, giving)?;
-    let mut table: Option<(TableBegin, Vec<u8>)> = None;
-    loop {
-        let frame = next_frame(&mut frames)?;
-        if let Some(Frame::Rows { bytes, .. }) = &frame {
-            if let Some((_, rows)) = &mut table {
-                rows.extend_from_slice(bytes);
+/// An upload without these changes; empty if nothing is left of it.
+fn without(upload: &[u8], refused: &Refused) -> Result<Vec<u8>, RemoteError> {
+    let mut kept = BytesMut::new();
+    let mut end = UploadEnd::default();
+    let mut checksum = crc32fast::Hasher::new();
+    let mut first = None;
+    each_part(upload, |part| {
+        match part {
+            Part::Begin(begin) => first = Some(begin),
+            Part::Table(begin, rows) => {
+                let left = without_rows(&begin, &rows, refused, &mut end)?;
+                if !left.is_empty() {
+                    put(&mut kept, Control::TableBegin(begin))?;
+                    put_rows(&mut kept, SYNC_CHANNEL, &left);
+                    checksum.update(&left);
+                }
             }
-            continue;
         }
-        if let Some((begin, rows)) = table.take()
-            && let Some(keys) = missing.get(begin.table.as_str())
-        {
-            changes_of(&begin, &rows, keys, &mut found)?;
-        }
-        match frame {
-            Some(Frame::Control {
-                control: Some(Control::TableBegin(begin)),
-                ..
-            }) => table = Some((begin, Vec::new())),
-            Some(_) => {}
-            None => return Ok(found),
-        }
-    }
+        Ok(())
+    })?;
+    let rows = end.inserts + end.updates + end.deletes;
+    let (Some(begin), 1..) = (first, rows) else {
+        return Ok(Vec::new());
+    };
+    end.checksum = checksum.finalize();
+    let mut frames = BytesMut::new();
+    let begin = UploadBegin {
+        rows,
+        bytes: kept.len() as u64,
+        ..begin
+    };
+    put(&mut frames, Control::UploadBegin(begin))?;
+    frames.extend_from_slice(&kept);
+    put(&mut frames, Control::UploadEnd(end))?;
+    Ok(frames.to_vec())
 }
 
-fn changes_of(
+/// The rows of a table without the refused ones, as they are; counts what is left.
+fn without_rows(
     begin: &TableBegin,
     rows: &[u8],
-    keys: &[&[u8]],
-    found: &mut HashMap<(String, Vec<u8>), OwnChange>,
+    refused: &Refused,
+    end: &mut UploadEnd,
+) -> Result<Vec<u8>, RemoteError> {
+    let mut left = Vec::with_capacity(rows.len());
+    each_row(begin, rows, |row, key_packed, range| {
+        if refused.contains(&(begin.table.clone(), key_packed)) {
+            return;
+        }
+        left.extend_from_slice(&rows[range]);
+        match row.op {
+            Some(Op::Insert) => end.inserts += 1,
+            Some(Op::Delete) => end.deletes += 1,
+            _ => end.updates += 1,
+        }
+    })?;
+    Ok(left)
+}
+
+/// A part of an upload, put together.
+enum Part {
+    Begin(UploadBegin),
+    Table(TableBegin, Vec<u8>),
+}
+
+/// Goes through an upload.
+fn each_part(
+    upload: &[u8],
+    mut visit: impl FnMut(Part) -> Result<(), RemoteError>,
+) -> Result<(), RemoteError> {
+    let mut frames = BytesMut::from(upload);
+    let mut table: Option<(TableBegin, Vec<u8>)> = None;
+    loop {
+        let control = match next_frame(&mut frames)? {
+            Some(Frame::Rows { bytes, .. }) => {
+                if let Some((_, rows)) = &mut table {
+                    rows.extend_from_slice(&bytes);
+                }
+                continue;
+            }
+            Some(Frame::Control { control, .. }) => control,
+            None => return Ok(()),
+        };
+        if let Some((begin, rows)) = table.take() {
+            visit(Part::Table(begin, rows))?;
+        }
+        match control {
+            Some(Control::UploadBegin(begin)) => visit(Part::Begin(begin))?,
+            Some(Control::TableBegin(begin)) => table = Some((begin, Vec::new())),
+            _ => {}
+        }
+    }
+}
+
+/// Goes through the rows of a table of an upload: each with its packed key, and where it is.
+fn each_row(
+    begin: &TableBegin,
+    rows: &[u8],
+    mut visit: impl FnMut(&Row<'_>, Vec<u8>, Range<usize>),
 ) -> Result<(), RemoteError> {
     let bad = |what: String| RemoteError::BadRows {
         table: begin.table.clone(),
@@ -350,40 +438,77 @@ fn changes_of(
     let key_types = shape.key_columns();
     let mut reader = RowsReader::new(&shape, rows);
     let mut row = Row::default();
+    let mut from = 0;
     while reader
         .next(&mut row)
         .map_err(|error| bad(error.to_string()))?
     {
-        let packed = row::pack_key(&key_types, &row.key);
-        if !keys.contains(&packed.as_slice()) {
-            continue;
-        }
-        let mut values = Map::new();
-        for (index, header) in begin.columns.iter().enumerate() {
-            let is_own = match row.op {
-                Some(Op::Insert) => true,
-                Some(Op::Update) => row.old[index] != row.new[index] || shape.key.contains(&index),
-                _ => shape.key.contains(&index),
-            };
-            let image = if row.new.is_empty() {
-                &row.old
-            } else {
-                &row.new
-            };
-            if is_own {
-                values.insert(header.name.clone(), row::json(&image[index]));
-            }
-        }
-        let change = OwnChange {
-            operation: match row.op {
-                Some(Op::Insert) => "insert",
-                Some(Op::Delete) => "delete",
-                _ => "update",
-            },
-            key: row::readable_key(&row.key),
-            values: serde_json::Value::Object(values).to_string(),
-        };
-        found.insert((begin.table.clone(), packed), change);
+        let to = reader.consumed();
+        visit(&row, row::pack_key(&key_types, &row.key), from..to);
+        from = to;
     }
     Ok(())
+}
+
+/// What the user wrote in a change that was uploaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OwnChange {
+    pub(crate) operation: &'static str,
+    /// The key, readable: a JSON array.
+    pub(crate) key: String,
+    /// The key and the changed columns, a JSON object.
+    pub(crate) values: String,
+}
+
+/// Finds the changes of these tables and packed keys in an upload that is given back.
+pub(crate) fn own_changes(
+    connection: &Connection,
+    giving: Giving,
+    wanted: &Refused,
+) -> Result<HashMap<(String, Vec<u8>), OwnChange>, RemoteError> {
+    let mut found = HashMap::new();
+    if wanted.is_empty() {
+        return Ok(found);
+    }
+    each_part(&frames(connection, giving)?, |part| {
+        let Part::Table(begin, rows) = part else {
+            return Ok(());
+        };
+        each_row(&begin, &rows, |row, key_packed, _| {
+            let key = (begin.table.clone(), key_packed);
+            if wanted.contains(&key) {
+                found.insert(key, own_change(&begin, row));
+            }
+        })
+    })?;
+    Ok(found)
+}
+
+fn own_change(begin: &TableBegin, row: &Row<'_>) -> OwnChange {
+    let mut values = Map::new();
+    for (index, header) in begin.columns.iter().enumerate() {
+        let in_key = begin.key.iter().any(|&key| key as usize == index);
+        let is_own = match row.op {
+            Some(Op::Insert) => true,
+            Some(Op::Update) => in_key || row.old[index] != row.new[index],
+            _ => in_key,
+        };
+        let image = if row.new.is_empty() {
+            &row.old
+        } else {
+            &row.new
+        };
+        if is_own {
+            values.insert(header.name.clone(), row::json(&image[index]));
+        }
+    }
+    OwnChange {
+        operation: match row.op {
+            Some(Op::Insert) => "insert",
+            Some(Op::Delete) => "delete",
+            _ => "update",
+        },
+        key: row::readable_key(&row.key),
+        values: serde_json::Value::Object(values).to_string(),
+    }
 }

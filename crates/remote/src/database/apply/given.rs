@@ -10,7 +10,7 @@ use tidewater_protocol::{ColumnType, Op, Row, RowShape, RowsReader, UnpackError}
 
 use super::ApplySummary;
 use super::ack::{acknowledge_given, note_conflict};
-use crate::database::kept::{Giving, own_changes};
+use crate::database::kept::{self, Giving, own_changes};
 use crate::database::refused::{self, Refusal};
 use crate::database::{SubscriptionState, row};
 use crate::error::{Doing, RemoteError};
@@ -102,6 +102,14 @@ impl Given {
         }
     }
 
+    /// Tables and keys of what was refused.
+    pub(super) fn refused_keys(&self) -> kept::Refused {
+        let refused = self.refused.iter();
+        refused
+            .map(|it| (it.table.clone(), it.key_packed.clone()))
+            .collect()
+    }
+
     /// The result is complete: what was refused is written down, and the upload acknowledged.
     pub(super) fn settle(
         self,
@@ -109,9 +117,7 @@ impl Given {
         subscription: &mut SubscriptionState,
         summary: &mut ApplySummary,
     ) -> Result<(), RemoteError> {
-        let keys = self.refused.iter();
-        let keys = keys.map(|refused| (refused.table.as_str(), refused.key_packed.as_slice()));
-        let own = own_changes(connection, self.giving, keys)?;
+        let own = own_changes(connection, self.giving, &self.refused_keys())?;
         for refused in self.refused {
             let key = (refused.table, refused.key_packed);
             let Some(change) = own.get(&key) else {

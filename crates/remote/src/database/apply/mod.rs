@@ -35,7 +35,7 @@ pub(super) use self::user_triggers::fire_harmless_triggers;
 use super::kept::{self, Keep};
 use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;
-use super::{Database, SubscriptionState, compare, tables, triggers};
+use super::{Database, SubscriptionState, compare, row, tables, triggers};
 use crate::error::{Doing, RemoteError};
 use crate::report::ROWS_TOLD;
 
@@ -128,9 +128,17 @@ pub struct Applier {
     indexes: Vec<String>,
     /// Tables, triggers or indexes were made or dropped.
     schema_changed: bool,
-    /// What the centre says of the upload that was given back.
-    given: Option<Box<Given>>,
-    /// Acknowledged uploads, to be kept at the end.
+    uploads: Box<Uploads>,
+}
+
+/// What becomes of uploads beside their rows.
+#[derive(Debug, Default)]
+struct Uploads {
+    /// What the centre says of the one that was given back.
+    given: Option<Given>,
+    /// What the result under way refused.
+    refused: kept::Refused,
+    /// Those that are acknowledged, to be kept at the end.
     kept: Vec<Keep>,
 }
 
@@ -197,8 +205,7 @@ impl Database {
                 dependents: None,
                 indexes: Vec::new(),
                 schema_changed: false,
-                given: None,
-                kept: Vec::new(),
+                uploads: Box::default(),
             }),
             Err(error) => {
                 roll_back(&self.connection);
@@ -278,9 +285,9 @@ impl Applier {
             });
         }
         // Its changes are as they were sent only until their result is applied.
-        self.kept.extend(Keep::of(&self.database, &state)?);
+        self.uploads.kept.extend(Keep::of(&self.database, &state)?);
         if let Some(giving) = state.giving {
-            self.given = Some(Box::new(Given::of(giving)));
+            self.uploads.given = Some(Given::of(giving));
             self.phase = Phase::Given(subscription);
             return Ok(());
         }
@@ -304,7 +311,8 @@ impl Applier {
             }
             Phase::Given(index) => {
                 let subscription = &mut self.subscriptions[index];
-                if let Some(given) = self.given.take() {
+                if let Some(given) = self.uploads.given.take() {
+                    self.uploads.refused = given.refused_keys();
                     given.settle(connection, &mut subscription.state, &mut self.summary)?;
                 }
                 subscription
@@ -314,6 +322,10 @@ impl Applier {
             }
         };
         subscription.synced = true;
+        let refused = std::mem::take(&mut self.uploads.refused);
+        if let Some(upload) = self.uploads.kept.last_mut() {
+            upload.leave_out(connection, &refused)?;
+        }
         self.phase = Phase::Idle;
         Ok(())
     }
@@ -415,7 +427,7 @@ impl Applier {
     /// Applies the complete rows at the beginning of `bytes`; returns how many there were and
     /// how many bytes they took.
     fn whole_rows(&mut self, bytes: &[u8]) -> Result<(u64, usize), RemoteError> {
-        if let (Phase::Given(_), Some(given)) = (self.phase, &mut self.given) {
+        if let (Phase::Given(_), Some(given)) = (self.phase, &mut self.uploads.given) {
             return given.rows(bytes, &mut self.summary);
         }
         let (Phase::Result(index) | Phase::Download(index), Some(table)) =
@@ -447,7 +459,13 @@ impl Applier {
                 (Phase::Download(_), Some(Op::RemovePartition)) => {
                     sink.remove_partition(&row.partition)?;
                 }
-                (Phase::Result(_), Some(Op::Refused)) => sink.refuse(&row)?,
+                (Phase::Result(_), Some(Op::Refused)) => {
+                    sink.refuse(&row)?;
+                    let packed = row::pack_key(&sink.table.key_types, &row.key);
+                    self.uploads
+                        .refused
+                        .insert((sink.table.name().to_owned(), packed));
+                }
                 (Phase::Result(_), Some(Op::ConflictRow)) => sink.conflict_row(&row)?,
                 (Phase::Result(_), Some(Op::ConflictGone)) => sink.conflict_gone(&row.key)?,
                 (_, op) => return Err(sink.bad_rows(format!("{op:?} has no place here"))),
@@ -575,7 +593,7 @@ impl Applier {
                 })
                 .doing(doing)?;
         }
-        kept::keep(connection, &self.kept, now_ms).doing(doing)?;
+        kept::keep(connection, &self.uploads.kept, now_ms).doing(doing)?;
         connection.execute_batch("COMMIT").doing(doing)
     }
 
@@ -586,8 +604,9 @@ impl Applier {
     }
 
     fn given(&mut self) -> Result<&mut Given, RemoteError> {
-        self.given
-            .as_deref_mut()
+        self.uploads
+            .given
+            .as_mut()
             .ok_or_else(|| out_of_order("the result of a given-back upload"))
     }
 

@@ -165,11 +165,11 @@ fn tracking_is_in_order(
         return Ok(true);
     }
     connection.execute_batch("SAVEPOINT looking").doing(DOING)?;
-    let changed = triggers::ensure(connection, subscriptions);
+    let untracked = triggers::ensure(connection, subscriptions);
     connection
         .execute_batch("ROLLBACK TO looking; RELEASE looking")
         .doing(DOING)?;
-    Ok(!changed?)
+    Ok(untracked?.is_empty())
 }
 
 fn application_triggers(connection: &Connection) -> rusqlite::Result<Vec<Saved>> {

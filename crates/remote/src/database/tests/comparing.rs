@@ -4,6 +4,8 @@
 use super::*;
 use tidewater_protocol::Code;
 use tidewater_protocol::compare::{Intervals, Ranges};
+use tidewater_protocol::frame::Frame;
+use tidewater_protocol::message::Control;
 
 use crate::database::{CentreState, CompareDue};
 
@@ -331,6 +333,41 @@ fn a_refused_change_that_was_given_back_is_told_with_the_users_own_values() {
         remote.upload(),
         [update(&item(1, "one", 10), &item(1, "newer", 10))]
     );
+}
+
+#[test]
+fn what_was_refused_is_not_kept() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'secret' WHERE id < 3");
+    let refuse = |server: &mut Sender<'_>, ids: &[i64]| {
+        server.table("item", |rows| {
+            for &id in ids {
+                rows.refused(&[Datum::Integer(id)], Op::Update, 704, "no");
+            }
+        });
+    };
+    remote.acknowledge(|server| refuse(server, &[1]));
+    restored(&mut remote);
+    let state = remote.begin();
+    let mut frames = remote
+        .database()
+        .kept_frames(state.giving.unwrap())
+        .unwrap();
+    let mut rows = 0;
+    while let Some(frame) = crate::database::kept::next_frame(&mut frames).unwrap() {
+        if let Frame::Control {
+            control: Some(Control::UploadEnd(end)),
+            ..
+        } = frame
+        {
+            rows = end.updates;
+        }
+    }
+    assert_eq!(rows, 1);
+    // Refused now, too: nothing is left.
+    remote.acknowledge(|server| refuse(server, &[2]));
+    assert_eq!(remote.query("SELECT count(*) FROM tidewater_kept"), ["0"]);
+    assert_eq!(remote.state().sequence, 1);
 }
 
 #[test]
