@@ -67,7 +67,7 @@ fn i1_what_a_restored_centre_forgot_is_given_back_and_everybody_ends_equal<B: Ba
         ["0"]
     );
     assert_eq!(world.server.conflicts(), []);
-    let incidents = world.server.incidents(3);
+    let incidents = world.server.incidents(5);
     for (kind, user) in [
         (IncidentKind::UploadsMissing, "ada"),
         (IncidentKind::UploadsMissing, "bob"),
