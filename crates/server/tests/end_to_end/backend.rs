@@ -27,10 +27,18 @@ pub(crate) static APPLICATIONS: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("the system has threads")
 });
 
-/// Tables have other numbers in a restored database. An upgrade of the program finds the
-/// old ones.
+/// Tables have other numbers in a restored database, which is in another place besides. An
+/// upgrade of the program finds the old ones.
 const AS_IF_NEVER_DUMPED: &str = "
-    UPDATE tidewater.change_log SET table_oid = table_name::regclass::oid";
+    UPDATE tidewater.change_log SET table_oid = table_name::regclass::oid;
+    DO $$ BEGIN
+        IF (SELECT format_version >= 4 FROM tidewater.meta) THEN
+            UPDATE tidewater.meta SET place = concat_ws('/',
+                (SELECT system_identifier FROM pg_control_system()),
+                (SELECT oid FROM pg_database WHERE datname = current_database()),
+                'tidewater.meta'::regclass::oid);
+        END IF;
+    END $$";
 
 /// The newest transaction that a dumped database knows of.
 const NEWEST_TRANSACTION: &str = "
