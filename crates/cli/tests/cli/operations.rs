@@ -106,6 +106,18 @@ fn restored(desk: &Desk, centre: &Centre, backend: &str) {
             assert_eq!(sqlite_rows(&remote, &mine), expected, "{user}");
         }
     }
+    let status = ["status", "-c", "tidewater.toml"];
+    let found = place.tidewater(&[&status[..], &["--json"]].concat()).json();
+    let missing = &found["incident_counts"]["uploads_missing"];
+    assert_eq!(missing.as_u64(), Some(1), "{found}");
+    let incidents = found["incidents"].as_array().unwrap();
+    let mut incidents = incidents.iter();
+    let missing = incidents
+        .find(|it| it["kind"] == "uploads_missing")
+        .unwrap();
+    assert_eq!(missing["user"], "nancy");
+    let text = place.tidewater(&status).done().stdout;
+    assert!(text.contains("failed over with loss"), "{text}");
     desk.run("both");
     let users = place.tidewater(&["user", "list"]).done().stdout;
     assert!(

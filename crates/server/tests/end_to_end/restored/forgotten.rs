@@ -188,6 +188,52 @@ fn i2_what_a_restored_centre_refuses_to_take_back_stays_visible<B: Backend>() {
     assert_eq!(ada.refused().len(), 1);
 }
 
+/// CASES 24.
+fn i2_a_table_that_a_tool_rebuilt_is_compared_and_its_changes_are_pending<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    let make = ada.value("SELECT sql FROM sqlite_schema WHERE name = 'product' AND type = 'table'");
+    let new = make.replacen("product", "product_new", 1);
+    ada.edit(&format!(
+        "{new}; INSERT INTO product_new SELECT * FROM product; DROP TABLE product;
+         ALTER TABLE product_new RENAME TO product;"
+    ));
+    ada.edit(
+        "INSERT INTO product VALUES (70, 'untracked', 1);
+         UPDATE product SET name = 'untracked' WHERE product_id = 1;
+         DELETE FROM product WHERE product_id = 2;
+         UPDATE product SET name = 'lost' WHERE product_id = 3;",
+    );
+    world.execute("UPDATE product SET name = 'newer' WHERE product_id = 3");
+    world.execute("INSERT INTO product VALUES (80, 'of an application', 1)");
+    for _ in 0..2 {
+        ada.sync();
+        bob.sync();
+    }
+    let products = "SELECT product_id, name FROM product ORDER BY product_id";
+    assert_eq!(
+        world.rows(products),
+        [
+            "1|untracked",
+            "3|newer",
+            "70|untracked",
+            "80|of an application"
+        ]
+    );
+    assert_eq!(ada.pending(), 0);
+    assert_converged(&world, &[&ada, &bob]);
+    // Her values of the row that somebody else had changed are not lost.
+    let refused = ada.refused();
+    let told: Vec<_> = refused.iter().map(|it| (&*it.table, &*it.key)).collect();
+    assert_eq!(told, [("product", "[3]")]);
+    ada.edit("UPDATE product SET stock = 77 WHERE product_id = 70");
+    ada.sync();
+    assert_eq!(
+        world.rows("SELECT stock FROM product WHERE product_id = 70"),
+        ["77"]
+    );
+}
+
 const NOTES: &[Table] = &[Table {
     name: "note",
     columns: &[Column::Plain("id"), Column::Plain("text")],
@@ -209,26 +255,22 @@ fn a_hundred_thousand_equal_rows_cost_less_than_64_kib<B: Backend>() {
         limits: "",
     };
     let mut world = World::<B>::open(scenario);
-    let mut ada = world.device("ada");
-    let first = ada.sync();
-    assert_eq!(first.downloaded.upserts, 100_000);
-    let backup = backup(&world);
+    let before = backup(&world);
+    let mut ada = world.synced("ada");
+    let known = backup(&world);
     ada.edit("UPDATE note SET text = 'changed' WHERE id = 50000");
     ada.sync();
-    restore(&mut world, &backup, &[&ada]);
-    let report = ada.sync();
-    let bytes = report.bytes_sent + report.bytes_received;
-    assert!(
-        bytes < 64 << 10,
-        "{bytes} bytes, at first {}",
-        first.bytes_received
-    );
-    assert_eq!(report.conflicts, 0);
-    assert_eq!(
-        world.rows("SELECT text FROM note WHERE id = 50000"),
-        ["changed"]
-    );
-    assert_converged(&world, &[&ada]);
+    // Restored to when it knew her, and to before it did.
+    for backup in [known, before] {
+        restore(&mut world, &backup, &[&ada]);
+        let report = ada.sync();
+        let bytes = report.bytes_sent + report.bytes_received;
+        assert!(bytes < 64 << 10, "{bytes} bytes: {report:?}");
+        assert_eq!((report.conflicts, report.refused), (0, 0));
+        let text = world.rows("SELECT text FROM note WHERE id = 50000");
+        assert_eq!(text, ["changed"]);
+        assert_converged(&world, &[&ada]);
+    }
 }
 
 on_both_adapters!(
@@ -237,5 +279,6 @@ on_both_adapters!(
     i1_a_centre_from_before_it_knew_the_remote_gets_everything_back,
     i1_an_update_that_is_given_back_and_lost_is_a_conflict_with_both_images,
     i2_what_a_restored_centre_refuses_to_take_back_stays_visible,
+    i2_a_table_that_a_tool_rebuilt_is_compared_and_its_changes_are_pending,
     a_hundred_thousand_equal_rows_cost_less_than_64_kib,
 );
