@@ -76,6 +76,9 @@ pub enum Accident {
     Stall,
 }
 
+/// What becomes of a frame, header and all, before it passes. The preface is one too.
+pub type Translate = Arc<dyn Fn(Way, &[u8]) -> Vec<u8> + Send + Sync>;
+
 /// How a connection went.
 #[derive(Debug, Clone, Default)]
 pub struct Journey {
@@ -108,6 +111,7 @@ struct State {
     released: bool,
     given_up: bool,
     record: bool,
+    translate: Option<Translate>,
     /// Two sockets for each connection, and what passed.
     connections: Vec<(TcpStream, TcpStream, Journey)>,
     closing: bool,
@@ -138,6 +142,7 @@ impl FrameProxy {
                 released: false,
                 given_up: false,
                 record: false,
+                translate: None,
                 connections: Vec::new(),
                 closing: false,
             }),
@@ -246,6 +251,11 @@ impl FrameProxy {
             let _ = server.shutdown(Shutdown::Both);
         }
         self.world.changed.notify_all();
+    }
+
+    /// From now on every frame passes as this makes it; `None`: as it is.
+    pub fn translate(&self, translate: Option<Translate>) {
+        self.world.lock().translate = translate;
     }
 
     /// From now on keeps what passes.
@@ -365,7 +375,10 @@ impl Pump {
         let mut count = 0;
         loop {
             while let Some((bytes, frame)) = next_frame(&mut arrived, self.way, count) {
-                self.pass(count, &bytes, frame.as_ref())?;
+                let translate = self.world.lock().translate.clone();
+                let translated = translate.map(|translate| translate(self.way, &bytes));
+                let bytes = translated.as_deref().unwrap_or(&bytes);
+                self.pass(count, bytes, frame.as_ref())?;
                 count += 1;
             }
             match self.from.read(&mut chunk)? {

@@ -43,3 +43,4 @@ mod republishing;
 mod restored;
 mod servers;
 mod upgrades;
+mod versions;

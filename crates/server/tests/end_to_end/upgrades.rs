@@ -4,10 +4,13 @@
 //! `fixtures/N` holds, for each adapter, a centre and the files of two remotes in the middle
 //! of their work. Fixtures are only ever added: whoever changes the format of the remote's
 //! file or of the server's state runs this test with `TIDEWATER_ADD_FIXTURES=1`, which makes
-//! the next one with the current program, and commits it.
+//! the next one with the current program, and commits it. `fixtures/SHA256SUMS` has a line for
+//! each file, so that none is changed unnoticed.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ring::digest::{SHA256, digest};
 use tidewater_protocol::message::Control;
 use tidewater_remote::SyncDirection;
 use tidewater_testing::proxy::{Accident, Place, Way};
@@ -18,6 +21,7 @@ use crate::device::Device;
 use crate::scenario::shop;
 use crate::world::World;
 
+const SUMS: &str = "SHA256SUMS";
 const ADD: &str = "TIDEWATER_ADD_FIXTURES";
 
 fn fixtures() -> PathBuf {
@@ -93,6 +97,37 @@ fn a_fixture_is_added_on_request() {
         std::fs::create_dir_all(&folder).expect("the folder can be made");
         make(&folder);
     }
+    std::fs::write(fixtures().join(SUMS), sums(&fixtures())).expect("the folder can be written");
+}
+
+/// What `sha256sum` prints for every fixture's files.
+fn sums(folder: &Path) -> String {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(inner) = folders.pop() {
+        for entry in std::fs::read_dir(inner).expect("the fixtures are there") {
+            let path = entry.expect("the fixtures can be read").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(folder).expect("it is in the folder");
+            let name = name.to_string_lossy().replace('\\', "/");
+            let bytes = std::fs::read(&path).expect("the fixtures can be read");
+            let hash = digest(&SHA256, &bytes);
+            let hash: String = hash.as_ref().iter().map(|it| format!("{it:02x}")).collect();
+            files.insert(name, hash);
+        }
+    }
+    files.remove(SUMS);
+    let lines = files.iter().map(|(name, hash)| format!("{hash}  {name}\n"));
+    lines.collect()
+}
+
+#[test]
+fn committed_fixtures_are_what_they_were() {
+    let committed = include_str!("../fixtures/SHA256SUMS");
+    assert_eq!(sums(&fixtures()), committed);
 }
 
 fn every_earlier_version_is_upgraded_and_goes_on_where_it_stopped<B: Backend>() {
