@@ -31,7 +31,7 @@ use crate::scope::{Checkpoint, Scope};
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// How long nothing is done again about partitions that could not be tracked.
-const ADOPT_AGAIN_MS: i64 = 60_000;
+pub(super) const ADOPT_AGAIN_MS: u64 = 60_000;
 
 /// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one.
 const STATE: &str = "
@@ -148,7 +148,7 @@ async fn open_adopting(
         if matches!(error, CentreError::Unavailable { .. }) {
             return Err(error);
         }
-        shared.adopt_not_before(job.now_ms.saturating_add(ADOPT_AGAIN_MS));
+        shared.adopt_failed(job.now_ms);
         let tables: Vec<&str> = logs.iter().map(|log| log.title.as_str()).collect();
         tracing::warn!(
             %error,

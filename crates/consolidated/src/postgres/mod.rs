@@ -48,8 +48,8 @@ struct Shared {
     marks: Marks,
     /// The publications that are served, by name.
     publications: RwLock<HashMap<String, Arc<Compiled>>>,
-    /// From when on partitions that came may be tracked, after it could not be done.
-    adopt_not_before_ms: AtomicI64,
+    /// When partitions that came could not be tracked the last time.
+    adopt_failed_ms: AtomicI64,
 }
 
 /// What tells that a table is still as it was loaded: its rules, triggers and columns. Then,
@@ -81,7 +81,7 @@ pub(crate) async fn connect(url: &str) -> Result<Postgres, CentreError> {
             address,
             pool,
             publications: RwLock::new(HashMap::new()),
-            adopt_not_before_ms: AtomicI64::new(i64::MIN),
+            adopt_failed_ms: AtomicI64::new(i64::MIN),
         }),
     })
 }
@@ -97,11 +97,13 @@ impl Shared {
     }
 
     fn may_adopt(&self, now_ms: i64) -> bool {
-        now_ms >= self.adopt_not_before_ms.load(Ordering::Relaxed)
+        let failed_ms = self.adopt_failed_ms.load(Ordering::Relaxed);
+        // Neither does a clock that was set back make it wait for years.
+        failed_ms.abs_diff(now_ms) >= download::ADOPT_AGAIN_MS
     }
 
-    fn adopt_not_before(&self, at_ms: i64) {
-        self.adopt_not_before_ms.store(at_ms, Ordering::Relaxed);
+    fn adopt_failed(&self, now_ms: i64) {
+        self.adopt_failed_ms.store(now_ms, Ordering::Relaxed);
     }
 
     fn serve(&self, compiled: Vec<Arc<Compiled>>) {

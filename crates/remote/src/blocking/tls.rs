@@ -65,6 +65,7 @@ pub(super) fn failed(error: rustls::Error, server: &str) -> SyncError {
     match error {
         rustls::Error::InvalidCertificate(what) => SyncError::Certificate {
             server,
+            by_the_clock: is_of_the_clock(&what),
             what: what.to_string(),
         },
         rustls::Error::InvalidMessage(_) => SyncError::Tls {
@@ -76,4 +77,16 @@ pub(super) fn failed(error: rustls::Error, server: &str) -> SyncError {
             what: other.to_string(),
         },
     }
+}
+
+/// Whether a certificate is refused only because of what time it is here.
+fn is_of_the_clock(what: &rustls::CertificateError) -> bool {
+    use rustls::CertificateError as Refused;
+    matches!(
+        what,
+        Refused::Expired
+            | Refused::ExpiredContext { .. }
+            | Refused::NotValidYet
+            | Refused::NotValidYetContext { .. }
+    )
 }

@@ -305,7 +305,9 @@ pub(crate) fn keep(
             .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
             .optional()?;
         match found {
-            Some((id, at, bytes)) if bytes > MAX_BYTES || at < now_ms - MAX_AGE_MS => {
+            Some((id, at, bytes))
+                if bytes > MAX_BYTES || at < now_ms.saturating_sub(MAX_AGE_MS) =>
+            {
                 connection.execute("DELETE FROM tidewater_kept WHERE id = ?1", [id])?;
             }
             _ => return Ok(()),

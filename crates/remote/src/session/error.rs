@@ -77,6 +77,8 @@ pub enum SyncError {
         server: String,
         /// What is wrong with it.
         what: String,
+        /// It is not valid at the time that it is on this device.
+        by_the_clock: bool,
     },
     /// Encryption could not be agreed on.
     #[error("no encrypted connection to {server}: {what}")]
@@ -163,6 +165,12 @@ impl SyncError {
             SyncError::Unreachable { .. } => {
                 "see that the server runs, that its address is right and that the network lets \
                  you through; local changes are kept"
+            }
+            SyncError::Certificate {
+                by_the_clock: true, ..
+            } => {
+                "see that date and time of this device are right; if they are, the server's \
+                 certificate has to be renewed; local changes are kept"
             }
             SyncError::Certificate { .. } => {
                 "see that the address is right; for a certificate of your own, name the file \

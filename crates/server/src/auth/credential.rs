@@ -2,7 +2,8 @@
 //! was given), of which the centre has the SHA-256.
 //!
 //! A new one is given when the old is a day old. The old one stays valid until the
-//! new one is used, because the Welcome that brings it may be lost.
+//! new one is used, because the Welcome that brings it may be lost. The new one is made of
+//! the old and a signing key ([`super::signing`]), so that nobody is given two.
 
 use std::io;
 

@@ -219,7 +219,10 @@ impl Keyring {
         let Some((expiry, rest)) = body.split_first_chunk::<8>() else {
             return TokenCheck::Invalid;
         };
-        let good = now_ms < i64::from_be_bytes(*expiry)
+        let expiry = i64::from_be_bytes(*expiry);
+        // What is good for much longer was signed while a clock was ahead.
+        let good = now_ms < expiry
+            && expiry.saturating_sub(now_ms) <= 2 * TOKEN_LIFETIME_MS
             && rest
                 .strip_prefix(&remote_id.0)
                 .is_some_and(|name| name == user.as_bytes());
@@ -228,6 +231,15 @@ impl Keyring {
         } else {
             TokenCheck::Invalid
         }
+    }
+
+    /// The credential that follows this one. Whoever presents the same gets the same, from
+    /// every server: of two syncs of one file at once, it makes no difference which Welcome
+    /// the file keeps.
+    pub(crate) fn credential(&self, remote_id: RemoteId, presented: &[u8]) -> Vec<u8> {
+        let key = &self.keys[self.signing].key;
+        let tag = hmac::sign(key, &message(b"credential", &remote_id.0, presented));
+        tag.as_ref().to_vec()
     }
 
     /// A new identity for a remote, good until it is taken up: token and credential in one.
@@ -357,6 +369,8 @@ mod tests {
             TokenCheck::Invalid
         );
         assert_eq!(check(BOB, "ada", 1_000), TokenCheck::Invalid);
+        let years_ago = -10_000 * TOKEN_LIFETIME_MS;
+        assert_eq!(check(ADA, "ada", years_ago), TokenCheck::Invalid);
         assert_eq!(check(ADA, "ad", 1_000), TokenCheck::Invalid);
         assert_eq!(check(ADA, "adam", 1_000), TokenCheck::Invalid);
     }

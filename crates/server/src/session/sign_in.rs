@@ -123,7 +123,10 @@ async fn by_credential(
     let remote = remote.clone();
     let credential = match renewal {
         Renewal::Nothing => Vec::new(),
-        Renewal::Rotate { previous } => renew(server, remote.clone(), previous).await?,
+        Renewal::Rotate { previous } => {
+            let next = keyring.credential(remote.id, presented);
+            replace(server, remote.clone(), previous, next).await?
+        }
     };
     Ok(SignedIn {
         remote_id: remote.id,
@@ -313,16 +316,22 @@ fn blank_remote(server: &Shared, user: &str) -> Result<RemoteRecord, Fault> {
     })
 }
 
-/// Gives a remote a new credential, durably.
-async fn renew(
+/// Gives a remote a new credential out of nothing that it had, durably.
+async fn renew(server: &Shared, remote: RemoteRecord, previous: Vec<u8>) -> Result<Vec<u8>, Fault> {
+    let (credential, _) =
+        credential::generate(&*server.environment.randomness).map_err(no_randomness)?;
+    replace(server, remote, previous, credential).await
+}
+
+/// Gives a remote this credential, durably.
+async fn replace(
     server: &Shared,
     mut remote: RemoteRecord,
     previous: Vec<u8>,
+    credential: Vec<u8>,
 ) -> Result<Vec<u8>, Fault> {
-    let (credential, hash) =
-        credential::generate(&*server.environment.randomness).map_err(no_randomness)?;
     remote.previous_credential_hash = previous;
-    remote.credential_hash = hash;
+    remote.credential_hash = credential::hash(&credential);
     remote.rotated_ms = server.environment.clock.now_ms();
     save(server, remote).await?;
     Ok(credential)

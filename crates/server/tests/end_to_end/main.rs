@@ -28,6 +28,7 @@ mod world;
 
 mod attack;
 mod changes_up;
+mod clocks;
 mod convergence;
 mod cuts;
 mod disks;

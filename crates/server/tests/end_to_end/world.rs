@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use tidewater_consolidated::records::{ConflictRecord, IncidentKind, RefusedRecord, UserRecord};
 use tidewater_consolidated::{Centre, CentreError, DeployReport, HeldUpRemote, connect};
 use tidewater_protocol::RemoteId;
+use tidewater_server::environment::Clock;
 use tidewater_server::{Config, Environment, Running, Server};
 use tokio::runtime::Runtime;
 
@@ -89,6 +90,16 @@ impl<B: Backend> World<B> {
     /// One more server of the same database.
     pub(crate) fn another_server(&self) -> LiveServer {
         self.another_server_with("")
+    }
+
+    /// One more server, with another clock.
+    pub(crate) fn another_server_at(&self, clock: Arc<dyn Clock>) -> LiveServer {
+        let config = config(&self.backend, &self.scenario, &self.publication);
+        let environment = Environment {
+            clock,
+            ..Environment::real()
+        };
+        LiveServer::start_in(&config, environment)
     }
 
     /// One more server, with more lines of `[server.limits]`.

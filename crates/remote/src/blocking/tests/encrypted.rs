@@ -99,6 +99,22 @@ fn a_certificate_for_another_name_is_refused() {
     server.done();
 }
 
+/// To a device whose clock is wrong by years, a good certificate is one of these.
+#[test]
+fn a_certificate_of_another_time_is_told_with_the_clock() {
+    for (from, until) in [(1990, 2001), (2990, 3001)] {
+        let certificate = Certificate::valid(from, until);
+        let server = Server::tls(&certificate, vec![refuse()]);
+        let remote = Remote::changed();
+        let before = remote.items();
+        let error = sync(&remote, &server.url, &trusting(&certificate)).unwrap_err();
+        assert_eq!(error.code(), Code::CertificateInvalid, "{error}");
+        assert!(error.hint().contains("date and time"), "{}", error.hint());
+        assert_eq!(remote.items(), before);
+        server.done();
+    }
+}
+
 #[test]
 fn the_wrong_scheme_is_told_either_way() {
     let certificate = Certificate::here();

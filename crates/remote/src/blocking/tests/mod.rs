@@ -139,6 +139,20 @@ impl Certificate {
         }
     }
 
+    /// For 127.0.0.1, from one year's beginning to another's.
+    fn valid(from: i32, until: i32) -> Certificate {
+        let names = vec!["127.0.0.1".to_owned()];
+        let mut parameters = rcgen::CertificateParams::new(names).unwrap();
+        parameters.not_before = rcgen::date_time_ymd(from, 1, 1);
+        parameters.not_after = rcgen::date_time_ymd(until, 1, 1);
+        let signing_key = rcgen::KeyPair::generate().unwrap();
+        let cert = parameters.self_signed(&signing_key).unwrap();
+        Certificate {
+            certified: rcgen::CertifiedKey { cert, signing_key },
+            folder: TempDir::new().unwrap(),
+        }
+    }
+
     fn here() -> Certificate {
         Certificate::for_names(&["127.0.0.1", "localhost"])
     }

@@ -198,6 +198,36 @@ fn a_silent_server_is_given_up() {
     assert_eq!(error.code(), Code::Timeout);
 }
 
+/// What time a device takes it to be makes no difference but to what it shows.
+#[test]
+fn a_clock_that_is_wrong_by_years_is_no_obstacle() {
+    for unix_ms in [i64::MIN, -1, 0, 1, NOW.unix_ms * 20, i64::MAX] {
+        let remote = Remote::changed();
+        let mut session = remote.session(options());
+        let mut sent = Sent::default();
+        sent.take(&mut session);
+        let now = Now { unix_ms, ..NOW };
+        session.handle_bytes(&later_reply(&sent).0, now);
+        while session.wants_work() {
+            session.handle_work(now);
+        }
+        let (database, outcome) = session.finish();
+        assert!(
+            matches!(outcome, Outcome::Done(_)),
+            "{unix_ms}: {outcome:?}"
+        );
+        let status = database.status().unwrap();
+        assert_eq!(status.subscriptions[0].last_sync_at_ms, Some(unix_ms));
+        // The clock is put right.
+        remote.run("INSERT INTO item (id, name) VALUES (77, 'again')");
+        let (outcome, _) = remote.sync(later_reply);
+        assert!(
+            matches!(outcome, Outcome::Done(_)),
+            "{unix_ms}: {outcome:?}"
+        );
+    }
+}
+
 #[test]
 fn a_cancelled_sync_changes_nothing_wherever_it_is() {
     for steps in 0..3 {
