@@ -26,6 +26,7 @@ mod ledger;
 mod scenario;
 mod world;
 
+mod accidents;
 mod attack;
 mod changes_up;
 mod clocks;
