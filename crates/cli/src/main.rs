@@ -24,6 +24,8 @@ pub(crate) enum Done {
     Fully,
     /// A sync was done, but the centre did not take every row.
     WithRefusedRows,
+    /// A remote was compared and is not equal to the centre.
+    WithDifferences,
 }
 
 fn main() -> ExitCode {
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     match command::run(cli.command) {
         Ok(Done::Fully) => ExitCode::SUCCESS,
         Ok(Done::WithRefusedRows) => ExitCode::from(6),
+        Ok(Done::WithDifferences) => ExitCode::from(5),
         Err(failure) => {
             output::failure(&failure, as_json);
             ExitCode::from(failure.exit_code())

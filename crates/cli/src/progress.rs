@@ -50,6 +50,7 @@ fn describe(progress: &Progress) -> String {
     let doing = match progress.phase {
         Phase::Connecting => "connecting",
         Phase::Uploading => "uploading",
+        Phase::Comparing => "comparing",
         Phase::Waiting { ahead: 0 } => "waiting for the server",
         Phase::Waiting { ahead } => {
             let syncs = counted(ahead, "sync", "syncs");

@@ -37,5 +37,5 @@ pub mod spool;
 pub use blocking::ping;
 pub use error::RemoteError;
 pub use remote::Remote;
-pub use report::Report;
-pub use session::{Phase, Progress, SyncDirection, SyncError};
+pub use report::{Report, Verification};
+pub use session::{Phase, Progress, SyncDirection, SyncError, Verify};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::blocking::{self, SyncOptions};
-use crate::database::{Account, Database, RefusedRow, Status, Which};
+use crate::database::{Account, Database, RefusedRow, Status, TableDifferences, Which};
 use crate::error::RemoteError;
-use crate::report::Report;
+use crate::report::{Report, Verification};
 use crate::server_url::ServerUrl;
-use crate::session::{Progress, SyncDirection, SyncError};
+use crate::session::{Progress, SyncDirection, SyncError, Verify};
 
 /// A remote database and how to sync it.
 ///
@@ -123,6 +123,59 @@ impl Remote {
             report.add(self.sync_once(progress)?);
         }
         Ok(report)
+    }
+
+    /// Syncs, then compares every table with the centre. Unless it is to `repair`, what differs
+    /// stays as it is; otherwise the centre's rows take its place, and missing tables and
+    /// columns are made again. Rows with local changes, pending or refused, are left out.
+    ///
+    /// # Errors
+    /// See [`SyncError`].
+    pub fn verify(
+        &mut self,
+        repair: bool,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Verification, SyncError> {
+        let rebuilt = match repair {
+            true => self.database()?.rebuild_broken_tables()?,
+            false => Vec::new(),
+        };
+        let direction = std::mem::replace(&mut self.options.direction, SyncDirection::Both);
+        let verified = self.verify_all(repair, progress);
+        self.options.direction = direction;
+        self.options.verify = Verify::No;
+        let verification = verified?;
+        Ok(Verification {
+            rebuilt,
+            ..verification
+        })
+    }
+
+    fn verify_all(
+        &mut self,
+        repair: bool,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Verification, SyncError> {
+        let sync = self.sync(progress)?;
+        self.options.verify = Verify::Look;
+        let tables = self.sync_once(progress)?.compared;
+        let mut is_equal = tables.iter().all(TableDifferences::is_equal);
+        let repaired = repair && !is_equal;
+        if repaired {
+            self.options.verify = Verify::Repair;
+            self.sync_once(progress)?;
+            // Something of the application's may keep a row as it is.
+            self.options.verify = Verify::Look;
+            let left = self.sync_once(progress)?.compared;
+            is_equal = left.iter().all(TableDifferences::is_equal);
+        }
+        Ok(Verification {
+            is_equal,
+            repaired,
+            rebuilt: Vec::new(),
+            tables,
+            sync,
+        })
     }
 
     fn sync_once(

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::database::{ApplySummary, ConflictSummary, RefusedSummary};
+use crate::database::{ApplySummary, ConflictSummary, RefusedSummary, TableDifferences};
 
 /// What a sync moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,6 +28,9 @@ pub struct Report {
     /// the application's own tables, are still there and fail.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_restored: Vec<String>,
+    /// How each table differs from the centre, where that was asked.
+    #[serde(skip)]
+    pub compared: Vec<TableDifferences>,
     /// Bytes of the protocol sent, over all connections of this sync.
     pub bytes_sent: u64,
     /// Bytes of the protocol received.
@@ -56,6 +59,22 @@ pub struct Downloaded {
     pub removals: u64,
 }
 
+/// What [`crate::Remote::verify`] found: the object that `tidewater verify --json` prints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Verification {
+    /// Whether all tables are equal to the centre now.
+    pub is_equal: bool,
+    /// Whether something differed and the centre's rows were taken.
+    pub repaired: bool,
+    /// The tables that were missing, or lacked a column or their key, and were made again.
+    pub rebuilt: Vec<String>,
+    /// What was found in each table, before the repair.
+    pub tables: Vec<TableDifferences>,
+    /// The sync before the compare.
+    pub sync: Report,
+}
+
 /// How many rows that lost, and how many that were refused, are told by their keys.
 pub(crate) const ROWS_TOLD: usize = 100;
 
@@ -74,6 +93,7 @@ impl Report {
         self.refused_rows.extend(later.refused_rows);
         self.refused_rows.truncate(ROWS_TOLD);
         self.not_restored.extend(later.not_restored);
+        self.compared.extend(later.compared);
         self.bytes_sent += later.bytes_sent;
         self.bytes_received += later.bytes_received;
         self.duration_ms += later.duration_ms;
@@ -88,6 +108,7 @@ impl Report {
         self.refused = summary.refused;
         self.refused_rows = summary.refused_rows;
         self.not_restored = summary.not_restored;
+        self.compared = summary.compared;
     }
 }
 

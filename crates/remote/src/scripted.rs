@@ -18,7 +18,8 @@ use tidewater_protocol::{
 
 use crate::database::Database;
 use crate::session::{
-    Now, Outcome, ProofKind, Session, SessionOptions, SyncDirection, SyncError, message_name,
+    Now, Outcome, ProofKind, Session, SessionOptions, SyncDirection, SyncError, Verify,
+    message_name,
 };
 use crate::spool::MemorySpool;
 
@@ -307,6 +308,7 @@ pub(crate) fn answer(session: &mut Session, reply: &[u8]) {
 pub(crate) fn options() -> SessionOptions {
     SessionOptions {
         direction: SyncDirection::Both,
+        verify: Verify::No,
         password: Some("secret".into()),
         server: None,
         first_proof: ProofKind::Token,

@@ -15,6 +15,7 @@ pub(crate) mod sync;
 pub(crate) mod undeploy;
 pub(crate) mod user;
 mod user_import;
+pub(crate) mod verify;
 
 use crate::Done;
 use crate::args::Command;
@@ -32,6 +33,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Serve(args) => serve::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Conflicts(args) => conflicts::run(&args),
         Command::Refused(args) => refused::run(&args),
         Command::Ping(args) => ping::run(&args),

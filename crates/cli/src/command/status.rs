@@ -32,6 +32,7 @@ Examples:
 The object of --json, of a remote:
   {\"remote_id\",\"user\",\"server\",\"pending\":n,\"refused\":n,\"stale\":n,
    \"subscriptions\":[{\"publication\",\"last_sync_at_ms\",\"sequence\",\"upload_in_flight\",
+                     \"compare_due\",\"kept\",\"giving\",
                      \"tables\":[{\"table\",\"rows\",\"pending\",\"refused\",\"stale\"}]}]}
 of the centre:
   {\"users\":n,\"users_disabled\":n,\"remotes\":n,\"remotes_revoked\":n,\"conflicts\":n,\"refused\":n,
@@ -140,6 +141,16 @@ fn describe_subscription(subscription: &SubscriptionStatus) -> String {
             ""
         }
     );
+    if subscription.giving > 0 {
+        let uploads = output::counted(subscription.giving, "upload", "uploads");
+        let _ = writeln!(
+            text,
+            "  the centre was restored: the next sync gives {uploads} back"
+        );
+    }
+    if subscription.compare_due {
+        text.push_str("  the next sync compares the tables with the centre\n");
+    }
     let mut table = Table::new(&["table", ">rows", ">pending", ">refused", ">stale"]);
     for status in &subscription.tables {
         let figures = [status.rows, status.pending, status.refused, status.stale];

@@ -80,23 +80,12 @@ pub(crate) struct SyncArgs {
 }
 
 pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
-    let (mut remote, mut password) = prepared(args)?;
+    let (mut remote, password) = prepared(args)?;
     // Not before somebody was asked for a password: there, Ctrl-C simply ends the program.
     let interrupt = Interrupt::listen()?;
-    let report = loop {
-        let may_ask = password.is_none() && password::can_ask();
-        if let Some(password) = password.take() {
-            remote.set_password(password);
-        }
-        match sync(&mut remote, args, &interrupt) {
-            Err(error) if error.code() == Code::CredentialInvalid && may_ask => {
-                output::note(&format!("{error}: sign in again"));
-                let account = remote.account()?;
-                password = Some(args.password.obtain(&prompt(&account.user))?);
-            }
-            result => break result?,
-        }
-    };
+    let report = signed_in(&mut remote, &args.password, password, |remote| {
+        sync(remote, args, &interrupt)
+    })?;
     if args.json {
         output::json(&report)?;
     } else {
@@ -113,6 +102,30 @@ pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
         Ok(Done::WithRefusedRows)
     } else {
         Ok(Done::Fully)
+    }
+}
+
+/// Tries with the password that is at hand, and asks for one if the remote's credential is
+/// no longer valid.
+pub(super) fn signed_in<T>(
+    remote: &mut Remote,
+    asked: &PasswordArgs,
+    mut password: Option<String>,
+    mut attempt: impl FnMut(&mut Remote) -> Result<T, SyncError>,
+) -> Result<T, Failure> {
+    loop {
+        let may_ask = password.is_none() && password::can_ask();
+        if let Some(password) = password.take() {
+            remote.set_password(password);
+        }
+        match attempt(remote) {
+            Err(error) if error.code() == Code::CredentialInvalid && may_ask => {
+                output::note(&format!("{error}: sign in again"));
+                let account = remote.account()?;
+                password = Some(asked.obtain(&prompt(&account.user))?);
+            }
+            result => return Ok(result?),
+        }
     }
 }
 

@@ -31,7 +31,7 @@ use crate::database::{Account, Database};
 use crate::report::Report;
 use crate::server_url::ServerUrl;
 use crate::session::{
-    Now, Outcome, Progress, ProofKind, Session, SessionOptions, SyncDirection, SyncError,
+    Now, Outcome, Progress, ProofKind, Session, SessionOptions, SyncDirection, SyncError, Verify,
 };
 use crate::spool::FileSpool;
 
@@ -58,6 +58,8 @@ pub struct SyncOptions {
     pub server: Option<String>,
     /// Which way.
     pub direction: SyncDirection,
+    /// Whether everything is compared instead: see [`Verify`].
+    pub verify: Verify,
     /// A PEM file with the authorities to trust, instead of those that the remote
     /// remembers.
     pub ca_file: Option<PathBuf>,
@@ -75,6 +77,7 @@ impl Default for SyncOptions {
             password: None,
             server: None,
             direction: SyncDirection::Both,
+            verify: Verify::No,
             ca_file: None,
             insecure: false,
             timeout: Duration::from_secs(120),
@@ -90,6 +93,7 @@ impl fmt::Debug for SyncOptions {
             .field("password", &self.password.as_ref().map(|_| "..."))
             .field("server", &self.server)
             .field("direction", &self.direction)
+            .field("verify", &self.verify)
             .field("ca_file", &self.ca_file)
             .field("insecure", &self.insecure)
             .field("timeout", &self.timeout)
@@ -129,6 +133,7 @@ pub fn sync(
         };
         let session_options = SessionOptions {
             direction: options.direction,
+            verify: options.verify,
             password: options.password.clone(),
             server: options.server.clone(),
             first_proof,

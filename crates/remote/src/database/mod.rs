@@ -4,7 +4,7 @@
 //! Owns the connection. Leaves to its modules: the internal tables ([`layout`]), user
 //! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), reading an upload
 //! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), acknowledged uploads
-//! ([`kept`]), what is compared ([`compare`]).
+//! ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]).
 
 mod apply;
 pub(crate) mod compare;
@@ -12,6 +12,7 @@ pub(crate) mod kept;
 mod layout;
 mod quote;
 mod refused;
+mod repair;
 mod row;
 mod status;
 mod subscription;
@@ -20,7 +21,10 @@ mod take;
 mod triggers;
 mod upload;
 
-pub use apply::{Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary};
+pub use apply::{
+    Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary, RowDifference,
+    TableDifferences,
+};
 pub use kept::{CentreState, Giving};
 pub use refused::{RefusedRow, Which};
 pub use status::{Status, SubscriptionStatus, TableStatus};

@@ -7,7 +7,7 @@ use tidewater_protocol::Table;
 use super::subscription::load_all;
 use super::tables::Names;
 use super::take::PARKED;
-use super::{Database, SubscriptionState, quote};
+use super::{CompareDue, Database, SubscriptionState, quote};
 use crate::error::{Doing, RemoteError};
 
 /// The state of a remote.
@@ -37,6 +37,12 @@ pub struct SubscriptionStatus {
     pub sequence: u64,
     /// Whether an upload was taken whose acknowledgement is missing.
     pub upload_in_flight: bool,
+    /// Whether the next sync compares the tables with the centre.
+    pub compare_due: bool,
+    /// Acknowledged uploads that are kept for a centre that is restored.
+    pub kept: u64,
+    /// Those among them that go up again.
+    pub giving: u64,
     /// Its tables.
     pub tables: Vec<TableStatus>,
 }
@@ -96,6 +102,13 @@ fn subscription_status(
         [subscription.id],
         |row| row.get(0),
     )?;
+    let kept = |giving: &str| -> rusqlite::Result<u64> {
+        let sql = format!("SELECT count(*) FROM tidewater_kept WHERE subscription = ?1{giving}");
+        connection.query_row(&sql, [subscription.id], |row| {
+            Ok(row.get::<_, i64>(0)?.unsigned_abs())
+        })
+    };
+    let (kept, giving) = (kept("")?, kept(" AND giving = 1")?);
     let tables = subscription
         .schema
         .iter()
@@ -107,6 +120,9 @@ fn subscription_status(
         last_sync_at_ms,
         sequence: subscription.sequence,
         upload_in_flight: subscription.taken.is_some(),
+        compare_due: subscription.compare_due != CompareDue::No,
+        kept,
+        giving,
         tables,
     })
 }

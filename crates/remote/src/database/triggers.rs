@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::Table;
 
+pub(crate) use altered::{Lack, lack};
 pub(crate) use unique::{UniqueIndex, unique_indexes};
 
 use super::SubscriptionState;

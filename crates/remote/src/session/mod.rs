@@ -58,6 +58,18 @@ pub enum SyncDirection {
     DownloadOnly,
 }
 
+/// Whether a session compares all tables, whatever is known of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Only what is due.
+    #[default]
+    No,
+    /// All tables; what differs is told and stays.
+    Look,
+    /// All tables; the centre's rows take the place of what differs.
+    Repair,
+}
+
 /// How a remote can prove who it is, cheapest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProofKind {
@@ -74,6 +86,8 @@ pub enum ProofKind {
 pub struct SessionOptions {
     /// Which way the sync goes.
     pub direction: SyncDirection,
+    /// Whether everything is compared. Nothing is uploaded then.
+    pub verify: Verify,
     /// The user's password, for the first sync or when the credential is no longer valid.
     pub password: Option<String>,
     /// Where the server is, to be remembered when it lets the remote in.
@@ -135,6 +149,7 @@ pub struct Session {
     subscriptions: Vec<SubscriptionState>,
     schemas: Vec<Option<PublicationSchema>>,
     direction: SyncDirection,
+    verify: Verify,
     /// Only uploads, and another session follows.
     prepares: bool,
     /// The server's new address.
@@ -166,6 +181,7 @@ impl Session {
     pub fn new(database: Database, options: SessionOptions, seed: [u8; 32], now: Now) -> Session {
         let SessionOptions {
             direction,
+            verify,
             password,
             server,
             first_proof,
@@ -178,7 +194,11 @@ impl Session {
             remote_id: None,
             subscriptions: Vec::new(),
             schemas: Vec::new(),
-            direction,
+            direction: match verify {
+                Verify::No => direction,
+                Verify::Look | Verify::Repair => SyncDirection::DownloadOnly,
+            },
+            verify,
             prepares: false,
             server,
             proof: first_proof,
@@ -245,7 +265,8 @@ impl Session {
             self.direction = SyncDirection::UploadOnly;
         } else if !upload_only {
             for subscription in subscriptions.iter_mut() {
-                subscription.compares = is_due(subscription) && subscription.schema.is_some();
+                let compares = is_due(subscription) || self.verify != Verify::No;
+                subscription.compares = compares && subscription.schema.is_some();
             }
         }
     }

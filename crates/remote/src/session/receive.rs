@@ -11,8 +11,8 @@ use bytes::BytesMut;
 use super::progress::Phase;
 use super::welcome::Admission;
 use super::{
-    MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, hello,
-    incoming,
+    MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify,
+    hello, incoming,
 };
 use crate::database::SubscriptionState;
 
@@ -201,6 +201,12 @@ impl Session {
             self.begin_again();
             return Ok(());
         }
+        if !admission.can_compare && self.verify != Verify::No {
+            return Err(SyncError::Usage {
+                what: "the server is of a version that cannot compare".into(),
+                hint: "update the server".into(),
+            });
+        }
         let in_vain = |it: &SubscriptionState| it.compares && !it.checkpoint.is_empty();
         if !admission.can_compare && self.subscriptions.iter().any(in_vain) {
             database.forget_checkpoints()?;
@@ -333,7 +339,12 @@ impl Session {
         match std::mem::replace(&mut self.store, Store::Moving) {
             Store::Idle(database) => {
                 match database.begin_apply(&self.subscriptions, &self.schemas) {
-                    Ok(applier) => self.store = Store::Applying(applier),
+                    Ok(mut applier) => {
+                        if self.verify == Verify::Look {
+                            applier.only_tell_differences();
+                        }
+                        self.store = Store::Applying(applier);
+                    }
                     Err(refused) => {
                         self.store = Store::Idle(refused.database);
                         return Err(refused.error.into());

@@ -45,4 +45,5 @@ mod republishing;
 mod restored;
 mod servers;
 mod upgrades;
+mod verifying;
 mod versions;

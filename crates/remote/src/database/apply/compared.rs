@@ -15,9 +15,12 @@ use tidewater_protocol::{Code, Datum, Fit, Row, Value};
 
 use super::rows::Sink;
 use super::table::TableApply;
+use super::{ApplySummary, RowDifference, TableDifferences};
 use crate::database::refused::{self, Refusal};
-use crate::database::{CompareDue, SubscriptionState, quote, row};
+use crate::database::tables::Names;
+use crate::database::{CompareDue, SubscriptionState, compare, quote, row};
 use crate::error::{Doing, RemoteError};
+use crate::report::ROWS_TOLD;
 
 const DOING: &str = "applying what was compared";
 
@@ -56,6 +59,50 @@ pub(super) fn settle(
         Ok(())
     };
     settle().doing(DOING)
+}
+
+const MISSING: &str = "missing";
+const EXTRA: &str = "extra";
+const DIFFERENT: &str = "different";
+
+/// What is told of a table so far.
+fn differences<'s>(summary: &'s mut ApplySummary, table: &str) -> &'s mut TableDifferences {
+    let known = summary.compared.iter().position(|it| it.table == table);
+    let at = known.unwrap_or_else(|| {
+        summary.compared.push(TableDifferences {
+            table: table.to_owned(),
+            ..TableDifferences::default()
+        });
+        summary.compared.len() - 1
+    });
+    &mut summary.compared[at]
+}
+
+/// Counts the rows of all compared tables that are equal: those without local changes that
+/// were not found to differ.
+pub(super) fn tell_equal(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    summary: &mut ApplySummary,
+) -> Result<(), RemoteError> {
+    let schema = subscription.schema.iter();
+    for table in schema.flat_map(|schema| compare::compared(schema)) {
+        let names = Names::of(table);
+        let sql = format!(
+            "SELECT count(*) FROM {} AS p WHERE NOT EXISTS (SELECT 1 FROM {} AS h WHERE {})",
+            names.table,
+            names.change,
+            names.change_of("h", "p")
+        );
+        let rows: i64 = connection
+            .query_row(&sql, [], |found| found.get(0))
+            .doing(DOING)?;
+        let told = differences(summary, &table.name);
+        told.equal = rows
+            .unsigned_abs()
+            .saturating_sub(told.extra + told.different);
+    }
+    Ok(())
 }
 
 /// The rows of these intervals follow; without any, those of the whole table.
@@ -138,6 +185,10 @@ impl Sink<'_> {
             self.note_written(&arrived.key);
             return Ok(true);
         }
+        if self.table.is_compared && self.table.only_tells {
+            self.tell(&arrived.key, here.map_or(MISSING, |_| DIFFERENT));
+            return Ok(true);
+        }
         if !self.table.is_untracked || self.is_stale(&arrived.key).doing(DOING)? {
             return Ok(false);
         }
@@ -162,10 +213,15 @@ impl Sink<'_> {
             let Ok(key) = row::unpack_key(&types, &packed) else {
                 continue;
             };
-            let is_own = self.table.is_untracked
-                && self.newest_change(&key)?.is_none()
-                && !self.is_stale(&key).doing(DOING)?;
-            if is_own {
+            let is_changed = self.table.has_changes && self.newest_change(&key)?.is_some();
+            if self.table.only_tells {
+                if !is_changed {
+                    self.tell(&key, EXTRA);
+                }
+                continue;
+            }
+            let is_stale = self.is_stale(&key).doing(DOING)?;
+            if self.table.is_untracked && !is_changed && !is_stale {
                 self.make_pending_insert(&key).doing(DOING)?;
             } else {
                 self.summary.removals += self.take_away(&key)?;
@@ -174,6 +230,20 @@ impl Sink<'_> {
         self.connection
             .execute_batch(&format!("DROP TABLE {UNSEEN}"))
             .doing(DOING)
+    }
+
+    /// Counts a row that differs.
+    fn tell(&mut self, key: &[Datum<'_>], what: &'static str) {
+        let told = differences(self.summary, self.table.name());
+        match what {
+            MISSING => told.missing += 1,
+            EXTRA => told.extra += 1,
+            _ => told.different += 1,
+        }
+        if told.rows.len() < ROWS_TOLD {
+            let key = row::readable_key(key);
+            told.rows.push(RowDifference { key, what });
+        }
     }
 
     /// The row under a key as it is here, and how well its values fit.

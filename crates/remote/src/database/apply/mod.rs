@@ -62,6 +62,42 @@ pub struct ApplySummary {
     /// The SQL of the application's own indexes, triggers and views that a new schema made
     /// impossible.
     pub not_restored: Vec<String>,
+    /// Each table that was compared, where [`Applier::only_tell_differences`] asked for it.
+    pub compared: Vec<TableDifferences>,
+}
+
+/// How a table differs from the centre. Rows with local changes are left out: they differ
+/// because the user says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TableDifferences {
+    /// The table.
+    pub table: String,
+    /// Rows that are the same.
+    pub equal: u64,
+    /// Rows that only the centre has.
+    pub missing: u64,
+    /// Rows that are only here.
+    pub extra: u64,
+    /// Rows that have other values.
+    pub different: u64,
+    /// The first 100 of those that differ.
+    pub rows: Vec<RowDifference>,
+}
+
+/// A row that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RowDifference {
+    /// The key, readable: a JSON array.
+    pub key: String,
+    /// `missing`, `extra` or `different`.
+    pub what: &'static str,
+}
+
+impl TableDifferences {
+    /// Whether the table is equal.
+    pub fn is_equal(&self) -> bool {
+        self.missing + self.extra + self.different == 0
+    }
 }
 
 /// One change that lost, in a report.
@@ -129,6 +165,8 @@ pub struct Applier {
     /// Tables, triggers or indexes were made or dropped.
     schema_changed: bool,
     uploads: Box<Uploads>,
+    /// Differences of compared tables are only told.
+    only_tells: bool,
 }
 
 /// What becomes of uploads beside their rows.
@@ -206,6 +244,7 @@ impl Database {
                 indexes: Vec::new(),
                 schema_changed: false,
                 uploads: Box::default(),
+                only_tells: false,
             }),
             Err(error) => {
                 roll_back(&self.connection);
@@ -271,6 +310,11 @@ fn roll_back(connection: &Connection) {
 }
 
 impl Applier {
+    /// Has the summary tell how each compared table differs, and leaves them as they are.
+    pub fn only_tell_differences(&mut self) {
+        self.only_tells = true;
+    }
+
     /// The result of a subscription's upload follows.
     ///
     /// # Errors
@@ -393,6 +437,7 @@ impl Applier {
         };
         if !result {
             table.is_untracked = subscription.untracked.contains(&begin.table);
+            table.only_tells = self.only_tells;
         }
         if begin.replace && !result {
             if table.is_untracked || !begin.ranges.is_empty() {
@@ -505,7 +550,11 @@ impl Applier {
         }
         subscription.synced = true;
         if subscription.state.compares {
-            compared::settle(&self.database.connection, &subscription.state)?;
+            let connection = &self.database.connection;
+            match self.only_tells {
+                true => compared::tell_equal(connection, &subscription.state, &mut self.summary)?,
+                false => compared::settle(connection, &subscription.state)?,
+            }
         }
         self.phase = Phase::Idle;
         if self.subscriptions[index].tries_again {

@@ -45,6 +45,8 @@ pub(super) struct TableApply {
     pub(super) aside: Option<Aside>,
     /// Replacing what was compared: rows that are equal stay, see [`super::compared`].
     pub(super) is_compared: bool,
+    /// What differs in a compared table is only told.
+    pub(super) only_tells: bool,
     /// The table was changed while nothing tracked it: what differs from the centre may be
     /// the user's.
     pub(super) is_untracked: bool,
@@ -155,6 +157,7 @@ impl TableApply {
             parked_unseen: HashSet::new(),
             aside: None,
             is_compared: false,
+            only_tells: false,
             is_untracked: false,
             added,
             names,

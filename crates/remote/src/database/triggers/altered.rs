@@ -40,6 +40,48 @@ pub(super) fn check(connection: &Connection, table: &Table) -> Result<(), Remote
     Err(altered(format!("its key ({}) is gone", key.join(", "))))
 }
 
+/// What a synced table lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// It is not there.
+    Table,
+    /// These columns, by their index in the schema; they can be added.
+    Columns(Vec<usize>),
+    /// Its key, or a column that cannot be added.
+    Key,
+}
+
+/// What a table lacks of what is published, if anything.
+pub(crate) fn lack(connection: &Connection, table: &Table) -> Result<Option<Lack>, RemoteError> {
+    match super::is_without_rowid(connection, &table.name) {
+        Err(RemoteError::TableMissing { .. }) => return Ok(Some(Lack::Table)),
+        found => found?,
+    };
+    if check(connection, table).is_ok() {
+        return Ok(None);
+    }
+    let columns = columns(connection, &table.name).doing(DOING)?;
+    let is_there = |index: &usize| {
+        let published = &table.columns[*index].name;
+        let mut columns = columns.iter();
+        columns.any(|column| column.name.eq_ignore_ascii_case(published))
+    };
+    let missing = (0..table.columns.len()).filter(|index| !is_there(index));
+    let missing: Vec<usize> = missing.collect();
+    let key: Vec<&str> = table
+        .key_columns()
+        .map(|column| column.name.as_str())
+        .collect();
+    let primary = columns.iter().filter(|column| column.in_key);
+    let primary: Vec<String> = primary.map(|column| column.name.clone()).collect();
+    let has_key =
+        same(&primary, &key) || has_unique_index(connection, &table.name, &key).doing(DOING)?;
+    Ok(Some(match has_key && !missing.is_empty() {
+        true => Lack::Columns(missing),
+        false => Lack::Key,
+    }))
+}
+
 /// A column as SQLite has it.
 struct Column {
     name: String,

@@ -13,7 +13,9 @@ use tokio::time::sleep;
 use tidewater_protocol::frame::{Frame, PREFACE, take_frame};
 use tidewater_protocol::message::Control;
 use tidewater_remote::database::{Account, Database};
-use tidewater_remote::session::{Outcome, ProofKind, Session, SessionOptions, SyncDirection};
+use tidewater_remote::session::{
+    Outcome, ProofKind, Session, SessionOptions, SyncDirection, Verify,
+};
 use tidewater_remote::spool::MemorySpool;
 use tidewater_remote::{Report, SyncError};
 
@@ -169,6 +171,7 @@ impl Device {
     ) -> Outcome {
         let options = SessionOptions {
             direction: SyncDirection::Both,
+            verify: Verify::No,
             password: Some(PASSWORD.into()),
             server: None,
             first_proof,

@@ -1,0 +1,149 @@
+//! `tidewater verify`: whether a remote's file is equal to the centre.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use tidewater_remote::{Remote, Verification};
+
+use super::sync;
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output::{self, Table};
+use crate::password::PasswordArgs;
+use crate::progress::ProgressLine;
+use crate::remote_file;
+
+/// Compare a remote's file with the centre, and repair it if asked to
+///
+/// Syncs first, then compares every synced table with what the centre would send, by
+/// checksums: equal tables cost a few kilobytes, however large they are. Rows with changes
+/// that are pending or refused are left out: they differ because you say so.
+///
+/// With --repair the centre's rows take the place of what differs, and synced tables and
+/// columns that were dropped are made again and filled. Nothing else is lost: a table that
+/// cannot be completed is set aside as TABLE_unsynced_1.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater verify nancy.db
+  tidewater verify nancy.db --repair
+  tidewater verify nancy.db --json | jq .is_equal
+
+Here, 5 also means: something differs, and was not repaired.
+
+The object of --json:
+  {\"is_equal\":bool,\"repaired\":bool,\"rebuilt\":[tables that were made again],
+   \"tables\":[{\"table\",\"equal\":n,\"missing\":n,\"extra\":n,\"different\":n,
+             \"rows\":[{\"key\",\"what\":\"missing\"|\"extra\"|\"different\"}, the first 100]}],
+   \"sync\":{see tidewater sync --help}}
+`tables` tells what was found before the repair; `is_equal` how it ended."))]
+pub(crate) struct VerifyArgs {
+    /// The remote's file
+    #[arg(value_name = "REMOTE.db")]
+    remote: PathBuf,
+    /// Take the centre's rows where something differs
+    #[arg(long)]
+    repair: bool,
+    /// Allow tcp:// off loopback: everything can be read on the way
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    password: PasswordArgs,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
+    remote_file::require(&args.remote)?;
+    let password = args.password.given()?;
+    let mut remote = Remote::open(&args.remote)?;
+    remote.set_insecure(args.insecure);
+    remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
+    let interrupt = Interrupt::listen()?;
+    let verification = sync::signed_in(&mut remote, &args.password, password, |remote| {
+        let line = ProgressLine::new(!args.quiet);
+        remote.verify(args.repair, &mut |progress| {
+            line.show(progress);
+            match interrupt.is_raised() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    })?;
+    if args.json {
+        output::json(&verification)?;
+    } else {
+        output::text(&describe(&verification))?;
+    }
+    tell_rows(&verification);
+    if verification.is_equal {
+        return Ok(Done::Fully);
+    }
+    output::note(&advice(args.repair, &args.remote));
+    Ok(Done::WithDifferences)
+}
+
+/// What was found, for people.
+fn describe(verification: &Verification) -> String {
+    let mut text = String::new();
+    for table in &verification.rebuilt {
+        text.push_str(&format!("made again: {}\n", output::printable(table)));
+    }
+    let mut found = Table::new(&["table", ">equal", ">missing", ">extra", ">different"]);
+    for table in &verification.tables {
+        let figures = [table.equal, table.missing, table.extra, table.different];
+        let figures = figures.map(|it| it.to_string());
+        found.row(std::iter::once(table.table.clone()).chain(figures));
+    }
+    text.push_str(&found.render(0));
+    text.push_str(match (verification.is_equal, verification.repaired) {
+        (true, false) => "equal to the centre\n",
+        (true, true) => "repaired: equal to the centre now\n",
+        (false, _) => "not equal to the centre\n",
+    });
+    text
+}
+
+/// Lists the rows that differ, on standard error like what a sync has to warn of.
+fn tell_rows(verification: &Verification) {
+    let mut rows = Table::new(&["differs in", "key", "how"]);
+    for table in &verification.tables {
+        for row in &table.rows {
+            let how = match row.what {
+                "missing" => "missing here",
+                "extra" => "only here",
+                _ => "other values",
+            };
+            rows.row([table.table.clone(), row.key.clone(), how.to_owned()]);
+        }
+        let all = table.missing + table.extra + table.different;
+        let more = all.saturating_sub(table.rows.len() as u64);
+        if more > 0 {
+            rows.row([
+                table.table.clone(),
+                format!("and {more} more"),
+                String::new(),
+            ]);
+        }
+    }
+    if !rows.is_empty() {
+        output::note(rows.render(0).trim_end());
+    }
+}
+
+fn advice(repair: bool, remote: &Path) -> String {
+    let path = remote.display();
+    match repair {
+        false => format!("to take the centre's rows: tidewater verify {path} --repair"),
+        true => "something of the file's own (a unique index, a trigger) keeps rows from being \
+                 written; see what it forbids, then repair again"
+            .to_owned(),
+    }
+}

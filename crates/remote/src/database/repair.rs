@@ -1,0 +1,159 @@
+//! Making synced tables again that the user or a tool dropped or took apart, when the user
+//! asks for it. The compare that follows fills them: the centre's rows count.
+//!
+//! Nothing of the user's is thrown away here: a table that cannot be completed is set aside
+//! under another name.
+
+use rusqlite::Connection;
+use tidewater_protocol::{PublicationSchema, Table};
+
+use super::subscription::load_all;
+use super::tables::{
+    Names, change_table, create_change_table, create_indexes, create_user_table, name_is_taken,
+};
+use super::triggers::{self, Lack};
+use super::{Database, compare, quote};
+use crate::error::{Doing, RemoteError};
+
+const DOING: &str = "making synced tables again";
+
+impl Database {
+    /// Makes tables again that are missing, or lack a published column or their key; returns
+    /// their names. A compare is due then.
+    ///
+    /// # Errors
+    /// Something else has the name of a table, or SQLite failed.
+    pub fn rebuild_broken_tables(&mut self) -> Result<Vec<String>, RemoteError> {
+        let transaction = self.write(DOING)?;
+        let subscriptions = load_all(&transaction)?;
+        let mut rebuilt = Vec::new();
+        for subscription in &subscriptions {
+            let Some(schema) = &subscription.schema else {
+                continue;
+            };
+            for table in &schema.tables {
+                if rebuild(&transaction, table, schema)? {
+                    rebuilt.push(table.name.clone());
+                }
+            }
+        }
+        if rebuilt.is_empty() {
+            return Ok(rebuilt);
+        }
+        // What is missing in a table that was made again is nobody's delete: it is tracked
+        // from now on, and was never untracked.
+        let mut untracked = triggers::ensure(&transaction, &subscriptions)?;
+        untracked.retain(|it| !rebuilt.contains(&it.table));
+        compare::note_untracked(&transaction, &untracked).doing(DOING)?;
+        transaction.commit().doing(DOING)?;
+        self.make_compare_due()?;
+        Ok(rebuilt)
+    }
+}
+
+/// Completes a table; whether there was something to do.
+fn rebuild(
+    connection: &Connection,
+    table: &Table,
+    schema: &PublicationSchema,
+) -> Result<bool, RemoteError> {
+    match triggers::lack(connection, table)? {
+        None => return Ok(false),
+        Some(Lack::Columns(columns)) => {
+            for index in columns {
+                add_column(connection, table, index).doing(DOING)?;
+            }
+            return Ok(true);
+        }
+        Some(Lack::Table) => {}
+        Some(Lack::Key) => set_aside(connection, table)?,
+    }
+    if name_is_taken(connection, &table.name)? {
+        return Err(RemoteError::TableInTheWay {
+            publication: schema.name.clone(),
+            table: table.name.clone(),
+        });
+    }
+    create(connection, table, schema).doing(DOING)?;
+    Ok(true)
+}
+
+/// Makes an empty table. Changes of the old one have no values any more: what they would say
+/// now is that everything was deleted.
+fn create(
+    connection: &Connection,
+    table: &Table,
+    schema: &PublicationSchema,
+) -> rusqlite::Result<()> {
+    connection.execute_batch(&create_user_table(table, schema, &table.name))?;
+    let change = change_table(&table.name);
+    connection.execute_batch(&format!("DROP TABLE IF EXISTS {}", quote::name(&change)))?;
+    connection.execute_batch(&create_change_table(table, &change))?;
+    for index in create_indexes(table) {
+        // One of the old table's may still have the name, beside it.
+        if let Some(name) = index.split(" ON ").next() {
+            let drop = name.replacen("CREATE INDEX", "DROP INDEX IF EXISTS", 1);
+            connection.execute_batch(&drop)?;
+        }
+        connection.execute_batch(&index)?;
+    }
+    Ok(())
+}
+
+/// Adds a column that a tool left out. Rows with local changes get the value that was last
+/// recorded; others get the centre's by the compare.
+fn add_column(connection: &Connection, table: &Table, index: usize) -> rusqlite::Result<()> {
+    let names = Names::of(table);
+    let column = &table.columns[index];
+    let default = match &column.default {
+        // SQLite adds no column with a default that is not constant.
+        Some(default) if !default.to_ascii_uppercase().starts_with("CURRENT_") => {
+            format!(" DEFAULT {default}")
+        }
+        _ => String::new(),
+    };
+    connection.execute_batch(&format!(
+        "ALTER TABLE {} ADD COLUMN {} {}{default}",
+        names.table,
+        names.columns[index],
+        column.column_type.sqlite_type()
+    ))?;
+    let Some(position) = names.values.iter().position(|&value| value == index) else {
+        return Ok(());
+    };
+    let recorded = format!(
+        "FROM {} AS h WHERE {} AND h.present = 1",
+        names.change,
+        names.change_of("h", "p")
+    );
+    connection.execute_batch(&format!(
+        "UPDATE {} AS p SET {} = (SELECT h.{} {recorded} ORDER BY h.generation DESC LIMIT 1) \
+         WHERE EXISTS (SELECT 1 {recorded})",
+        names.table, names.columns[index], names.pre[position]
+    ))
+}
+
+/// Gives a table that cannot be completed another name.
+fn set_aside(connection: &Connection, table: &Table) -> Result<(), RemoteError> {
+    triggers::drop_table_triggers(connection, &table.name)?;
+    let mut number = 1;
+    let aside = loop {
+        let name = format!("{}_unsynced_{number}", table.name);
+        if !name_is_taken(connection, &name)? {
+            break name;
+        }
+        number += 1;
+    };
+    let rename = || -> rusqlite::Result<()> {
+        // References of other tables stay with the name.
+        connection.pragma_update(None, "legacy_alter_table", true)?;
+        let renamed = connection.execute_batch(&format!(
+            "ALTER TABLE {} RENAME TO {}",
+            quote::name(&table.name),
+            quote::name(&aside)
+        ));
+        connection.pragma_update(None, "legacy_alter_table", false)?;
+        renamed
+    };
+    rename().doing(DOING)
+}

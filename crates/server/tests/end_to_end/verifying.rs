@@ -1,0 +1,160 @@
+//! Remotes whose files were changed behind the back of tracking: tables that a tool rebuilt,
+//! emptied or took apart; and the command that finds out and repairs.
+
+use std::ops::ControlFlow;
+
+use tidewater_remote::Verification;
+
+use crate::backend::Backend;
+use crate::compare::assert_converged;
+use crate::device::Device;
+use crate::scenario::shop;
+use crate::world::World;
+
+fn verify(device: &mut Device, repair: bool) -> Verification {
+    let verified = device
+        .remote
+        .verify(repair, &mut |_| ControlFlow::Continue(()));
+    verified.expect("the remote can be verified")
+}
+
+/// Changes rows of a table without any trace.
+fn behind_the_back(device: &Device, table: &str, sql: &str) {
+    let triggers = device.rows(&format!(
+        "SELECT sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = '{table}'"
+    ));
+    let names = device.rows(&format!(
+        "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = '{table}'"
+    ));
+    let drops: Vec<String> = names
+        .iter()
+        .map(|name| format!("DROP TRIGGER \"{name}\";"))
+        .collect();
+    device.edit(&format!(
+        "BEGIN; {} {sql}; {}; COMMIT",
+        drops.concat(),
+        triggers.join(";")
+    ));
+}
+
+fn what_differs_is_told_and_stays_until_it_is_repaired<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let found = verify(&mut ada, false);
+    assert!(found.is_equal && !found.repaired, "{found:?}");
+    assert!(found.tables.iter().all(|table| table.is_equal()));
+    behind_the_back(
+        &ada,
+        "product",
+        "UPDATE product SET name = 'other' WHERE product_id = 1;
+         DELETE FROM product WHERE product_id = 2;
+         INSERT INTO product VALUES (99, 'extra', 1)",
+    );
+    ada.edit("UPDATE product SET stock = 77 WHERE product_id = 3");
+    let rows = "SELECT product_id || name FROM product ORDER BY product_id";
+    let changed = ada.rows(rows);
+    // The change of the user's is uploaded first, and is no difference.
+    let found = verify(&mut ada, false);
+    assert!(!found.is_equal && !found.repaired, "{found:?}");
+    assert_eq!(found.sync.uploaded.updates, 1);
+    let product = found.tables.iter().find(|it| it.table == "product");
+    let product = product.expect("all tables are told");
+    assert_eq!(
+        (product.missing, product.extra, product.different),
+        (1, 1, 1)
+    );
+    assert_eq!(product.equal, 1);
+    let mut told: Vec<_> = product
+        .rows
+        .iter()
+        .map(|it| (&it.key[..], it.what))
+        .collect();
+    told.sort_unstable();
+    let expected = [("[1]", "different"), ("[2]", "missing"), ("[99]", "extra")];
+    assert_eq!(told, expected);
+    assert_eq!(ada.rows(rows), changed);
+    // Nor does an ordinary sync see it.
+    ada.sync();
+    assert_eq!(ada.rows(rows), changed);
+    let repaired = verify(&mut ada, true);
+    assert!(repaired.is_equal && repaired.repaired, "{repaired:?}");
+    assert_converged(&world, &[&ada]);
+    assert_eq!(ada.pending(), 0);
+}
+
+/// CASES 24.
+fn what_is_changed_after_a_tool_rebuilt_a_table_goes_up<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    ada.edit("UPDATE product SET stock = 15 WHERE product_id = 1");
+    ada.edit(
+        "CREATE TABLE other AS SELECT * FROM product;
+         DROP TABLE product;
+         CREATE TABLE product (product_id INTEGER PRIMARY KEY, name TEXT, stock INTEGER);
+         INSERT INTO product (product_id, name, stock) \
+           SELECT product_id, name, stock FROM other;
+         DROP TABLE other;
+         UPDATE product SET name = 'renamed' WHERE product_id = 2;
+         DELETE FROM product WHERE product_id = 3;
+         INSERT INTO product VALUES (50, 'new', 5);",
+    );
+    ada.sync();
+    ada.sync();
+    bob.sync();
+    let products = "SELECT product_id, name, stock FROM product ORDER BY product_id";
+    assert_eq!(
+        world.rows(products),
+        ["1|pen|15", "2|renamed|20", "50|new|5"]
+    );
+    assert_eq!((ada.pending(), ada.refused().len()), (0, 0));
+    assert_converged(&world, &[&ada, &bob]);
+}
+
+fn a_table_that_was_dropped_is_made_again_and_nothing_is_deleted<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    ada.edit("UPDATE product SET stock = 1 WHERE product_id = 1; DROP TABLE product");
+    let error = ada.try_sync().expect_err("the table is missing");
+    let told = format!("{error}; {}", error.hint());
+    assert!(
+        told.contains("product") && told.contains("--repair"),
+        "{told}"
+    );
+    let repaired = verify(&mut ada, true);
+    assert_eq!(repaired.rebuilt, ["product"]);
+    assert!(repaired.is_equal, "{repaired:?}");
+    assert_eq!(world.rows("SELECT count(*) FROM product"), ["3"]);
+    assert_converged(&world, &[&ada]);
+    ada.edit("UPDATE product SET stock = 2 WHERE product_id = 1");
+    assert_eq!(ada.sync().uploaded.updates, 1);
+    assert_converged(&world, &[&ada]);
+}
+
+fn a_column_that_a_tool_left_out_is_made_again_and_filled<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    ada.edit("UPDATE product SET name = 'pending' WHERE product_id = 1");
+    ada.edit(
+        "CREATE TABLE other (product_id INTEGER PRIMARY KEY, name TEXT, mine TEXT);
+         INSERT INTO other SELECT product_id, name, 'mine' FROM product;
+         DROP TABLE product; ALTER TABLE other RENAME TO product",
+    );
+    let error = ada.try_sync().expect_err("a column is missing");
+    assert!(error.to_string().contains("\"stock\""), "{error}");
+    let repaired = verify(&mut ada, true);
+    assert!(repaired.is_equal, "{repaired:?}");
+    let products = "SELECT product_id, name, stock FROM product ORDER BY product_id";
+    assert_eq!(
+        world.rows(products),
+        ["1|pending|10", "2|ink|20", "3|cap|30"]
+    );
+    assert_eq!(ada.rows(products), world.rows(products));
+    assert_eq!(ada.value("SELECT DISTINCT mine FROM product"), "mine");
+}
+
+on_both_adapters!(
+    what_differs_is_told_and_stays_until_it_is_repaired,
+    what_is_changed_after_a_tool_rebuilt_a_table_goes_up,
+    a_table_that_was_dropped_is_made_again_and_nothing_is_deleted,
+    a_column_that_a_tool_left_out_is_made_again_and_filled,
+);
