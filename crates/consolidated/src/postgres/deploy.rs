@@ -103,11 +103,7 @@ impl DeployedLog {
 impl Deployed {
     async fn read(client: &impl GenericClient) -> Result<Deployed, CentreError> {
         let error = |error| refused("reading the deployed state")(error);
-        let there = client
-            .query_one("SELECT to_regclass('tidewater.meta') IS NOT NULL", &[])
-            .await
-            .map_err(error)?;
-        if !there.get::<_, bool>(0) {
+        if !is_there(client).await? {
             return Ok(Deployed {
                 at_home: true,
                 ..Deployed::default()
@@ -240,11 +236,7 @@ pub(super) async fn undeploy(
             );
         }
     }
-    let there = transaction
-        .query_one("SELECT to_regnamespace('tidewater') IS NOT NULL", &[])
-        .await
-        .map_err(refused("undeploying"))?;
-    if there.get::<_, bool>(0) {
+    if is_there(&transaction).await? {
         plan.step(
             "remove the schema tidewater with everything in it".into(),
             String::new(),
@@ -328,6 +320,21 @@ pub(super) async fn load(
         }
     }
     Ok(compiled)
+}
+
+/// Whether our schema is there. One of the same name that is somebody else's is left alone.
+async fn is_there(client: &impl GenericClient) -> Result<bool, CentreError> {
+    let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
+               to_regclass('tidewater.meta') IS NOT NULL";
+    let row = client.query_one(sql, &[]).await;
+    let row = row.map_err(refused("reading the deployed state"))?;
+    match (row.get(0), row.get(1)) {
+        (true, false) => Err(CentreError::Configuration {
+            message: "the database has a schema tidewater that Tidewater did not make".into(),
+            hint: "rename that schema, or drop it if it is empty: Tidewater needs the name".into(),
+        }),
+        (_, ours) => Ok(ours),
+    }
 }
 
 /// Begins a transaction that alone may change what is deployed.

@@ -86,6 +86,8 @@ pub(super) struct LiveColumnInfo {
     pub(super) identity_always: bool,
     /// Whether values that are equal are spelled equally, as those of a key must be.
     pub(super) one_spelling: bool,
+    /// Whether PostgreSQL reads no text as a value of the type.
+    pub(super) write_only: bool,
     /// The collation's name, quoted, where the type has one.
     pub(super) collation: Option<String>,
     /// The default as an SQL literal, where it is a constant.
@@ -136,8 +138,15 @@ ORDER BY a.attrelid, a.attnum";
 const DOMAINS: &str = "
 SELECT t.oid, t.typbasetype, t.typtypmod, t.typnotnull FROM pg_catalog.pg_type t WHERE t.typtype = 'd'";
 
+/// Last: whether no text is read as a value of the type, or of an array's elements.
 const BASE_TYPES: &str = "
-SELECT t.oid, pg_catalog.format_type(t.oid, -1), t.typtype = 'e' FROM pg_catalog.pg_type t WHERE t.oid = ANY($1)";
+SELECT t.oid, pg_catalog.format_type(t.oid, -1), t.typtype = 'e',
+       coalesce(e.typinput, t.typinput)::oid::regproc::text = ANY ('{gtsvectorin, pg_node_tree_in,
+         pg_ndistinct_in, pg_dependencies_in, pg_mcv_list_in, brin_bloom_summary_in,
+         brin_minmax_multi_summary_in}')
+FROM pg_catalog.pg_type t
+LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+WHERE t.oid = ANY($1)";
 
 const INDEXES: &str = "
 SELECT i.indrelid, i.indisprimary, i.indisexclusion, i.indpred IS NULL AND i.indexprs IS NULL,
@@ -295,17 +304,17 @@ impl Catalog {
         self.by_oid.get(&oid).map(|&index| &self.tables[index])
     }
 
-    /// A table by the name in a configuration: in the schema `public`, or with its
-    /// schema before the first point.
-    pub(super) fn named(&self, name: &str) -> Option<&TableInfo> {
-        let find = |schema: &str, name: &str| {
-            let mut tables = self.tables.iter();
-            tables.find(|table| table.schema == schema && table.name == name)
+    /// The tables that a name in a configuration can mean: in the schema `public`, or with
+    /// its schema before a point. Names with points of their own can mean two.
+    pub(super) fn named(&self, name: &str) -> Vec<&TableInfo> {
+        let has_name = |table: &&TableInfo| {
+            table.schema == "public" && table.name == name
+                || name
+                    .strip_prefix(table.schema.as_str())
+                    .and_then(|it| it.strip_prefix('.'))
+                    == Some(table.name.as_str())
         };
-        find("public", name).or_else(|| {
-            let (schema, name) = name.split_once('.')?;
-            find(schema, name)
-        })
+        self.tables.iter().filter(has_name).collect()
     }
 
     /// Actions of foreign keys that point at a table, with the referring table.
@@ -463,6 +472,7 @@ impl LiveColumnInfo {
                 Kind::Other => base_type.is_some_and(|it| it.is_enum),
                 _ => row.get(11),
             },
+            write_only: base_type.is_some_and(|it| it.write_only),
             kind,
             scale,
             limit,
@@ -486,6 +496,7 @@ impl LiveColumnInfo {
 struct BaseType {
     name: String,
     is_enum: bool,
+    write_only: bool,
 }
 
 impl BaseType {
@@ -493,6 +504,7 @@ impl BaseType {
         let base = BaseType {
             name: row.get(1),
             is_enum: row.get(2),
+            write_only: row.get(3),
         };
         (row.get(0), base)
     }

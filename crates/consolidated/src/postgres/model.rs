@@ -228,12 +228,21 @@ pub(super) fn compile(spec: &PublicationSpec, catalog: &Catalog) -> Result<Compi
     let mut chosen: Vec<(&TableSpec, &TableInfo)> = Vec::with_capacity(spec.tables.len());
     for table in &spec.tables {
         let place = format!("publication {:?}: table {:?}", spec.name, table.name);
-        let live = catalog.named(&table.name).ok_or_else(|| {
-            wrong(
-                format!("{place} does not exist"),
-                format!("the database has {}", known(catalog)),
-            )
-        })?;
+        let live = match catalog.named(&table.name)[..] {
+            [live] => live,
+            [] => {
+                return Err(wrong(
+                    format!("{place} does not exist"),
+                    format!("the database has {}", known(catalog)),
+                ));
+            }
+            _ => {
+                return Err(wrong(
+                    format!("{place}: two tables can be meant, of different schemas"),
+                    "rename one of the schemas or tables that have a point in their name",
+                ));
+            }
+        };
         if let Some(obstacle) = &live.obstacle {
             return Err(wrong(
                 format!("{place} cannot be published: {obstacle}"),
@@ -353,6 +362,17 @@ fn published_columns(
             columns
         }
     };
+    let mut unreadable = columns.iter().map(|&index| &live.columns[index]);
+    if let Some(column) = unreadable.find(|column| column.write_only) {
+        return Err(wrong(
+            format!(
+                "{place}: the column {:?} is of the type {}, whose values PostgreSQL writes and \
+                 never reads: nobody could upload one",
+                column.name, column.type_name
+            ),
+            "list the other columns in `columns`",
+        ));
+    }
     if columns.len() > pack::MAX_COLUMNS {
         return Err(wrong(
             format!("{place} has more than {} columns", pack::MAX_COLUMNS),
@@ -413,6 +433,17 @@ fn partition(
                     column.type_name
                 ),
                 "partition by an integer, text, uuid, date or numeric(p,s) column",
+            ));
+        }
+        if column.generated && spec.direction.uploads() {
+            return Err(wrong(
+                format!(
+                    "{place}: the partition column {name:?} is generated: what a remote says \
+                     about it does not bind the centre, which could put its rows into the \
+                     partitions of others"
+                ),
+                "partition by a column that is written, or let the table be downloaded only: \
+                 direction = \"download\"",
             ));
         }
         let Some(position) = published.iter().position(|&it| it == index) else {

@@ -16,6 +16,7 @@ mod postgres_only;
 mod remote;
 mod sqlite;
 mod sqlite_only;
+mod sqlite_ways;
 mod world;
 
 mod administering;

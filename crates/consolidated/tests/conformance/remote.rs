@@ -252,6 +252,11 @@ impl Remote {
         rows.iter().map(by_text).collect()
     }
 
+    /// The same as values, in the order of their packed keys.
+    pub fn values(&self, table: &str) -> Vec<Vec<Value>> {
+        self.rows[self.index(table)].values().cloned().collect()
+    }
+
     fn index(&self, table: &str) -> usize {
         let mut tables = self.schema.tables.iter();
         tables.position(|each| each.name == table).unwrap()

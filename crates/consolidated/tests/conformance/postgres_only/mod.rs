@@ -1,9 +1,12 @@
 //! What only PostgreSQL has, a file for each theme.
 
+mod names;
 mod partitions;
+mod replication;
 mod serving;
 mod tls;
 mod tracking;
+mod type_walk;
 mod types;
 mod uploads;
 
