@@ -184,6 +184,33 @@ impl Postgres {
         self.url(&name)
     }
 
+    /// Creates a copy of one of this server's databases and returns its URL. Whoever is
+    /// connected to the database is thrown out.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not copy it.
+    pub fn copy_database(&self, url: &str) -> String {
+        let original = url.rsplit('/').next().unwrap_or_default();
+        let number = self.databases.fetch_add(1, Ordering::Relaxed);
+        let copy = format!("copy_{number}");
+        let statements = [
+            format!("ALTER DATABASE \"{original}\" ALLOW_CONNECTIONS false"),
+            format!(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                 WHERE datname = '{original}'"
+            ),
+            // It waits for those who are on their way out.
+            format!("CREATE DATABASE \"{copy}\" TEMPLATE \"{original}\""),
+            format!("ALTER DATABASE \"{original}\" ALLOW_CONNECTIONS true"),
+        ];
+        for sql in statements {
+            self.execute("postgres", &sql)
+                .expect("a running test server copies databases");
+        }
+        self.url(&copy)
+    }
+
     /// Runs SQL statements in a database; for preparations, from async tests as well.
     pub fn execute(&self, database: &str, sql: &str) -> anyhow::Result<()> {
         let url = self.url(database);

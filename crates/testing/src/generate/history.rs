@@ -109,6 +109,10 @@ pub enum Step {
         /// The number of the leaf.
         leaf: usize,
     },
+    /// A copy of the whole centre is kept.
+    BackUpCentre,
+    /// The copy takes the centre's place, as operators are told to do it.
+    RestoreCentre,
     /// What the servers' clock says is wrong by so many days from now on.
     Clock(i64),
     /// The change logs are cut off: what they say is older than anybody may rely on.
@@ -229,8 +233,14 @@ pub const REMOTES: usize = 3;
 
 /// A random history over a schema.
 pub(super) fn random_steps(schema: &Schema, random: &mut Random) -> Vec<Step> {
-    let count = 20 + random.below(40);
-    (0..count).map(|_| step(schema, random)).collect()
+    let count = 20 + random.index(40);
+    let mut steps: Vec<Step> = (0..count).map(|_| step(schema, random)).collect();
+    if random.once_in(4) {
+        let (one, other) = (random.index(count), random.index(count));
+        steps.insert(one.max(other), Step::RestoreCentre);
+        steps.insert(one.min(other), Step::BackUpCentre);
+    }
+    steps
 }
 
 fn step(schema: &Schema, random: &mut Random) -> Step {

@@ -403,7 +403,9 @@ fn refer(
         let column_type = parent.columns[column].column_type;
         columns.push(push(table, column_type, nullable, Role::Plain, random));
     }
-    if !nullable && random.once_in(4) && table.counter == Counter::No {
+    let is_key = |it: &usize| types::KEYS.contains(&parent.columns[*it].column_type);
+    let may_be_key = parent_columns.iter().all(is_key);
+    if !nullable && random.once_in(4) && table.counter == Counter::No && may_be_key {
         // The child's key begins with its parent's.
         table.key = columns
             .iter()

@@ -2,6 +2,7 @@
 
 mod accidents;
 mod clock;
+mod restoring;
 mod writes;
 
 use std::collections::HashSet;
@@ -50,14 +51,20 @@ impl Player {
 
 /// A case under way.
 pub(crate) struct Field<C: Centre> {
-    // The server goes first, the database last: who uses it goes before.
-    pub(crate) server: LiveServer,
+    // The server goes first, the database last: who uses it goes before. It is away only
+    // while the database is copied.
+    server: Option<LiveServer>,
     pub(crate) session: C::Session,
     config: Config,
+    case: Case,
     pub(crate) schema: Schema,
     pub(crate) players: Vec<Player>,
     /// The centre after every step that may have changed it.
     pub(crate) past: Vec<Snapshot>,
+    /// Where the past begins that the centre knows of: it was restored then.
+    pub(crate) begins: usize,
+    /// A copy of the centre.
+    copy: Option<Copy<C>>,
     /// Whether a file was restored or copied: such a remote may say things twice.
     pub(crate) twins: bool,
     tags: u64,
@@ -74,6 +81,13 @@ pub(crate) struct Field<C: Centre> {
     backend: C,
 }
 
+/// A copy of the centre, and what else was so then.
+struct Copy<C> {
+    backend: C,
+    kept_out: HashSet<String>,
+    detached: HashSet<(TableId, usize)>,
+}
+
 /// A transaction that lasts longer than its statements.
 enum Slow<T> {
     Open(T),
@@ -87,26 +101,19 @@ impl<C: Centre> Field<C> {
         let mut session = backend.session();
         let create = case.schema.create(C::DIALECT);
         assert!(session.write(&[create], true), "the schema can be made");
-        // In every other case a worker has the uploads before they are complete.
-        let limits = match case.seed % 2 {
-            0 => "",
-            _ => "[server.limits]\nearly_upload = 1\n",
-        };
-        let config = format!(
-            "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n{limits}{}",
-            backend.url(),
-            case.schema.publication(C::DIALECT)
-        );
-        let config = Config::parse(&config).expect("the configuration is right");
+        let config = config(case, &backend);
         let clock = Arc::new(WrongClock::default());
         let server = LiveServer::deploy_in(&config, USERS, environment(&clock));
         let mut field = Field {
-            server,
+            server: Some(server),
             session,
             config,
+            case: case.clone(),
             schema: case.schema.clone(),
             players: Vec::new(),
             past: Vec::new(),
+            begins: 0,
+            copy: None,
             twins: false,
             tags: 0,
             writes: [0; 2],
@@ -120,7 +127,7 @@ impl<C: Centre> Field<C> {
         field.remember();
         for number in 0..REMOTES {
             let user = USERS[number % USERS.len()];
-            let device = Device::new(field.folder.path(), user, field.server.address);
+            let device = Device::new(field.folder.path(), user, field.server().address);
             field.add(device, number % 2 == 0, Ledger::default());
         }
         for number in 0..REMOTES {
@@ -251,11 +258,13 @@ impl<C: Centre> Field<C> {
                 // Deploying may wait for those who write.
                 self.commit();
                 let environment = environment(&self.clock);
-                self.server = LiveServer::deploy_in(&self.config, &[], environment);
+                self.server = Some(LiveServer::deploy_in(&self.config, &[], environment));
                 self.redirect();
             }
             Step::Detach { table, leaf } => self.detach(table, leaf),
             Step::Attach { table, leaf } => self.attach(table, leaf),
+            Step::BackUpCentre => self.back_up_centre(),
+            Step::RestoreCentre => self.restore_centre(),
             Step::Clock(days) => self.clock.set(days),
             Step::Prune => self.prune(),
             Step::RotateKey { retire } => self.rotate_key(retire),
@@ -311,8 +320,12 @@ impl<C: Centre> Field<C> {
 
     fn redirect(&mut self) {
         for player in &self.players {
-            player.device.network.redirect(self.server.address);
+            player.device.network.redirect(self.server().address);
         }
+    }
+
+    pub(crate) fn server(&self) -> &LiveServer {
+        self.server.as_ref().expect("it runs between steps")
     }
 
     fn back_up(&mut self, number: usize) {
@@ -401,6 +414,20 @@ impl<C: Centre> Drop for Field<C> {
             self.backend.execute(&format!("ROLLBACK PREPARED '{name}'"));
         }
     }
+}
+
+fn config<C: Centre>(case: &Case, backend: &C) -> Config {
+    // In every other case a worker has the uploads before they are complete.
+    let limits = match case.seed % 2 {
+        0 => "",
+        _ => "[server.limits]\nearly_upload = 1\n",
+    };
+    let config = format!(
+        "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n{limits}{}",
+        backend.url(),
+        case.schema.publication(C::DIALECT)
+    );
+    Config::parse(&config).expect("the configuration is right")
 }
 
 /// A connection of the application's own.

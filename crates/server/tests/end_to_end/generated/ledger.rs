@@ -32,6 +32,8 @@ pub(crate) struct Ledger {
     seen: HashMap<(String, String), usize>,
     /// The tables and keys of what is refused. The centre has no such rows, or others.
     refused: HashSet<(String, String)>,
+    /// What has been settled since the centre was backed up, if it was.
+    history: Option<BTreeMap<(TableId, String), Change>>,
 }
 
 impl Ledger {
@@ -59,6 +61,20 @@ impl Ledger {
         }
     }
 
+    /// From now on what is settled may be forgotten by the centre.
+    pub(crate) fn begin_history(&mut self) {
+        self.history = Some(BTreeMap::new());
+    }
+
+    /// A change is settled, but the centre may be restored.
+    fn settled(&mut self, row: (TableId, String), change: Change) {
+        if let Some(history) = &mut self.history {
+            let first = history.get(&row).map(|it| it.old.clone());
+            let old = first.unwrap_or_else(|| change.old.clone());
+            history.insert(row, Change { old, ..change });
+        }
+    }
+
     /// Takes the changes out.
     pub(crate) fn take(&mut self) -> Ledger {
         let changes = std::mem::take(&mut self.changes);
@@ -77,28 +93,40 @@ impl Ledger {
         }
     }
 
-    /// Adds changes that were made later.
-    pub(crate) fn add(&mut self, later: Ledger) {
-        self.changes.extend(later.changes);
-    }
-
     /// The user has given up the change of a row.
     pub(crate) fn forget(&mut self, schema: &Schema, table: &str, key: &str) {
         let tables = schema.tables.iter().filter(|it| it.name == table);
         for table in tables {
             self.changes.remove(&(table.id, key.to_owned()));
+            if let Some(history) = &mut self.history {
+                history.remove(&(table.id, key.to_owned()));
+            }
         }
     }
 }
 
-/// After a sync that succeeded: every change has met its fate.
-pub(crate) fn settle<C: Centre>(field: &mut Field<C>, number: usize) {
-    let conflicts = field.server.conflicts();
-    let refused = field.server.refused();
-    let player = &mut field.players[number];
-    let refused_here = player.device.refused();
-    let user = player.device.user.as_str();
+/// The centre was restored: what was settled since has to be settled once more.
+pub(crate) fn unsettle<C: Centre>(field: &mut Field<C>, number: usize) {
+    let now = field.past.len() - 1;
+    let user = field.players[number].device.user.clone();
+    let seen = decisions(field, &user);
+    let ledger = &mut field.players[number].ledger;
+    ledger.seen = seen;
+    for change in ledger.changes.values_mut() {
+        change.since = now;
+    }
+    for (row, mut change) in ledger.history.take().into_iter().flatten() {
+        change.since = now;
+        let later = ledger.changes.remove(&row);
+        change.new = later.map_or(change.new, |later| later.new);
+        ledger.changes.insert(row, change);
+    }
+}
+
+/// How many conflicts and refusals of a user the centre has, by table and key.
+fn decisions<C: Centre>(field: &Field<C>, user: &str) -> HashMap<(String, String), usize> {
     let mut seen: HashMap<(String, String), usize> = HashMap::new();
+    let (conflicts, refused) = (field.server().conflicts(), field.server().refused());
     let of_conflicts = conflicts.iter().filter(|it| it.user == user);
     let of_conflicts = of_conflicts.map(|it| (&it.table, &it.key));
     let of_refused = refused.iter().filter(|it| it.user == user);
@@ -106,6 +134,23 @@ pub(crate) fn settle<C: Centre>(field: &mut Field<C>, number: usize) {
     for (table, key) in of_conflicts.chain(of_refused) {
         *seen.entry((table.clone(), key.clone())).or_default() += 1;
     }
+    seen
+}
+
+/// After a sync that succeeded: every change has met its fate.
+pub(crate) fn settle<C: Centre>(field: &mut Field<C>, number: usize) {
+    settle_beside(field, number, Ledger::default());
+}
+
+/// After a sync that succeeded, while the application went on: what it changed meanwhile may
+/// have gone up with the rest if the sync took two connections, and is settled by the next
+/// sync at the latest.
+pub(crate) fn settle_beside<C: Centre>(field: &mut Field<C>, number: usize, mut later: Ledger) {
+    let refused = field.server().refused();
+    let user = field.players[number].device.user.clone();
+    let seen = decisions(field, &user);
+    let player = &mut field.players[number];
+    let refused_here = player.device.refused();
     let changes = std::mem::take(&mut player.ledger.changes);
     for ((id, key), change) in changes {
         let Some(table) = field.schema.table(id) else {
@@ -116,8 +161,15 @@ pub(crate) fn settle<C: Centre>(field: &mut Field<C>, number: usize) {
         let is_refused_here = refused_here
             .iter()
             .any(|it| it.table == table.name && it.key == key);
-        let past = field.past[change.since..].iter().map(|it| it.table(id));
-        if decided || is_refused_here || came_true(table, &key, &change, past) {
+        let past = || field.past[change.since..].iter().map(|it| it.table(id));
+        let row = (id, key.clone());
+        let overtaken = later.changes.get(&row);
+        let overtaken = overtaken.is_some_and(|it| came_true(table, &key, it, past()));
+        if decided {
+            later.changes.remove(&row);
+        }
+        if decided || overtaken || is_refused_here || came_true(table, &key, &change, past()) {
+            player.ledger.settled((id, key), change);
             continue;
         }
         panic!(
@@ -139,6 +191,7 @@ pub(crate) fn settle<C: Centre>(field: &mut Field<C>, number: usize) {
         assert!(both, "refused on the remote only: {refused_here:?}");
     }
     player.ledger.seen = seen;
+    player.ledger.changes.extend(later.changes);
 }
 
 /// Whether the centre has been as the change wants it.
@@ -194,7 +247,8 @@ pub(crate) fn assert_nothing_came_twice<C: Centre>(field: &Field<C>) {
         }
         // When a row was last there, by key and tag.
         let mut last: HashMap<(String, String), usize> = HashMap::new();
-        for (now, snapshot) in field.past.iter().enumerate() {
+        // What the centre forgot when it was restored, remotes may give back.
+        for (now, snapshot) in field.past.iter().enumerate().skip(field.begins) {
             for (key, row) in snapshot.table(table.id) {
                 let Value::Text(tag) = &row[table.tag] else {
                     continue;

@@ -8,7 +8,7 @@ use tidewater_protocol::Value;
 use tidewater_testing::generate::Dialect;
 use tidewater_testing::generate::spelling::{from_postgres, from_sqlite_centre};
 use tidewater_testing::generate::types::Type;
-use tidewater_testing::postgres::connect;
+use tidewater_testing::postgres::{connect, shared_postgres};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::backend::{APPLICATIONS, Backend, Postgres, Sqlite, open_sqlite};
@@ -23,6 +23,10 @@ pub(crate) trait Centre: Backend {
 
     /// Connects.
     fn session(&self) -> Self::Session;
+
+    /// A copy of all of it, which goes on by itself. No server runs, and whoever is connected
+    /// has to connect anew.
+    fn copy(&self) -> Self;
 }
 
 /// A connection to it.
@@ -42,6 +46,14 @@ impl Centre for Sqlite {
 
     fn session(&self) -> Connection {
         open_sqlite(&self.path())
+    }
+
+    fn copy(&self) -> Sqlite {
+        let copy = Sqlite::new();
+        let busy = read_stored(&self.session(), "PRAGMA wal_checkpoint(TRUNCATE)");
+        assert_eq!(busy[0][0], Value::Integer(0), "somebody uses the file");
+        std::fs::copy(self.path(), copy.path()).expect("a file can be copied");
+        copy
     }
 }
 
@@ -120,6 +132,10 @@ impl Centre for Postgres {
             client.batch_execute(style).await.expect("it is a setting");
             client
         })
+    }
+
+    fn copy(&self) -> Postgres {
+        Postgres::at(shared_postgres().copy_database(&self.url()))
     }
 }
 

@@ -21,7 +21,8 @@ const LONG_MS: i64 = 100 * 366 * 24 * 60 * 60 * 1_000;
 impl<C: Centre> Field<C> {
     /// Another server takes the place of the one that there is.
     pub(super) fn start_server(&mut self) {
-        self.server = LiveServer::start_in(&self.config, environment(&self.clock));
+        let environment = environment(&self.clock);
+        self.server = Some(LiveServer::start_in(&self.config, environment));
         self.redirect();
     }
 
@@ -57,8 +58,7 @@ impl<C: Centre> Field<C> {
         self.remember();
         // What was written meanwhile goes up with the next sync.
         let meanwhile = self.players[number].ledger.replace(before);
-        ledger::settle(self, number);
-        self.players[number].ledger.add(meanwhile);
+        ledger::settle_beside(self, number, meanwhile);
     }
 
     /// Two processes sync the file. One may be told to come back, or both.
@@ -162,13 +162,13 @@ impl<C: Centre> Field<C> {
         };
         let now_ms = LONG_MS;
         let pruned = self
-            .server
+            .server()
             .ask(async |centre| centre.prune(retention, now_ms).await);
         pruned.expect("logs can be pruned");
     }
 
     pub(super) fn rotate_key(&mut self, retire: bool) {
-        self.server.ask(async |centre| {
+        self.server().ask(async |centre| {
             let keys = centre.signing_keys().await.expect("keys can be read");
             let newest = keys.first().expect("there is one");
             let next = SigningKey {
@@ -188,7 +188,7 @@ impl<C: Centre> Field<C> {
 
     pub(super) fn admit(&mut self, user: &str, admitted: bool) {
         let known = self
-            .server
+            .server()
             .ask(async |centre| centre.set_disabled(user, !admitted).await);
         assert!(known.expect("users can be changed"));
         match admitted {
