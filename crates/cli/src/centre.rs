@@ -110,7 +110,12 @@ impl OpenCentre {
         &self,
     ) -> Result<(Vec<ConflictRecord>, Vec<RefusedRecord>), Failure> {
         let conflicts = self.wait_deployed(self.centre.conflicts())?;
-        Ok((conflicts, self.wait_deployed(self.centre.refused())?))
+        Ok((conflicts, self.refused()?))
+    }
+
+    /// What was refused, in the order in which it was.
+    pub(crate) fn refused(&self) -> Result<Vec<RefusedRecord>, Failure> {
+        self.wait_deployed(self.centre.refused())
     }
 
     /// The newest of the kept conflicts, newest first.

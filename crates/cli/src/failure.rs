@@ -100,6 +100,7 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         // The configuration disagrees with the database: `deploy` was not run.
         Code::Usage | Code::NotARemote | Code::NotDeployed => 1,
         Code::Timeout
+        | Code::TooManyAttempts
         | Code::ConnectionLost
         | Code::Busy
         | Code::ShuttingDown
@@ -112,7 +113,6 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::CredentialInvalid
         | Code::UserDisabled
         | Code::RemoteRevoked
-        | Code::TooManyAttempts
         | Code::CertificateInvalid => 3,
         Code::ProtocolVersion
         | Code::SchemaMismatch

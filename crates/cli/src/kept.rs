@@ -8,12 +8,12 @@ use tidewater_consolidated::records::{ConflictRecord, RefusedRecord};
 /// to the letter (a parsed number would lose digits); what is no JSON stays a string.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Embedded {
+pub(crate) enum Embedded {
     Json(Box<RawValue>),
     Text(String),
 }
 
-fn embedded(text: &str) -> Embedded {
+pub(crate) fn embedded(text: &str) -> Embedded {
     // A line end in JSON is white space, and would end our line.
     match RawValue::from_string(text.replace(['\n', '\r'], " ")) {
         Ok(json) => Embedded::Json(json),

@@ -269,7 +269,7 @@ pub struct CentreStatus {
     pub remotes: [u64; 2],
     /// Conflicts kept.
     pub conflicts: u64,
-    /// Refused rows kept.
+    /// Refused rows kept: each once, however often its remote tried.
     pub refused: u64,
     /// Per change log: the table's name and its entries (an estimate where counting
     /// is expensive).

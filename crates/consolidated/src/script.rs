@@ -22,6 +22,9 @@ pub(crate) enum ScriptError {
     /// The name in braces means nothing.
     #[error("unknown parameter {{{0}}}")]
     UnknownParameter(String),
+    /// The name stands within quotes, where it is only text.
+    #[error("{{s.{0}}} stands within quotes, where it is only text")]
+    Quoted(&'static str),
     /// A brace, quote or comment has no end.
     #[error("{0:?} at byte {1} has no end")]
     Unterminated(char, usize),
@@ -35,6 +38,9 @@ impl ScriptError {
                 let known = SYSTEM_PARAMETERS.map(|name| format!("{{s.{name}}}"));
                 format!("the known ones are {}", known.join(", "))
             }
+            ScriptError::Quoted(name) => {
+                format!("write {{s.{name}}} without quotes: it stands for the value as it is")
+            }
             ScriptError::Unterminated(..) => "close it, or quote it if it is meant as text".into(),
         }
     }
@@ -44,7 +50,8 @@ impl Script {
     /// Parses SQL. `render` writes the positional parameter of a number that counts
     /// from 1: `?1`, `$1::text`.
     ///
-    /// Text in quotes, dollar quotes and comments is left alone.
+    /// Text in quotes, dollar quotes and comments is left alone; but a known name within
+    /// quotes is an error, because nobody means it: the query would find nothing.
     pub(crate) fn parse(
         source: &str,
         render: impl Fn(usize) -> String,
@@ -64,7 +71,13 @@ impl Script {
                     at += end + 1;
                     continue;
                 }
-                _ => opaque_length(source, at)?.unwrap_or(next.len_utf8()),
+                _ => match opaque_length(source, at)? {
+                    Some(length) => {
+                        check_quoted(&rest[..length])?;
+                        length
+                    }
+                    None => next.len_utf8(),
+                },
             };
             script.sql.push_str(&rest[..length]);
             at += length;
@@ -74,20 +87,34 @@ impl Script {
 
     /// The number of the parameter that is named between braces.
     fn number(&mut self, inside: &str) -> Result<usize, ScriptError> {
-        let unknown = || ScriptError::UnknownParameter(inside.to_owned());
-        let name = inside.trim();
-        let name = name.strip_prefix("ml ").map_or(name, str::trim_start);
-        let name = name.strip_prefix("s.").ok_or_else(unknown)?;
-        let known = SYSTEM_PARAMETERS
-            .into_iter()
-            .find(|known| *known == name)
-            .ok_or_else(unknown)?;
+        let known =
+            parameter(inside).ok_or_else(|| ScriptError::UnknownParameter(inside.to_owned()))?;
         if let Some(index) = self.parameters.iter().position(|seen| *seen == known) {
             return Ok(index + 1);
         }
         self.parameters.push(known);
         Ok(self.parameters.len())
     }
+}
+
+/// The parameter that is named between braces, if it is one.
+fn parameter(inside: &str) -> Option<&'static str> {
+    let name = inside.trim();
+    let name = name.strip_prefix("ml ").map_or(name, str::trim_start);
+    let name = name.strip_prefix("s.")?;
+    SYSTEM_PARAMETERS.into_iter().find(|known| *known == name)
+}
+
+/// Refuses quoted text that names a parameter. Comments may say what they like.
+fn check_quoted(opaque: &str) -> Result<(), ScriptError> {
+    if opaque.starts_with("--") || opaque.starts_with("/*") {
+        return Ok(());
+    }
+    let braces = opaque.split('{').skip(1);
+    let mut named = braces.filter_map(|rest| parameter(rest.split_once('}')?.0));
+    named
+        .next()
+        .map_or(Ok(()), |name| Err(ScriptError::Quoted(name)))
 }
 
 /// The length of the quoted text or comment that begins at `at`; `None` if none does.
@@ -178,6 +205,26 @@ mod tests {
             assert_eq!(script.sql, format!("SELECT {opaque} , $1"));
             assert_eq!(script.parameters, ["publication"]);
         }
+    }
+
+    #[test]
+    fn a_parameter_within_quotes_is_refused_and_within_a_comment_left_alone() {
+        for source in [
+            "SELECT r FROM t WHERE login = '{s.username}'",
+            "SELECT '%' || 'x{ml s.username}%'",
+            "SELECT \"{s.username}\"",
+            "SELECT $$ { {s.username} $$",
+        ] {
+            let error = parse(source).unwrap_err();
+            assert_eq!(error, ScriptError::Quoted("username"), "{source}");
+            assert!(
+                error
+                    .hint()
+                    .starts_with("write {s.username} without quotes")
+            );
+        }
+        assert!(parse("SELECT 1 -- '{s.username}'").is_ok());
+        assert!(parse("SELECT 1 /* '{s.username}' */").is_ok());
     }
 
     #[test]

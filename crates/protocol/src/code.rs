@@ -143,7 +143,8 @@ impl Code {
     pub fn is_transient(self) -> bool {
         matches!(
             self,
-            Code::Timeout
+            Code::TooManyAttempts
+                | Code::Timeout
                 | Code::ConnectionLost
                 | Code::Busy
                 | Code::ShuttingDown

@@ -8,6 +8,7 @@ pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ping;
 pub(crate) mod refused;
+mod refused_in_centre;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod status;

@@ -1,4 +1,7 @@
 //! `tidewater refused`: what becomes of changes that the centre did not take.
+//!
+//! On the device they can be listed, sent again and given up; the operator, who has only
+//! the centre's record of them, can list them ([`crate::command::refused_in_centre`]).
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +13,9 @@ use tidewater_remote::database::{RefusedRow, Which};
 
 use crate::Done;
 use crate::args::with_exit_codes;
+use crate::command::refused_in_centre;
 use crate::failure::Failure;
+use crate::kept::{Embedded, embedded};
 use crate::output;
 use crate::remote_file;
 
@@ -20,10 +25,14 @@ Examples:
   tidewater refused list nancy.db
   tidewater refused retry nancy.db         # all of them, with the next sync
   tidewater refused discard nancy.db 3 4   # rows 3 and 4 go back to what the centre has
+  tidewater refused list -c tidewater.toml # the operator: what the centre refused of all remotes
 
-The object of list --json:
+The object of list --json, of a remote (key is an array):
   {\"refused\":[{\"id\",\"publication\",\"table\",\"key\",\"operation\",\"code\",\"reason\",\"sequence\",
-               \"at_ms\",\"values\"}]}"
+               \"at_ms\",\"values\"}]}
+of the centre, newest first (at_ms and the rest are of the last attempt):
+  {\"refused\":[{\"at_ms\",\"remote_id\",\"user\",\"publication\",\"table\",\"key\",\"operation\",\"row\",
+               \"code\",\"reason\",\"attempts\":n}]}"
 );
 
 /// List, retry or discard changes of a remote that the centre refused
@@ -41,6 +50,10 @@ pub(crate) struct RefusedArgs {
 #[derive(Debug, Subcommand)]
 enum RefusedAction {
     /// List the refused changes with their reasons
+    ///
+    /// Of a remote's file: what waits in it. Of the centre (-c FILE): what it refused of
+    /// any remote, each row once, for as long as the configuration keeps it; what its
+    /// remote corrected since then or gave up is still listed.
     #[command(after_help = HELP)]
     List(Listing),
     /// Send refused changes again with the next sync
@@ -54,8 +67,14 @@ enum RefusedAction {
 #[derive(Debug, Args)]
 struct Listing {
     /// The remote's file
-    #[arg(value_name = "REMOTE.db")]
-    remote: PathBuf,
+    #[arg(value_name = "REMOTE.db", required_unless_present = "config")]
+    remote: Option<PathBuf>,
+    /// List what the centre of this configuration file refused instead
+    #[arg(short, long, value_name = "FILE", conflicts_with = "remote")]
+    config: Option<PathBuf>,
+    /// Of the centre: so many rows and no more
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "config")]
+    limit: u64,
     /// Print one JSON object, see below
     #[arg(long)]
     json: bool,
@@ -92,7 +111,13 @@ impl RefusedArgs {
 
 pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
     match &args.action {
-        RefusedAction::List(args) => list(args),
+        RefusedAction::List(args) => match (&args.remote, &args.config) {
+            (Some(remote), _) => list(remote, args.json),
+            (None, config) => {
+                let path = config.clone().unwrap_or_else(|| "tidewater.toml".into());
+                refused_in_centre::list(path, args.limit, args.json)
+            }
+        },
         RefusedAction::Retry(args) => {
             let mut database = remote_file::open(&args.remote)?;
             check_ids(&args.remote, &args.ids, &database.refused()?)?;
@@ -136,9 +161,9 @@ fn check_ids(path: &Path, ids: &[i64], refused: &[RefusedRow]) -> Result<(), Fai
     }
 }
 
-fn list(args: &Listing) -> Result<Done, Failure> {
-    let refused = remote_file::open(&args.remote)?.refused()?;
-    if args.json {
+fn list(remote: &Path, json: bool) -> Result<Done, Failure> {
+    let refused = remote_file::open(remote)?.refused()?;
+    if json {
         let refused = refused.iter().map(ListedRow::of).collect();
         output::json(&ListedRows { refused })?;
     } else if refused.is_empty() {
@@ -183,7 +208,7 @@ struct ListedRow<'a> {
     id: i64,
     publication: &'a str,
     table: &'a str,
-    key: &'a str,
+    key: Embedded,
     operation: &'a str,
     code: &'a str,
     reason: &'a str,
@@ -199,7 +224,7 @@ impl ListedRow<'_> {
             id: row.id,
             publication: &row.publication,
             table: &row.table,
-            key: &row.key,
+            key: embedded(&row.key),
             operation: &row.operation,
             code: &row.code,
             reason: &row.reason,

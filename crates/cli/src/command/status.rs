@@ -305,7 +305,11 @@ fn describe_centre(status: &CentreStatus, config: &Path) -> String {
         _ => format!("; see: tidewater conflicts list -c {}", config.display()),
     };
     let _ = writeln!(text, "conflicts  {} kept{list}", status.conflicts);
-    let _ = writeln!(text, "refused    {} kept", status.refused);
+    let list = match status.refused {
+        0 => String::new(),
+        _ => format!("; see: tidewater refused list -c {}", config.display()),
+    };
+    let _ = writeln!(text, "refused    {} kept{list}", status.refused);
     let mut logs = Table::new(&["change log of", ">entries"]);
     for (table, entries) in &status.logs {
         logs.row([table.clone(), entries.to_string()]);

@@ -18,6 +18,7 @@ use crate::output::{self, Table};
 use crate::password::{self, PasswordArgs};
 use crate::progress::ProgressLine;
 use crate::remote_file;
+use crate::sync_object::SyncObject;
 
 /// Sync a remote's file with its server
 ///
@@ -26,8 +27,9 @@ use crate::remote_file;
 /// after that the file alone is enough; no password is kept in it, but a credential of
 /// its own that can be revoked. Other programs may read and write the file meanwhile.
 ///
-/// Rows that the centre refuses stay in the file, marked, and do not hold up the rest
-/// (exit code 6); see `tidewater refused`. Ctrl-C cancels; nothing is lost.
+/// Rows that the centre refuses stay in the file, marked, and do not hold up the rest; see
+/// `tidewater refused`. The exit code is 6 if this sync was refused any, and 0 again with
+/// the next one: those of earlier syncs are only mentioned. Ctrl-C cancels; nothing is lost.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -38,8 +40,9 @@ Examples:
 
 The object of --json:
   {\"uploaded\":{\"inserts\":n,\"updates\":n,\"deletes\":n},\"downloaded\":{\"upserts\":n,\"removals\":n},
-   \"conflicts\":n,\"conflict_rows\":[{\"table\",\"key\"}, the first 100],
-   \"refused\":n,\"refused_rows\":[{\"table\",\"key\",\"reason\"}, the first 100],
+   \"conflicts\":n,\"conflict_rows\":[{\"table\",\"key\":[...]}, the first 100],
+   \"refused\":n,\"refused_rows\":[{\"table\",\"key\":[...],\"reason\"}, the first 100],
+   \"refused_before\":n, of earlier syncs, still in the file,
    \"not_restored\":[SQL of your indexes, triggers and views that a new schema made impossible],
    \"bytes_sent\":n,\"bytes_received\":n,\"duration_ms\":n}
 or, when it failed:
@@ -86,8 +89,9 @@ pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
     let report = signed_in(&mut remote, &args.password, password, |remote| {
         sync(remote, args, &interrupt)
     })?;
+    let refused_before = refused_before(&mut remote, &report)?;
     if args.json {
-        output::json(&report)?;
+        output::json(&SyncObject::of(&report, refused_before))?;
     } else {
         output::text(&describe(&report))?;
     }
@@ -96,6 +100,13 @@ pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
     }
     if !report.not_restored.is_empty() {
         tell_not_restored(&report);
+    }
+    if refused_before > 0 {
+        output::note(&format!(
+            "{} refused earlier; see: tidewater refused list {}",
+            output::counted(refused_before, "row", "rows"),
+            args.remote.display()
+        ));
     }
     if report.refused > 0 {
         tell_refused(args, &report);
@@ -127,6 +138,12 @@ pub(super) fn signed_in<T>(
             result => return Ok(result?),
         }
     }
+}
+
+/// How many rows wait in the file that earlier syncs were refused.
+fn refused_before(remote: &mut Remote, report: &Report) -> Result<u64, Failure> {
+    let all = remote.database()?.status()?.refused;
+    Ok(all.saturating_sub(report.refused))
 }
 
 fn sync(remote: &mut Remote, args: &SyncArgs, interrupt: &Interrupt) -> Result<Report, SyncError> {
@@ -269,11 +286,12 @@ fn describe(report: &Report) -> String {
 /// Lists the changes that lost, on standard error like what was refused: the rows now hold
 /// what somebody else wrote.
 fn tell_conflicts(report: &Report) {
-    let mut table = Table::new(&["lost in", "key"]);
+    let mut table = Table::new(&["table", "key"]);
     for row in &report.conflict_rows {
         table.row([row.table.clone(), row.key.clone()]);
     }
-    output::note(table.render(0).trim_end());
+    output::note("changes that lost:");
+    output::note(table.render(2).trim_end());
     tell_more(report.conflicts, report.conflict_rows.len());
     output::note("both versions are kept in the centre: tidewater conflicts list -c FILE");
 }
@@ -295,11 +313,12 @@ fn tell_more(all: u64, told: usize) {
 
 /// Lists what was refused, on standard error: it is a warning also for scripts.
 fn tell_refused(args: &SyncArgs, report: &Report) {
-    let mut table = Table::new(&["refused in", "key", "reason"]);
+    let mut table = Table::new(&["table", "key", "reason"]);
     for row in &report.refused_rows {
         table.row([row.table.clone(), row.key.clone(), row.reason.clone()]);
     }
-    output::note(table.render(0).trim_end());
+    output::note("refused:");
+    output::note(table.render(2).trim_end());
     tell_more(report.refused, report.refused_rows.len());
     let path = args.remote.display();
     output::note(&format!(

@@ -15,6 +15,20 @@ pub(crate) enum Centre {
     Postgres(String),
 }
 
+/// An open session.
+pub(crate) struct Session {
+    client: tokio_postgres::Client,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Session {
+    /// Runs statements; what they locked stays locked until their transaction ends.
+    pub(crate) fn execute(&self, sql: &str) {
+        let run = self.runtime.block_on(self.client.batch_execute(sql));
+        run.expect("valid SQL");
+    }
+}
+
 /// Runs a test once on each kind of centre, each time in a place of its own.
 pub(crate) fn on_both_centres(test: impl Fn(&Place, &Centre)) {
     let place = Place::new();
@@ -37,6 +51,23 @@ impl Centre {
             Centre::Sqlite(path) => format!("sqlite:{}", path.display()),
             Centre::Postgres(url) => url.clone(),
         }
+    }
+
+    /// A session of an application that stays open, on PostgreSQL.
+    pub(crate) fn session(&self) -> Option<Session> {
+        let Centre::Postgres(url) = self else {
+            return None;
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let client = runtime.block_on(tidewater_testing::postgres::connect(url));
+        Some(Session {
+            client: client.expect("the database lets us in"),
+            runtime,
+        })
     }
 
     /// Runs statements as an application does.

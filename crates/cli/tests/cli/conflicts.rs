@@ -26,7 +26,7 @@ fn changes_that_lost_are_told_by_table_and_key() {
         let report = run.json();
         assert_eq!(report["conflicts"], 2);
         let rows = report["conflict_rows"].as_array().expect("an array");
-        for key in ["[1]", "[2]"] {
+        for key in [json!([1]), json!([2])] {
             assert!(rows.contains(&json!({"table": "product", "key": key})));
         }
         let sql = "SELECT name FROM product ORDER BY product_id";

@@ -121,6 +121,24 @@ fn who_is_not_allowed_in_exits_with_3_and_learns_nothing() {
 }
 
 #[test]
+fn who_has_to_wait_after_wrong_passwords_exits_with_2_and_is_told_how_long() {
+    let shop = Shop::open();
+    let attempt = |password: &str| {
+        let url = shop.server.url();
+        let account = ["--user", "nancy", "--publication", "main", "--json"];
+        let sync = [&["sync", "nancy.db", "--server", url][..], &account].concat();
+        shop.place.tidewater_as(password, &sync)
+    };
+    let slowed_down = (0..20)
+        .map(|_| attempt("wrong"))
+        .find(|run| run.code != 3)
+        .expect("guessing is slowed down");
+    let error = slowed_down.exits(2).json()["error"].clone();
+    assert_eq!(error["code"], "too_many_attempts");
+    assert!(error["retry_after_ms"].as_u64() > Some(0), "{error}");
+}
+
+#[test]
 fn a_wrong_password_can_be_corrected_in_the_same_file() {
     let shop = Shop::open();
     let url = shop.server.url();

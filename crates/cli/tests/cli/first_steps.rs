@@ -2,9 +2,28 @@
 
 use serde_json::json;
 
-use crate::centre::{Centre, sqlite_rows};
+use crate::centre::{Centre, on_both_centres, sqlite_rows};
 use crate::program::{Place, sqlite};
-use crate::shop::{SCHEMA, add_user, password};
+use crate::shop::{SCHEMA, TABLES, add_user, configure, password};
+
+#[test]
+fn a_parameter_in_quotes_is_refused_before_anything_is_deployed() {
+    on_both_centres(|place, centre| {
+        centre.execute(SCHEMA);
+        configure(
+            place,
+            centre,
+            "",
+            &TABLES.replace("{s.username}", "'{s.username}'"),
+        );
+        for command in [&["deploy"][..], &["deploy", "--dry-run"]] {
+            place
+                .tidewater(command)
+                .exits(1)
+                .tells(&["customer", "write {s.username} without quotes"]);
+        }
+    });
+}
 
 #[test]
 fn five_minutes_with_an_sqlite_centre() {

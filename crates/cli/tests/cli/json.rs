@@ -30,6 +30,8 @@ fn a_sync_reports_every_promised_field() {
             "conflict_rows",
             "refused",
             "refused_rows",
+            "refused_before",
+            "not_restored",
             "bytes_sent",
             "bytes_received",
             "duration_ms",
@@ -57,7 +59,7 @@ fn refused_rows_are_reported_by_table_key_and_reason() {
         assert_eq!(report["refused"], 1);
         let row = &report["refused_rows"][0];
         assert_eq!(row["table"], "customer");
-        assert_eq!(row["key"], "[10]");
+        assert_eq!(row["key"], json!([10]));
         assert!(
             row["reason"]
                 .as_str()

@@ -83,7 +83,14 @@ fn restored(desk: &Desk, centre: &Centre, backend: &str) {
     change("nancy", "UPDATE customer SET note = 'after the backup'");
     sync("nancy");
     server.terminate();
+    // Somebody's session is still open: the restore must neither fail nor go on half done.
+    let session = centre.session();
+    if let Some(session) = &session {
+        session.execute("SELECT 1");
+    }
     desk.run(&format!("{backend} restore"));
+    drop(session);
+    assert_eq!(centre.rows("SELECT count(*) FROM product"), ["2"]);
 
     let server = place.serve_on(&url, &[]);
     change("steve", "INSERT INTO product VALUES (7, 'pin')");

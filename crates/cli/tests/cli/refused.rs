@@ -1,5 +1,7 @@
 //! Rows that the centre does not take: told, listed, sent again, given up.
 
+use serde_json::json;
+
 use crate::program::Run;
 use crate::shop::{Remote, Shop};
 
@@ -42,13 +44,66 @@ fn refused_rows_are_told_listed_and_do_not_hold_up_the_others() {
         ] {
             assert!(list.contains(part), "{part}: {list}");
         }
-        // Nothing goes up again by itself.
+        // Nothing goes up again by itself, and nothing is forgotten either.
         let again = shop.place.tidewater(&["sync", "nancy.db", "--json"]).done();
         assert_eq!(again.json()["refused"], 0);
+        assert_eq!(again.json()["refused_before"], 2);
+        let told = shop.place.tidewater(&["sync", "nancy.db"]).done().stderr;
+        let hint = "2 rows refused earlier; see: tidewater refused list nancy.db";
+        assert!(told.contains(hint), "{told}");
+        let listed = shop
+            .place
+            .tidewater(&["refused", "list", "nancy.db", "--json"])
+            .done()
+            .json();
+        assert_eq!(listed["refused"][0]["key"], json!([13]));
         let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
         assert_eq!(status.json()["refused"], 2);
         let status = shop.place.tidewater(&["status", "nancy.db"]).done();
         assert!(status.stdout.contains("tidewater refused list nancy.db"));
+    });
+}
+
+#[test]
+fn the_operator_sees_each_refused_row_once_however_often_it_was_sent() {
+    Shop::on_both_centres(|shop| {
+        let (nancy, _) = with_two_refused(&shop);
+        for _ in 0..2 {
+            let retry = ["refused", "retry", "nancy.db"];
+            shop.place.tidewater(&retry).done();
+            let report = shop.sync(&nancy).exits(6).json();
+            assert_eq!(
+                (&report["refused"], &report["refused_before"]),
+                (&json!(2), &json!(0))
+            );
+        }
+        let status = shop.place.tidewater(&["status", "-c", "tidewater.toml"]);
+        let hint = "refused    2 kept; see: tidewater refused list -c tidewater.toml";
+        assert!(status.done().stdout.contains(hint));
+        let list = |more: &[&str]| {
+            let command = ["refused", "list", "-c", "tidewater.toml"];
+            shop.place.tidewater(&[&command, more].concat()).done()
+        };
+        let text = list(&[]).stdout;
+        for part in [
+            "nancy  insert customer [13]  (3 attempts)",
+            "nancy  update customer [10]  (3 attempts)",
+            "out_of_scope",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let all = list(&["--json"]).json();
+        let rows = all["refused"].as_array().expect("an array");
+        assert_eq!(rows.len(), 2, "{all}");
+        for row in rows {
+            assert_eq!(
+                (&row["user"], &row["attempts"]),
+                (&json!("nancy"), &json!(3))
+            );
+            assert!(row["key"].is_array() && row["row"].is_object(), "{row}");
+        }
+        let newest = list(&["--limit", "1", "--json"]).json();
+        assert_eq!(newest["refused"], json!([rows[0]]));
     });
 }
 
@@ -89,7 +144,7 @@ fn discarding_brings_back_what_the_centre_has() {
             .place
             .tidewater(&["refused", "list", "nancy.db", "--json"])
             .done();
-        assert_eq!(list.json(), serde_json::json!({"refused": []}));
+        assert_eq!(list.json(), json!({"refused": []}));
     });
 }
 

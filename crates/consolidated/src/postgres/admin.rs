@@ -137,7 +137,8 @@ impl Shared {
                    (SELECT count(*) FROM tidewater.remote),
                    (SELECT count(*) FROM tidewater.remote WHERE revoked),
                    (SELECT count(*) FROM tidewater.conflict),
-                   (SELECT count(*) FROM tidewater.refused)",
+                   (SELECT count(*) FROM (SELECT DISTINCT remote_id, publication, table_name, row_key
+                    FROM tidewater.refused) AS refused)",
                 &[],
             )
             .await?;

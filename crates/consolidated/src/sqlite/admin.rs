@@ -328,7 +328,10 @@ pub(super) fn status(connection: &Connection) -> Result<CentreStatus, CentreErro
             count("SELECT count(*) FROM tidewater_remote WHERE revoked")?,
         ],
         conflicts: count("SELECT count(*) FROM tidewater_conflict")?,
-        refused: count("SELECT count(*) FROM tidewater_refused")?,
+        refused: count(
+            "SELECT count(*) FROM (SELECT DISTINCT remote_id, publication, table_name, key
+             FROM tidewater_refused)",
+        )?,
         logs: entries,
         syncs: last_syncs(connection)?,
         incident_counts: incident_counts(connection)?,

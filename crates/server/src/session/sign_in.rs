@@ -180,7 +180,10 @@ async fn by_password(
         let mut fault = Fault::new(
             Code::TooManyAttempts,
             "too many failed attempts to sign in",
-            format!("wait {} seconds, then try again", wait_ms.div_ceil(1_000)),
+            match wait_ms.div_ceil(1_000) {
+                1 => "wait 1 second, then try again".to_owned(),
+                seconds => format!("wait {seconds} seconds, then try again"),
+            },
         );
         fault.retry_after_ms = wait_ms;
         return Err(fault);

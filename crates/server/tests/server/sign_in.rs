@@ -123,7 +123,9 @@ async fn repeated_failures_are_slowed_down_whether_the_user_exists_or_not() {
             assert!(failed < 10, "never slowed down");
         };
         assert_eq!(reply.code(), Code::TooManyAttempts);
-        assert!(reply.failure.unwrap().retry_after_ms > 0);
+        let failure = reply.failure.unwrap();
+        assert_eq!(failure.retry_after_ms, 500);
+        assert_eq!(failure.hint, "wait 1 second, then try again");
         // The right password has to wait as well.
         let mut client = world.connect().await;
         let reply = client.sync(Remote::new(user).password(PASSWORD)).await;

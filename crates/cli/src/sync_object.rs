@@ -1,0 +1,66 @@
+//! The object that `tidewater sync --json` prints.
+//!
+//! A report as the library gives it, with keys as JSON and not as text that holds JSON,
+//! and with what the file knows beyond the one sync. Fields are only ever added.
+
+use serde::Serialize;
+use tidewater_remote::Report;
+use tidewater_remote::report::{Downloaded, Uploaded};
+
+use crate::kept::{Embedded, embedded};
+
+#[derive(Serialize)]
+pub(crate) struct SyncObject<'a> {
+    uploaded: Uploaded,
+    downloaded: Downloaded,
+    conflicts: u64,
+    conflict_rows: Vec<LostRow<'a>>,
+    refused: u64,
+    refused_rows: Vec<RefusedRow<'a>>,
+    refused_before: u64,
+    not_restored: &'a [String],
+    bytes_sent: u64,
+    bytes_received: u64,
+    duration_ms: u64,
+}
+
+#[derive(Serialize)]
+struct LostRow<'a> {
+    table: &'a str,
+    key: Embedded,
+}
+
+#[derive(Serialize)]
+struct RefusedRow<'a> {
+    table: &'a str,
+    key: Embedded,
+    reason: &'a str,
+}
+
+impl SyncObject<'_> {
+    /// The object of a report; `refused_before` are refused rows of earlier syncs.
+    pub(crate) fn of(report: &Report, refused_before: u64) -> SyncObject<'_> {
+        let lost = report.conflict_rows.iter().map(|row| LostRow {
+            table: &row.table,
+            key: embedded(&row.key),
+        });
+        let refused = report.refused_rows.iter().map(|row| RefusedRow {
+            table: &row.table,
+            key: embedded(&row.key),
+            reason: &row.reason,
+        });
+        SyncObject {
+            uploaded: report.uploaded,
+            downloaded: report.downloaded,
+            conflicts: report.conflicts,
+            conflict_rows: lost.collect(),
+            refused: report.refused,
+            refused_rows: refused.collect(),
+            refused_before,
+            not_restored: &report.not_restored,
+            bytes_sent: report.bytes_sent,
+            bytes_received: report.bytes_received,
+            duration_ms: report.duration_ms,
+        }
+    }
+}
