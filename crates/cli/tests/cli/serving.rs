@@ -61,6 +61,64 @@ fn the_configuration_says_where_to_listen_and_how_to_log() {
         .tells(&["loud"]);
 }
 
+/// A synced remote, whose SQLite centre then has an accident while it is served: nothing is
+/// acknowledged any more. Gives the centre and the server's URL, without the server.
+#[cfg(unix)]
+fn nothing_is_acknowledged_after(accident: impl Fn(&Place)) -> (Place, Centre, String) {
+    let place = Place::new();
+    let centre = prepared(&place);
+    let url = free_url();
+    let server = place.serve_on(&url, &[]);
+    let shop = Shop {
+        server,
+        centre,
+        place,
+    };
+    let nancy = shop.remote("nancy");
+    let Shop {
+        server,
+        centre,
+        place,
+    } = shop;
+    let backup = place.path("backup.db");
+    centre.execute(&format!("VACUUM INTO '{}'", backup.display()));
+    accident(&place);
+    nancy.execute("INSERT INTO product VALUES (3, 'paper')");
+    let refused = place.tidewater(&["sync", "nancy.db", "--json"]).exits(2);
+    assert_eq!(refused.json()["error"]["code"], "consolidated_unavailable");
+    let (_, log) = server.terminate();
+    assert!(log.contains("replaced while it was open"), "{log}");
+    assert_eq!(centre.rows("SELECT count(*) FROM product"), ["2"]);
+    (place, centre, url)
+}
+
+#[cfg(unix)]
+#[test]
+fn a_centre_restored_under_a_running_server_acknowledges_nothing_until_a_restart() {
+    let (place, centre, url) = nothing_is_acknowledged_after(|place| {
+        for name in ["centre.db", "centre.db-wal", "centre.db-shm"] {
+            std::fs::remove_file(place.path(name)).unwrap();
+        }
+        std::fs::copy(place.path("backup.db"), place.path("centre.db")).unwrap();
+    });
+    let _server = place.serve_on(&url, &[]);
+    place.tidewater(&["sync", "nancy.db"]).done();
+    assert_eq!(
+        centre.rows("SELECT name FROM product WHERE product_id = 3"),
+        ["paper"]
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_centre_whose_log_is_removed_under_a_running_server_acknowledges_nothing() {
+    nothing_is_acknowledged_after(|place| {
+        for name in ["centre.db-wal", "centre.db-shm"] {
+            std::fs::remove_file(place.path(name)).unwrap();
+        }
+    });
+}
+
 #[test]
 fn one_way_syncs_leave_the_other_way_for_later() {
     Shop::on_both_centres(|shop| {

@@ -15,6 +15,7 @@ mod apply;
 mod compile;
 mod deploy;
 mod download;
+mod file;
 mod index_sql;
 mod live;
 mod row;
@@ -46,12 +47,13 @@ use crate::records::{
 
 use compile::Publication;
 use deploy::Served;
+use file::DatabaseFile;
 use thread::ConnectionThread;
 use watermark::Marker;
 
 /// A SQLite file as a consolidated database.
 pub(crate) struct SqliteCentre {
-    path: PathBuf,
+    file: DatabaseFile,
     admin: ConnectionThread,
     marker: Marker,
     served: SharedServed,
@@ -69,10 +71,13 @@ pub(crate) async fn connect(path: &str) -> Result<Arc<dyn Centre>, CentreError> 
             hint: "create it together with its tables first, for example with sqlite3".into(),
         });
     }
-    let file = path.clone();
-    let (admin, marker) =
-        thread::blocking(move || Ok((ConnectionThread::open(&file)?, Marker::start(&file)?)))
-            .await?;
+    let (file, admin, marker) = thread::blocking(move || {
+        let file = DatabaseFile::at(path)?;
+        let admin = ConnectionThread::open(&file)?;
+        let marker = Marker::start(&file)?;
+        Ok((file, admin, marker))
+    })
+    .await?;
     admin
         .run(|connection| {
             let looking = failure("opening the file");
@@ -85,7 +90,7 @@ pub(crate) async fn connect(path: &str) -> Result<Arc<dyn Centre>, CentreError> 
         marker,
         served: Arc::new(RwLock::new(Arc::new(Served::default()))),
         admin,
-        path,
+        file,
     }))
 }
 
@@ -152,9 +157,9 @@ impl Centre for SqliteCentre {
     }
 
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
-        let (path, marker, served) = (self.path.clone(), self.marker.clone(), self.served.clone());
+        let (file, marker, served) = (self.file.clone(), self.marker.clone(), self.served.clone());
         Box::pin(thread::blocking(move || {
-            let worker = worker::SqliteWorker::open(&path, marker, served)?;
+            let worker = worker::SqliteWorker::open(&file, marker, served)?;
             Ok(Box::new(worker) as Box<dyn Worker>)
         }))
     }
@@ -232,9 +237,13 @@ impl Centre for SqliteCentre {
     fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned> {
         // On a connection of its own: other administration does not wait for it.
         Box::pin(async move {
-            let path = self.path.clone();
-            thread::blocking(move || admin::prune(&mut thread::open(&path)?, retention, now_ms))
-                .await
+            let file = self.file.clone();
+            thread::blocking(move || {
+                let prune =
+                    |connection: &mut Connection| admin::prune(connection, retention, now_ms);
+                file.open()?.run(prune)
+            })
+            .await
         })
     }
 }

@@ -8,6 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 use tokio::sync::oneshot;
 
 use super::failure;
+use super::file::{DatabaseFile, OpenFile};
 use crate::error::CentreError;
 
 /// How long a statement waits for another writer.
@@ -16,7 +17,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Room for the prepared statements of some publications.
 const STATEMENTS: usize = 512;
 
-type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+type Job = Box<dyn FnOnce(&mut OpenFile) + Send>;
 
 /// A connection on a thread of its own. Jobs run one after the other; the thread
 /// ends when this is dropped and the last job is done.
@@ -26,14 +27,14 @@ pub(super) struct ConnectionThread {
 
 impl ConnectionThread {
     /// Opens a connection to an existing database.
-    pub(super) fn open(path: &Path) -> Result<ConnectionThread, CentreError> {
-        let mut connection = open(path)?;
+    pub(super) fn open(file: &DatabaseFile) -> Result<ConnectionThread, CentreError> {
+        let mut file = file.open()?;
         let (jobs, queue) = mpsc::channel::<Job>();
         std::thread::Builder::new()
             .name("sqlite".into())
             .spawn(move || {
                 for job in queue {
-                    job(&mut connection);
+                    job(&mut file);
                 }
             })
             .map_err(|error| CentreError::Unavailable {
@@ -49,18 +50,20 @@ impl ConnectionThread {
         job: impl FnOnce(&mut Connection) -> Result<T, CentreError> + Send + 'static,
     ) -> Result<T, CentreError> {
         let (result, wait) = oneshot::channel();
-        self.start(move |connection| {
-            // Nobody waits when the caller was cancelled.
-            let _ = result.send(job(connection));
-        })?;
+        self.start(job, result)?;
         wait.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Starts a job without waiting for it.
-    pub(super) fn start(
+    /// Starts a job without waiting for its result.
+    pub(super) fn start<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Connection) + Send + 'static,
+        job: impl FnOnce(&mut Connection) -> Result<T, CentreError> + Send + 'static,
+        result: oneshot::Sender<Result<T, CentreError>>,
     ) -> Result<(), CentreError> {
+        let job = move |file: &mut OpenFile| {
+            // Nobody waits when the caller was cancelled.
+            let _ = result.send(file.run(job));
+        };
         self.jobs.send(Box::new(job)).map_err(|_| ended())
     }
 }

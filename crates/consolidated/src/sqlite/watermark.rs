@@ -12,7 +12,6 @@
 //! a row of it leaves. A file in which the mark of a watermark is not found has another
 //! history.
 
-use std::path::Path;
 use std::sync::mpsc;
 
 use prost::Message;
@@ -20,6 +19,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use tidewater_protocol::RemoteId;
 
+use super::file::{DatabaseFile, OpenFile};
 use super::{deploy, failure, state, thread};
 use crate::error::CentreError;
 use crate::records::History;
@@ -87,8 +87,8 @@ pub(super) struct Marker {
 impl Marker {
     /// Starts the thread that makes marks on a connection of its own. It ends with
     /// the last clone of this.
-    pub(super) fn start(path: &Path) -> Result<Marker, CentreError> {
-        let mut connection = thread::open(path)?;
+    pub(super) fn start(file: &DatabaseFile) -> Result<Marker, CentreError> {
+        let mut file = file.open()?;
         let (requests, queue) = mpsc::channel::<Request>();
         std::thread::Builder::new()
             .name("sqlite marks".into())
@@ -96,7 +96,7 @@ impl Marker {
                 while let Ok(first) = queue.recv() {
                     let mut waiting = vec![first];
                     waiting.extend(queue.try_iter());
-                    answer(&mut connection, waiting);
+                    answer(&mut file, waiting);
                 }
             })
             .map_err(|error| CentreError::Unavailable {
@@ -119,9 +119,9 @@ impl Marker {
     }
 }
 
-fn answer(connection: &mut Connection, waiting: Vec<Request>) {
+fn answer(file: &mut OpenFile, waiting: Vec<Request>) {
     // Nobody waits for a reply when the download was cancelled.
-    match commit(connection, &waiting) {
+    match file.run(|connection| commit(connection, &waiting)) {
         Ok(marks) => {
             for (request, mark) in waiting.into_iter().zip(marks) {
                 let _ = request.reply.send(Ok(mark));
@@ -130,12 +130,18 @@ fn answer(connection: &mut Connection, waiting: Vec<Request>) {
         Err(error) => {
             let message = error.to_string();
             let retry = error.is_retryable();
+            let unavailable = matches!(error, CentreError::Unavailable { .. });
             for request in waiting {
-                let _ = request.reply.send(Err(CentreError::Refused {
-                    what: "a mark".into(),
-                    message: message.clone(),
-                    sqlstate: None,
-                    retry,
+                let message = message.clone();
+                let _ = request.reply.send(Err(if unavailable {
+                    CentreError::Unavailable { message }
+                } else {
+                    CentreError::Refused {
+                        what: "a mark".into(),
+                        message,
+                        sqlstate: None,
+                        retry,
+                    }
                 }));
             }
         }

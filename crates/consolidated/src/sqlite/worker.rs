@@ -1,13 +1,12 @@
 //! A worker: one connection that runs syncs.
 
-use std::path::Path;
-
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tokio::sync::{mpsc, oneshot};
 
 use tidewater_protocol::{RemoteId, UploadId};
 
 use super::download::Event;
+use super::file::DatabaseFile;
 use super::thread::{self, ConnectionThread};
 use super::watermark::{self, Marker};
 use super::{SharedServed, admin, apply, deploy, download, failure};
@@ -31,12 +30,12 @@ pub(super) struct SqliteWorker {
 
 impl SqliteWorker {
     pub(super) fn open(
-        path: &Path,
+        file: &DatabaseFile,
         marker: Marker,
         served: SharedServed,
     ) -> Result<SqliteWorker, CentreError> {
         Ok(SqliteWorker {
-            thread: ConnectionThread::open(path)?,
+            thread: ConnectionThread::open(file)?,
             marker,
             served,
         })
@@ -125,17 +124,15 @@ impl Worker for SqliteWorker {
         Box::pin(async move {
             let (events, mut arriving) = mpsc::channel(CHUNKS_AHEAD);
             let (result, wait) = oneshot::channel();
-            self.thread.start(move |connection| {
+            let read = move |connection: &mut Connection| {
                 let mut emit = |event| {
                     let sent = events.blocking_send(event);
                     sent.map_err(|_| CentreError::Cancelled)
                 };
-                let outcome = deploy::refresh(connection, &served).and_then(|served| {
-                    download::download(connection, &served, &marker, job, &mut emit)
-                });
-                // Nobody waits when the caller was cancelled.
-                let _ = result.send(outcome);
-            })?;
+                let served = deploy::refresh(connection, &served)?;
+                download::download(connection, &served, &marker, job, &mut emit)
+            };
+            self.thread.start(read, result)?;
             while let Some(event) = arriving.recv().await {
                 match event {
                     Event::Begin(index, scope_changed) => sink.begin(index, scope_changed),
