@@ -61,7 +61,11 @@ impl OpenCentre {
         future: impl Future<Output = Result<T, CentreError>>,
     ) -> Result<T, Failure> {
         let result = self.runtime.block_on(future);
-        if let (Err(CentreError::Refused { .. }), Some(config)) = (&result, &self.config) {
+        let may_be_undeployed = matches!(
+            result,
+            Err(CentreError::Refused { .. } | CentreError::NotDeployed { .. })
+        );
+        if let (true, Some(config)) = (may_be_undeployed, &self.config) {
             let loaded = self
                 .runtime
                 .block_on(self.centre.load(&config.publications));

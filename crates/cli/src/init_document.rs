@@ -71,6 +71,8 @@ fn head(draft: &Draft<'_>) -> String {
 # Where remotes connect. Off loopback use tls://, and [server.tls] below.
 listen = [\"tcp://127.0.0.1:7439\"]
 # The central database: postgres://user:password@host:5432/database or sqlite:path
+# To keep the password out of this file: postgres://user:${{DB_PASSWORD}}@host/database, and
+# set DB_PASSWORD. Characters that a URL needs for itself are written as %XX (@ is %40).
 # Here and below, relative paths start at the folder of this file.
 consolidated = {consolidated}
 

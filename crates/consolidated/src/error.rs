@@ -56,6 +56,12 @@ pub enum CentreError {
         /// What to do next.
         hint: String,
     },
+    /// Somebody else holds a lock that deploying needs. Nothing was changed.
+    #[error("{message}")]
+    Locked {
+        /// What could not be done.
+        message: String,
+    },
     /// Remotes may have changes pending that would be refused.
     #[error(
         "nothing was changed: {} may have changes pending that would be refused, because {}",
@@ -103,6 +109,7 @@ impl CentreError {
             CentreError::Unavailable { .. } => Code::ConsolidatedUnavailable,
             CentreError::Refused { .. } => Code::ConsolidatedRefused,
             CentreError::Configuration { .. } | CentreError::RemotesHeldUp { .. } => Code::Usage,
+            CentreError::Locked { .. } => Code::Busy,
             CentreError::NotDeployed { .. } => Code::NotDeployed,
             CentreError::Peer { code, .. } => *code,
             CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
@@ -117,7 +124,7 @@ impl CentreError {
     pub fn hint(&self) -> String {
         match self {
             CentreError::Unavailable { .. } => {
-                "check that the database runs and that server.consolidated names it".into()
+                "check that the database runs, and host and port in its URL".into()
             }
             // insufficient_privilege
             CentreError::Refused {
@@ -133,6 +140,11 @@ impl CentreError {
                 "undo the change, or go ahead with `tidewater deploy --refuse-pending`: what is \
                  refused stays on the remotes, listed by `tidewater refused list`. Let them sync \
                  before, and revoke those that are gone (tidewater remote revoke)"
+                    .into()
+            }
+            CentreError::Locked { .. } => {
+                "run it again when no other session holds the lock (PostgreSQL: see \
+                 pg_stat_activity for long transactions)"
                     .into()
             }
             CentreError::NotDeployed { .. } => "run: tidewater deploy -c FILE".into(),

@@ -105,6 +105,8 @@ pub struct DeployReport {
     /// The remotes that may have something pending that would be refused. Without being
     /// told to, deploying does nothing as long as there are any.
     pub held_up: Vec<HeldUpRemote>,
+    /// Whether nothing had been deployed before: no server can be running.
+    pub is_first: bool,
 }
 
 /// What a changed publication means to the remotes that have it.

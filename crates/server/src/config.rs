@@ -18,6 +18,7 @@ use tidewater_consolidated::PublicationSpec;
 use tidewater_consolidated::records::Retention;
 
 use crate::error::ServerError;
+use crate::listener::ListenUrl;
 
 /// Everything that a configuration file says.
 #[derive(Clone, Debug)]
@@ -231,6 +232,14 @@ impl Config {
             config.server.start_paths_at(folder)?;
         }
         Ok(config)
+    }
+
+    /// Checks the addresses to listen on, as starting a server does.
+    ///
+    /// # Errors
+    /// One of them is none, or is not allowed.
+    pub fn check_listen(&self) -> Result<(), ServerError> {
+        ListenUrl::all(&self.server).map(|_| ())
     }
 
     /// Reads a configuration. Environment variables that it names are taken from

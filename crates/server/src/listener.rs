@@ -66,13 +66,21 @@ impl ListenUrl {
         })
     }
 
+    /// Every URL of a configuration that is allowed by it.
+    pub(crate) fn all(config: &ServerConfig) -> Result<Vec<ListenUrl>, ServerError> {
+        let urls = config.listen.iter().map(|url| ListenUrl::parse(url));
+        let urls = urls.collect::<Result<Vec<_>, _>>()?;
+        urls.iter().try_for_each(|url| url.check(config))?;
+        Ok(urls)
+    }
+
     /// Refuses what the configuration does not allow.
-    pub(crate) fn check(&self, config: &ServerConfig) -> Result<(), ServerError> {
+    fn check(&self, config: &ServerConfig) -> Result<(), ServerError> {
         if self.tls && config.tls.is_none() {
             return Err(ServerError::configuration(
                 format!("server.listen: {self} needs a certificate"),
-                "write [server.tls] with certificate and key; for trying out, a development \
-                 certificate can be made",
+                "write [server.tls] with certificate and key; to try it out, make them: tidewater \
+                 cert --out . --host NAME",
             ));
         }
         if !self.tls && !config.insecure && !self.is_loopback() {

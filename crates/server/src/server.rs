@@ -135,11 +135,7 @@ impl Server {
         centre: Arc<dyn Centre>,
         environment: Environment,
     ) -> Result<Running, ServerError> {
-        let urls = config.server.listen.iter().map(|url| ListenUrl::parse(url));
-        let urls = urls.collect::<Result<Vec<_>, _>>()?;
-        for url in &urls {
-            url.check(&config.server)?;
-        }
+        let urls = ListenUrl::all(&config.server)?;
         let tls = match &config.server.tls {
             Some(tls) if urls.iter().any(|url| url.tls) => Some(tls_acceptor(tls)?),
             _ => None,

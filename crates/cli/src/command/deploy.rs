@@ -7,7 +7,7 @@ use tidewater_consolidated::DeployReport;
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
-use crate::centre::OpenCentre;
+use crate::centre::{self, OpenCentre};
 use crate::failure::Failure;
 use crate::output;
 
@@ -40,6 +40,7 @@ pub(crate) struct DeployArgs {
 }
 
 pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
+    centre::load(&args.config)?.check_listen()?;
     let centre = OpenCentre::open(&args.config)?;
     if args.dry_run || !args.refuse_pending {
         let planned = centre.deploy(true, args.refuse_pending)?;
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
         let report = centre.deploy(false, args.refuse_pending)?;
         output::text(&describe(&report, false))?;
         output::note("next: tidewater user add NAME, then tidewater serve");
-        if !report.steps.is_empty() {
+        if !report.steps.is_empty() && !report.is_first {
             output::note("servers that run already must be restarted to serve the change");
         }
     }
@@ -147,6 +148,7 @@ mod tests {
                 holds_up: false,
             }],
             held_up: Vec::new(),
+            is_first: true,
         };
         assert_eq!(
             describe(&report, true),

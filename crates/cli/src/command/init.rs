@@ -25,11 +25,13 @@ use crate::output;
 Examples:
   tidewater init --consolidated postgres://me@127.0.0.1:5432/shop
   tidewater init --consolidated sqlite:shop.db --publication sales --table customer --table invoice
-  tidewater init --consolidated 'postgres://me:${PGPASSWORD}@db.example.com/shop'   # password stays out of the file"))]
+  tidewater init --consolidated 'postgres://me:${DB_PASSWORD}@db.example.com/shop'   # password stays out of the file"))]
 pub(crate) struct InitArgs {
     /// The database: postgres://user:password@host:port/database or sqlite:path
     ///
     /// ${NAME} stands for an environment variable and is written to the file as it is.
+    /// In user and password, characters that a URL needs for itself are written as %XX: @
+    /// is %40, / is %2F. PGPASSWORD and .pgpass are not read.
     #[arg(long, value_name = "URL")]
     consolidated: String,
     /// The name of the publication, which remotes subscribe to

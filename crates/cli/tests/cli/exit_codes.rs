@@ -224,6 +224,15 @@ fn a_centre_that_is_not_deployed_says_what_to_run() {
                 .exits(1)
                 .tells(&["tidewater deploy"]);
         }
+        for command in [
+            &["user", "add", "nancy"][..],
+            &["status", "-c", "tidewater.toml"],
+        ] {
+            place
+                .tidewater_as("x", command)
+                .exits(1)
+                .tells(&["the database is not prepared for Tidewater yet"]);
+        }
         place.tidewater(&["undeploy"]).done();
         let server = place.serve(&["--deploy"]);
         place.tidewater(&["ping", server.url()]).done();

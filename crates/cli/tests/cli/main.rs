@@ -5,6 +5,7 @@ mod accidents;
 mod administration;
 mod centre;
 mod conflicts;
+mod entry;
 mod exit_codes;
 mod first_steps;
 mod init;

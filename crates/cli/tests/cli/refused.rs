@@ -56,7 +56,9 @@ fn refused_rows_are_told_listed_and_do_not_hold_up_the_others() {
             .tidewater(&["refused", "list", "nancy.db", "--json"])
             .done()
             .json();
-        assert_eq!(listed["refused"][0]["key"], json!([13]));
+        for row in listed["refused"].as_array().expect("an array") {
+            assert!([json!([10]), json!([13])].contains(&row["key"]), "{listed}");
+        }
         let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
         assert_eq!(status.json()["refused"], 2);
         let status = shop.place.tidewater(&["status", "nancy.db"]).done();

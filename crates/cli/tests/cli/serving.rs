@@ -101,6 +101,7 @@ fn a_centre_restored_under_a_running_server_acknowledges_nothing_until_a_restart
         }
         std::fs::copy(place.path("backup.db"), place.path("centre.db")).unwrap();
     });
+    place.tidewater(&["deploy"]).done();
     let _server = place.serve_on(&url, &[]);
     place.tidewater(&["sync", "nancy.db"]).done();
     assert_eq!(

@@ -12,6 +12,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
 
+use super::entry;
 use super::tls::{self, Tls};
 use super::url;
 use crate::error::CentreError;
@@ -39,12 +40,18 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
     let (plain, wishes) = tls::Wishes::split(url);
     let mut config = Config::from_str(&plain).map_err(|error| CentreError::Configuration {
         // The URL may hold a password: say what is wrong with it, not what it is.
-        message: format!("server.consolidated is no PostgreSQL URL: {error}"),
-        hint: url::advice(url),
+        message: match url::unknown_parameter(&plain) {
+            Some(name) => format!("the database's URL has an unknown parameter {name:?}"),
+            None => format!("the database's URL is no PostgreSQL URL: {error}"),
+        },
+        hint: match url::unknown_parameter(&plain) {
+            Some(_) => format!("known are: {}", url::PARAMETERS.join(", ")),
+            None => url::advice(url),
+        },
     })?;
-    if url::is_split_wrongly(&config) {
+    if let Some(message) = url::misread(url, &config) {
         return Err(CentreError::Configuration {
-            message: "server.consolidated has an '@' too many".into(),
+            message: message.into(),
             hint: url::advice(url),
         });
     }
@@ -90,8 +97,24 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects; the connection is driven by a task of its own until it is dropped.
+    /// Connects once more to a database that did let us in. What keeps us out now may be
+    /// put right while we are running.
     pub(super) async fn open(address: &Address) -> Result<Connection, CentreError> {
+        let opened = Connection::first(address).await;
+        opened.map_err(|error| CentreError::Unavailable {
+            message: match error {
+                CentreError::Unavailable { message } => message,
+                other => other.to_string(),
+            },
+        })
+    }
+
+    /// Connects; the connection is driven by a task of its own until it is dropped.
+    ///
+    /// # Errors
+    /// [`CentreError::Configuration`] if somebody has to put something right,
+    /// [`CentreError::Unavailable`] if it may succeed later.
+    pub(super) async fn first(address: &Address) -> Result<Connection, CentreError> {
         let config = &address.config;
         let connected = match &address.tls {
             None => {
@@ -103,14 +126,7 @@ impl Connection {
                 connected.map(|(client, connection)| (client, drive(connection)))
             }
         };
-        let (client, driven) = connected.map_err(|error| match error.as_db_error() {
-            Some(refusal) => CentreError::Unavailable {
-                message: refusal.message().to_owned(),
-            },
-            None => tls::distrust(&error).unwrap_or_else(|| CentreError::Unavailable {
-                message: chain(&error),
-            }),
-        })?;
+        let (client, driven) = connected.map_err(|error| entry::error(config, &error))?;
         tokio::spawn(driven);
         Ok(Connection {
             client,
@@ -255,7 +271,7 @@ fn is_input_output(error: &tokio_postgres::Error) -> bool {
 }
 
 /// An error with all its causes; the driver's own text leaves them out.
-fn chain(error: &tokio_postgres::Error) -> String {
+pub(super) fn chain(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {

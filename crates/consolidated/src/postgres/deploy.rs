@@ -67,6 +67,8 @@ struct Plan {
     steps: Vec<(DeployStep, String)>,
     warnings: Vec<String>,
     review: Review,
+    /// Nothing was deployed before.
+    is_first: bool,
 }
 
 impl Plan {
@@ -80,6 +82,7 @@ impl Plan {
             warnings: self.warnings,
             effects: self.review.effects,
             held_up: self.review.held_up,
+            is_first: self.is_first,
         }
     }
 }
@@ -201,7 +204,10 @@ pub(super) async fn deploy(
     let compiled = compile_all(publications, &catalog)?;
     scope_queries::check(&transaction, &compiled).await?;
     let deployed = Deployed::read(&transaction).await?;
-    let mut plan = Plan::default();
+    let mut plan = Plan {
+        is_first: deployed.version == 0,
+        ..Plan::default()
+    };
     plan_state(&mut plan, &deployed, now_ms)?;
     plan_logs(&mut plan, &deployed, &compiled, &catalog);
     plan_publications(&mut plan, &deployed, publications, &compiled)?;
@@ -348,7 +354,13 @@ pub(super) async fn begin(
         "SET LOCAL lock_timeout = {lock_timeout_ms}; \
          SELECT pg_catalog.pg_advisory_xact_lock({ADVISORY_LOCK});"
     );
-    transaction.batch_execute(&settings).await.map_err(error)?;
+    let alone = transaction.batch_execute(&settings).await;
+    alone.map_err(|failure| match failure.code().map(|code| code.code()) {
+        Some("55P03") => CentreError::Locked {
+            message: "somebody else deploys or prunes; nothing was changed".into(),
+        },
+        _ => error(failure),
+    })?;
     Ok(transaction)
 }
 
@@ -356,17 +368,14 @@ async fn run(plan: &Plan, transaction: &Transaction<'_>) -> Result<(), CentreErr
     for (step, sql) in &plan.steps {
         if let Err(error) = transaction.batch_execute(sql).await {
             if error.code().is_some_and(|code| code.code() == "55P03") {
-                return Err(CentreError::Configuration {
+                return Err(CentreError::Locked {
                     message: format!(
-                        "cannot {}: its lock ({}) was not free within {} seconds; nothing was \
-                         changed",
+                        "cannot {}: the table is locked by another session ({} was not to be had \
+                         within {} seconds); nothing was changed",
                         step.description,
                         step.lock,
                         LOCK_TIMEOUT_MS / 1000
                     ),
-                    hint:
-                        "try again when no long transaction uses the table (see pg_stat_activity)"
-                            .into(),
                 });
             }
             return Err(centre_error(&step.description, &error));
@@ -388,19 +397,23 @@ fn not_deployed(message: String) -> CentreError {
 }
 
 fn plan_state(plan: &mut Plan, deployed: &Deployed, now_ms: i64) -> Result<(), CentreError> {
-    for version in deployed.version..FORMAT_VERSION {
-        let description = match version {
-            0 => "create the schema tidewater with the server's state".into(),
-            _ => format!(
-                "migrate the schema tidewater to format version {}",
-                version + 1
-            ),
-        };
+    if deployed.version == 0 {
         plan.step(
-            description,
+            "create the schema tidewater with the server's state".into(),
             String::new(),
-            MIGRATIONS[version as usize].into(),
+            MIGRATIONS.concat(),
         );
+    } else {
+        for version in deployed.version..FORMAT_VERSION {
+            plan.step(
+                format!(
+                    "migrate the schema tidewater to format version {}",
+                    version + 1
+                ),
+                String::new(),
+                MIGRATIONS[version as usize].into(),
+            );
+        }
     }
     if !deployed.at_home {
         plan.step(
@@ -487,11 +500,15 @@ fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalo
     }
     for (table, drops) in in_place::strays(&tracked, catalog) {
         let title = table.title();
-        plan.step(
-            format!("remove triggers from {title}, which is no partition any more"),
-            format!("{NOBODY} {title}"),
-            drops,
-        );
+        let is_new = |log: &DeployedLog| log.table_name == title && log.table_oid != table.oid;
+        let description = match deployed.logs.iter().any(is_new) {
+            true => format!(
+                "remove the old triggers from {title}: the table was made anew (restored from a \
+                 dump), and gets a new change log"
+            ),
+            false => format!("remove triggers from {title}, which is no partition any more"),
+        };
+        plan.step(description, format!("{NOBODY} {title}"), drops);
     }
 }
 
@@ -682,11 +699,13 @@ fn warn(plan: &mut Plan, publications: &[PublicationSpec]) {
         }
     }
     plan.warnings.extend(self_service_warnings(publications));
-    plan.warnings.push(
-        "changes made with session_replication_role = replica or by logical replication are only \
-         seen by tables with tracking = \"row\""
-            .into(),
-    );
+    if !plan.steps.is_empty() {
+        plan.warnings.push(
+            "changes made with session_replication_role = replica or by logical replication are \
+             only seen by tables with tracking = \"row\""
+                .into(),
+        );
+    }
 }
 
 /// The configuration of a publication as it is stored: equal text, equal meaning.

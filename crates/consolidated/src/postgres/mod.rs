@@ -11,6 +11,7 @@ mod binary;
 mod connection;
 mod deploy;
 mod download;
+mod entry;
 mod in_place;
 mod live;
 mod members;
@@ -72,9 +73,9 @@ FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
 /// Connects to the database that a URL names.
 pub(crate) async fn connect(url: &str) -> Result<Postgres, CentreError> {
     let address = connection::address(url)?;
-    let pool = Pool::new(address.clone());
     // The first connection tells whether there is a database at all.
-    drop(pool.get().await?);
+    let first = connection::Connection::first(&address).await?;
+    let pool = Pool::new(address.clone(), first);
     Ok(Postgres {
         shared: Arc::new(Shared {
             marks: Marks::start(address.clone()),

@@ -27,11 +27,12 @@ pub(super) struct Pooled<'p> {
 }
 
 impl Pool {
-    pub(super) fn new(address: Address) -> Pool {
+    /// A pool that has one connection already.
+    pub(super) fn new(address: Address, first: Connection) -> Pool {
         Pool {
             address,
             permits: Semaphore::new(MAX_CONNECTIONS),
-            idle: Mutex::new(Vec::new()),
+            idle: Mutex::new(vec![first]),
         }
     }
 

@@ -88,7 +88,7 @@ impl Wishes {
             Some("verify-full") => (SslMode::Require, Some(Check::IssuerAndName)),
             Some(other) => {
                 return Err(CentreError::Configuration {
-                    message: format!("server.consolidated has an unknown sslmode: {other:?}"),
+                    message: format!("the database's URL has an unknown sslmode: {other:?}"),
                     hint: "write disable, prefer, require, verify-ca or verify-full".into(),
                 });
             }
@@ -135,7 +135,7 @@ impl Wishes {
             });
         };
         let unusable = |error: &dyn std::fmt::Display| CentreError::Configuration {
-            message: format!("sslrootcert of server.consolidated, {file}: {error}"),
+            message: format!("sslrootcert of the database's URL, {file}: {error}"),
             hint: "name a PEM file with the certificate of whoever issued the database's".into(),
         };
         let mut roots = RootCertStore::empty();
@@ -198,8 +198,8 @@ pub(super) fn distrust(error: &tokio_postgres::Error) -> Option<CentreError> {
         if let Some(Error::InvalidCertificate(reason)) = found {
             return Some(CentreError::Configuration {
                 message: format!("the certificate of PostgreSQL is not trusted: {reason}"),
-                hint: "name the certificate of its issuer in server.consolidated \
-                       (sslrootcert=FILE), and the host as in the certificate"
+                hint: "name the certificate of its issuer in the URL (sslrootcert=FILE), and the \
+                       host as in the certificate"
                     .into(),
             });
         }

@@ -8,10 +8,62 @@ use tokio_postgres::config::Host;
 /// What ends a user or a password in a URL, or begins an escape.
 const RESERVED: [char; 9] = ['@', '/', '?', '#', '[', ']', ' ', '%', '\\'];
 
-/// Whether the driver took the end of a password for the beginning of a host.
-pub(super) fn is_split_wrongly(config: &Config) -> bool {
+/// The parameters that may follow the database's name.
+pub(super) const PARAMETERS: [&str; 18] = [
+    "sslmode",
+    "sslrootcert",
+    "application_name",
+    "channel_binding",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "load_balance_hosts",
+    "options",
+    "port",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
+
+/// The first parameter that does not exist. Only what can be no piece of a password is
+/// given: a name before a `=`, with no account behind it.
+pub(super) fn unknown_parameter(url: &str) -> Option<&str> {
+    let (_, query) = url
+        .split_once('?')
+        .filter(|(_, query)| !query.contains('@'))?;
+    let names = query
+        .split('&')
+        .filter_map(|it| Some(it.split_once('=')?.0));
+    let mut unknown = names.filter(|name| !PARAMETERS.contains(name) && *name != "password");
+    unknown.find(|name| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    })
+}
+
+/// What tells that the driver understood a URL otherwise than it is meant: it takes the
+/// first '@' for the end of the password, the next '/' for the end of the host, and a '%'
+/// without digits as it is.
+pub(super) fn misread(url: &str, config: &Config) -> Option<&'static str> {
     let wrong = |host: &Host| matches!(host, Host::Tcp(name) if name.contains('@'));
-    config.get_hosts().iter().any(wrong)
+    if config.get_hosts().iter().any(wrong) {
+        return Some("the database's URL has an '@' too many");
+    }
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let place = rest.split_once('@').map_or("", |(_, place)| place);
+    let place = place.split('?').next().unwrap_or(place);
+    if place.contains('@') {
+        return Some("the database's URL has an '@' too many");
+    }
+    match first_reserved(url) {
+        Some((_, '%')) => Some("the database's URL has a '%' without two hexadecimal digits"),
+        _ => None,
+    }
 }
 
 /// How to write the URL instead. Says no more of a password than the one character that
@@ -66,6 +118,8 @@ mod tests {
             ("postgres://u:s3cret#x@h:port/d", "'#'", "%23"),
             ("postgres://u:s3cret:x@h:port/d", "':'", "%3A"),
             ("postgres://u:s3cret%x@h:port/d", "'%'", "%25"),
+            ("postgres://u:s3cret%x@h/d", "'%'", "%25"),
+            ("postgres://u:s3cret@x/y@h/d", "'@'", "%40"),
         ] {
             let error = address(url).unwrap_err();
             let hint = error.hint();
@@ -80,5 +134,20 @@ mod tests {
         assert!(!advice("postgres://u:%40@h:port/d").contains("holds"));
         let right: Config = "postgres://u:a%40b@h/d".parse().unwrap();
         assert_eq!(right.get_password(), Some(&b"a@b"[..]));
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_named_and_nothing_that_may_be_a_password() {
+        let error = address("postgres://u:pw@h/d?sslmod=require").unwrap_err();
+        assert!(
+            error.to_string().ends_with("unknown parameter \"sslmod\""),
+            "{error}"
+        );
+        assert!(error.hint().contains("sslmode, sslrootcert"));
+        let error = address("postgres://u@h/d?s3cret=x@y").unwrap_err();
+        assert!(
+            !format!("{error} {}", error.hint()).contains("s3cret"),
+            "{error}"
+        );
     }
 }

@@ -47,12 +47,14 @@ pub(super) fn deploy(
     use_write_ahead_log(connection, dry_run, &mut report)?;
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
-        .map_err(failure("beginning to deploy"))?;
+        .map_err(failure("beginning to deploy"))
+        .map_err(locked)?;
     let mut deployment = Deployment {
         connection: &transaction,
         live: Vec::new(),
         report,
     };
+    deployment.report.is_first = state::version(&transaction)? == 0;
     let before = remotes::deployed(&transaction)?;
     let served = deployment.run(specs, now_ms)?;
     let mut report = deployment.report;
@@ -68,6 +70,16 @@ pub(super) fn deploy(
     };
     end.map_err(failure("deploying"))?;
     Ok((report, served))
+}
+
+/// Says of a database that is busy that nothing was done.
+fn locked(error: CentreError) -> CentreError {
+    if !error.is_retryable() {
+        return error;
+    }
+    CentreError::Locked {
+        message: "the database file is locked by another connection; nothing was changed".into(),
+    }
 }
 
 /// The publications, if the file is deployed for exactly them.

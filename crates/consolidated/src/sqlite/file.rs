@@ -9,6 +9,7 @@
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -31,11 +32,13 @@ fn identity(_: &Metadata) -> Option<Identity> {
     None
 }
 
-/// The database's file as it was when the centre was opened.
+/// The database's files as they were when the centre was opened.
 #[derive(Clone)]
 pub(super) struct DatabaseFile {
     path: PathBuf,
     identity: Option<Identity>,
+    /// The write-ahead log, once a connection of ours uses it: it stays for as long.
+    log: Arc<OnceLock<Identity>>,
 }
 
 impl DatabaseFile {
@@ -46,29 +49,56 @@ impl DatabaseFile {
         Ok(DatabaseFile {
             identity: identity(&metadata),
             path,
+            log: Arc::default(),
         })
     }
 
     /// A connection to it.
     pub(super) fn open(&self) -> Result<OpenFile, CentreError> {
+        self.check()?;
         let connection = thread::open(&self.path)?;
-        let file = OpenFile {
+        self.check()?;
+        Ok(OpenFile {
             connection,
             file: self.clone(),
-            log: None,
-        };
-        file.check()?;
-        Ok(file)
+        })
     }
 
-    fn replaced(&self, path: &Path) -> CentreError {
-        CentreError::Unavailable {
-            message: format!(
-                "{} was removed or replaced while it was open; restart the server, and stop it \
-                 before a restore",
-                path.display()
-            ),
+    /// Whether the paths still name the same files.
+    fn check(&self) -> Result<(), CentreError> {
+        if found(&self.path) != self.identity {
+            return Err(replaced(&self.path));
         }
+        let log = self.log_path();
+        match self.log.get() {
+            Some(known) if found(&log) != Some(*known) => Err(replaced(&log)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Remembers the write-ahead log after its first use.
+    fn remember_log(&self) {
+        if self.log.get().is_none()
+            && let Some(log) = found(&self.log_path())
+        {
+            self.log.get_or_init(|| log);
+        }
+    }
+
+    fn log_path(&self) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push("-wal");
+        path.into()
+    }
+}
+
+fn replaced(path: &Path) -> CentreError {
+    CentreError::Unavailable {
+        message: format!(
+            "{} was removed or replaced while it was open; restart the server, and stop it \
+             before a restore",
+            path.display()
+        ),
     }
 }
 
@@ -76,8 +106,6 @@ impl DatabaseFile {
 pub(super) struct OpenFile {
     connection: Connection,
     file: DatabaseFile,
-    /// The write-ahead log. It stays as long as a connection uses it.
-    log: Option<Identity>,
 }
 
 impl OpenFile {
@@ -86,33 +114,11 @@ impl OpenFile {
         &mut self,
         job: impl FnOnce(&mut Connection) -> Result<T, CentreError>,
     ) -> Result<T, CentreError> {
-        self.check()?;
+        self.file.check()?;
         let result = job(&mut self.connection)?;
-        if self.log.is_none() {
-            self.log = found(&self.log_path());
-        }
-        self.check()?;
+        self.file.remember_log();
+        self.file.check()?;
         Ok(result)
-    }
-
-    fn check(&self) -> Result<(), CentreError> {
-        let path = &self.file.path;
-        if found(path) != self.file.identity {
-            return Err(self.file.replaced(path));
-        }
-        if self.log.is_some() {
-            let log = self.log_path();
-            if found(&log) != self.log {
-                return Err(self.file.replaced(&log));
-            }
-        }
-        Ok(())
-    }
-
-    fn log_path(&self) -> PathBuf {
-        let mut path = self.file.path.clone().into_os_string();
-        path.push("-wal");
-        path.into()
     }
 }
 
@@ -120,7 +126,7 @@ impl Drop for OpenFile {
     /// The last connection that closes copies the log into the file and removes it, by its
     /// path: not what another database has there by now.
     fn drop(&mut self) {
-        if self.check().is_err() {
+        if self.file.check().is_err() {
             // What fails here leaves it to the closing, as before.
             let _ = self
                 .connection
