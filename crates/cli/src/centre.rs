@@ -206,6 +206,10 @@ impl OpenCentre {
         self.wait_deployed(self.centre.revoke_remote(id))
     }
 
+    pub(crate) fn restore_remote(&self, id: RemoteId) -> Result<bool, Failure> {
+        self.wait_deployed(self.centre.restore_remote(id))
+    }
+
     pub(crate) fn status(&self) -> Result<CentreStatus, Failure> {
         self.wait_deployed(self.centre.status())
     }

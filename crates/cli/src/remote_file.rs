@@ -44,7 +44,11 @@ pub(crate) fn require(path: &Path) -> Result<(), Failure> {
         Ok(false) => Err(not_a_remote(path, "it has never been synced by Tidewater")),
         Err(error) => Err(match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::NotADatabase) => {
-                not_a_remote(path, "it is not an SQLite database")
+                let mut failure = not_a_remote(path, "it is not an SQLite database");
+                if path.extension().is_some_and(|it| it == "toml") {
+                    failure.hint = format!("name a configuration file with -c {}", path.display());
+                }
+                failure
             }
             Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
                 let doing = format!("opening {}", path.display());

@@ -109,6 +109,9 @@ pub trait Centre: Send + Sync {
     /// Keeps a remote out. False if there is no such remote.
     fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool>;
 
+    /// Lets a remote in again that was kept out, as it was. False if there is no such remote.
+    fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool>;
+
     /// The conflicts kept, oldest first.
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>>;
 

@@ -141,15 +141,8 @@ pub(crate) fn self_service_warnings(publications: &[PublicationSpec]) -> Vec<Str
     };
     let mut warnings = Vec::new();
     for table in tables().filter(|table| table.direction.uploads()) {
-        let name = table.name.rsplit('.').next().unwrap_or(&table.name);
-        let is_word = |character: char| character.is_alphanumeric() || character == '_';
-        let names_it = |query: &str| {
-            query
-                .split(|character| !is_word(character))
-                .any(|word| word.eq_ignore_ascii_case(name))
-        };
         let deciding = tables().find(|other| match &other.partition {
-            PartitionSpec::Columns { values, .. } => names_it(values),
+            PartitionSpec::Columns { values, .. } => reads(values, &table.name),
             PartitionSpec::Everyone => false,
         });
         if let Some(other) = deciding {
@@ -164,6 +157,57 @@ pub(crate) fn self_service_warnings(publications: &[PublicationSpec]) -> Vec<Str
         }
     }
     warnings
+}
+
+/// Tables that are partitioned by their own key, with values out of a table that refers to
+/// them: nobody can insert a row on a remote. One warning for each.
+pub(crate) fn circle_warnings(publications: &[PublicationSpec], live: &[LiveTable]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let tables = publications
+        .iter()
+        .flat_map(|publication| &publication.tables);
+    for table in tables.filter(|table| table.direction.uploads()) {
+        let PartitionSpec::Columns { columns, values } = &table.partition else {
+            continue;
+        };
+        let own = live.iter().find(|it| bare(&it.name) == bare(&table.name));
+        let by_key = own.is_some_and(|own| columns.iter().any(|it| own.primary_key.contains(it)));
+        let refers = |other: &&LiveTable| {
+            let mut references = other.references.iter();
+            bare(&other.name) != bare(&table.name)
+                && references.any(|parent| bare(parent) == bare(&table.name))
+        };
+        let circle = live
+            .iter()
+            .filter(refers)
+            .find(|it| reads(values, &it.name));
+        if let (true, Some(other)) = (by_key, circle) {
+            let warning = format!(
+                "{}: its partition query reads {}, which refers to it: no remote can insert a row, \
+                 because it is in nobody's partition before {} names it, and cannot be named \
+                 before it is there. Partition by a column that the row is made with (see \
+                 \"Choosing keys\" in docs/remote-database.md)",
+                table.name, other.name, other.name
+            );
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    warnings
+}
+
+/// A table's name without its schema.
+fn bare(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// Whether a query seems to read a table.
+fn reads(query: &str, table: &str) -> bool {
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    query
+        .split(|character| !is_word(character))
+        .any(|word| word.eq_ignore_ascii_case(bare(table)))
 }
 
 #[cfg(test)]

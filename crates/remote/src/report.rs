@@ -1,4 +1,4 @@
-//! What a finished sync tells: the object that `tidewater sync --json` prints.
+//! What a finished sync tells; `tidewater sync --json` prints it, with keys as JSON.
 //!
 //! Fields are only ever added.
 

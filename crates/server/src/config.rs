@@ -4,6 +4,7 @@
 //! What the settings do is left to the modules that they are handed to.
 
 mod keys;
+mod kinds;
 mod raw;
 mod text;
 

@@ -93,7 +93,8 @@ impl Fault {
             ShutOut::RemoteRevoked => (
                 Code::RemoteRevoked,
                 "this remote was revoked",
-                "ask the server's operator, or begin with a new file",
+                "its changes stay in the file: the server's operator can let it in again \
+                 (tidewater remote restore ID); without them, begin with a new file",
             ),
             ShutOut::Removed => (
                 Code::CredentialInvalid,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tidewater_protocol::Code;
 use tidewater_remote::blocking::SyncOptions;
 use tidewater_remote::server_url::ServerUrl;
 use tidewater_remote::{SyncError, ping};
@@ -19,7 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Ask a server whether it is there
 ///
-/// Needs no account. Shows the server's version and the time of one round trip.
+/// Needs no account. Shows the server's version and the time of one round trip. Whether the
+/// server reaches its database is another question: tidewater status -c FILE.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -39,6 +41,23 @@ pub(crate) struct PingArgs {
     pub(crate) json: bool,
 }
 
+/// What no answer means to somebody who has nothing to lose.
+fn unanswered(url: &ServerUrl, error: SyncError) -> Failure {
+    let silent = matches!(
+        error,
+        SyncError::ConnectionLost { .. } | SyncError::Timeout { .. }
+    );
+    let mut failure = Failure::from(error);
+    if silent {
+        failure.message = format!("{url} answers nothing that a Tidewater server would say");
+        failure.hint = "see that host and port are those of a Tidewater server".into();
+    } else if failure.code == Code::Unreachable {
+        let own = "; local changes are kept";
+        failure.hint = failure.hint.replace(own, "");
+    }
+    failure
+}
+
 pub(crate) fn run(args: &PingArgs) -> Result<Done, Failure> {
     let url: ServerUrl = args.url.parse().map_err(SyncError::from)?;
     sync::check_transport(&url, args.insecure)?;
@@ -48,7 +67,7 @@ pub(crate) fn run(args: &PingArgs) -> Result<Done, Failure> {
         timeout: TIMEOUT,
         ..SyncOptions::default()
     };
-    let report = ping(&args.url, &options)?;
+    let report = ping(&args.url, &options).map_err(|error| unanswered(&url, error))?;
     if args.json {
         output::json(&report)?;
     } else {

@@ -14,10 +14,11 @@ const HELP: &str = with_exit_codes!(
     "\
 Examples:
   tidewater remote list
-  tidewater remote revoke 0f8fad5b-d9cb-469f-a165-70867728950e   # the laptop was stolen"
+  tidewater remote revoke 0f8fad5b-d9cb-469f-a165-70867728950e   # the laptop was stolen
+  tidewater remote restore 0f8fad5b-d9cb-469f-a165-70867728950e  # it was only mislaid"
 );
 
-/// List the remotes that have signed in, or keep one out
+/// List the remotes that have signed in, keep one out, or let it in again
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct RemoteArgs {
@@ -35,9 +36,16 @@ enum RemoteAction {
     List(Listing),
     /// Keep a remote out, whoever uses it
     ///
-    /// Its credential and tokens are void at once. Rows that it holds stay on it.
+    /// It is not let in from now on, with whatever it presents. Rows that it holds stay on
+    /// it, also those that it has not uploaded: see `restore`.
     #[command(after_help = HELP)]
-    Revoke(Revocation),
+    Revoke(Named),
+    /// Let a revoked remote in again
+    ///
+    /// It goes on as if nothing had been: what waits in its file is uploaded at its next
+    /// sync.
+    #[command(after_help = HELP)]
+    Restore(Named),
 }
 
 #[derive(Debug, Args)]
@@ -50,7 +58,7 @@ struct Listing {
 }
 
 #[derive(Debug, Args)]
-struct Revocation {
+struct Named {
     /// The remote's id, as `tidewater remote list` shows it
     id: String,
     #[command(flatten)]
@@ -66,7 +74,8 @@ impl RemoteArgs {
 pub(crate) fn run(args: &RemoteArgs) -> Result<Done, Failure> {
     match &args.action {
         RemoteAction::List(args) => list(args),
-        RemoteAction::Revoke(args) => revoke(args),
+        RemoteAction::Revoke(args) => change(args, OpenCentre::revoke_remote, "revoked"),
+        RemoteAction::Restore(args) => change(args, OpenCentre::restore_remote, "let in again"),
     }
 }
 
@@ -106,17 +115,22 @@ fn list(args: &Listing) -> Result<Done, Failure> {
     Ok(Done::Fully)
 }
 
-fn revoke(args: &Revocation) -> Result<Done, Failure> {
+/// Changes what becomes of a remote; `done` says it.
+fn change(
+    args: &Named,
+    change: impl Fn(&OpenCentre, RemoteId) -> Result<bool, Failure>,
+    done: &str,
+) -> Result<Done, Failure> {
     let hint = "see: tidewater remote list";
     let id: RemoteId = args
         .id
         .parse()
         .map_err(|_| Failure::usage(format!("{:?} is not a remote id", args.id), hint))?;
     let centre = OpenCentre::open(&args.config)?;
-    if !centre.revoke_remote(id)? {
+    if !change(&centre, id)? {
         return Err(Failure::usage(format!("there is no remote {id}"), hint));
     }
-    output::note(&format!("{id} revoked"));
+    output::note(&format!("{id} {done}"));
     Ok(Done::Fully)
 }
 

@@ -40,12 +40,14 @@ of the centre:
    \"syncs\":[{\"remote_id\",\"user\",\"publications\",\"started_ms\",\"duration_ms\",\"uploaded\",
              \"downloaded\",\"conflicts\",\"refused\",\"bytes_received\",\"bytes_sent\",\"error\"}],
    \"incident_counts\":{\"history_unknown\":n,\"uploads_missing\":n,\"new_identity\":n},
-   \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}]}"))]
+   \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}]}
+downloaded are the rows that were sent; a remote reports those that it wrote."))]
 pub(crate) struct StatusArgs {
     /// The remote's file
-    #[arg(value_name = "REMOTE.db", required_unless_present = "config")]
+    #[arg(value_name = "REMOTE.db")]
     remote: Option<PathBuf>,
-    /// Show the centre of this configuration file instead
+    /// Show the centre of this configuration file instead [default: tidewater.toml, if it is
+    /// here and no remote is named]
     #[arg(short, long, value_name = "FILE", conflicts_with = "remote")]
     config: Option<PathBuf>,
     /// Print one JSON object, see below
@@ -66,6 +68,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
         }
         (None, config) => {
             let path = config.clone().unwrap_or_else(|| "tidewater.toml".into());
+            if config.is_none() && !path.exists() {
+                return Err(Failure::usage(
+                    "neither a remote's file is named nor a configuration file",
+                    "write tidewater status REMOTE.db, or tidewater status -c FILE",
+                ));
+            }
             let status = OpenCentre::open(&ConfigArgs { path: path.clone() })?.status()?;
             if args.json {
                 output::json(&CentreObject::of(&status))?;
@@ -107,7 +115,7 @@ fn describe_remote(remote: &RemoteObject<'_>, path: &Path) -> String {
     let id = status
         .remote_id
         .as_deref()
-        .unwrap_or("none before the first sync");
+        .unwrap_or("none: this file has never signed in");
     let mut text = String::new();
     let _ = writeln!(text, "remote id  {id}");
     let _ = writeln!(text, "user       {}", or_dash(&status.user));
@@ -322,7 +330,7 @@ fn describe_centre(status: &CentreStatus, config: &Path) -> String {
         "user",
         "publications",
         ">up",
-        ">down",
+        ">sent",
         ">conflicts",
         ">refused",
         ">bytes",

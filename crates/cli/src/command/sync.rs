@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidewater_protocol::Code;
@@ -51,13 +51,14 @@ pub(crate) struct SyncArgs {
     /// The remote's file
     #[arg(value_name = "REMOTE.db")]
     remote: PathBuf,
-    /// The server: tls://host:port, or tcp://host:port on loopback [default port: 7439]
+    /// The server: tls://host:port, or tcp://host:port on loopback [default port: 7439];
+    /// remembered
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// The user who signs in
+    /// The user who signs in; remembered
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// A publication to subscribe to; repeatable, also later
+    /// A publication to subscribe to; remembered; repeatable, also later
     #[arg(long = "publication", value_name = "NAME")]
     publications: Vec<String>,
     /// Upload the file's changes, download nothing
@@ -177,6 +178,7 @@ impl From<SyncError> for Failure {
 /// The remote, subscribed, and the password if there is one. A file is only made when
 /// everything is at hand that a first sync needs.
 fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
+    check_folder(&args.remote)?;
     let missing = missing_for_a_first_sync(args);
     let known = match remote_file::open(&args.remote) {
         Ok(database) => database.account()?,
@@ -205,6 +207,12 @@ fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
     };
 
     let mut remote = Remote::open(&args.remote)?;
+    if args.publications.is_empty() && remote.database()?.subscriptions()?.is_empty() {
+        return Err(Failure::usage(
+            format!("{} subscribes to nothing yet", args.remote.display()),
+            "first sync: add --publication NAME",
+        ));
+    }
     if args.server.is_some() || args.user.is_some() || !args.publications.is_empty() {
         let publications: Vec<&str> = args.publications.iter().map(String::as_str).collect();
         if !publications.is_empty() {
@@ -224,6 +232,17 @@ fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
         _ => SyncDirection::Both,
     });
     Ok((remote, password))
+}
+
+/// SQLite would only say that it cannot open the file.
+fn check_folder(remote: &Path) -> Result<(), Failure> {
+    match remote.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => Err(Failure::usage(
+            format!("the folder {} does not exist", folder.display()),
+            "make it first, or check the path",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Checked before anything is remembered; the driver checks again.

@@ -37,10 +37,59 @@ fn wrong_usage_exits_with_1() {
         &["refused", "discard", "a.db"],
         &["deploy", "-c", "missing.toml"],
         &["remote", "revoke", "no-uuid"],
+        &["remote", "restore", "no-uuid"],
     ] {
         place.tidewater(arguments).exits(1);
         assert!(!place.path("a.db").exists(), "{arguments:?}");
     }
+}
+
+#[test]
+fn what_was_meant_is_told_to_who_names_the_wrong_file_or_none() {
+    let place = Place::new();
+    place
+        .tidewater(&["status"])
+        .exits(1)
+        .tells(&["tidewater status -c FILE"]);
+    prepared(&place);
+    let status = place.tidewater(&["status"]).done().stdout;
+    assert!(status.contains("users      2"), "{status}");
+    place
+        .tidewater(&["status", "tidewater.toml"])
+        .exits(1)
+        .tells(&["not a remote database", "-c tidewater.toml"]);
+    let account = ["--server", "tcp://127.0.0.1:1", "--user", "nancy"];
+    let first = [
+        &["sync", "nodir/a.db"][..],
+        &account,
+        &["--publication", "main"],
+    ]
+    .concat();
+    place
+        .tidewater_as("x", &first)
+        .exits(1)
+        .tells(&["the folder nodir does not exist"]);
+    drop(tidewater_remote::Remote::open(place.path("nancy.db")).unwrap());
+    place
+        .tidewater_as("x", &[&["sync", "nancy.db"][..], &account].concat())
+        .exits(1)
+        .tells(&["first sync: add --publication NAME"]);
+    let status = place.tidewater(&["status", "nancy.db"]).done().stdout;
+    assert!(status.contains("this file has never signed in"), "{status}");
+}
+
+#[test]
+fn a_ping_of_something_else_says_so() {
+    let place = Place::new();
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("tcp://{}", stranger.local_addr().unwrap());
+    let answering = std::thread::spawn(move || drop(stranger.accept()));
+    let run = place.tidewater(&["ping", &url]).exits(2);
+    answering.join().unwrap();
+    let run = run.tells(&["answers nothing that a Tidewater server would say"]);
+    assert!(!run.stderr.contains("local changes"), "{run:?}");
+    let run = place.tidewater(&["ping", "tcp://127.0.0.1:1"]).exits(2);
+    assert!(!run.stderr.contains("local changes"), "{run:?}");
 }
 
 #[test]
@@ -171,6 +220,15 @@ fn disabled_users_and_revoked_remotes_exit_with_3() {
     assert_eq!(run.json()["error"]["code"], "remote_revoked");
     let list = shop.place.tidewater(&["remote", "list"]).done().stdout;
     assert!(list.contains("revoked"), "{list}");
+    steve.execute("INSERT INTO product VALUES (3, 'paper')");
+    let run = shop.place.tidewater(&["sync", "steve.db"]).exits(3);
+    run.tells(&[
+        "its changes stay in the file",
+        "tidewater remote restore ID",
+    ]);
+    shop.place.tidewater(&["remote", "restore", &id]).done();
+    shop.sync(&steve).done();
+    assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["3"]);
 }
 
 #[test]

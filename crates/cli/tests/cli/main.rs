@@ -3,6 +3,7 @@
 
 mod accidents;
 mod administration;
+mod assignments;
 mod centre;
 mod conflicts;
 mod entry;

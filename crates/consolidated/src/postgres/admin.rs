@@ -127,6 +127,16 @@ impl Shared {
         })
     }
 
+    /// Keeps a remote out, or lets it in again. False if there is no such remote.
+    async fn set_revoked(&self, id: RemoteId, revoked: bool) -> Result<bool, CentreError> {
+        let update = "UPDATE tidewater.remote SET revoked = $2 WHERE id = $1";
+        let parameters: [&(dyn ToSql + Sync); 2] = [&id.to_vec(), &revoked];
+        Ok(self
+            .execute("revoking a remote", update, &parameters)
+            .await?
+            == 1)
+    }
+
     async fn status(&self) -> Result<CentreStatus, CentreError> {
         let what = "reading the status";
         let counts = self
@@ -560,15 +570,11 @@ impl Centre for Postgres {
     }
 
     fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
-        Box::pin(async move {
-            let update = "UPDATE tidewater.remote SET revoked = true WHERE id = $1";
-            let id = id.to_vec();
-            Ok(self
-                .shared
-                .execute("revoking a remote", update, &[&id])
-                .await?
-                == 1)
-        })
+        Box::pin(self.shared.set_revoked(id, true))
+    }
+
+    fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        Box::pin(self.shared.set_revoked(id, false))
     }
 
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {

@@ -25,7 +25,7 @@ use super::triggers::{LogSpec, marker};
 use crate::error::CentreError;
 use crate::evolution::{Mode, Review};
 use crate::publication::{
-    DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking,
+    DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking, circle_warnings,
     self_service_warnings,
 };
 
@@ -212,6 +212,8 @@ pub(super) async fn deploy(
     plan_logs(&mut plan, &deployed, &compiled, &catalog);
     plan_publications(&mut plan, &deployed, publications, &compiled)?;
     warn(&mut plan, publications);
+    let circles = circle_warnings(publications, &catalog.live_tables());
+    plan.warnings.extend(circles);
     plan.review = remotes::review(&transaction, &deployed, &compiled).await?;
     plan.review.allow(mode)?;
     if mode == Mode::DryRun {

@@ -244,9 +244,14 @@ pub(super) fn remote(
         .map_err(failure("reading a remote"))
 }
 
-pub(super) fn revoke_remote(connection: &Connection, id: RemoteId) -> Result<bool, CentreError> {
-    let sql = "UPDATE tidewater_remote SET revoked = 1 WHERE id = ?1";
-    change(connection, "revoking a remote", sql, [id.0])
+/// Keeps a remote out, or lets it in again.
+pub(super) fn set_revoked(
+    connection: &Connection,
+    id: RemoteId,
+    revoked: bool,
+) -> Result<bool, CentreError> {
+    let sql = "UPDATE tidewater_remote SET revoked = ?2 WHERE id = ?1";
+    change(connection, "revoking a remote", sql, params![id.0, revoked])
 }
 
 pub(super) fn conflicts(connection: &Connection) -> Result<Vec<ConflictRecord>, CentreError> {

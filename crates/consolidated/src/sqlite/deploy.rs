@@ -22,7 +22,8 @@ use super::{failure, quote, state};
 use crate::error::CentreError;
 use crate::evolution::Mode;
 use crate::publication::{
-    DeployReport, DeployStep, PartitionSpec, PublicationSpec, self_service_warnings,
+    DeployReport, DeployStep, PartitionSpec, PublicationSpec, circle_warnings,
+    self_service_warnings,
 };
 
 /// Publications as they are served, and the change logs that they read.
@@ -63,6 +64,8 @@ pub(super) fn deploy(
     report.effects = review.effects;
     report.held_up = review.held_up;
     report.warnings.extend(self_service_warnings(specs));
+    let live = live::listed(&transaction)?;
+    report.warnings.extend(circle_warnings(specs, &live));
     let end = if dry_run {
         transaction.rollback()
     } else {

@@ -215,7 +215,11 @@ impl Centre for SqliteCentre {
     }
 
     fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
-        self.run(move |connection| admin::revoke_remote(connection, id))
+        self.run(move |connection| admin::set_revoked(connection, id, true))
+    }
+
+    fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        self.run(move |connection| admin::set_revoked(connection, id, false))
     }
 
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {

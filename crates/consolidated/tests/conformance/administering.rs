@@ -100,6 +100,10 @@ pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
         }
     );
     assert_eq!(world.centre.status().await.unwrap().remotes, [2, 1]);
+    assert!(world.centre.restore_remote(first.id).await.unwrap());
+    assert!(!world.centre.restore_remote(unknown).await.unwrap());
+    assert_eq!(world.centre.status().await.unwrap().remotes, [2, 0]);
+    assert!(world.centre.revoke_remote(first.id).await.unwrap());
     let state = worker
         .session_state("anna", Some(unknown), &publications)
         .await

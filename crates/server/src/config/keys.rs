@@ -3,6 +3,7 @@
 
 use toml::de::{DeTable, DeValue};
 
+use super::kinds;
 use crate::error::ServerError;
 
 /// Section (as a path without indexes) and its keys.
@@ -81,6 +82,7 @@ fn check_table(text: &str, table: &DeTable<'_>, path: &str) -> Result<(), Server
         } else {
             format!("{path}.{name}")
         };
+        kinds::check(value.get_ref(), &below, line_of(text, value.span().start))?;
         check_value(text, value.get_ref(), &below)?;
     }
     Ok(())

@@ -40,6 +40,41 @@ fn error_of(text: &str) -> (String, String) {
 }
 
 #[test]
+fn a_value_of_the_wrong_kind_is_told_with_its_line_and_what_to_write() {
+    for (text, message, hint) in [
+        (
+            "[server]\nlisten = \"tcp://h:1\"\n",
+            "line 2: server.listen is text, and takes a list of texts",
+            "write listen = [\"tcp://127.0.0.1:7439\"]",
+        ),
+        (
+            "[server]\nlisten = [1]\n",
+            "line 2: server.listen is a list, and takes a list of texts",
+            "write listen = ",
+        ),
+        (
+            "[server]\ninsecure = \"yes\"\n",
+            "line 2: server.insecure is text, and takes true or false",
+            "write insecure = true",
+        ),
+        (
+            "[retention]\nlog = 60\n",
+            "line 2: retention.log is a number, and takes text in quotes",
+            "write log = \"60d\"",
+        ),
+        (
+            "[publication]\nname = \"main\"\n",
+            "publication is a section, and takes sections of its own",
+            "write [[publication]]",
+        ),
+    ] {
+        let error = Config::parse(text).unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
+        assert!(error.hint().starts_with(hint), "{}", error.hint());
+    }
+}
+
+#[test]
 fn the_documented_example_means_what_it_says() {
     let config = parse(ISSUE).unwrap();
     assert_eq!(config.server.listen, ["tcp://127.0.0.1:7439"]);

@@ -429,6 +429,14 @@ impl Centre for Handle {
         })
     }
 
+    fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        Box::pin(async move {
+            let mut state = self.0.state();
+            let remote = state.remotes.get_mut(&id);
+            Ok(remote.map(|remote| remote.revoked = false).is_some())
+        })
+    }
+
     fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {
         Box::pin(async { Ok(Vec::new()) })
     }

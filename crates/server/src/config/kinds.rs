@@ -1,0 +1,203 @@
+//! Of what kind the value of each key is, and good errors for all others: with the line, and
+//! what to write. What the value says is `raw`'s affair.
+
+use toml::de::DeValue;
+
+use crate::error::ServerError;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Texts,
+    Flag,
+    Number,
+    /// A number of bytes, or text with a unit.
+    Size,
+    Section,
+    Sections,
+}
+
+use Kind::{Flag, Number, Section, Sections, Size, Text, Texts};
+
+/// The path of a key without indexes, its kind, and an example.
+const KINDS: &[(&str, Kind, &str)] = &[
+    ("server", Section, "[server]"),
+    (
+        "server.listen",
+        Texts,
+        "listen = [\"tcp://127.0.0.1:7439\"]",
+    ),
+    (
+        "server.consolidated",
+        Text,
+        "consolidated = \"postgres://user@host:5432/database\"",
+    ),
+    ("server.insecure", Flag, "insecure = true"),
+    ("server.tls", Section, "[server.tls]"),
+    ("server.tls.certificate", Text, "certificate = \"FILE.pem\""),
+    ("server.tls.key", Text, "key = \"FILE.pem\""),
+    ("server.limits", Section, "[server.limits]"),
+    ("server.limits.connections", Number, "connections = 10000"),
+    ("server.limits.backlog", Number, "backlog = 5000"),
+    ("server.limits.memory", Size, "memory = \"256MiB\""),
+    (
+        "server.limits.session_workers",
+        Number,
+        "session_workers = 2",
+    ),
+    ("server.limits.upload_workers", Number, "upload_workers = 4"),
+    (
+        "server.limits.download_workers",
+        Number,
+        "download_workers = 4",
+    ),
+    (
+        "server.limits.upload_bytes",
+        Size,
+        "upload_bytes = \"4GiB\"",
+    ),
+    (
+        "server.limits.early_upload",
+        Size,
+        "early_upload = \"8MiB\"",
+    ),
+    (
+        "server.limits.upload_rows",
+        Number,
+        "upload_rows = 50000000",
+    ),
+    ("server.limits.row_bytes", Size, "row_bytes = \"80MiB\""),
+    ("server.limits.subscriptions", Number, "subscriptions = 64"),
+    (
+        "server.limits.password_checks",
+        Number,
+        "password_checks = 1",
+    ),
+    ("server.limits.handshake", Text, "handshake = \"15s\""),
+    ("server.limits.idle", Text, "idle = \"60s\""),
+    ("server.limits.sync", Text, "sync = \"1h\""),
+    ("server.limits.shutdown", Text, "shutdown = \"30s\""),
+    ("server.limits.waiting", Text, "waiting = \"5s\""),
+    ("retention", Section, "[retention]"),
+    ("retention.log", Text, "log = \"60d\""),
+    ("retention.history", Text, "history = \"14d\""),
+    ("retention.conflicts", Text, "conflicts = \"180d\""),
+    ("retention.interval", Text, "interval = \"1h\""),
+    ("log", Section, "[log]"),
+    ("log.format", Text, "format = \"json\""),
+    ("log.level", Text, "level = \"info\""),
+    ("publication", Sections, "[[publication]]"),
+    ("publication.name", Text, "name = \"main\""),
+    ("publication.table", Sections, "[[publication.table]]"),
+    ("publication.table.name", Text, "name = \"customer\""),
+    (
+        "publication.table.direction",
+        Text,
+        "direction = \"download\"",
+    ),
+    (
+        "publication.table.columns",
+        Texts,
+        "columns = [\"id\", \"name\"]",
+    ),
+    ("publication.table.tracking", Text, "tracking = \"row\""),
+    (
+        "publication.table.partition.columns",
+        Texts,
+        "columns = [\"region\"]",
+    ),
+    (
+        "publication.table.partition.values",
+        Text,
+        "values = \"SELECT region FROM member WHERE login = {s.username}\"",
+    ),
+];
+
+/// Refuses a value of another kind than its key takes.
+///
+/// # Errors
+/// It is of another kind; the error says on which line, and what to write.
+pub(super) fn check(value: &DeValue<'_>, path: &str, line: usize) -> Result<(), ServerError> {
+    let known = KINDS.iter().find(|(key, _, _)| *key == path);
+    let Some((_, kind, example)) = known.filter(|(_, kind, _)| !kind.takes(value)) else {
+        return Ok(());
+    };
+    Err(ServerError::configuration(
+        format!(
+            "line {line}: {path} is {}, and takes {}",
+            called(value),
+            kind.called()
+        ),
+        format!("write {example}"),
+    ))
+}
+
+impl Kind {
+    fn takes(self, value: &DeValue<'_>) -> bool {
+        let all = |value: &DeValue<'_>, is: fn(&DeValue<'_>) -> bool| match value {
+            DeValue::Array(array) => array.iter().all(|element| is(element.get_ref())),
+            _ => false,
+        };
+        match self {
+            Text => matches!(value, DeValue::String(_)),
+            Texts => all(value, |it| matches!(it, DeValue::String(_))),
+            Flag => matches!(value, DeValue::Boolean(_)),
+            Number => matches!(value, DeValue::Integer(_)),
+            Size => matches!(value, DeValue::Integer(_) | DeValue::String(_)),
+            Section => matches!(value, DeValue::Table(_)),
+            Sections => all(value, |it| matches!(it, DeValue::Table(_))),
+        }
+    }
+
+    fn called(self) -> &'static str {
+        match self {
+            Text => "text in quotes",
+            Texts => "a list of texts",
+            Flag => "true or false",
+            Number => "a number",
+            Size => "a number of bytes, or text with a unit",
+            Section => "a section of its own",
+            Sections => "sections of its own",
+        }
+    }
+}
+
+/// What kind a value is of.
+fn called(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "text",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a section",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::KEYS;
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_kind_and_an_example_of_it() {
+        for (section, keys) in KEYS {
+            for key in *keys {
+                let path = match *section {
+                    "" => (*key).to_owned(),
+                    section => format!("{section}.{key}"),
+                };
+                // It is everyone, or a section, and has errors of its own.
+                if path == "publication.table.partition" {
+                    continue;
+                }
+                let known = KINDS.iter().find(|(known, _, _)| *known == path);
+                let (_, kind, example) = known.unwrap_or_else(|| panic!("{path} has no kind"));
+                let table = toml::de::DeTable::parse(example).unwrap();
+                let (_, value) = table.get_ref().iter().next().unwrap();
+                let nested = example.starts_with('[');
+                assert!(nested || kind.takes(value.get_ref()), "{path}: {example}");
+            }
+        }
+    }
+}
