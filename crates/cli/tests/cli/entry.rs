@@ -123,6 +123,14 @@ fn a_first_deploy_says_nothing_of_older_formats_or_running_servers() {
     assert!(first.stdout.contains("session_replication_role"));
     let second = place.tidewater(&["deploy"]).done();
     assert_eq!(second.stdout, "nothing to do\n");
+    configure(
+        &place,
+        &centre,
+        "",
+        &TABLES.replace("\"download\"", "\"both\""),
+    );
+    let third = place.tidewater(&["deploy"]).done();
+    assert!(third.stderr.contains("must be restarted"), "{third:?}");
 }
 
 #[test]
