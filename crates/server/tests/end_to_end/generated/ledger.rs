@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use tidewater_protocol::Value;
+use tidewater_protocol::{Code, Value};
+use tidewater_remote::database::RefusedRow;
 use tidewater_testing::generate::schema::{Schema, Table, TableId};
 use tidewater_testing::generate::triggers::THEN;
 
@@ -184,7 +185,9 @@ pub(crate) fn settle_beside<C: Centre>(field: &mut Field<C>, number: usize, mut 
         .iter()
         .map(|it| (it.table.clone(), it.key.clone()))
         .collect();
-    for refused_here in refused_here {
+    // Of what was changed here without tracking, only the remote knows.
+    let tracked = |it: &RefusedRow| it.code != Code::RowUntracked.name();
+    for refused_here in refused_here.into_iter().filter(tracked) {
         let both = refused
             .iter()
             .any(|it| it.table == refused_here.table && it.key == refused_here.key);
