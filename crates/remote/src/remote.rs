@@ -158,7 +158,8 @@ impl Remote {
     ) -> Result<Verification, SyncError> {
         let sync = self.sync(progress)?;
         self.options.verify = Verify::Look;
-        let tables = self.sync_once(progress)?.compared;
+        let mut tables = self.sync_once(progress)?.compared;
+        tables.sort_by(|left, right| left.table.cmp(&right.table));
         let mut is_equal = tables.iter().all(TableDifferences::is_equal);
         let repaired = repair && !is_equal;
         if repaired {

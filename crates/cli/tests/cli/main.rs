@@ -24,3 +24,4 @@ mod strangers;
 mod third_party;
 mod tls;
 mod user_import;
+mod verify;

@@ -1,0 +1,108 @@
+//! Whether a remote is equal to the centre: told, and repaired when asked to.
+
+use crate::shop::{Remote, Shop};
+
+/// Changes rows without any trace: the triggers are the same before and after.
+fn behind_the_back(remote: &Remote, table: &str, sql: &str) {
+    let of_table = format!("FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = '{table}'");
+    let triggers = remote.rows(&format!("SELECT sql {of_table}"));
+    let names = remote.rows(&format!("SELECT name {of_table}"));
+    let drops: String = names
+        .iter()
+        .map(|name| format!("DROP TRIGGER \"{name}\";"))
+        .collect();
+    let triggers = triggers.join(";");
+    remote.execute(&format!("BEGIN; {drops} {sql}; {triggers}; COMMIT"));
+}
+
+#[test]
+fn what_differs_is_told_by_key_and_exit_code_and_repaired_on_request() {
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        let verify = |more: &[&str]| {
+            let mut arguments = vec!["verify", "nancy.db"];
+            arguments.extend(more);
+            shop.place.tidewater(&arguments)
+        };
+        assert!(verify(&[]).done().stdout.contains("equal to the centre"));
+        behind_the_back(
+            &nancy,
+            "customer",
+            "UPDATE customer SET name = 'Other' WHERE customer_id = 10",
+        );
+        nancy.execute("INSERT INTO product VALUES (3, 'paper')");
+        let found = verify(&[]).exits(5);
+        assert!(
+            found.stdout.contains("not equal to the centre"),
+            "{found:#?}"
+        );
+        for part in [
+            "customer",
+            "[10]",
+            "other values",
+            "verify nancy.db --repair",
+        ] {
+            assert!(found.stderr.contains(part), "{part}: {found:#?}");
+        }
+        // What was pending went up first, and is no difference.
+        assert_eq!(shop.centre.rows("SELECT count(*) FROM product"), ["3"]);
+        let object = verify(&["--json"]).exits(5).json();
+        assert_eq!(
+            (&object["is_equal"], &object["repaired"]),
+            (&false.into(), &false.into())
+        );
+        let customer = &object["tables"][0];
+        assert_eq!(customer["table"], "customer");
+        assert_eq!(
+            (&customer["equal"], &customer["different"]),
+            (&1.into(), &1.into())
+        );
+        assert_eq!(customer["rows"][0]["what"], "different");
+        assert_eq!(
+            nancy.rows("SELECT name FROM customer WHERE customer_id = 10"),
+            ["Other"]
+        );
+        let repaired = verify(&["--repair"]).done();
+        assert!(repaired.stdout.contains("repaired"), "{repaired:#?}");
+        assert_eq!(
+            nancy.rows("SELECT name FROM customer WHERE customer_id = 10"),
+            ["Ada"]
+        );
+        assert!(verify(&["--json"]).done().json()["is_equal"] == true);
+    });
+}
+
+#[test]
+fn a_table_that_was_dropped_is_named_and_made_again() {
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        nancy.execute("DROP TABLE product");
+        let verify = ["verify", "nancy.db"];
+        let failed = shop.place.tidewater(&verify).exits(5);
+        failed.tells(&["\"product\"", "--repair"]);
+        let repaired = shop
+            .place
+            .tidewater(&["verify", "nancy.db", "--repair", "--json"]);
+        let object = repaired.done().json();
+        assert_eq!(object["rebuilt"][0], "product");
+        assert_eq!(object["is_equal"], true);
+        let products = "SELECT name FROM product ORDER BY product_id";
+        assert_eq!(nancy.rows(products), ["pen", "ink"]);
+        assert_eq!(shop.centre.rows(products), ["pen", "ink"]);
+        let status = shop
+            .place
+            .tidewater(&["status", "nancy.db", "--json"])
+            .json();
+        assert_eq!(status["subscriptions"][0]["compare_due"], false);
+    });
+}
+
+#[test]
+fn a_file_that_never_synced_is_not_made_into_a_remote() {
+    let place = crate::program::Place::new();
+    place
+        .tidewater(&["verify", "none.db"])
+        .exits(1)
+        .tells(&["none.db"]);
+    assert!(!place.path("none.db").exists());
+}
