@@ -1,5 +1,8 @@
 //! Reads downloads from one snapshot.
 
+mod compare;
+mod read;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
@@ -11,6 +14,7 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::unpack_values;
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Row as PackedRow, RowsReader, RowsWriter};
 
+use self::read::{all_rows, partition_rows};
 use super::compile::{Compiled, Publication};
 use super::deploy::Served;
 use super::scope::{self, Holder, Presented};
@@ -432,37 +436,6 @@ impl<'a> Download<'a, '_> {
         Ok(moved)
     }
 
-    /// Compares a table, and sends the rows where it differs; gives their number.
-    fn compare(
-        &mut self,
-        plan: &Plan<'_>,
-        index: usize,
-        mut comparison: Comparison<'_>,
-    ) -> Result<u64, CentreError> {
-        let connection = self.connection;
-        all_rows(connection, plan, index, |row| match comparison.add(row) {
-            true => (self.emit)(Event::Comparing),
-            false => Ok(()),
-        })?;
-        let Some(differences) = comparison.outcome() else {
-            return Ok(0);
-        };
-        let selection = differences.selection()?;
-        let mut output = Output::new(plan, index);
-        if let Some(begin) = &mut output.begin {
-            differences.announce(begin);
-        }
-        self.flush(&mut output)?;
-        all_rows(connection, plan, index, |row| {
-            if selection.has(row) {
-                output.upsert(row);
-            }
-            self.flush_if_full(&mut output)
-        })?;
-        self.flush(&mut output)?;
-        Ok(output.upserts)
-    }
-
     /// Sends what changed in one partition since the watermark. True if anything did,
     /// sent or not.
     fn changes(
@@ -567,56 +540,6 @@ impl<'a> Download<'a, '_> {
         }
         Ok(())
     }
-}
-
-/// Reads everything that the remote holds of a table.
-fn all_rows(
-    connection: &Connection,
-    plan: &Plan<'_>,
-    index: usize,
-    mut take: impl FnMut(&[Datum<'_>]) -> Result<(), CentreError>,
-) -> Result<(), CentreError> {
-    let table = &plan.publication.tables[index];
-    if table.partition_types.is_empty() {
-        let types = &plan.publication.shapes[index].columns;
-        return query_rows(connection, &table.select_all, Vec::new(), types, take);
-    }
-    for partition in &plan.scope.tables[index] {
-        partition_rows(connection, plan, index, partition, &mut take)?;
-    }
-    Ok(())
-}
-
-/// Reads a partition of a table.
-fn partition_rows(
-    connection: &Connection,
-    plan: &Plan<'_>,
-    index: usize,
-    partition: &[u8],
-    take: impl FnMut(&[Datum<'_>]) -> Result<(), CentreError>,
-) -> Result<(), CentreError> {
-    let table = &plan.publication.tables[index];
-    let types = &plan.publication.shapes[index].columns;
-    let values = partition_values(table, partition)?;
-    query_rows(connection, &table.select_partition, values, types, take)
-}
-
-fn query_rows(
-    connection: &Connection,
-    sql: &str,
-    parameters: Vec<Native>,
-    types: &[ColumnType],
-    mut take: impl FnMut(&[Datum<'_>]) -> Result<(), CentreError>,
-) -> Result<(), CentreError> {
-    let reading = failure("reading a table");
-    let mut statement = connection.prepare_cached(sql).map_err(reading)?;
-    let mut rows = statement
-        .query(params_from_iter(parameters))
-        .map_err(reading)?;
-    while let Some(row) = rows.next().map_err(reading)? {
-        take(&values(row, 0, types).map_err(reading)?)?;
-    }
-    Ok(())
 }
 
 /// Whether a change is what the same sync uploaded, still as it was uploaded.

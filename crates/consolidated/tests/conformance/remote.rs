@@ -117,6 +117,16 @@ fn value(column_type: ColumnType, text: &str) -> Value {
     number.unwrap_or_else(|| Value::Text(text.into()))
 }
 
+/// A value as a remote's column keeps it: a number in a column of texts becomes one.
+fn kept(value: &Datum<'_>, column_type: ColumnType) -> Value {
+    match value.to_value() {
+        Value::Integer(integer) if column_type.sqlite_type() == "TEXT" => {
+            Value::Text(integer.to_string())
+        }
+        value => value,
+    }
+}
+
 /// The values of a row of text.
 pub fn values(table: &Table, row: &str) -> Vec<Value> {
     let texts: Vec<_> = row.split('|').collect();
@@ -479,8 +489,9 @@ impl DownloadSink for Sink {
                     self.received
                         .upserts
                         .push(format!("{name}: {}", text(&row.new)));
-                    let values = row.new.iter().map(Datum::to_value).collect();
-                    self.rows[index].insert(packed(&row.key), values);
+                    let values = row.new.iter().zip(&table.columns);
+                    let values = values.map(|(value, column)| kept(value, column.column_type));
+                    self.rows[index].insert(packed(&row.key), values.collect());
                 }
                 Op::Remove => {
                     self.received

@@ -1,9 +1,12 @@
 //! Restored from a backup: uploads are given back, tables compared.
 
+use bytes::BytesMut;
 use tidewater_consolidated::records::IncidentKind;
+use tidewater_protocol::frame::{Frame, take_frame};
+use tidewater_protocol::message::Control;
 
 use super::{backup, restore};
-use crate::backend::Backend;
+use crate::backend::{Backend, Sqlite};
 use crate::compare::assert_converged;
 use crate::scenario::{Column, Scenario, Table, audited_shop, shop};
 use crate::world::World;
@@ -234,12 +237,12 @@ fn i2_a_table_that_a_tool_rebuilt_is_compared_and_its_changes_are_pending<B: Bac
     );
 }
 
-const NOTES: &[Table] = &[Table {
+const NOTE: Table = Table {
     name: "note",
     columns: &[Column::Plain("id"), Column::Plain("text")],
     scope: "1 = 1",
     parents: &[],
-}];
+};
 
 fn a_hundred_thousand_equal_rows_cost_less_than_64_kib<B: Backend>() {
     let schema = "
@@ -250,7 +253,7 @@ fn a_hundred_thousand_equal_rows_cost_less_than_64_kib<B: Backend>() {
         schema: schema.to_owned(),
         publication: "[[publication]]\nname = \"main\"\n\
              [[publication.table]]\nname = \"note\"\npartition = \"everyone\"\n",
-        tables: NOTES,
+        tables: &[NOTE],
         users: &["ada"],
         limits: "",
     };
@@ -270,6 +273,76 @@ fn a_hundred_thousand_equal_rows_cost_less_than_64_kib<B: Backend>() {
         let text = world.rows("SELECT text FROM note WHERE id = 50000");
         assert_eq!(text, ["changed"]);
         assert_converged(&world, &[&ada]);
+    }
+}
+
+const DOCUMENTS: &[Table] = &[
+    Table {
+        name: "document",
+        columns: &[
+            Column::Plain("id"),
+            Column::Plain("body"),
+            Column::Plain("day"),
+        ],
+        scope: "1 = 1",
+        parents: &[],
+    },
+    NOTE,
+];
+
+/// SQLite makes numbers of some values in columns of the centre, and texts of these numbers on
+/// a remote: that is no difference.
+#[test]
+fn what_sqlite_keeps_differently_here_and_there_compares_equal() {
+    let scenario = Scenario {
+        schema: "
+            CREATE TABLE document (id INTEGER NOT NULL PRIMARY KEY, body JSON, day DATE);
+            INSERT INTO document VALUES (1, '1', 2024), (2, '1.5', '2026-01-02'),
+                (3, '{\"a\": 1}', 'soon'), (4, 1e20, NULL);
+            CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, text TEXT NOT NULL);"
+            .to_owned(),
+        publication: "[[publication]]\nname = \"main\"\n\
+             [[publication.table]]\nname = \"document\"\npartition = \"everyone\"\n\
+             [[publication.table]]\nname = \"note\"\npartition = \"everyone\"\n",
+        tables: DOCUMENTS,
+        users: &["ada"],
+        limits: "",
+    };
+    let mut world = World::<Sqlite>::open(scenario);
+    let mut ada = world.synced("ada");
+    let backup = backup(&world);
+    ada.edit("INSERT INTO note VALUES (1, 'forgotten')");
+    ada.sync();
+    restore(&mut world, &backup, &[&ada]);
+    ada.network.record();
+    ada.sync();
+    let (mut compared, mut sent) = (Vec::new(), Vec::new());
+    for journey in ada.network.journeys() {
+        // The preface is no frame.
+        let up = journey.up.iter().skip(1);
+        compared.extend(up.filter_map(|frame| match control(frame)? {
+            Control::CompareTable(compare) => Some(compare.table?.table),
+            _ => None,
+        }));
+        sent.extend(
+            journey
+                .down
+                .iter()
+                .filter_map(|frame| match control(frame)? {
+                    Control::TableBegin(begin) => Some(begin.table),
+                    _ => None,
+                }),
+        );
+    }
+    assert_eq!(compared, ["document", "note"]);
+    assert_eq!(sent, [] as [&str; 0]);
+    assert_eq!(world.rows("SELECT text FROM note"), ["forgotten"]);
+}
+
+fn control(frame: &[u8]) -> Option<Control> {
+    match take_frame(&mut BytesMut::from(frame)).ok()?? {
+        Frame::Control { control, .. } => control,
+        Frame::Rows { .. } => None,
     }
 }
 
