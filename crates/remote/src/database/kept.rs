@@ -76,6 +76,13 @@ impl Database {
                 "UPDATE tidewater_kept SET giving = 1 WHERE subscription = ?1 AND sequence > ?2",
                 params![state.subscription, sequence],
             )?;
+            // It has forgotten what it refused, too: that goes up again.
+            transaction.execute(
+                "UPDATE tidewater_refused SET again = 1 WHERE publication = (SELECT publication \
+                 FROM tidewater_subscription WHERE id = ?1) AND sequence > ?2 \
+                 AND row_values IS NULL",
+                params![state.subscription, sequence],
+            )?;
             Ok(())
         };
         for state in states {
@@ -321,6 +328,11 @@ pub(crate) fn adopt(connection: &Connection, give_back: &[i64]) -> rusqlite::Res
     for subscription in give_back {
         connection.execute(
             "UPDATE tidewater_kept SET giving = 2 WHERE subscription = ?1",
+            [subscription],
+        )?;
+        connection.execute(
+            "UPDATE tidewater_refused SET again = 1 WHERE publication = (SELECT publication \
+             FROM tidewater_subscription WHERE id = ?1) AND row_values IS NULL",
             [subscription],
         )?;
     }

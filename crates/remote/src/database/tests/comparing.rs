@@ -368,6 +368,11 @@ fn what_was_refused_is_not_kept() {
     remote.acknowledge(|server| refuse(server, &[2]));
     assert_eq!(remote.query("SELECT count(*) FROM tidewater_kept"), ["0"]);
     assert_eq!(remote.state().sequence, 1);
+    // What it had refused before goes up like any other change.
+    assert_eq!(
+        remote.upload(),
+        [update(&item(1, "a", 10), &item(1, "secret", 10))]
+    );
 }
 
 #[test]
