@@ -240,7 +240,7 @@ fn begin(publications: &[&Compiled]) -> String {
     if tables.is_empty() {
         return BEGIN.to_owned();
     }
-    let tables: Vec<String> = tables.iter().map(|name| format!("ONLY {name}")).collect();
+    let tables: Vec<&str> = tables.into_iter().collect();
     format!(
         "{BEGIN}; LOCK TABLE {} IN ACCESS SHARE MODE",
         tables.join(", ")

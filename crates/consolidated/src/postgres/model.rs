@@ -114,12 +114,11 @@ impl PgColumn {
         }
     }
 
-    /// The column as a result in binary form.
+    /// The column as a result in binary form: of the type as which it is decoded, even if
+    /// its owner has given it another one meanwhile.
     pub(super) fn output(&self, prefix: &str) -> String {
-        match self.kind {
-            Kind::Other => format!("{prefix}{}::text", self.sql),
-            _ => format!("{prefix}{}", self.sql),
-        }
+        let (_, decoded) = self.kind.parameter();
+        format!("{prefix}{}::{decoded}", self.sql)
     }
 
     /// A parameter's value as one of the column.

@@ -23,6 +23,10 @@ pub(super) struct LogSpec {
     /// Whether the table is partitioned, and its partitions need triggers too.
     pub(super) partitioned: bool,
     columns: Vec<LogColumn>,
+    /// The key's columns that somebody writes.
+    written_key: Vec<String>,
+    /// Whether one of the log's columns is generated.
+    generated: bool,
 }
 
 /// A column of a log: a key or partition column of the tracked table.
@@ -54,6 +58,8 @@ impl LogSpec {
     pub(super) fn new(table: &TableInfo, partition: &[usize], tracking: Tracking) -> LogSpec {
         let positions = Self::positions(partition, &table.key);
         let column = |&index: &usize| LogColumn::of(&table.columns[index]);
+        let written = table.key.iter().map(|&index| &table.columns[index]);
+        let written = written.filter(|column| !column.generated);
         LogSpec {
             table_oid: table.oid,
             table: qualified(&table.schema, &table.name),
@@ -65,6 +71,8 @@ impl LogSpec {
             by_row: tracking == Tracking::Row,
             partitioned: table.members.is_some(),
             columns: positions.iter().map(column).collect(),
+            written_key: written.map(|column| column.name.clone()).collect(),
+            generated: positions.iter().any(|&it| table.columns[it].generated),
         }
     }
 
@@ -145,7 +153,10 @@ impl LogSpec {
         for (suffix, body) in [("new", new), ("old", old), ("moved", moved)] {
             // The owner may rename a column, or give it another type, at any time: writes go
             // on, and nothing that they change is missed.
-            let body = format!("IF {} THEN {body} ELSE {marker} END IF;", self.fits());
+            let mut body = format!("IF {} THEN {body} ELSE {marker} END IF;", self.fits());
+            if suffix == "moved" && self.watches_leaving() {
+                body = format!("{} {body}", self.leaving(id));
+            }
             sql.push_str(&function(id, suffix, &body));
         }
         sql.push_str(&function(id, "truncated", &marker));
@@ -155,12 +166,9 @@ impl LogSpec {
     /// The statements of the functions for new rows, for old ones, and for those whose key
     /// or partition changed.
     fn inserts(&self, id: i32) -> [String; 3] {
-        let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
-        let (log, names) = (Self::log_table(id), names.join(", "));
-        let values = |prefix| ident_list(prefix, self.columns.iter().map(|it| it.source.as_str()));
-        let insert = |what: String| format!("INSERT INTO {log} ({names}) {what};");
-        let one = |row: &'static str| insert(format!("VALUES ({})", values(row)));
-        let all = |from: &str| format!("SELECT {} FROM {from} r", values("r."));
+        let insert = |what: String| self.insert(id, &what);
+        let one = |row| self.insert(id, &format!("VALUES ({})", self.values(row)));
+        let all = |from: &str| format!("SELECT {} FROM {from} r", self.values("r."));
         let (new, old) = (all("tidewater_new"), all("tidewater_old"));
         match (self.by_row, self.partitioned) {
             (true, _) => [one("NEW."), one("OLD."), one("OLD.")],
@@ -180,6 +188,40 @@ impl LogSpec {
                 [insert(new), insert(old), both]
             }
         }
+    }
+
+    fn insert(&self, id: i32, what: &str) -> String {
+        let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
+        let (log, names) = (Self::log_table(id), names.join(", "));
+        format!("INSERT INTO {log} ({names}) {what};")
+    }
+
+    /// The values of the log's columns of one row.
+    fn values(&self, row: &str) -> String {
+        ident_list(row, self.columns.iter().map(|it| it.source.as_str()))
+    }
+
+    /// Whether rows that change their partition need a trigger of their own.
+    ///
+    /// The transition tables of a MERGE do not have them: PostgreSQL takes such a row for one
+    /// deleted and one inserted, and fires the triggers for updates.
+    fn watches_leaving(&self) -> bool {
+        self.partitioned && !self.by_row
+    }
+
+    /// What the function for moved rows does before a row with another key is written.
+    fn leaving(&self, id: i32) -> String {
+        let (old, new) = (self.values("OLD."), self.values("NEW."));
+        let marker = marker(id);
+        // What is generated is not known yet.
+        let log = match self.generated {
+            true => marker.clone(),
+            false => self.insert(id, &format!("VALUES ({old}), ({new})")),
+        };
+        format!(
+            "IF TG_LEVEL = 'ROW' THEN IF {} THEN {log} ELSE {marker} END IF; RETURN NEW; END IF;",
+            self.fits()
+        )
     }
 
     /// Whether the columns that a function names are still there as they were.
@@ -242,6 +284,17 @@ impl LogSpec {
         triggers
     }
 
+    /// The columns that an update has to set to move a row to another partition, and that
+    /// it did: those of the key, which has all that the table is partitioned by.
+    fn leaves(&self) -> (String, String) {
+        let names = || self.written_key.iter().map(|name| ident(name));
+        let differs = names().map(|name| format!("OLD.{name} IS DISTINCT FROM NEW.{name}"));
+        (
+            names().collect::<Vec<_>>().join(", "),
+            differs.collect::<Vec<_>>().join(" OR "),
+        )
+    }
+
     fn triggers_on(&self, id: i32, table: &str) -> Vec<Trigger> {
         let differs = self.columns.iter().map(|column| {
             let name = ident(&column.source);
@@ -261,11 +314,19 @@ impl LogSpec {
             )
         };
         let trigger = |suffix: &str, event: &str, how: &str, function: &str| {
-            let name = format!("tidewater_{id}_{suffix}");
+            // After all others of its kind, whose changes it has to see.
+            let name = match suffix {
+                "leaving" => format!("~tidewater_{id}_{suffix}"),
+                _ => format!("tidewater_{id}_{suffix}"),
+            };
             let quoted = ident(&name);
             let function = qualified(SCHEMA, &format!("log_{id}_{function}"));
+            let when = match suffix {
+                "leaving" => "BEFORE",
+                _ => "AFTER",
+            };
             let mut sql = format!(
-                "CREATE TRIGGER {quoted} AFTER {event} ON {table} {how}EXECUTE FUNCTION {function}();"
+                "CREATE TRIGGER {quoted} {when} {event} ON {table} {how}EXECUTE FUNCTION {function}();"
             );
             if self.by_row {
                 // Also in a replication worker, which fires no others.
@@ -281,8 +342,16 @@ impl LogSpec {
             trigger("delete", "DELETE", old, "old"),
             trigger("truncate", "TRUNCATE", "FOR EACH STATEMENT ", "truncated"),
         ];
-        if self.partitioned && !self.by_row {
+        if self.watches_leaving() {
             triggers.push(trigger("update", "UPDATE", BOTH, "moved"));
+            let (of, differs) = self.leaves();
+            let how = format!("FOR EACH ROW WHEN ({differs}) ");
+            triggers.push(trigger(
+                "leaving",
+                &format!("UPDATE OF {of}"),
+                &how,
+                "moved",
+            ));
         } else {
             triggers.push(trigger("update", "UPDATE", new, "new"));
             triggers.push(trigger("moved", "UPDATE", &moved, "moved"));

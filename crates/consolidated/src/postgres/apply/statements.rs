@@ -194,7 +194,9 @@ impl Statements<'_, '_, '_, '_> {
                 self.savepoint("RELEASE tidewater_keys").await?;
             }
             match executed {
-                Executed::Rows(result) if self.has_other_keys(rows, &result)? => {
+                Executed::Rows(result)
+                    if op == Op::Insert && self.has_other_keys(rows, &result)? =>
+                {
                     self.kept_under_another_key(rows)?;
                 }
                 Executed::Rows(result) => {

@@ -1,7 +1,9 @@
 //! What only PostgreSQL has, a file for each theme.
 
+mod effects;
 mod names;
 mod partitions;
+mod races;
 mod replication;
 mod serving;
 mod tls;
@@ -9,6 +11,7 @@ mod tracking;
 mod type_walk;
 mod types;
 mod uploads;
+mod ways;
 
 use crate::fixture::Fixture;
 use crate::postgres::PostgresFixture;
