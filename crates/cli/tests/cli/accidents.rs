@@ -251,8 +251,10 @@ fn syncs_of_one_file_at_the_same_time_do_no_harm() {
             let syncs: Vec<_> = (0..4).map(|_| start()).collect();
             for sync in syncs {
                 let run = Run::from(sync.wait_with_output().expect("the program ends"));
-                // Another one was faster, or held the lock.
-                assert!(matches!(run.code, 0 | 2 | 5), "{run:?}");
+                // Another one was faster, or held the lock, and it says so.
+                if run.code != 0 {
+                    run.exits(2).tells(&["sync", "hint: ", "sync again"]);
+                }
             }
         }
         shop.sync(&nancy).done();
