@@ -114,6 +114,15 @@ fn a_table_that_leaves_loses_no_change<B: Backend>() {
     }
 }
 
+/// What was refused because its table left is in the way of nothing when it comes back.
+fn a_table_that_comes_back_after_it_left_is_filled_again<B: Backend>() {
+    let mut fleet = goes_ahead::<B>("SELECT 1", ONLY_KIND, &[KIND]);
+    assert_eq!(fleet.world.deploy_carefully(BEFORE).held_up, []);
+    fleet.deploy(BEFORE);
+    let tables = [KIND, ("item", "item_id, region, area, note, amount")];
+    fleet.assert_arrives(Fate::RefusedOrKept, &tables);
+}
+
 fn a_table_that_is_renamed_loses_no_change<B: Backend>() {
     goes_ahead::<B>(
         "ALTER TABLE item RENAME TO article",
@@ -159,6 +168,7 @@ on_both_adapters!(
     a_column_of_a_narrower_type_loses_no_change,
     a_decimal_that_gets_fewer_places_loses_no_change,
     a_table_that_leaves_loses_no_change,
+    a_table_that_comes_back_after_it_left_is_filled_again,
     a_table_that_is_renamed_loses_no_change,
     another_key_loses_no_change,
     a_partition_column_that_remotes_never_sent_loses_no_change,
