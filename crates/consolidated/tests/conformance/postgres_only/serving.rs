@@ -22,9 +22,7 @@ async fn a_busy_table_makes_deploying_fail_and_changes_nothing() {
     let centre = connect(&fixture.url()).await.unwrap();
     let specs = [publication("sales", shop())];
     let error = centre.deploy(&specs, false, NOW_MS).await.unwrap_err();
-    assert!(
-        matches!(&error, CentreError::Configuration { message, .. } if message.contains("customer"))
-    );
+    assert!(matches!(&error, CentreError::Locked { message } if message.contains("customer")));
     assert_eq!(fixture.traces().await, [] as [&str; 0]);
     open.commit().await;
     centre.deploy(&specs, false, NOW_MS).await.unwrap();

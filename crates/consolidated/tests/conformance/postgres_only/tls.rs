@@ -52,7 +52,7 @@ async fn tls_is_spoken_and_certificates_are_checked_as_the_url_says() {
     let error = connect(&format!("{url}?sslmode=require")).await;
     assert!(matches!(
         error.err(),
-        Some(CentreError::Unavailable { message }) if message.contains("does not support TLS")
+        Some(CentreError::Configuration { message, .. }) if message.contains("does not support TLS")
     ));
     let server = tokio::task::spawn_blocking(move || {
         server.restart().unwrap();
