@@ -129,17 +129,25 @@ fn without_part(case: &Case, number: usize) -> Option<Case> {
         }
         left -= 1;
     }
+    let references = tables.iter().flat_map(|it| &it.references);
+    let pointed_at: Vec<(usize, Vec<usize>)> = references
+        .map(|it| (it.parent, it.parent_columns.clone()))
+        .collect();
     for table in tables.iter_mut() {
         if left < table.references.len() {
             table.references.remove(left);
             return Some(smaller);
         }
         left -= table.references.len();
-        if left < table.uniques.len() {
-            table.uniques.remove(left);
+        // References need the constraint that they name.
+        let is_free = |it: &Vec<usize>| !pointed_at.contains(&(table.id, it.clone()));
+        let mut free = (0..table.uniques.len()).filter(|&it| is_free(&table.uniques[it]));
+        let count = free.clone().count();
+        if let Some(unique) = free.nth(left) {
+            table.uniques.remove(unique);
             return Some(smaller);
         }
-        left -= table.uniques.len();
+        left -= count;
         if !table.partition.is_empty() {
             if left == 0 {
                 table.partition.clear();
