@@ -5,7 +5,10 @@ CARGO ?= cargo
 # What `make bench` passes on to the benchmark: make bench BENCH="--help"
 BENCH ?=
 
-.PHONY: help build demo test bench fmt clean
+# What `make simulate` runs: a range of seeds, or one.
+SIMULATE ?= --seeds 0..100000
+
+.PHONY: help build demo test simulate bench fmt clean
 
 help: ## List what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +24,9 @@ demo: ## Watch remotes sync with a central SQLite database; needs Rust and a C c
 
 test: ## Do all that CI does: format, lints, tests, documents
 	@scripts/test.sh
+
+simulate: ## Run 100,000 simulated histories, optimized; SIMULATE="--seed N" replays one
+	$(CARGO) run --release -p tidewater-simulator -- $(SIMULATE)
 
 bench: ## Measure against the budgets, optimized; BENCH="..." passes arguments on
 	$(CARGO) run --release -p tidewater-bench -- $(BENCH)

@@ -22,7 +22,7 @@ mod result;
 mod row_json;
 pub mod scope;
 mod script;
-mod sqlite;
+pub mod sqlite;
 mod unpublished;
 pub mod upload;
 

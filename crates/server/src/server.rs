@@ -343,6 +343,7 @@ async fn serve(
     let goodbye = async {
         while reading || writing {
             tokio::select! {
+                biased;
                 () = &mut reader, if reading => reading = false,
                 () = &mut writer, if writing => writing = false,
             }

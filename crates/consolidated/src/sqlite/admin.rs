@@ -476,6 +476,7 @@ pub(super) fn prune(
     connection: &mut Connection,
     retention: Retention,
     now_ms: i64,
+    mark: [u8; 16],
 ) -> Result<Pruned, CentreError> {
     let mut pruned = Pruned::default();
     if state::version(connection)? < state::FORMAT_VERSION {
@@ -521,7 +522,13 @@ pub(super) fn prune(
     if !prune_table(connection, "tidewater_signing_key", &superseded, &mut 0)? {
         return Ok(pruned);
     }
-    match prune_logs(connection, logs_before, now_ms, &mut pruned.log_entries) {
+    match prune_logs(
+        connection,
+        logs_before,
+        now_ms,
+        mark,
+        &mut pruned.log_entries,
+    ) {
         Err(error) if !error.is_retryable() => Err(error),
         _ => Ok(pruned),
     }
@@ -562,6 +569,7 @@ fn prune_logs(
     connection: &mut Connection,
     before: i64,
     now_ms: i64,
+    mark: [u8; 16],
     count: &mut u64,
 ) -> Result<(), CentreError> {
     let pruning = failure("pruning the change logs");
@@ -571,7 +579,7 @@ fn prune_logs(
         stamp += state::log_position(connection, log)?;
     }
     if newest != Some(stamp) {
-        insert_mark(connection, now_ms)?;
+        insert_mark(connection, mark, now_ms)?;
     }
     let expired: Option<(i64, Vec<u8>)> = connection
         .query_row(

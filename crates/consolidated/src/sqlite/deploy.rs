@@ -10,7 +10,6 @@ mod remotes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use tidewater_protocol::{PublicationSchema, Table};
@@ -36,12 +35,14 @@ pub(super) struct Served {
     schema_version: i64,
 }
 
-/// Deploys, or tells what that would do.
+/// Deploys, or tells what that would do. The random secret is for the first signing key;
+/// whoever only wants to be told has none.
 pub(super) fn deploy(
     connection: &mut Connection,
     specs: &[PublicationSpec],
     mode: Mode,
     now_ms: i64,
+    secret: Option<[u8; 32]>,
 ) -> Result<(DeployReport, Served), CentreError> {
     let mut report = DeployReport::default();
     let dry_run = mode == Mode::DryRun;
@@ -54,6 +55,7 @@ pub(super) fn deploy(
         connection: &transaction,
         live: Vec::new(),
         report,
+        secret,
     };
     deployment.report.is_first = state::version(&transaction)? == 0;
     let before = remotes::deployed(&transaction)?;
@@ -90,7 +92,7 @@ pub(super) fn load(
     connection: &mut Connection,
     specs: &[PublicationSpec],
 ) -> Result<Served, CentreError> {
-    let (report, served) = deploy(connection, specs, Mode::DryRun, 0)?;
+    let (report, served) = deploy(connection, specs, Mode::DryRun, 0, None)?;
     if report.steps.is_empty() {
         return Ok(served);
     }
@@ -237,6 +239,8 @@ struct Deployment<'c> {
     connection: &'c Connection,
     live: Vec<Live>,
     report: DeployReport,
+    /// Of the first signing key.
+    secret: Option<[u8; 32]>,
 }
 
 impl Deployment<'_> {
@@ -581,7 +585,9 @@ impl Deployment<'_> {
             return Ok(());
         }
         self.step("make a signing key".into());
-        let secret: [u8; 32] = random()?;
+        let Some(secret) = self.secret else {
+            return Ok(());
+        };
         self.connection
             .execute(
                 "INSERT INTO tidewater_signing_key (secret, created_ms) VALUES (?1, ?2)",
@@ -618,17 +624,6 @@ impl Deployment<'_> {
             }
         }
     }
-}
-
-/// Random bytes that nobody can guess.
-pub(super) fn random<const N: usize>() -> Result<[u8; N], CentreError> {
-    let mut bytes = [0; N];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| CentreError::Internal {
-            message: "the operating system has no random bytes".into(),
-        })?;
-    Ok(bytes)
 }
 
 /// The change log of a published table.

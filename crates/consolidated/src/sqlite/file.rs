@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
+use super::environment::SqliteEnvironment;
 use super::thread;
 use crate::error::CentreError;
 
@@ -39,10 +40,14 @@ pub(super) struct DatabaseFile {
     identity: Option<Identity>,
     /// The write-ahead log, once a connection of ours uses it: it stays for as long.
     log: Arc<OnceLock<Identity>>,
+    environment: SqliteEnvironment,
 }
 
 impl DatabaseFile {
-    pub(super) fn at(path: PathBuf) -> Result<DatabaseFile, CentreError> {
+    pub(super) fn at(
+        path: PathBuf,
+        environment: SqliteEnvironment,
+    ) -> Result<DatabaseFile, CentreError> {
         let metadata = std::fs::metadata(&path).map_err(|error| CentreError::Unavailable {
             message: format!("{}: {error}", path.display()),
         })?;
@@ -50,7 +55,13 @@ impl DatabaseFile {
             identity: identity(&metadata),
             path,
             log: Arc::default(),
+            environment,
         })
+    }
+
+    /// Where its connections live.
+    pub(super) fn environment(&self) -> &SqliteEnvironment {
+        &self.environment
     }
 
     /// A connection to it.
@@ -58,6 +69,7 @@ impl DatabaseFile {
         self.check()?;
         let connection = thread::open(&self.path)?;
         self.check()?;
+        (self.environment.opened)(&connection);
         Ok(OpenFile {
             connection,
             file: self.clone(),

@@ -15,6 +15,7 @@ mod apply;
 mod compile;
 mod deploy;
 mod download;
+mod environment;
 mod file;
 mod index_sql;
 mod live;
@@ -45,6 +46,8 @@ use crate::records::{
     UserImport, UserRecord,
 };
 
+pub use environment::{Jobs, Randomness, SqliteEnvironment};
+
 use compile::Publication;
 use deploy::Served;
 use file::DatabaseFile;
@@ -71,13 +74,25 @@ pub(crate) async fn connect(path: &str) -> Result<Arc<dyn Centre>, CentreError> 
             hint: "create it together with its tables first, for example with sqlite3".into(),
         });
     }
-    let (file, admin, marker) = thread::blocking(move || {
-        let file = DatabaseFile::at(path)?;
+    connect_in(path, SqliteEnvironment::real()).await
+}
+
+/// Opens the file at `path` in an environment of its own.
+///
+/// # Errors
+/// SQLite cannot open it.
+pub async fn connect_in(
+    path: PathBuf,
+    environment: SqliteEnvironment,
+) -> Result<Arc<dyn Centre>, CentreError> {
+    let inside = environment.clone();
+    let open = move || {
+        let file = DatabaseFile::at(path, inside)?;
         let admin = ConnectionThread::open(&file)?;
         let marker = Marker::start(&file)?;
         Ok((file, admin, marker))
-    })
-    .await?;
+    };
+    let (file, admin, marker) = environment.blocking(open).await?;
     admin
         .run(|connection| {
             let looking = failure("opening the file");
@@ -115,9 +130,11 @@ impl Centre for SqliteCentre {
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
         let specs = publications.to_vec();
+        let secret = self.file.environment().random();
         self.run(move |connection| {
             let mode = Mode::of(dry_run);
-            deploy::deploy(connection, &specs, mode, now_ms).map(|(report, _)| report)
+            deploy::deploy(connection, &specs, mode, now_ms, Some(secret?))
+                .map(|(report, _)| report)
         })
     }
 
@@ -127,9 +144,11 @@ impl Centre for SqliteCentre {
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
         let specs = publications.to_vec();
+        let secret = self.file.environment().random();
         self.run(move |connection| {
             let mode = Mode::RefusePending;
-            deploy::deploy(connection, &specs, mode, now_ms).map(|(report, _)| report)
+            deploy::deploy(connection, &specs, mode, now_ms, Some(secret?))
+                .map(|(report, _)| report)
         })
     }
 
@@ -158,7 +177,7 @@ impl Centre for SqliteCentre {
 
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
         let (file, marker, served) = (self.file.clone(), self.marker.clone(), self.served.clone());
-        Box::pin(thread::blocking(move || {
+        Box::pin(self.file.environment().blocking(move || {
             let worker = worker::SqliteWorker::open(&file, marker, served)?;
             Ok(Box::new(worker) as Box<dyn Worker>)
         }))
@@ -242,12 +261,16 @@ impl Centre for SqliteCentre {
         // On a connection of its own: other administration does not wait for it.
         Box::pin(async move {
             let file = self.file.clone();
-            thread::blocking(move || {
-                let prune =
-                    |connection: &mut Connection| admin::prune(connection, retention, now_ms);
-                file.open()?.run(prune)
-            })
-            .await
+            let mark = file.environment().random()?;
+            self.file
+                .environment()
+                .blocking(move || {
+                    let prune = |connection: &mut Connection| {
+                        admin::prune(connection, retention, now_ms, mark)
+                    };
+                    file.open()?.run(prune)
+                })
+                .await
         })
     }
 }

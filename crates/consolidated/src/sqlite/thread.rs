@@ -1,12 +1,15 @@
-//! A connection and the thread that owns it: SQLite blocks, async code must not.
+//! A connection and the thread that owns it: SQLite blocks, async code must not. In a
+//! simulation it is a task ([`Jobs::Tasks`]).
 
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::environment::Jobs;
 use super::failure;
 use super::file::{DatabaseFile, OpenFile};
 use crate::error::CentreError;
@@ -21,14 +24,26 @@ type Job = Box<dyn FnOnce(&mut OpenFile) + Send>;
 
 /// A connection on a thread of its own. Jobs run one after the other; the thread
 /// ends when this is dropped and the last job is done.
-pub(super) struct ConnectionThread {
-    jobs: mpsc::Sender<Job>,
+pub(super) struct ConnectionThread(Queue);
+
+enum Queue {
+    Thread(mpsc::Sender<Job>),
+    Task(UnboundedSender<Job>),
 }
 
 impl ConnectionThread {
     /// Opens a connection to an existing database.
     pub(super) fn open(file: &DatabaseFile) -> Result<ConnectionThread, CentreError> {
+        let delay = match &file.environment().jobs {
+            Jobs::Threads => None,
+            Jobs::Tasks(delay) => Some(delay.clone()),
+        };
         let mut file = file.open()?;
+        if let Some(delay) = delay {
+            let (jobs, queue) = unbounded_channel();
+            tokio::spawn(run_in_task(file, queue, delay));
+            return Ok(ConnectionThread(Queue::Task(jobs)));
+        }
         let (jobs, queue) = mpsc::channel::<Job>();
         std::thread::Builder::new()
             .name("sqlite".into())
@@ -40,7 +55,12 @@ impl ConnectionThread {
             .map_err(|error| CentreError::Unavailable {
                 message: format!("no thread for a connection: {error}"),
             })?;
-        Ok(ConnectionThread { jobs })
+        Ok(ConnectionThread(Queue::Thread(jobs)))
+    }
+
+    /// Whether a job may block.
+    pub(super) fn may_block(&self) -> bool {
+        matches!(self.0, Queue::Thread(_))
     }
 
     /// Runs a job and waits for its result. A job that began is finished even if
@@ -64,16 +84,23 @@ impl ConnectionThread {
             // Nobody waits when the caller was cancelled.
             let _ = result.send(file.run(job));
         };
-        self.jobs.send(Box::new(job)).map_err(|_| ended())
+        let sent = match &self.0 {
+            Queue::Thread(jobs) => jobs.send(Box::new(job)).is_ok(),
+            Queue::Task(jobs) => jobs.send(Box::new(job)).is_ok(),
+        };
+        if sent { Ok(()) } else { Err(ended()) }
     }
 }
 
-/// Runs what may wait for the disk off the async threads.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, CentreError> + Send + 'static,
-) -> Result<T, CentreError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(ended()))
+async fn run_in_task(
+    mut file: OpenFile,
+    mut queue: UnboundedReceiver<Job>,
+    delay: Arc<dyn Fn() -> Duration + Send + Sync>,
+) {
+    while let Some(job) = queue.recv().await {
+        tokio::time::sleep(delay()).await;
+        job(&mut file);
+    }
 }
 
 /// The error of a thread that is gone.

@@ -12,15 +12,16 @@
 //! a row of it leaves. A file in which the mark of a watermark is not found has another
 //! history.
 
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use tidewater_protocol::RemoteId;
 
+use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
-use super::{deploy, failure, state, thread};
+use super::{failure, state, thread};
 use crate::error::CentreError;
 use crate::records::History;
 
@@ -72,7 +73,8 @@ pub(super) struct Mark {
     pub(super) serials: Vec<u64>,
 }
 
-struct Request {
+/// A download that waits for its mark.
+pub(super) struct Request {
     now_ms: i64,
     changes: Vec<ScopeChange>,
     reply: mpsc::SyncSender<Result<Mark, CentreError>>,
@@ -80,15 +82,22 @@ struct Request {
 
 /// Makes marks, one for all downloads that wait at the same moment.
 #[derive(Clone)]
-pub(super) struct Marker {
-    requests: mpsc::Sender<Request>,
+pub(super) enum Marker {
+    /// On a thread of its own.
+    Thread(mpsc::Sender<Request>),
+    /// On the thread of everything, in a simulation.
+    Task(Arc<Mutex<OpenFile>>, SqliteEnvironment),
 }
 
 impl Marker {
     /// Starts the thread that makes marks on a connection of its own. It ends with
     /// the last clone of this.
     pub(super) fn start(file: &DatabaseFile) -> Result<Marker, CentreError> {
+        let environment = file.environment().clone();
         let mut file = file.open()?;
+        if let Jobs::Tasks(_) = environment.jobs {
+            return Ok(Marker::Task(Arc::new(Mutex::new(file)), environment));
+        }
         let (requests, queue) = mpsc::channel::<Request>();
         std::thread::Builder::new()
             .name("sqlite marks".into())
@@ -96,13 +105,13 @@ impl Marker {
                 while let Ok(first) = queue.recv() {
                     let mut waiting = vec![first];
                     waiting.extend(queue.try_iter());
-                    answer(&mut file, waiting);
+                    answer(&mut file, &environment, waiting);
                 }
             })
             .map_err(|error| CentreError::Unavailable {
                 message: format!("no thread for marks: {error}"),
             })?;
-        Ok(Marker { requests })
+        Ok(Marker::Thread(requests))
     }
 
     /// A mark that is committed after this call began, together with the changes.
@@ -114,14 +123,23 @@ impl Marker {
             changes,
             reply,
         };
-        self.requests.send(request).map_err(|_| thread::ended())?;
+        match self {
+            Marker::Thread(requests) => requests.send(request).map_err(|_| thread::ended())?,
+            Marker::Task(file, environment) => {
+                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                answer(&mut file, environment, vec![request]);
+            }
+        }
         wait.recv().unwrap_or_else(|_| Err(thread::ended()))
     }
 }
 
-fn answer(file: &mut OpenFile, waiting: Vec<Request>) {
+fn answer(file: &mut OpenFile, environment: &SqliteEnvironment, waiting: Vec<Request>) {
+    let marks = environment
+        .random()
+        .and_then(|id| file.run(|connection| commit(connection, id, &waiting)));
     // Nobody waits for a reply when the download was cancelled.
-    match file.run(|connection| commit(connection, &waiting)) {
+    match marks {
         Ok(marks) => {
             for (request, mark) in waiting.into_iter().zip(marks) {
                 let _ = request.reply.send(Ok(mark));
@@ -148,13 +166,17 @@ fn answer(file: &mut OpenFile, waiting: Vec<Request>) {
     }
 }
 
-fn commit(connection: &mut Connection, waiting: &[Request]) -> Result<Vec<Mark>, CentreError> {
+fn commit(
+    connection: &mut Connection,
+    id: [u8; 16],
+    waiting: &[Request],
+) -> Result<Vec<Mark>, CentreError> {
     let marking = failure("making a mark");
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(marking)?;
     let now_ms = waiting.iter().map(|request| request.now_ms).max();
-    let id = insert_mark(&transaction, now_ms.unwrap_or_default())?;
+    insert_mark(&transaction, id, now_ms.unwrap_or_default())?;
     let mut marks = Vec::with_capacity(waiting.len());
     for request in waiting {
         let mut serials = Vec::with_capacity(request.changes.len());
@@ -200,10 +222,13 @@ pub(super) fn floor(connection: &Connection, log: i64) -> Result<Option<i64>, Ce
         .map_err(failure("reading a change log's floor"))
 }
 
-/// Adds a mark with the positions of all logs.
-pub(super) fn insert_mark(connection: &Connection, now_ms: i64) -> Result<[u8; 16], CentreError> {
+/// Adds a mark of this random id with the positions of all logs.
+pub(super) fn insert_mark(
+    connection: &Connection,
+    id: [u8; 16],
+    now_ms: i64,
+) -> Result<(), CentreError> {
     let marking = failure("making a mark");
-    let id = deploy::random()?;
     let mut positions = Positions::default();
     let mut stamp = 0;
     for log in state::logs(connection)? {
@@ -221,7 +246,7 @@ pub(super) fn insert_mark(connection: &Connection, now_ms: i64) -> Result<[u8; 1
             statement.execute(params![id, now_ms, stamp, positions.encode_to_vec()])
         })
         .map_err(marking)?;
-    Ok(id)
+    Ok(())
 }
 
 /// Numbers a new scope. The one that the remote holds stays known, also when the

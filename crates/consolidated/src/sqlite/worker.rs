@@ -1,7 +1,7 @@
 //! A worker: one connection that runs syncs.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use tidewater_protocol::{RemoteId, UploadId};
 
@@ -122,12 +122,22 @@ impl Worker for SqliteWorker {
         let served = self.served.clone();
         let marker = self.marker.clone();
         Box::pin(async move {
-            let (events, mut arriving) = mpsc::channel(CHUNKS_AHEAD);
+            let may_block = self.thread.may_block();
+            let ahead = if may_block {
+                CHUNKS_AHEAD
+            } else {
+                Semaphore::MAX_PERMITS
+            };
+            let (events, mut arriving) = mpsc::channel(ahead);
             let (result, wait) = oneshot::channel();
             let read = move |connection: &mut Connection| {
                 let mut emit = |event| {
-                    let sent = events.blocking_send(event);
-                    sent.map_err(|_| CentreError::Cancelled)
+                    let sent = if may_block {
+                        events.blocking_send(event).is_ok()
+                    } else {
+                        events.try_send(event).is_ok()
+                    };
+                    sent.then_some(()).ok_or(CentreError::Cancelled)
                 };
                 let served = deploy::refresh(connection, &served)?;
                 download::download(connection, &served, &marker, job, &mut emit)

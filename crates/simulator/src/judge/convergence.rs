@@ -1,0 +1,71 @@
+//! I6 (and with it I3): when everybody has synced and nobody writes, every remote equals
+//! the centre restricted to its scope, refused rows aside.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension};
+
+use super::ledger::Parties;
+use crate::scenario::{ACCOUNT, EDITED, Table};
+
+type Rows = BTreeMap<i64, Vec<Value>>;
+
+/// The first row that differs.
+pub(crate) fn difference(parties: &Parties<'_>, user: &str) -> rusqlite::Result<Option<String>> {
+    let aside = aside(parties.remote)?;
+    for table in EDITED.iter().chain([&ACCOUNT]) {
+        let mut here = rows(parties.remote, table, None)?;
+        let mut there = rows(parties.centre, table, Some(user))?;
+        for (_, key) in aside.iter().filter(|(name, _)| name == table.name) {
+            here.remove(key);
+            there.remove(key);
+        }
+        let keys: BTreeSet<&i64> = here.keys().chain(there.keys()).collect();
+        for key in keys {
+            let (here, there) = (here.get(key), there.get(key));
+            if here != there {
+                return Ok(Some(format!(
+                    "I6: {} {key} of {user} is {here:?}, in the centre {there:?}",
+                    table.name
+                )));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn rows(connection: &Connection, table: &Table, user: Option<&str>) -> rusqlite::Result<Rows> {
+    let scope = user.map_or("?1 IS NULL", |_| table.scope);
+    let sql = format!(
+        "SELECT {} FROM {} WHERE {scope}",
+        table.columns.join(", "),
+        table.name
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map([user], |row| {
+        let values = (0..table.columns.len()).map(|index| row.get(index));
+        Ok((row.get(0)?, values.collect::<rusqlite::Result<_>>()?))
+    })?;
+    rows.collect()
+}
+
+/// Rows whose change was refused, and what they refer to: it stays as long as they do.
+fn aside(remote: &Connection) -> rusqlite::Result<BTreeSet<(String, i64)>> {
+    let mut aside = BTreeSet::new();
+    let mut statement = remote.prepare_cached("SELECT table_name, key FROM tidewater_refused")?;
+    let refused = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    for refused in refused {
+        let (table, key): (String, String) = refused?;
+        let key: i64 = key.trim_matches(['[', ']']).parse().unwrap_or_default();
+        let of = EDITED.iter().find(|it| it.name == table);
+        if let Some((of, (column, parent))) = of.and_then(|it| Some((it, it.parent?))) {
+            let sql = format!("SELECT {column} FROM {table} WHERE {} = ?1", of.key());
+            let mut statement = remote.prepare_cached(&sql)?;
+            let parent_key = statement.query_row([key], |row| row.get(0)).optional()?;
+            aside.extend(parent_key.map(|key| (parent.to_owned(), key)));
+        }
+        aside.insert((table, key));
+    }
+    Ok(aside)
+}

@@ -1,0 +1,106 @@
+//! Real remotes, real servers and a real SQLite centre in a simulated world.
+//!
+//! Owns the world: time, chance, network, applications, and the judges that watch it. What
+//! is judged is the product's own code, unchanged. One seed decides everything; the same
+//! seed gives the same history to the byte. The reasons are in this crate's DESIGN.md.
+
+mod application;
+mod chronicle;
+mod judge;
+mod network;
+mod plan;
+mod random;
+mod range;
+mod remote;
+mod scenario;
+mod world;
+
+pub use chronicle::Ended;
+pub use plan::Plan;
+pub use range::{Failure, Summary, run_all};
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Once;
+
+use tokio::task::LocalSet;
+
+use chronicle::Chronicle;
+
+thread_local! {
+    static PANICS: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs a simulation; with `readable` it keeps what happened.
+pub fn run(plan: Plan, readable: bool) -> Ended {
+    watch_panics();
+    PANICS.with_borrow_mut(Option::take);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without threads needs nothing of the system");
+    let chronicle = runtime.block_on(async { Rc::new(Chronicle::new(readable)) });
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        let tasks = LocalSet::new();
+        tasks.block_on(&runtime, world::play(plan, chronicle.clone()));
+    }));
+    let panicked = PANICS.with_borrow_mut(Option::take);
+    if let Some(what) = panicked.or(played.err().map(|_| "a panic".to_owned())) {
+        chronicle.failed(format!("panic: {what}"));
+    }
+    runtime.block_on(async { chronicle.conclude() })
+}
+
+/// Makes a failing plan as small as it can be and still fail.
+pub fn shrink(plan: Plan) -> Plan {
+    let mut smallest = plan;
+    'again: loop {
+        for candidate in smallest.smaller() {
+            if run(candidate, false).failure.is_some() {
+                smallest = candidate;
+                continue 'again;
+            }
+        }
+        return smallest;
+    }
+}
+
+/// A plan as a test that can be committed.
+pub fn regression_test(plan: Plan, failure: &str) -> String {
+    format!(
+        "/// {failure}\n#[test]\nfn seed_{seed}_keeps_its_promises() {{\n    \
+         assert_holds(Plan {{\n        seed: {seed},\n        remotes: {},\n        steps: {},\n        \
+         centre_steps: {},\n        faults: {},\n    }});\n}}\n",
+        plan.remotes,
+        plan.steps,
+        plan.centre_steps,
+        plan.faults,
+        seed = plan.seed,
+        failure = failure.lines().next().unwrap_or_default(),
+    )
+}
+
+/// Runs a plan.
+///
+/// # Panics
+/// It breaks a promise: with what happened.
+pub fn assert_holds(plan: Plan) {
+    let ended = run(plan, true);
+    if let Some(failure) = ended.failure {
+        panic!("{failure}\nin {plan:?}:\n{}", ended.lines.join("\n"));
+    }
+}
+
+/// Panics of any task count, also those that a server survives.
+fn watch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.with_borrow_mut(|first| {
+                first.get_or_insert_with(|| info.to_string());
+            });
+            before(info);
+        }));
+    });
+}

@@ -1,0 +1,59 @@
+//! What a simulation consists of: decided by the seed, made smaller by shrinking.
+
+use crate::random::Random;
+
+/// How much of everything there is. The seed decides the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where all chance comes from.
+    pub seed: u64,
+    /// How many remotes.
+    pub remotes: u64,
+    /// How many things each remote does: editing, syncing.
+    pub steps: u64,
+    /// How many transactions the applications of the centre commit.
+    pub centre_steps: u64,
+    /// How many of a hundred connections have a fault.
+    pub faults: u64,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn of(seed: u64) -> Plan {
+        let mut random = Random::new(seed ^ 0x706c_616e);
+        // Most worlds are small: they are fast, and what breaks shows in them too.
+        let remotes = match random.below(100) {
+            0 => random.between(10, 50),
+            1..=10 => random.between(5, 10),
+            _ => random.between(2, 4),
+        };
+        Plan {
+            seed,
+            remotes,
+            steps: random.between(4, 24),
+            centre_steps: random.between(0, 24),
+            faults: [0, 20, 50, 90][usize::try_from(random.below(4)).unwrap_or(0)],
+        }
+    }
+
+    /// Smaller plans that may fail in the same way, the smallest first.
+    pub(crate) fn smaller(self) -> Vec<Plan> {
+        let mut plans = Vec::new();
+        let mut halve = |now: u64, least: u64, set: &dyn Fn(u64) -> Plan| {
+            for candidate in [least, now / 2, now.saturating_sub(1)] {
+                if candidate >= least && candidate < now {
+                    plans.push(set(candidate));
+                }
+            }
+        };
+        halve(self.remotes, 1, &|remotes| Plan { remotes, ..self });
+        halve(self.steps, 1, &|steps| Plan { steps, ..self });
+        halve(self.centre_steps, 0, &|centre_steps| Plan {
+            centre_steps,
+            ..self
+        });
+        halve(self.faults, 0, &|faults| Plan { faults, ..self });
+        plans.dedup();
+        plans
+    }
+}

@@ -1,0 +1,80 @@
+//! Many seeds on several cores, and what they came to together.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+use crate::chronicle::Ended;
+use crate::network::KINDS;
+use crate::plan::Plan;
+use crate::run;
+
+/// What a range of seeds came to.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// How many seeds.
+    pub seeds: u64,
+    /// Connections that carried a session.
+    pub sessions: u64,
+    /// How long it took in their own time.
+    pub simulated_seconds: u64,
+    /// By seed.
+    pub failures: Vec<Failure>,
+    /// How often each kind of fault came about; all kinds are there.
+    pub faults: BTreeMap<&'static str, u64>,
+}
+
+/// A seed that broke a promise.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The promise, and what broke it.
+    pub what: String,
+}
+
+impl Summary {
+    fn add(&mut self, seed: u64, ended: Ended) {
+        self.seeds += 1;
+        self.sessions += ended.sessions;
+        self.simulated_seconds += ended.simulated_ms / 1_000;
+        for (kind, count) in ended.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
+        if let Some(what) = ended.failure {
+            self.failures.push(Failure { seed, what });
+        }
+    }
+}
+
+/// Runs the seeds of a range on so many threads.
+pub fn run_all(seeds: Range<u64>, threads: usize) -> Summary {
+    let next = AtomicU64::new(seeds.start);
+    let summary = Mutex::new(Summary {
+        faults: KINDS.iter().map(|kind| (*kind, 0)).collect(),
+        ..Summary::default()
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    let ended = run(Plan::of(seed), false);
+                    let mut summary = summary.lock().expect("nobody panics while holding it");
+                    summary.add(seed, ended);
+                }
+            });
+        }
+    });
+    let mut summary = summary
+        .into_inner()
+        .expect("nobody panics while holding it");
+    summary.failures.sort_by_key(|failure| failure.seed);
+    summary
+}

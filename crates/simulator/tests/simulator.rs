@@ -1,0 +1,49 @@
+//! Seeds in the ordinary tests, and what once went wrong.
+
+use tidewater_simulator::{Plan, assert_holds, run, run_all};
+
+/// How many seeds the ordinary tests take.
+const SEEDS: u64 = 50;
+
+#[test]
+fn the_same_seed_gives_the_same_history_to_the_byte() {
+    for seed in 0..8 {
+        let (first, second) = (run(Plan::of(seed), true), run(Plan::of(seed), true));
+        let differing = first.lines.iter().zip(&second.lines).find(|(a, b)| a != b);
+        assert_eq!(differing, None, "seed {seed}");
+        assert_eq!(first.hash, second.hash, "seed {seed}");
+        assert_eq!(first.sessions, second.sessions);
+    }
+}
+
+#[test]
+fn different_seeds_give_different_histories() {
+    assert_ne!(run(Plan::of(1), false).hash, run(Plan::of(2), false).hash);
+}
+
+#[test]
+fn every_seed_keeps_every_promise_and_together_they_meet_every_fault() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let summary = run_all(0..SEEDS, cores);
+    assert!(summary.failures.is_empty(), "{:#?}", summary.failures);
+    let missing: Vec<_> = summary
+        .faults
+        .iter()
+        .filter(|(_, count)| **count == 0)
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "faults that never came about: {missing:?}"
+    );
+}
+
+#[test]
+fn ten_remotes_of_three_users_keep_every_promise() {
+    assert_holds(Plan {
+        seed: 3,
+        remotes: 10,
+        steps: 12,
+        centre_steps: 24,
+        faults: 50,
+    });
+}
