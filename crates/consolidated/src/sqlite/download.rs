@@ -412,7 +412,9 @@ impl<'a> Download<'a, '_> {
             })?;
             return Ok(false);
         }
-        for partition in &table_plan.lost {
+        // What the remote uploaded into a partition before it held that, and somebody has
+        // deleted since, is in no log that it reads: gained partitions replace, too.
+        for partition in table_plan.lost.iter().chain(&table_plan.gained) {
             let values = unpack(partition, &table.partition_types)?;
             output.writer.remove_partition(&values);
             output.removals += 1;

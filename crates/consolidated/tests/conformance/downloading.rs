@@ -193,6 +193,8 @@ pub async fn gained_partitions_are_sent_and_lost_ones_removed<F: Fixture>() {
     assert_eq!(
         received.rows(),
         [
+            "-customer {south}",
+            "-purchase {south}",
             "customer: 3|south|Sven|sven@x",
             "purchase: 11|south|3|20.00"
         ]
@@ -206,6 +208,34 @@ pub async fn gained_partitions_are_sent_and_lost_ones_removed<F: Fixture>() {
     assert_eq!(received.rows(), ["-customer {north}", "-purchase {north}"]);
     assert_eq!(anna.rows("customer"), ["3|south|Sven|sven@x"]);
     assert_eq!(anna.rows("purchase"), ["11|south|3|20.00"]);
+}
+
+/// Its removal is in the log of a partition that the remote did not hold then.
+pub async fn what_went_up_into_a_gained_partition_and_was_deleted_since_goes<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    world
+        .execute("INSERT INTO visit_plan VALUES ('anna', 'south')")
+        .await;
+    let result = anna
+        .upload(&[insert("customer", "50|south|Siri|NULL")])
+        .await;
+    assert_eq!(
+        result,
+        ["1 inserted, 0 updated, 0 deleted, 0 conflicts, 0 refused"]
+    );
+    world
+        .execute("DELETE FROM customer WHERE customer_id = 50")
+        .await;
+    anna.download().await;
+    assert_eq!(
+        anna.rows("customer"),
+        [
+            "1|north|Nora|nora@x",
+            "2|north|Niels|NULL",
+            "3|south|Sven|sven@x",
+        ]
+    );
 }
 
 pub async fn a_row_that_moves_with_its_partitions_is_never_lost<F: Fixture>() {

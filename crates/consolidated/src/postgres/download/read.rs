@@ -209,7 +209,9 @@ async fn send_planned(
         }
         TablePlan::Changes { gained, lost, .. } => {
             let types = partition_types(table);
-            for packed in lost {
+            // What the remote uploaded into a partition before it held that, and somebody has
+            // deleted since, is in no log that it reads: gained partitions replace, too.
+            for packed in lost.iter().chain(gained) {
                 output.writer.remove_partition(&unpack(packed, &types)?);
                 output.counts.removals += 1;
                 output.flush(ROWS_PAYLOAD_BYTES)?;

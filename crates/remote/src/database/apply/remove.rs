@@ -310,7 +310,8 @@ impl Sink<'_> {
     }
 
     /// The keys with local changes that are in a partition, or were before: pending ones, and
-    /// those that are only refused.
+    /// those that are only refused. A row that only a refused change moved into the partition
+    /// is none of these: in the centre it is where it was.
     #[expect(clippy::type_complexity, reason = "two lists of keys")]
     fn changed_in_partition(
         &self,
@@ -334,23 +335,23 @@ impl Sink<'_> {
         let same = quote::list(&names.change_key, " AND ", |key| {
             format!("n.{key} = h.{key}")
         });
-        let select = |generations: &str, exclude: &str| {
+        let select = |generations: &str, moved: &str, exclude: &str| {
             format!(
                 "SELECT DISTINCT {keys} FROM {change} AS h LEFT JOIN {table} AS p ON {join} \
                  WHERE h.generation {generations} AND ((h.present = 1 AND {before}) OR \
-                 (p.{first} IS NOT NULL AND {here})){exclude}",
+                 ({moved}p.{first} IS NOT NULL AND {here})){exclude}",
                 change = names.change,
                 table = names.table,
                 join = names.change_of("h", "p"),
                 first = names.key[0],
             )
         };
-        let pending = select(&format!("> {PARKED}"), "");
+        let pending = select(&format!("> {PARKED}"), "", "");
         let only = format!(
             " AND NOT EXISTS (SELECT 1 FROM {} AS n WHERE {same} AND n.generation > {PARKED})",
             names.change
         );
-        let parked = select(&format!("= {PARKED}"), &only);
+        let parked = select(&format!("= {PARKED}"), "h.present = 0 AND ", &only);
         Ok((
             keys_of(self.connection, &pending, parameters, table)?,
             keys_of(self.connection, &parked, parameters, table)?,

@@ -292,6 +292,28 @@ fn a_downloaded_row_does_not_overwrite_a_refused_one() {
     assert_eq!(remote.query(NAMES)[0], "1:mine:10");
 }
 
+/// A partition may leave, or come anew, that the row is in here only: in the centre it still
+/// is where it was, and nothing would bring it back.
+#[test]
+fn a_row_that_a_refused_change_moved_into_a_partition_does_not_go_with_it() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET amount = 20 WHERE id = 1");
+    remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            let code = Code::RowCheck.number();
+            rows.refused(&[Datum::Integer(1)], Op::Update, code, "too dear");
+        });
+    });
+    remote.download(|server| {
+        server.table("item", |rows| rows.remove_partition(&[Datum::Integer(20)]));
+    });
+    assert_eq!(remote.query(NAMES)[0], "1:a:20");
+    assert!(!remote.query(NAMES).iter().any(|row| row.starts_with("2:")));
+    assert_eq!(refused_keys(&remote), ["[1]"]);
+    remote.run("UPDATE item SET amount = 10 WHERE id = 1");
+    assert_eq!(remote.upload(), []);
+}
+
 /// CASES 20, the remote's side.
 #[test]
 fn a_refused_row_that_leaves_the_scope_leaves_only_the_users_own_values() {
