@@ -22,7 +22,7 @@ impl Database {
     /// download is wanted, takes what is pending as the next upload of each subscription.
     /// What was taken before and not acknowledged stays as it is. Nothing is taken while
     /// something is given back, nor between the upload that goes before a compare and the
-    /// compare.
+    /// compare, unless refused changes wait for another try.
     ///
     /// # Errors
     /// The file is locked, a synced table is missing, or SQLite failed.
@@ -34,11 +34,11 @@ impl Database {
         let subscriptions = load_all(&self.connection)?;
         let in_order = triggers::are_checked(&self.connection)?;
         // Most syncs find nothing to take: then nothing is written either.
-        let takes = !download_only && !self.compares_next;
+        let compares_next = self.compares_next;
         let mut to_take = false;
-        if takes {
+        if !download_only {
             for subscription in &subscriptions {
-                to_take |= can_take(&self.connection, subscription)?;
+                to_take |= can_take(&self.connection, subscription, compares_next)?;
             }
         }
         if in_order && !to_take {
@@ -50,9 +50,9 @@ impl Database {
         let untracked = triggers::ensure(&transaction, &subscriptions)?;
         compare::note_untracked(&transaction, &untracked).doing(doing)?;
         let mut taken_now = Vec::new();
-        if takes {
+        if !download_only {
             for subscription in &subscriptions {
-                if can_take(&transaction, subscription)? {
+                if can_take(&transaction, subscription, compares_next)? {
                     take(&transaction, subscription, new_upload_id())?;
                     taken_now.push(subscription.id);
                 }
@@ -74,6 +74,7 @@ impl Database {
 fn can_take(
     connection: &Connection,
     subscription: &SubscriptionState,
+    compares_next: bool,
 ) -> Result<bool, RemoteError> {
     let Some(schema) = &subscription.schema else {
         return Ok(false);
@@ -81,6 +82,11 @@ fn can_take(
     // What is given back goes first.
     if subscription.taken_generation.is_some() || subscription.giving.is_some() {
         return Ok(false);
+    }
+    // What a restored centre has forgotten to have refused could not go with an upload that had
+    // been taken before. Applications may write on and on: what they do has to wait.
+    if compares_next {
+        return refused::wait_for_another_try(connection, &subscription.publication);
     }
     for table in schema
         .tables

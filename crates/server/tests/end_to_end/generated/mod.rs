@@ -1,7 +1,8 @@
 //! Generated schemas with generated histories and accidents, on every adapter, that end
 //! equal: everybody has what the centre has, and every local change is accounted for.
 //!
-//! `TIDEWATER_CASES=1000` runs so many of them, `TIDEWATER_SEED=7` begins with that one: a
+//! `TIDEWATER_CASES=1000` runs so many of them, `TIDEWATER_THREADS=4` so many at once on each
+//! adapter, `TIDEWATER_SEED=7` begins with that one: a
 //! failing case prints its number, and `TIDEWATER_SEED=N TIDEWATER_CASES=1` repeats it.
 
 mod author;
@@ -11,8 +12,9 @@ mod ledger;
 mod rows;
 mod session;
 
-use std::cell::Cell;
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use proptest::test_runner::{Config, TestRunner};
 use tidewater_testing::generate::{Case, CaseTree, name};
@@ -36,13 +38,17 @@ const MANY: u64 = 200;
 /// So many failing cases are enough for one run.
 const ENOUGH: usize = 4;
 
-/// Runs cases one after the other; failing ones are made smaller and shown.
-fn run_cases<C: Centre>(first: u64) {
-    let first = number("TIDEWATER_SEED", first);
-    let count = number("TIDEWATER_CASES", CASES);
-    let mut failures = Vec::new();
-    let writes = Cell::new([0; 2]);
-    for seed in first..first + count {
+/// What the cases of a run have come to.
+#[derive(Default)]
+struct Tally {
+    failures: Mutex<Vec<String>>,
+    /// Writes that were tried, and those that were committed.
+    writes: [AtomicU64; 2],
+}
+
+impl Tally {
+    /// Runs one case; a failing one is made smaller and shown.
+    fn run<C: Centre>(&self, seed: u64) {
         let tree = CaseTree::new(Case::of(seed));
         let config = Config {
             max_shrink_iters: 400,
@@ -50,19 +56,45 @@ fn run_cases<C: Centre>(first: u64) {
             ..Config::default()
         };
         let outcome = TestRunner::new(config).run_one(tree, |case| {
-            let more = run::<C>(&case);
-            writes.set([0, 1].map(|it| writes.get()[it] + more[it]));
+            for (sum, more) in self.writes.iter().zip(run::<C>(&case)) {
+                sum.fetch_add(more, Ordering::Relaxed);
+            }
             Ok(())
         });
         if let Err(error) = outcome {
-            failures.push(format!("seed {seed} fails on {:?}: {error}", C::DIALECT));
-        }
-        if failures.len() == ENOUGH {
-            break;
+            let failure = format!("seed {seed} fails on {:?}: {error}", C::DIALECT);
+            self.failures().push(failure);
         }
     }
+
+    fn failures(&self) -> MutexGuard<'_, Vec<String>> {
+        self.failures.lock().expect("nobody panics with it")
+    }
+}
+
+/// Runs cases, one for each thread at a time.
+fn run_cases<C: Centre>(first: u64) {
+    let first = number("TIDEWATER_SEED", first);
+    let count = number("TIDEWATER_CASES", CASES);
+    let threads = number("TIDEWATER_THREADS", 1);
+    let next = AtomicU64::new(first);
+    let tally = Tally::default();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count || tally.failures().len() >= ENOUGH {
+                        break;
+                    }
+                    tally.run::<C>(seed);
+                }
+            });
+        }
+    });
+    let failures = tally.failures();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    let [tried, committed] = writes.get();
+    let [tried, committed] = [0, 1].map(|it| tally.writes[it].load(Ordering::Relaxed));
     assert!(
         tried < MANY || committed * 2 > tried,
         "of {tried} writes only {committed} did anything"

@@ -191,6 +191,30 @@ fn i2_what_a_restored_centre_refuses_to_take_back_stays_visible<B: Backend>() {
     assert_eq!(ada.refused().len(), 1);
 }
 
+/// What was pending had been taken as an upload before the centre said that it was restored.
+fn i2_what_a_restored_centre_had_refused_is_refused_again_by_the_next_sync<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let backup = backup(&world);
+    ada.edit("INSERT INTO customer VALUES (90, 9, 'one', NULL, 0)");
+    ada.edit("INSERT INTO customer VALUES (91, 9, 'two', NULL, 0)");
+    assert_eq!(ada.sync().refused, 2);
+    restore(&mut world, &backup, &[&ada]);
+    assert_eq!(world.server.refused(), []);
+    ada.edit("UPDATE customer SET name = 'one more' WHERE customer_id = 90");
+    assert_eq!(ada.sync().refused, 2);
+    let refused = world.server.refused().into_iter().map(|it| it.key);
+    assert_eq!(refused.collect::<Vec<String>>(), ["[90]", "[91]"]);
+    // Where the centre comes from a dump, they are tried once more.
+    ada.sync();
+    let mut refused: Vec<String> = ada.refused().into_iter().map(|it| it.key).collect();
+    refused.sort_unstable();
+    assert_eq!(
+        (refused, ada.pending()),
+        (vec!["[90]".into(), "[91]".into()], 0)
+    );
+}
+
 /// CASES 24.
 fn i2_a_table_that_a_tool_rebuilt_is_compared_and_its_changes_are_pending<B: Backend>() {
     let world = World::<B>::open(shop());
@@ -352,6 +376,7 @@ on_both_adapters!(
     i1_a_centre_from_before_it_knew_the_remote_gets_everything_back,
     i1_an_update_that_is_given_back_and_lost_is_a_conflict_with_both_images,
     i2_what_a_restored_centre_refuses_to_take_back_stays_visible,
+    i2_what_a_restored_centre_had_refused_is_refused_again_by_the_next_sync,
     i2_a_table_that_a_tool_rebuilt_is_compared_and_its_changes_are_pending,
     a_hundred_thousand_equal_rows_cost_less_than_64_kib,
 );
