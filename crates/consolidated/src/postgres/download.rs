@@ -33,14 +33,18 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// How long nothing is done again about partitions that could not be tracked.
 pub(super) const ADOPT_AGAIN_MS: u64 = 60_000;
 
-/// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one.
+/// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one. `$3` to `$5`: remote,
+/// publication and serial of the scope, NULL without one.
 const STATE: &str = "
 SELECT pg_catalog.pg_current_snapshot()::text,
   EXISTS (SELECT FROM tidewater.mark WHERE id = $1)
     AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.meta),
   ARRAY (SELECT log_id FROM tidewater.everything
     WHERE version >= (SELECT pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot))
-      AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot)))";
+      AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot))),
+  EXISTS (SELECT FROM tidewater.subscription
+    WHERE remote_id = $3 AND publication = $4 AND scope_serial = $5
+      AND graced_serial < previous_serial)";
 
 /// What has to be sent of one table.
 enum TablePlan {
@@ -66,6 +70,8 @@ struct Plan {
     watermark: Option<Watermark>,
     /// Whether the logs have anything new for the partitions held.
     news: bool,
+    /// The remote presents the newest scope for the first time.
+    arrived: bool,
 }
 
 /// What a remote presented and holds, as far as it can be understood.
@@ -93,6 +99,9 @@ pub(super) async fn download(
     let mut mark = None;
     for (index, (plan, subscription)) in plans.iter().zip(&job.subscriptions).enumerate() {
         let publication = &publications[index];
+        if plan.arrived {
+            spend_previous(shared, &job, subscription).await?;
+        }
         let outcome = if !plan.is_due(subscription) {
             sink.begin(index, false);
             DownloadOutcome {
@@ -183,12 +192,17 @@ async fn open(
         helds.push(Held::of(connection, publication, subscription).await?);
     }
     let client = connection.client();
-    let states = helds.iter().map(|held| {
+    let remote = job.remote_id.0.as_slice();
+    let states = helds.iter().zip(&job.subscriptions);
+    let states = states.map(|(held, subscription)| {
         let state = &state;
         async move {
             let mark = held.as_ref().map(|it| it.watermark.mark.as_slice());
             let snapshot = held.as_ref().map(|it| it.watermark.snapshot.as_str());
-            let row = client.query_one(state, &[&mark, &snapshot]).await;
+            let (publication, serial) = (&subscription.publication, serial(subscription));
+            let parameters: [&(dyn ToSql + Sync); 5] =
+                [&mark, &snapshot, &remote, publication, &serial];
+            let row = client.query_one(state, &parameters).await;
             row.map_err(refused("opening a download"))
         }
     });
@@ -225,6 +239,7 @@ async fn open(
             held,
             scope,
             news?,
+            row.get(3),
         ));
     }
     Ok((plans, strange))
@@ -286,6 +301,7 @@ impl Plan {
         presented: Option<Held<'_>>,
         scope: Scope,
         news: bool,
+        arrived: bool,
     ) -> Plan {
         let held = presented.as_ref().map(|it| it.scope);
         let tables = publication.tables.iter().enumerate().map(|(index, table)| {
@@ -304,6 +320,7 @@ impl Plan {
             watermark: presented.map(|it| it.watermark),
             scope,
             news,
+            arrived,
         }
     }
 
@@ -508,6 +525,34 @@ INSERT INTO tidewater.subscription AS s (remote_id, publication, scope_serial) V
 ON CONFLICT (remote_id, publication) DO UPDATE
   SET previous_serial = s.scope_serial, scope_serial = s.scope_serial + 1
 RETURNING scope_serial";
+
+/// Does nothing if a newer scope was issued meanwhile, or another sync was first.
+const SPEND_PREVIOUS: &str = "
+UPDATE tidewater.subscription SET graced_serial = previous_serial
+WHERE remote_id = $1 AND publication = $2 AND scope_serial = $3 AND graced_serial < previous_serial";
+
+/// The remote has the newest scope: changes under the one before are not taken any more. Until
+/// it is presented the one before counts, for the answer with the newest may have been lost.
+async fn spend_previous(
+    shared: &Shared,
+    job: &DownloadJob,
+    subscription: &DownloadSubscription,
+) -> Result<(), CentreError> {
+    let mut connection = shared.pool.get().await?;
+    let statement = connection.prepare(SPEND_PREVIOUS, &[]).await?;
+    let (remote, serial) = (job.remote_id.0.as_slice(), serial(subscription));
+    let parameters: [&(dyn ToSql + Sync); 3] = [&remote, &subscription.publication, &serial];
+    let spent = connection.client().execute(&statement, &parameters).await;
+    spent
+        .map(drop)
+        .map_err(refused("noting that a scope arrived"))
+}
+
+/// The serial of the scope that a remote presents; `None` too for one that was never issued.
+fn serial(subscription: &DownloadSubscription) -> Option<i64> {
+    let checkpoint = subscription.checkpoint.as_ref()?;
+    i64::try_from(checkpoint.serial).ok()
+}
 
 /// The error of [`Shared::publication`].
 pub(super) fn unknown_publication(name: &str) -> CentreError {

@@ -180,7 +180,10 @@ fn claim(connection: &Connection, upload: &SyncUpload) -> Result<Claim, CentreEr
     };
     let taken = connection
         .prepare_cached(
-            "UPDATE tidewater_subscription SET sequence = ?3 + 1, upload_id = ?4, result = NULL
+            // Who presents the newest scope has it: the one before is spent.
+            "UPDATE tidewater_subscription SET sequence = ?3 + 1, upload_id = ?4, result = NULL,
+                 graced_serial = CASE WHEN scope_serial = ?5
+                     THEN max(graced_serial, previous_serial) ELSE graced_serial END
              WHERE remote_id = ?1 AND publication = ?2 AND sequence = ?3
              RETURNING scope_serial, previous_serial, graced_serial",
         )
@@ -189,7 +192,8 @@ fn claim(connection: &Connection, upload: &SyncUpload) -> Result<Claim, CentreEr
                 upload.remote_id.0,
                 upload.publication,
                 before as i64,
-                upload.upload_id.0
+                upload.upload_id.0,
+                upload.checkpoint.as_ref().map(|held| held.serial as i64)
             ];
             let taken = statement.query_row(parameters, |row| {
                 Ok(Subscription {
@@ -247,7 +251,7 @@ fn add_last_signed(
     let Some(held) = Presented::of(checkpoint) else {
         return false;
     };
-    if serial == 0 || !is_last || serial == subscription.graced_serial {
+    if serial == 0 || !is_last || serial <= subscription.graced_serial {
         return false;
     }
     let mut needed = false;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 use rusqlite::types::Value as Native;
-use rusqlite::{Connection, Row, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
@@ -94,9 +94,11 @@ struct Plan<'a> {
     tables: Vec<TablePlan>,
     /// Partitions were gained or lost.
     scope_changed: bool,
-    /// The serial that stays; `None` for a new one.
+    /// The serial that stays; `None` for one that is noted with the mark.
     serial: Option<u64>,
     presented: Option<u64>,
+    /// The remote presents the newest scope for the first time.
+    arrived: bool,
     /// A new checkpoint is due whether or not there are rows.
     renew: bool,
 }
@@ -143,20 +145,22 @@ impl<'a> Plan<'a> {
             tables.push(plan);
         }
         let serial = checkpoint.map(|checkpoint| checkpoint.serial);
-        let valid = match serial {
+        let standing = match serial {
             Some(serial) if !scope_changed => {
-                is_current(connection, holder, &publication.schema.name, serial)?
+                standing(connection, holder, &publication.schema.name, serial)?
             }
-            _ => false,
+            _ => Standing::Replaced,
         };
+        let stays = standing == Standing::Known;
         Ok(Plan {
             publication,
             scope,
             tables,
             scope_changed,
-            serial: serial.filter(|_| valid),
+            serial: serial.filter(|_| stays),
             presented: serial,
-            renew: renew || !valid || !subscription.compares.is_empty(),
+            arrived: standing == Standing::Arrived,
+            renew: renew || !stays || !subscription.compares.is_empty(),
         })
     }
 
@@ -165,30 +169,45 @@ impl<'a> Plan<'a> {
             remote_id: holder.remote_id,
             publication: self.publication.schema.name.clone(),
             presented: self.presented,
+            arrived: self.arrived,
         })
     }
 }
 
-/// Whether a serial is one of the last two that were issued to the subscription.
-fn is_current(
+/// What a presented serial is to its subscription.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It stays.
+    Known,
+    /// It stays, and that the remote has it is news: the one before does not count any more.
+    Arrived,
+    /// It is none of the last two, or is spent: changes could not be taken under it.
+    Replaced,
+}
+
+fn standing(
     connection: &Connection,
     holder: &Holder<'_>,
     publication: &str,
     serial: u64,
-) -> Result<bool, CentreError> {
-    connection
+) -> Result<Standing, CentreError> {
+    let arrived: Option<bool> = connection
         .prepare_cached(
-            "SELECT 1 FROM tidewater_subscription WHERE remote_id = ?1 AND publication = ?2
-             AND ?3 IN (scope_serial, previous_serial)",
+            "SELECT scope_serial = ?3 AND graced_serial < previous_serial
+             FROM tidewater_subscription WHERE remote_id = ?1 AND publication = ?2
+             AND ?3 IN (scope_serial, previous_serial) AND ?3 > graced_serial",
         )
         .and_then(|mut statement| {
-            statement.exists(rusqlite::params![
-                holder.remote_id.0,
-                publication,
-                serial as i64
-            ])
+            let parameters = rusqlite::params![holder.remote_id.0, publication, serial as i64];
+            let found = statement.query_row(parameters, |row| row.get(0));
+            found.optional()
         })
-        .map_err(failure("reading a subscription"))
+        .map_err(failure("reading a subscription"))?;
+    Ok(match arrived {
+        Some(true) => Standing::Arrived,
+        Some(false) => Standing::Known,
+        None => Standing::Replaced,
+    })
 }
 
 /// Compares what a remote holds of a table with what it should hold. `held` is what

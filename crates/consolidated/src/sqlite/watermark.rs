@@ -57,16 +57,18 @@ pub(super) struct Positions {
     pub(super) logs: Vec<Position>,
 }
 
-/// A subscription whose scope changed.
+/// A subscription whose scope changed, or has arrived.
 #[derive(Clone, Debug)]
 pub(super) struct ScopeChange {
     pub(super) remote_id: RemoteId,
     pub(super) publication: String,
     /// The serial of the scope that the remote holds.
     pub(super) presented: Option<u64>,
+    /// It is the newest, presented for the first time, and stays.
+    pub(super) arrived: bool,
 }
 
-/// A mark that is durable, and the new serials in the order of the changes.
+/// A mark that is durable, and the serials in the order of the changes.
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
     pub(super) id: [u8; 16],
@@ -181,7 +183,11 @@ fn commit(
     for request in waiting {
         let mut serials = Vec::with_capacity(request.changes.len());
         for change in &request.changes {
-            serials.push(next_serial(&transaction, change)?);
+            let arrived = change.presented.filter(|_| change.arrived);
+            serials.push(match arrived {
+                Some(serial) => spend_previous(&transaction, change, serial)?,
+                None => next_serial(&transaction, change)?,
+            });
         }
         marks.push(Mark { id, serials });
     }
@@ -247,6 +253,30 @@ pub(super) fn insert_mark(
         })
         .map_err(marking)?;
     Ok(())
+}
+
+/// The remote has the newest scope: changes under the one before are not taken any more. Until
+/// it is presented the one before counts, for the answer with the newest may have been lost.
+fn spend_previous(
+    connection: &Connection,
+    change: &ScopeChange,
+    serial: u64,
+) -> Result<u64, CentreError> {
+    connection
+        .prepare_cached(
+            "UPDATE tidewater_subscription SET graced_serial = previous_serial
+             WHERE remote_id = ?1 AND publication = ?2 AND scope_serial = ?3
+             AND graced_serial < previous_serial",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![
+                change.remote_id.0,
+                change.publication,
+                serial as i64
+            ])
+        })
+        .map_err(failure("noting that a scope arrived"))?;
+    Ok(serial)
 }
 
 /// Numbers a new scope. The one that the remote holds stays known, also when the

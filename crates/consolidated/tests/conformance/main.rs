@@ -121,6 +121,8 @@ macro_rules! suite {
             uploading::rows_outside_of_the_scope_are_neither_touched_nor_shown,
             uploading::changes_of_a_lost_partition_are_taken_once,
             uploading::a_replayed_old_scope_is_refused,
+            uploading::a_scope_is_spent_when_the_next_one_was_presented,
+            uploading::a_scope_counts_while_the_next_one_was_lost_on_the_way,
             uploading::what_triggers_change_beside_an_upload_is_sent,
             uploading::a_download_only_table_takes_no_changes,
             uploading::a_deferred_constraint_hits_only_its_own_upload,

@@ -447,6 +447,59 @@ pub async fn a_replayed_old_scope_is_refused<F: Fixture>() {
     assert!(received.removals.contains(&"customer {north}".to_owned()));
 }
 
+/// Moves a user's visits.
+async fn visits<F: Fixture>(world: &World<F>, region: &str) {
+    let sql = format!("UPDATE visit_plan SET region = '{region}' WHERE login = 'anna'");
+    world.execute(&sql).await;
+}
+
+pub async fn a_scope_is_spent_when_the_next_one_was_presented<F: Fixture>() {
+    let of_the_north = || [update("customer", "2|north|Niels|NULL", "2|north|N|NULL")];
+    let world = world::<F>().await;
+    for by_upload in [true, false] {
+        visits(&world, "north").await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let old = anna.checkpoint.clone();
+        visits(&world, "west").await;
+        assert!(anna.download().await.scope_changed);
+        if by_upload {
+            let change = [insert("customer", "50|west|Willa|NULL")];
+            assert_eq!(anna.upload(&change).await.len(), 1);
+        } else {
+            anna.download().await;
+            // It is noted once.
+            assert!(anna.download().await.checkpoint().is_none());
+        }
+        let new = std::mem::replace(&mut anna.checkpoint, old.clone());
+        let result = anna.upload(&of_the_north()).await;
+        assert!(result[1].contains("out_of_scope"), "{result:?}");
+        // The newest is not spent with it.
+        anna.checkpoint = new;
+        visits(&world, "south").await;
+        let change = [insert("customer", "51|west|Wilma|NULL")];
+        assert_eq!(anna.upload(&change).await.len(), 1);
+        // And where the newest was used, the one before does not count either.
+        anna.checkpoint = old;
+        let result = anna.upload(&of_the_north()).await;
+        assert!(result[1].contains("out_of_scope"), "{result:?}");
+        world
+            .execute("DELETE FROM customer WHERE region = 'west'")
+            .await;
+    }
+}
+
+pub async fn a_scope_counts_while_the_next_one_was_lost_on_the_way<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let held = anna.checkpoint.clone();
+    visits(&world, "west").await;
+    assert!(anna.download().await.scope_changed);
+    // The answer never arrived: the remote presents what it has.
+    anna.checkpoint = held;
+    let change = update("customer", "2|north|Niels|NULL", "2|north|Nils|NULL");
+    assert_eq!(anna.upload(&[change]).await.len(), 1);
+}
+
 pub async fn what_triggers_change_beside_an_upload_is_sent<F: Fixture>() {
     let world = world::<F>().await;
     world.execute(&F::stock_trigger()).await;

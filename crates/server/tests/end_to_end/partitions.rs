@@ -181,6 +181,29 @@ fn i5_an_old_signed_scope_is_refused_and_the_user_keeps_only_his_own_values<B: B
     assert_converged_but_refused(&world, &mut [&mut replayed]);
 }
 
+/// A copy from before a partition was lost is a device that was offline, but only until the
+/// original has presented what it got instead.
+fn i5_a_signed_scope_is_spent_when_the_device_presented_the_next<B: Backend>() {
+    let world = World::<B>::open(audited_shop::<B>());
+    let mut bob = world.synced("bob");
+    let old_copy = bob.path.with_file_name("old-copy.db");
+    bob.edit("PRAGMA wal_checkpoint(TRUNCATE)");
+    std::fs::copy(&bob.path, &old_copy).expect("the file can be copied");
+    world.execute("UPDATE assignment SET region = 3 WHERE login = 'bob'");
+    bob.sync();
+    // Nothing is uploaded: that he comes with the new scope is enough.
+    bob.sync();
+    let mut replayed = Device::at(&old_copy, &bob);
+    replayed.edit("INSERT INTO customer VALUES (60, 2, 'no longer his', NULL, '0.00')");
+    let report = replayed.sync();
+    assert_eq!((report.uploaded.inserts, report.refused), (0, 1));
+    assert_eq!(
+        world.rows("SELECT name FROM customer WHERE customer_id = 60"),
+        [""; 0]
+    );
+    assert_converged_but_refused(&world, &mut [&mut replayed]);
+}
+
 /// Whether the database still knows a text anywhere, the internal tables included.
 fn file_contains(device: &mut Device, text: &[u8]) -> bool {
     device.edit("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);");
@@ -284,6 +307,7 @@ on_both_adapters!(
     i5_partitions_gained_and_lost_come_and_go_whole,
     i5_a_change_pending_in_a_lost_partition_is_uploaded_under_the_last_signed_scope,
     i5_an_old_signed_scope_is_refused_and_the_user_keeps_only_his_own_values,
+    i5_a_signed_scope_is_spent_when_the_device_presented_the_next,
     i5_a_disabled_user_is_kept_out_and_his_changes_stay_pending,
     i5_a_running_sync_ends_when_its_user_is_disabled_or_its_remote_is_revoked,
     a_customer_that_leaves_the_scope_takes_no_invoice_that_stays_in_it,

@@ -145,7 +145,8 @@ impl One<'_> {
 
     /// The last signed scope, if it still counts: issued to this subscription as the
     /// last or the one before, and (if partitions of it are lost since) not yet used
-    /// for an upload.
+    /// for an upload. The one before counts until the last was presented: the answer with
+    /// the last may have been lost.
     fn signed_scope(&self, subscription: &Row, current: &Scope) -> (Option<Scope>, i64) {
         let (last, before, graced): (i64, i64, i64) = (
             subscription.get(0),
@@ -155,6 +156,9 @@ impl One<'_> {
         let Some(checkpoint) = &self.upload.checkpoint else {
             return (None, graced);
         };
+        // Who presents the newest scope has it: the one before is spent.
+        let has_last = i64::try_from(checkpoint.serial) == Ok(last);
+        let graced = if has_last { graced.max(before) } else { graced };
         let issued = i64::try_from(checkpoint.serial)
             .ok()
             .filter(|&serial| serial > 0 && (serial == last || serial == before));
