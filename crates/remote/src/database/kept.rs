@@ -4,7 +4,12 @@
 //! Owns `tidewater_kept`: an upload as it travelled, frame by frame, byte for byte; but for
 //! changes that were refused. How many
 //! are kept, and for how long, is bounded; the oldest go first. One that is being given back
-//! stays. What a result means for a given-back upload is left to [`super::apply`].
+//! stays. What a result means for a given-back upload is left to [`super::apply`], putting the
+//! frames together to [`copy`].
+
+mod copy;
+
+pub(crate) use copy::{Copies, UploadCopy};
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -17,11 +22,8 @@ use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
 use tidewater_protocol::{Op, Row, RowsReader, UploadId};
 
 use super::row;
-use super::{CompareDue, Database, SubscriptionState, UploadCursor};
+use super::{CompareDue, Database, SubscriptionState};
 use crate::error::{Doing, RemoteError};
-
-/// A larger upload is not kept: bulk writes would be written twice.
-const MAX_UPLOAD_BYTES: usize = 8 << 20;
 
 /// All kept uploads of a file together.
 const MAX_BYTES: i64 = 32 << 20;
@@ -89,47 +91,6 @@ impl Database {
             accept(state).doing(doing)?;
         }
         transaction.commit().doing(doing)
-    }
-
-    /// The taken upload as it travels; `None` if it holds nothing, or more than is kept.
-    pub(crate) fn packed_upload(
-        &self,
-        subscription: &SubscriptionState,
-    ) -> Result<Option<Vec<u8>>, RemoteError> {
-        let mut body = BytesMut::new();
-        let mut end = UploadEnd::default();
-        let mut checksum = crc32fast::Hasher::new();
-        let mut cursor = UploadCursor::default();
-        while let Some(chunk) = self.upload_chunk(subscription, &mut cursor)? {
-            if let Some(begin) = chunk.begin {
-                put(&mut body, Control::TableBegin(begin))?;
-            }
-            put_rows(&mut body, SYNC_CHANNEL, &chunk.rows);
-            checksum.update(&chunk.rows);
-            end.inserts += chunk.inserts;
-            end.updates += chunk.updates;
-            end.deletes += chunk.deletes;
-            if body.len() > MAX_UPLOAD_BYTES {
-                return Ok(None);
-            }
-        }
-        let rows = end.inserts + end.updates + end.deletes;
-        if rows == 0 {
-            return Ok(None);
-        }
-        end.checksum = checksum.finalize();
-        let mut frames = BytesMut::with_capacity(body.len() + 128);
-        let begin = UploadBegin {
-            subscription: 0,
-            sequence: subscription.sequence + 1,
-            upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
-            rows,
-            bytes: body.len() as u64,
-        };
-        put(&mut frames, Control::UploadBegin(begin))?;
-        frames.extend_from_slice(&body);
-        put(&mut frames, Control::UploadEnd(end))?;
-        Ok(Some(frames.to_vec()))
     }
 
     /// The frames of an upload that is being given back.
@@ -205,10 +166,13 @@ pub(crate) enum Keep {
 pub(crate) type Refused = HashSet<(String, Vec<u8>)>;
 
 impl Keep {
-    /// What is to be kept of the upload that the subscription's result is about.
+    /// What is to be kept of the upload that the subscription's result is about. `index` is the
+    /// subscription's number in the sync.
     pub(crate) fn of(
         database: &Database,
+        index: usize,
         subscription: &SubscriptionState,
+        copies: &mut Copies,
     ) -> Result<Option<Keep>, RemoteError> {
         let sequence = i64::try_from(subscription.sequence + 1).unwrap_or(i64::MAX);
         if let Some(giving) = subscription.giving {
@@ -221,7 +185,7 @@ impl Keep {
         let Some(upload_id) = subscription.taken else {
             return Ok(None);
         };
-        let bytes = database.packed_upload(subscription)?;
+        let bytes = copies.take(index, subscription, database)?;
         Ok(bytes.map(|bytes| Keep::New {
             subscription: subscription.id,
             sequence,

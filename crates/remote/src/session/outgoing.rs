@@ -1,6 +1,7 @@
 //! What the remote sends, in order, as far as the server's credit goes.
 //!
-//! Owns the plan of a sync's messages and what of it is on its way. Rows are read from the
+//! Owns the plan of a sync's messages, what of it is on its way, and copies of the uploads that
+//! were sent. Rows are read from the
 //! database piece by piece as the connection takes them, so that an upload of any size
 //! needs little memory. Leaves reading rows to the database.
 
@@ -19,7 +20,8 @@ use tidewater_protocol::{Row, RowShape, RowsReader, Table};
 
 use super::error::SyncError;
 use super::progress::{Phase, Progress};
-use crate::database::{Database, SubscriptionState, UploadCursor, compare, kept};
+use crate::database::kept::{self, Copies, UploadCopy};
+use crate::database::{Database, SubscriptionState, UploadCursor, compare};
 
 /// How many bytes of keys one sync asks for again; the rest is for the next. A server takes
 /// at least so many.
@@ -54,8 +56,7 @@ enum Sending {
 struct Upload {
     subscription: usize,
     cursor: UploadCursor,
-    end: UploadEnd,
-    checksum: crc32fast::Hasher,
+    copy: UploadCopy,
 }
 
 /// Follows what the remote sends.
@@ -63,6 +64,8 @@ struct Upload {
 pub(super) struct Outgoing {
     plan: VecDeque<Step>,
     sending: Option<Sending>,
+    /// The uploads that were sent to their ends.
+    copies: Copies,
     /// Packed rows that wait for credit.
     rows: Bytes,
     /// How many more bytes of rows the server takes.
@@ -105,6 +108,7 @@ impl Outgoing {
         Outgoing {
             plan,
             sending: None,
+            copies: Copies::default(),
             rows: Bytes::new(),
             credit: INITIAL_CREDIT_BYTES,
             urgent: first,
@@ -117,6 +121,11 @@ impl Outgoing {
     /// Whether everything up to and with the DownloadRequest was handed out.
     pub(super) fn is_requested(&self) -> bool {
         self.requested
+    }
+
+    /// Gives away the copies of what was sent, to be kept when it is acknowledged.
+    pub(super) fn take_copies(&mut self) -> Copies {
+        std::mem::take(&mut self.copies)
     }
 
     /// Whether nothing more of this subscription's upload will be sent.
@@ -155,6 +164,7 @@ impl Outgoing {
     pub(super) fn stop(&mut self) {
         self.plan.clear();
         self.sending = None;
+        self.copies = Copies::default();
         self.rows = Bytes::new();
     }
 
@@ -165,7 +175,7 @@ impl Outgoing {
             return Ok(());
         }
         let end = match self.sending.take() {
-            Some(Sending::Upload(upload)) => upload.end,
+            Some(Sending::Upload(upload)) => upload.copy.counted(),
             _ => UploadEnd::default(),
         };
         self.rows = Bytes::new();
@@ -244,8 +254,7 @@ impl Outgoing {
                 self.sending = Some(Sending::Upload(Upload {
                     subscription: index,
                     cursor: UploadCursor::default(),
-                    end: UploadEnd::default(),
-                    checksum: crc32fast::Hasher::new(),
+                    copy: UploadCopy::new(),
                 }));
                 Control::UploadBegin(UploadBegin {
                     subscription: index as u32,
@@ -314,19 +323,18 @@ impl Outgoing {
     ) -> Result<Option<Sending>, SyncError> {
         let subscription = &subscriptions[upload.subscription];
         let Some(chunk) = database.upload_chunk(subscription, &mut upload.cursor)? else {
-            upload.end.checksum = upload.checksum.finalize();
-            put_control(out, SYNC_CHANNEL, Control::UploadEnd(upload.end))?;
+            put_control(out, SYNC_CHANNEL, Control::UploadEnd(upload.copy.end()))?;
+            self.copies
+                .sent(upload.subscription, subscription, upload.copy)?;
             return Ok(None);
         };
+        upload.copy.add(&chunk)?;
+        self.copies.make_room(&upload.copy);
         if let Some(begin) = chunk.begin {
             progress.table(Phase::Uploading, &begin.table, begin.expected_rows);
             put_control(out, SYNC_CHANNEL, Control::TableBegin(begin))?;
         }
-        upload.end.inserts += chunk.inserts;
-        upload.end.updates += chunk.updates;
-        upload.end.deletes += chunk.deletes;
         progress.rows += chunk.inserts + chunk.updates + chunk.deletes;
-        upload.checksum.update(&chunk.rows);
         self.rows = chunk.rows.into();
         Ok(Some(Sending::Upload(upload)))
     }

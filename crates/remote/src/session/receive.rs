@@ -343,6 +343,7 @@ impl Session {
                         if self.verify == Verify::Look {
                             applier.only_tell_differences();
                         }
+                        applier.keep_copies(self.outgoing.take_copies());
                         self.store = Store::Applying(applier);
                     }
                     Err(refused) => {

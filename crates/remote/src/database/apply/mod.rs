@@ -32,7 +32,7 @@ use self::rows::Sink;
 use self::table::TableApply;
 use self::user_triggers::UserTriggers;
 pub(super) use self::user_triggers::fire_harmless_triggers;
-use super::kept::{self, Keep};
+use super::kept::{self, Copies, Keep};
 use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;
 use super::{Database, SubscriptionState, compare, row, tables, triggers};
@@ -172,6 +172,8 @@ pub struct Applier {
 /// What becomes of uploads beside their rows.
 #[derive(Debug, Default)]
 struct Uploads {
+    /// Those that this sync has sent.
+    copies: Copies,
     /// What the centre says of the one that was given back.
     given: Option<Given>,
     /// What the result under way refused.
@@ -315,6 +317,11 @@ impl Applier {
         self.only_tells = true;
     }
 
+    /// What the sync has sent need not be read again to be kept.
+    pub(crate) fn keep_copies(&mut self, copies: Copies) {
+        self.uploads.copies = copies;
+    }
+
     /// The result of a subscription's upload follows.
     ///
     /// # Errors
@@ -329,7 +336,9 @@ impl Applier {
             });
         }
         // Its changes are as they were sent only until their result is applied.
-        self.uploads.kept.extend(Keep::of(&self.database, &state)?);
+        let copies = &mut self.uploads.copies;
+        let keep = Keep::of(&self.database, subscription, &state, copies)?;
+        self.uploads.kept.extend(keep);
         if let Some(giving) = state.giving {
             self.uploads.given = Some(Given::of(giving));
             self.phase = Phase::Given(subscription);

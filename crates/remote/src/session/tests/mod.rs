@@ -2,6 +2,7 @@
 
 mod cuts;
 mod exchange;
+mod kept;
 mod misbehaviour;
 mod model;
 mod restored;

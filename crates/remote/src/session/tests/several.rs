@@ -87,6 +87,19 @@ fn people(remote: &Remote) -> Vec<i64> {
     rows.map(Result::unwrap).collect()
 }
 
+/// The subscriptions of kept uploads, and whether they are the one that inserted a row.
+fn kept(remote: &Remote) -> Vec<(i64, bool)> {
+    let connection = Connection::open(remote.path()).unwrap();
+    let mut kept = connection
+        .prepare(
+            "SELECT subscription, instr(bytes, CAST('three' AS BLOB)) > 0 FROM tidewater_kept \
+             ORDER BY id",
+        )
+        .unwrap();
+    let kept = kept.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+    kept.unwrap().map(Result::unwrap).collect()
+}
+
 fn uploads(sent: &Sent) -> Vec<UploadBegin> {
     let begins = sent.controls().filter_map(|control| match control {
         Control::UploadBegin(begin) => Some(begin.clone()),
@@ -123,6 +136,7 @@ fn each_subscription_has_its_own_upload_result_and_download() {
     assert_eq!(report.uploaded.inserts, 2);
     assert_eq!(report.downloaded.upserts, 1);
     assert_eq!(people(&remote), [2, 7]);
+    assert_eq!(kept(&remote), [(1, true), (2, false)]);
     let expected = [
         "Hello",
         "UploadBegin",

@@ -1,0 +1,171 @@
+//! What a session keeps of the uploads that it sends: the same, to the byte, whether it was
+//! copied on its way or is read out of the file later, and never what was refused.
+
+use rusqlite::Connection;
+use tidewater_protocol::Op;
+use tidewater_protocol::message::{Control, Credit, UploadBegin, UploadState};
+
+use crate::scripted::{NOW, Remote, Reply, Sent, answer, items, options};
+use crate::session::{Outcome, Session};
+
+/// The kept uploads.
+fn kept(remote: &Remote) -> Vec<Vec<u8>> {
+    let connection = Connection::open(remote.path()).unwrap();
+    let mut kept = connection
+        .prepare("SELECT bytes FROM tidewater_kept ORDER BY id")
+        .unwrap();
+    let kept = kept.query_map([], |row| row.get(0)).unwrap();
+    kept.map(Result::unwrap).collect()
+}
+
+fn holds(bytes: &[u8], text: &str) -> bool {
+    bytes
+        .windows(text.len())
+        .any(|window| window == text.as_bytes())
+}
+
+fn credit(session: &mut Session, bytes: u64) {
+    let credit = Control::Credit(Credit { channel: 1, bytes });
+    session.handle_bytes(&Reply::default().connection(credit).0, NOW);
+}
+
+/// The rest of a sync, all of it.
+fn acknowledge(session: Session, upload: &UploadBegin, refused: &[(i64, &str)]) {
+    let welcome = Reply::default().welcome(UploadState::InSequence, None);
+    tell_result(session, welcome, upload, refused);
+}
+
+fn tell_result(mut session: Session, reply: Reply, upload: &UploadBegin, refused: &[(i64, &str)]) {
+    let reply = reply
+        .result(upload, &items(Op::Refused, refused))
+        .download(false, &[], 0, 0)
+        .end();
+    answer(&mut session, &reply.0);
+    let outcome = session.finish().1;
+    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+}
+
+/// A remote that inserted, updated and deleted: 2.5 MB in many pieces.
+fn changed_much() -> Remote {
+    let remote = Remote::synced();
+    remote.run(
+        "WITH RECURSIVE number (id) AS (SELECT 10 UNION ALL SELECT id + 1 FROM number \
+         WHERE id < 5000) \
+         INSERT INTO item SELECT id, printf('%.*c', 17 + id % 900, 'x') || id FROM number; \
+         UPDATE item SET name = 'uno' WHERE id = 1; DELETE FROM item WHERE id = 2",
+    );
+    remote
+}
+
+/// Sends the upload, whose frames are cut by the credit; the application writes meanwhile.
+fn send(remote: &Remote) -> (Session, Sent) {
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    for (number, bytes) in [100_001, 33, 500_000, 1 << 30].into_iter().enumerate() {
+        sent.take(&mut session);
+        remote.run(&format!(
+            "UPDATE item SET name = 'later {number}' WHERE id IN (1, 20, 4000 + {number}); \
+             DELETE FROM item WHERE id = 30 + {number}"
+        ));
+        credit(&mut session, bytes);
+    }
+    sent.take(&mut session);
+    assert!(sent.names().contains(&"DownloadRequest"));
+    (session, sent)
+}
+
+#[test]
+fn what_is_kept_is_the_same_copied_while_sent_or_read_after_a_lost_acknowledgement() {
+    let remote = changed_much();
+    let copied = remote.copy();
+    let (session, sent) = send(&copied);
+    acknowledge(session, &sent.upload(), &[]);
+
+    // The server has it, but we are not told.
+    let (session, again) = send(&remote);
+    drop(session);
+    assert!(again.rows() == sent.rows());
+    assert_eq!(kept(&remote).len(), 0);
+    // Then we are told before anything of it is sent again.
+    let mut session = remote.session(options());
+    let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
+    session.handle_bytes(&welcome.0, NOW);
+    let mut retry = Sent::default();
+    retry.take(&mut session);
+    assert!(!retry.names().contains(&"UploadBegin"));
+    tell_result(session, Reply::default(), &again.upload(), &[]);
+
+    let (copied, read) = (kept(&copied), kept(&remote));
+    assert_eq!((copied.len(), read.len()), (1, 1));
+    assert!(copied[0].len() > 2 << 20);
+    assert!(copied == read, "they differ");
+}
+
+#[test]
+fn an_upload_that_was_given_up_halfway_is_read_out_of_the_file() {
+    let remote = changed_much();
+    let copied = remote.copy();
+    let (session, sent) = send(&copied);
+    acknowledge(session, &sent.upload(), &[]);
+
+    let mut session = remote.session(options());
+    let mut half = Sent::default();
+    half.take(&mut session);
+    assert!(!half.names().contains(&"UploadEnd"));
+    let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
+    session.handle_bytes(&welcome.0, NOW);
+    half.take(&mut session);
+    assert!(half.rows().len() < sent.rows().len());
+    tell_result(session, Reply::default(), &half.upload(), &[]);
+    assert!(kept(&copied) == kept(&remote), "they differ");
+}
+
+#[test]
+fn what_was_sent_is_not_read_again_to_be_kept() {
+    let remote = Remote::changed();
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    // There is nothing left that could be read.
+    remote.run("DELETE FROM tidewater_change_item");
+    acknowledge(session, &sent.upload(), &[]);
+    let kept = kept(&remote);
+    assert_eq!(kept.len(), 1);
+    assert!(holds(&kept[0], "three"));
+}
+
+#[test]
+fn what_was_too_large_when_it_was_sent_is_not_read_again_either() {
+    let remote = Remote::changed();
+    remote.run("INSERT INTO item VALUES (4, hex(zeroblob(4500000)))");
+    let mut session = remote.session(options());
+    credit(&mut session, 1 << 30);
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    assert!(sent.rows().len() > 8 << 20);
+    // What is left would be small enough.
+    remote.run("DELETE FROM tidewater_change_item WHERE key_id = 4");
+    acknowledge(session, &sent.upload(), &[]);
+    assert_eq!(kept(&remote).len(), 0);
+}
+
+#[test]
+fn what_was_refused_is_not_kept_of_a_copy() {
+    let remote = Remote::changed();
+    remote.run("INSERT INTO item VALUES (4, 'secret')");
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    assert!(holds(&sent.rows(), "secret"));
+    acknowledge(session, &sent.upload(), &[(4, "no")]);
+    let first = kept(&remote);
+    assert_eq!(first.len(), 1);
+    assert!(holds(&first[0], "three") && !holds(&first[0], "secret"));
+
+    remote.run("INSERT INTO item VALUES (5, 'hidden')");
+    let mut session = remote.session(options());
+    let mut sent = Sent::default();
+    sent.take(&mut session);
+    acknowledge(session, &sent.upload(), &[(5, "no")]);
+    assert!(kept(&remote) == first, "nothing is left of it");
+}
