@@ -10,7 +10,7 @@ use tidewater_protocol::message::KeyRange;
 use tidewater_protocol::{ColumnType, Datum, PublicationSchema, Table};
 
 use super::tables::Names;
-use super::triggers::Untracked;
+use super::triggers::{Missed, Untracked};
 use super::{CompareDue, Database, quote, row};
 use crate::error::{Doing, RemoteError};
 
@@ -95,6 +95,13 @@ impl Database {
 }
 
 /// Tables were not tracked: they are compared, and what differs in them may be the user's.
+///
+/// Not so where only `REPLACE` through a new unique index was missed. Every row that is here is
+/// tracked, and of one that is not, nobody can tell whether `REPLACE` pushed it out here or it
+/// was made in the centre meanwhile: to take it for the user's delete might destroy, in the
+/// centre, what somebody else wrote, which I2 holds for as well. So the centre's row comes back.
+/// Where it collides with the row that took its place, one of the two waits, marked as stale and
+/// counted; both are in the centre, and the user decides which goes.
 pub(crate) fn note_untracked(
     connection: &Connection,
     untracked: &[Untracked],
@@ -104,7 +111,7 @@ pub(crate) fn note_untracked(
             "UPDATE tidewater_subscription SET compare_due = max(compare_due, ?2) WHERE id = ?1",
             [table.subscription, CompareDue::Yes.stored()],
         )?;
-        if table.uploads {
+        if table.uploads && table.missed == Missed::Anything {
             connection.execute(
                 "INSERT INTO tidewater_untracked (table_name) VALUES (?1) ON CONFLICT DO NOTHING",
                 [&table.table],

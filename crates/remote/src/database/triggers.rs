@@ -27,13 +27,23 @@ use super::quote;
 use super::tables::Names;
 use crate::error::{Doing, RemoteError};
 
-/// A table whose tracking triggers were gone: it may have been changed meanwhile.
+/// A table that was not tracked, or not wholly: it may have been changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Untracked {
     pub(crate) subscription: i64,
     pub(crate) table: String,
     /// Changes of it can be uploaded.
     pub(crate) uploads: bool,
+    pub(crate) missed: Missed,
+}
+
+/// What may have happened to a table without being tracked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missed {
+    /// Anything: its triggers were gone.
+    Anything,
+    /// Rows that `REPLACE` pushed out through a unique index that is new.
+    Displaced,
 }
 
 /// Makes the tracking triggers of all tables as they should be; returns the tables that
@@ -53,12 +63,13 @@ pub(crate) fn ensure(
         };
         for table in &schema.tables {
             // What only remotes write cannot be compared: nobody sends it.
-            let was_tracked = ensure_table(connection, subscription.id, table, &existing)?;
-            if !was_tracked && table.direction.downloads() {
+            let missed = ensure_table(connection, subscription.id, table, &existing)?;
+            if let Some(missed) = missed.filter(|_| table.direction.downloads()) {
                 untracked.push(Untracked {
                     subscription: subscription.id,
                     table: table.name.clone(),
                     uploads: table.direction.uploads(),
+                    missed,
                 });
             }
         }
@@ -112,19 +123,23 @@ fn existing(connection: &Connection) -> Result<BTreeMap<String, String>, RemoteE
     rows.collect::<rusqlite::Result<_>>().doing(doing)
 }
 
-/// Returns whether the table was tracked. A unique index that is new needs triggers more;
-/// without them only `REPLACE` through it is missed.
+/// Returns what was not tracked. A unique index that is new needs triggers more; without them
+/// only `REPLACE` through it is missed.
 fn ensure_table(
     connection: &Connection,
     subscription: i64,
     table: &Table,
     existing: &BTreeMap<String, String>,
-) -> Result<bool, RemoteError> {
+) -> Result<Option<Missed>, RemoteError> {
     let without_rowid = is_without_rowid(connection, &table.name)?;
     altered::check(connection, table)?;
     let unique = unique_indexes(connection, &table.name)?;
     let wanted = statements(subscription, table, &unique, without_rowid);
-    let mut tracked = true;
+    let mut missed = None;
+    let displaces = existing.get(&trigger_name("insert_displaces", &table.name));
+    if has_new_index(subscription, table, &unique, displaces) {
+        missed = Some(Missed::Displaced);
+    }
     for kind in KINDS {
         let name = trigger_name(kind, &table.name);
         let found = existing.get(&name);
@@ -132,7 +147,9 @@ fn ensure_table(
         if found == expected {
             continue;
         }
-        tracked &= found.is_some() || kind.ends_with("_displaces");
+        if found.is_none() && !kind.ends_with("_displaces") {
+            missed = Some(Missed::Anything);
+        }
         if found.is_some() {
             let drop = format!("DROP TRIGGER {}", quote::name(&name));
             connection
@@ -143,7 +160,27 @@ fn ensure_table(
             connection.execute_batch(sql).doing("creating a trigger")?;
         }
     }
-    Ok(tracked)
+    Ok(missed)
+}
+
+/// Whether there is a unique index through which `REPLACE` was not tracked by this trigger.
+fn has_new_index(
+    subscription: i64,
+    table: &Table,
+    unique: &[UniqueIndex],
+    displaces: Option<&String>,
+) -> bool {
+    let writer = Writer {
+        names: Names::of(table),
+        table,
+        subscription,
+    };
+    let mut known = unique.iter().filter(|index| index.is_known());
+    table.direction.uploads()
+        && known.any(|index| {
+            let tracking = writer.displaced(index, "");
+            displaces.is_none_or(|trigger| !trigger.contains(&tracking))
+        })
 }
 
 /// Drops the tracking triggers of a table.

@@ -115,7 +115,34 @@ fn i2_a_refused_change_stays_on_both_sides_until_the_user_decides<B: Backend>() 
     assert_converged(&world, &[&ada, &bob]);
 }
 
+/// Tracking learns of a unique index of the user's at the beginning of a sync.
+fn i2_a_row_that_replace_pushed_out_through_a_new_unique_index_is_lost_nowhere<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    let before = ada.value("SELECT name FROM product WHERE product_id = 1");
+    ada.edit(&format!(
+        "CREATE UNIQUE INDEX of_the_user ON product (name);
+         REPLACE INTO product VALUES (70, '{before}', 1);"
+    ));
+    bob.edit("UPDATE product SET stock = 77 WHERE product_id = 2");
+    bob.sync();
+    let report = ada.sync();
+    assert_eq!((report.uploaded.inserts, report.uploaded.deletes), (1, 0));
+    assert_eq!(report.refused, 0);
+    assert_eq!(
+        world.rows("SELECT product_id FROM product WHERE product_id IN (1, 70) ORDER BY 1"),
+        ["1", "70"]
+    );
+    // One of the two waits until both can be here.
+    assert_eq!(ada.value("SELECT count(*) FROM tidewater_stale"), "1");
+    ada.edit("DROP INDEX of_the_user");
+    ada.sync();
+    bob.sync();
+    assert_converged(&world, &[&ada, &bob]);
+}
+
 on_both_adapters!(
+    i2_a_row_that_replace_pushed_out_through_a_new_unique_index_is_lost_nowhere,
     i2_every_local_change_is_in_the_centre_or_pending_at_any_moment,
     i2_a_refused_change_stays_on_both_sides_until_the_user_decides,
 );

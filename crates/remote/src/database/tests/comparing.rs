@@ -244,11 +244,50 @@ fn triggers_that_vanish_during_a_sync_let_nothing_be_overwritten() {
 }
 
 #[test]
-fn a_unique_index_of_the_applications_own_makes_no_compare_due() {
+fn what_replace_pushed_out_through_a_new_unique_index_comes_back() {
     let mut remote = with_items();
-    remote.run("CREATE UNIQUE INDEX of_the_user ON item (name)");
+    remote.run(
+        "CREATE UNIQUE INDEX of_the_user ON item (name); \
+         REPLACE INTO item VALUES (9, 'a', 90)",
+    );
     remote.begin();
+    assert_eq!(remote.state().compare_due, CompareDue::Yes);
+    assert_eq!(remote.upload(), [insert(&item(9, "a", 90))]);
+    remote.acknowledge(|_| {});
+    // Meanwhile somebody has changed a row: nobody here has, so nothing is refused.
+    let centre = [(1, "a", 10), (2, "B", 20), (3, "c", 30), (9, "a", 90)];
+    let summary = remote.compare(&centre, |rows| rows.row(Op::Upsert, &item(2, "B", 20)));
+    assert_eq!(summary.refused, 0);
     assert_eq!(remote.state().compare_due, CompareDue::No);
+    // The two cannot both be here, and none is taken for a delete.
+    assert_eq!(remote.requested(), 1);
+    assert_eq!(remote.upload(), []);
+    remote.run("DROP INDEX of_the_user");
+    remote.download(|server| {
+        server.table("item", |rows| {
+            rows.row(Op::Upsert, &item(1, "a", 10));
+            rows.row(Op::Upsert, &item(9, "a", 90));
+        });
+    });
+    assert_eq!(remote.query(ROWS), ["1a10", "2B20", "3c30", "9a90"]);
+    assert_eq!(remote.requested(), 0);
+}
+
+#[test]
+fn only_a_unique_index_that_is_new_makes_a_compare_due() {
+    let mut remote = with_items();
+    for (ddl, due) in [
+        ("CREATE UNIQUE INDEX one ON item (name)", CompareDue::Yes),
+        ("CREATE UNIQUE INDEX two ON item (amount)", CompareDue::Yes),
+        ("DROP INDEX one", CompareDue::No),
+        ("CREATE INDEX three ON item (name)", CompareDue::No),
+    ] {
+        remote.run(ddl);
+        remote.begin();
+        assert_eq!(remote.state().compare_due, due, "{ddl}");
+        let centre = [(1, "a", 10), (2, "b", 20), (3, "c", 30)];
+        remote.compare(&centre, |_| {});
+    }
 }
 
 /// The centre has forgotten all uploads.
