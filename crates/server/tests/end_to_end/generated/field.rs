@@ -67,6 +67,9 @@ pub(crate) struct Field<C: Centre> {
     copy: Option<Copy<C>>,
     /// Whether a file was restored or copied: such a remote may say things twice.
     pub(crate) twins: bool,
+    /// Tables without a change log that lost their triggers on a remote: whether a row that is
+    /// only there was deleted in the centre or inserted on the remote, nobody can tell.
+    pub(crate) unsure: HashSet<TableId>,
     tags: u64,
     /// Transactions of applications that were tried, and those that were committed.
     pub(crate) writes: [u64; 2],
@@ -115,6 +118,7 @@ impl<C: Centre> Field<C> {
             begins: 0,
             copy: None,
             twins: false,
+            unsure: HashSet::new(),
             tags: 0,
             writes: [0; 2],
             folder: tempfile::tempdir().expect("a temporary folder"),

@@ -209,6 +209,9 @@ impl<C: Centre> Field<C> {
         let Some(table) = self.schema.table(table) else {
             return;
         };
+        if table.tracking == "off" {
+            self.unsure.insert(table.id);
+        }
         let application = self.players[number].application();
         let sql = |filter: &str| {
             let query = format!("SELECT sql FROM sqlite_schema WHERE {filter}");
