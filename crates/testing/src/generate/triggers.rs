@@ -3,7 +3,7 @@
 
 use super::Dialect;
 use super::name;
-use super::schema::{Schema, Table, TriggersIn};
+use super::schema::{Action, Schema, Table, TriggersIn};
 use super::types::Type;
 
 /// What stands between the tags of all who wrote a row.
@@ -123,6 +123,14 @@ impl Table {
             );
         }
         sql
+    }
+
+    /// Whether a copy that triggers keep is equal to the table. When the key of a row changes that
+    /// refers to itself, SQLite fires triggers for what the reference does before those for what
+    /// the statement did: they end with another row than there is.
+    pub fn can_be_shadowed(&self) -> bool {
+        let mut itself = self.references.iter().filter(|it| it.parent == self.id);
+        itself.all(|it| it.on_update == Action::NoAction)
     }
 
     /// Whether there is full-text search over it.

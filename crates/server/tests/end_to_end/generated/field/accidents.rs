@@ -247,7 +247,7 @@ impl<C: Centre> Field<C> {
     pub(crate) fn assert_shadows(&self) {
         for (number, player) in self.players.iter().enumerate() {
             for table in &self.schema.tables {
-                if !player.keeps_shadows {
+                if !player.keeps_shadows || !table.can_be_shadowed() {
                     continue;
                 }
                 let differences = read_stored(player.application(), &table.shadow_differences());
