@@ -4,7 +4,9 @@
 //! A table that was changed while nothing tracked it is *untracked* until its compare is
 //! applied. What differs there may be the user's: it becomes a pending change against the
 //! centre's row. Where the centre has changed the row too, the centre's row wins, and the user's
-//! differing values stay among the refused rows.
+//! differing values stay among the refused rows. So they do for all that differs where the
+//! centre does not know the history of the checkpoint: what it changed meanwhile would go back
+//! to it as the user's changes, new rows of others as deletes.
 
 use rusqlite::{Connection, params};
 use serde_json::Map;
@@ -192,7 +194,7 @@ impl Sink<'_> {
         if !self.table.is_untracked || self.is_stale(&arrived.key).doing(DOING)? {
             return Ok(false);
         }
-        if self.table.is_compared {
+        if self.table.is_compared && !self.table.history_unknown {
             self.make_pending(arrived).doing(DOING)?;
             self.fill_added_columns(arrived)?;
             return Ok(true);
@@ -221,9 +223,10 @@ impl Sink<'_> {
                 continue;
             }
             let is_stale = self.is_stale(&key).doing(DOING)?;
-            if self.table.is_untracked && !is_changed && !is_stale {
+            if self.table.is_untracked && !is_changed && !is_stale && !self.table.history_unknown {
                 self.make_pending_insert(&key).doing(DOING)?;
             } else {
+                self.keep_untracked(&key, None)?;
                 self.summary.removals += self.take_away(&key)?;
             }
         }

@@ -36,7 +36,7 @@ use super::kept::{self, Copies, Keep};
 use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;
 use super::triggers::Missed;
-use super::{Database, SubscriptionState, compare, row, tables, triggers};
+use super::{CompareDue, Database, SubscriptionState, compare, row, tables, triggers};
 use crate::error::{Doing, RemoteError};
 use crate::report::ROWS_TOLD;
 
@@ -452,6 +452,9 @@ impl Applier {
         };
         if !result {
             table.is_untracked = subscription.untracked.contains(&begin.table);
+            table.history_unknown = subscription.state.checkpoint.is_empty()
+                || subscription.state.compare_due == CompareDue::UnknownHistory
+                || begin.ranges.is_empty();
             table.only_tells = self.only_tells;
         }
         if begin.replace && !result {

@@ -193,6 +193,35 @@ fn what_was_changed_without_triggers_becomes_pending() {
     );
 }
 
+/// What the centre changed while nobody knows since when would go up as the user's changes: the
+/// rows that others added as deletes.
+#[test]
+fn without_triggers_and_history_nothing_of_the_centre_is_taken_back() {
+    let mut remote = with_items();
+    remote.run(
+        "DROP TRIGGER tidewater_update_item; UPDATE item SET name = 'mine' WHERE id = 1; \
+         INSERT INTO item VALUES (5, 'new', 50); \
+         DELETE FROM tidewater_change_item",
+    );
+    remote.begin();
+    remote.run("UPDATE tidewater_subscription SET compare_due = 2");
+    let centre = [(1, "centre", 10), (3, "c", 30), (4, "others", 40)];
+    let summary = remote.compare(&centre, |_| {});
+    assert_eq!(summary.refused, 3);
+    assert_eq!(remote.query(ROWS), ["1centre10", "3c30", "4others40"]);
+    let refused = remote.database().refused().unwrap();
+    let values: Vec<_> = refused.iter().map(|it| it.values.as_deref()).collect();
+    assert_eq!(
+        values,
+        [
+            Some(r#"{"id":1,"name":"mine"}"#),
+            Some(r#"{"amount":20,"id":2,"name":"b"}"#),
+            Some(r#"{"amount":50,"id":5,"name":"new"}"#),
+        ]
+    );
+    assert_eq!(remote.upload(), []);
+}
+
 #[test]
 fn without_triggers_the_centres_change_wins_and_the_users_values_stay() {
     let mut remote = with_items();
