@@ -5,7 +5,7 @@
 //! ([`rows`]), tables that were compared ([`compared`]), what leaves ([`remove`]), results
 //! ([`ack`], [`given`]), the application's own triggers ([`user_triggers`]), new schemas
 //! ([`migrate`]), what these break ([`dependents`]), and the columns of its own that they leave
-//! it ([`own_columns`]).
+//! it ([`own_columns`]); what is told of it all ([`summary`]).
 
 mod ack;
 mod compared;
@@ -15,12 +15,12 @@ mod migrate;
 mod own_columns;
 mod remove;
 mod rows;
+mod summary;
 mod table;
 mod user_triggers;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, params};
-use serde::Serialize;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
@@ -29,6 +29,9 @@ use self::dependents::Dependents;
 use self::given::Given;
 use self::own_columns::Aside;
 use self::rows::Sink;
+pub use self::summary::{
+    ApplySummary, ConflictSummary, RefusedSummary, RowDifference, TableDifferences,
+};
 use self::table::TableApply;
 use self::user_triggers::UserTriggers;
 pub(super) use self::user_triggers::fire_harmless_triggers;
@@ -38,102 +41,9 @@ use super::subscription::load_all;
 use super::triggers::Missed;
 use super::{CompareDue, Database, SubscriptionState, compare, row, tables, triggers};
 use crate::error::{Doing, RemoteError};
-use crate::report::ROWS_TOLD;
 
 /// The largest packed row that is put together out of pieces.
 const MAX_ROW_BYTES: usize = 4 * MAX_VALUE_BYTES;
-
-/// What an apply did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ApplySummary {
-    /// Rows written by downloads.
-    pub upserts: u64,
-    /// Rows removed by downloads.
-    pub removals: u64,
-    /// Changes that lost against the centre.
-    pub conflicts: u64,
-    /// The first 100 of them.
-    pub conflict_rows: Vec<ConflictSummary>,
-    /// Changes that the centre refused.
-    pub refused: u64,
-    /// The first 100 of them.
-    pub refused_rows: Vec<RefusedSummary>,
-    /// Rows that could not be applied and will be asked for again.
-    pub stale: u64,
-    /// The SQL of the application's own indexes, triggers and views that a new schema made
-    /// impossible.
-    pub not_restored: Vec<String>,
-    /// Each table that was compared, where [`Applier::only_tell_differences`] asked for it.
-    pub compared: Vec<TableDifferences>,
-}
-
-/// How a table differs from the centre. Rows with local changes are left out: they differ
-/// because the user says so.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TableDifferences {
-    /// The table.
-    pub table: String,
-    /// Rows that are the same.
-    pub equal: u64,
-    /// Rows that only the centre has.
-    pub missing: u64,
-    /// Rows that are only here.
-    pub extra: u64,
-    /// Rows that have other values.
-    pub different: u64,
-    /// The first 100 of those that differ.
-    pub rows: Vec<RowDifference>,
-}
-
-/// A row that differs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RowDifference {
-    /// The key, readable: a JSON array.
-    pub key: String,
-    /// `missing`, `extra` or `different`.
-    pub what: &'static str,
-}
-
-impl TableDifferences {
-    /// Whether the table is equal.
-    pub fn is_equal(&self) -> bool {
-        self.missing + self.extra + self.different == 0
-    }
-}
-
-/// One change that lost, in a report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ConflictSummary {
-    /// The table.
-    pub table: String,
-    /// The key, readable: a JSON array.
-    pub key: String,
-}
-
-/// One refused change in a report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RefusedSummary {
-    /// The table.
-    pub table: String,
-    /// The key, readable: a JSON array.
-    pub key: String,
-    /// Why.
-    pub reason: String,
-}
-
-impl ApplySummary {
-    /// A change is among the refused ones now that was not before.
-    fn note_refused(&mut self, table: &str, key: &str, reason: &str) {
-        self.refused += 1;
-        if self.refused_rows.len() < ROWS_TOLD {
-            self.refused_rows.push(RefusedSummary {
-                table: table.to_owned(),
-                key: key.to_owned(),
-                reason: reason.to_owned(),
-            });
-        }
-    }
-}
 
 /// An apply could not begin; here is the database back.
 #[derive(Debug)]
