@@ -117,15 +117,8 @@ fn an_unknown_key_is_answered_with_the_nearest_known_one() {
 
 #[test]
 fn a_server_that_is_down_exits_with_2_and_syncs_when_it_is_back() {
-    let place = Place::new();
-    let centre = prepared(&place);
     let url = free_url();
-    let server = place.serve_on(&url, &[]);
-    let shop = Shop {
-        server,
-        centre,
-        place,
-    };
+    let shop = Shop::open_on(&url);
     let nancy = shop.remote("nancy");
     let Shop {
         server,

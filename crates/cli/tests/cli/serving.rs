@@ -65,15 +65,8 @@ fn the_configuration_says_where_to_listen_and_how_to_log() {
 /// acknowledged any more. Gives the centre and the server's URL, without the server.
 #[cfg(unix)]
 fn nothing_is_acknowledged_after(accident: impl Fn(&Place)) -> (Place, Centre, String) {
-    let place = Place::new();
-    let centre = prepared(&place);
     let url = free_url();
-    let server = place.serve_on(&url, &[]);
-    let shop = Shop {
-        server,
-        centre,
-        place,
-    };
+    let shop = Shop::open_on(&url);
     let nancy = shop.remote("nancy");
     let Shop {
         server,

@@ -46,6 +46,17 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
+    /// On the embedded SQLite centre, served at an address that another server can take later.
+    pub(crate) fn open_on(url: &str) -> Shop {
+        let place = Place::new();
+        let centre = prepared(&place);
+        Shop {
+            server: place.serve_on(url, &[]),
+            centre,
+            place,
+        }
+    }
+
     /// On the embedded SQLite centre.
     pub(crate) fn open() -> Shop {
         let place = Place::new();
