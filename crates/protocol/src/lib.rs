@@ -8,6 +8,7 @@ pub mod code;
 pub mod compare;
 pub mod datetime;
 pub mod decimal;
+pub mod defect;
 pub mod frame;
 pub mod identity;
 pub mod message;

@@ -23,6 +23,7 @@ use tidewater_consolidated::{
     DownloadJob, DownloadSubscription, OwnUpload, SyncUpload, TableCompare, TableRequest,
     UploadOutcome, UploadResult,
 };
+use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
 use tidewater_protocol::{Code, RemoteId};
 
@@ -342,6 +343,17 @@ impl<'a> Sync<'a> {
                     Control::Failure(_) => return Err(Fault::gone()),
                     _ => return Err(Fault::unexpected("a message")),
                 },
+                Event::End(_) if is_on(Defect::HalfUploadApplied) => {
+                    receiver.end_half_way()?;
+                    return Ok(Arrived {
+                        received: receiver.finish()?,
+                        compares: Vec::new(),
+                        reservation: comparing.finish()?.1,
+                        request: DownloadRequest::default(),
+                        standing: self.standing(),
+                        early,
+                    });
+                }
                 Event::End(fault) => return Err(fault),
             }
         }

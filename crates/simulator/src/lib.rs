@@ -6,6 +6,8 @@
 
 mod application;
 mod chronicle;
+#[cfg(feature = "defects")]
+mod defects;
 mod judge;
 mod network;
 mod plan;
@@ -16,8 +18,12 @@ mod scenario;
 mod world;
 
 pub use chronicle::Ended;
+#[cfg(feature = "defects")]
+pub use defects::{Caught, hunt, run_all_with, run_with};
 pub use plan::Plan;
 pub use range::{Failure, Summary, run_all};
+#[cfg(feature = "defects")]
+pub use tidewater_protocol::defect::Defect;
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

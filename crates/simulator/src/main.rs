@@ -6,7 +6,16 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Parser;
 
+#[cfg(feature = "defects")]
+use tidewater_simulator::{Defect, run_all_with, run_with};
 use tidewater_simulator::{Plan, Summary, regression_test, run, run_all, shrink};
+
+/// What runs without a range of seeds.
+const NEED_NO_SEEDS: &[&str] = if cfg!(feature = "defects") {
+    &["seed", "list_defects"]
+} else {
+    &["seed"]
+};
 
 /// Real remotes, servers and an SQLite centre in a simulated world.
 #[derive(Parser)]
@@ -15,7 +24,7 @@ struct Arguments {
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
     /// Runs the seeds from the first to below the second, on all cores.
-    #[arg(long, value_name = "FROM..TO", value_parser = parse_range, required_unless_present = "seed")]
+    #[arg(long, value_name = "FROM..TO", value_parser = parse_range, required_unless_present_any = NEED_NO_SEEDS)]
     seeds: Option<Range<u64>>,
     /// Prints what a range came to as one JSON object.
     #[arg(long, requires = "seeds")]
@@ -23,22 +32,82 @@ struct Arguments {
     /// How many threads; all cores by default.
     #[arg(long)]
     threads: Option<usize>,
+    #[cfg(feature = "defects")]
+    #[command(flatten)]
+    wrong: Wrong,
+}
+
+/// What is wrong with the product that is simulated.
+#[cfg(feature = "defects")]
+#[derive(clap::Args)]
+struct Wrong {
+    /// Simulates a product with this deliberate defect, to see whether a judge notices.
+    #[arg(long, value_name = "NAME", value_parser = parse_defect)]
+    defect: Option<Defect>,
+    /// Lists the deliberate defects.
+    #[arg(long, exclusive = true)]
+    list_defects: bool,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
+    #[cfg(feature = "defects")]
+    {
+        if arguments.wrong.list_defects {
+            for defect in Defect::ALL {
+                println!("{:<30}{}", defect.name(), defect.what());
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(defect) = arguments.wrong.defect {
+            return with_defect(defect, &arguments);
+        }
+    }
     if let Some(seed) = arguments.seed {
         return Ok(replay(Plan::of(seed)));
     }
-    let seeds = arguments.seeds.context("name --seed or --seeds")?;
+    let (seeds, threads) = range(&arguments)?;
+    conclude(&run_all(seeds, threads), arguments.json)
+}
+
+/// The seeds, and how many threads run them.
+fn range(arguments: &Arguments) -> anyhow::Result<(Range<u64>, usize)> {
+    let seeds = arguments.seeds.clone();
+    let seeds = seeds.context("name --seed or --seeds")?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let summary = run_all(seeds, arguments.threads.unwrap_or(cores).max(1));
-    if arguments.json {
-        println!("{}", serde_json::to_string(&summary)?);
+    Ok((seeds, arguments.threads.unwrap_or(cores).max(1)))
+}
+
+fn conclude(summary: &Summary, json: bool) -> anyhow::Result<ExitCode> {
+    if json {
+        println!("{}", serde_json::to_string(summary)?);
     } else {
-        tell(&summary);
+        tell(summary);
     }
     Ok(code(summary.failures.is_empty()))
+}
+
+/// The log of a seed, or what a range came to, of a product with a defect.
+#[cfg(feature = "defects")]
+fn with_defect(defect: Defect, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let Some(seed) = arguments.seed else {
+        let (seeds, threads) = range(arguments)?;
+        return conclude(&run_all_with(defect, seeds, threads), arguments.json);
+    };
+    let ended = run_with(defect, Plan::of(seed), true);
+    for line in &ended.lines {
+        println!("{line}");
+    }
+    Ok(code(ended.failure.is_none()))
+}
+
+#[cfg(feature = "defects")]
+fn parse_defect(name: &str) -> anyhow::Result<Defect> {
+    let mut all = Defect::ALL.iter();
+    let found = all.find(|defect| defect.name() == name);
+    found
+        .copied()
+        .with_context(|| format!("there is no defect {name:?}; --list-defects tells all"))
 }
 
 /// The log of a seed; if it failed, the smallest plan that does, as a test.

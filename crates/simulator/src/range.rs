@@ -52,6 +52,15 @@ impl Summary {
 
 /// Runs the seeds of a range on so many threads.
 pub fn run_all(seeds: Range<u64>, threads: usize) -> Summary {
+    run_each(seeds, threads, &|plan| run(plan, false))
+}
+
+/// Runs the seeds of a range on so many threads, in this way.
+pub(crate) fn run_each(
+    seeds: Range<u64>,
+    threads: usize,
+    run: &(dyn Fn(Plan) -> Ended + Sync),
+) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let summary = Mutex::new(Summary {
         faults: KINDS.iter().map(|kind| (*kind, 0)).collect(),
@@ -65,7 +74,7 @@ pub fn run_all(seeds: Range<u64>, threads: usize) -> Summary {
                     if seed >= seeds.end {
                         break;
                     }
-                    let ended = run(Plan::of(seed), false);
+                    let ended = run(Plan::of(seed));
                     let mut summary = summary.lock().expect("nobody panics while holding it");
                     summary.add(seed, ended);
                 }

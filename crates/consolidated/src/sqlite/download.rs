@@ -9,6 +9,7 @@ use prost::Message;
 use rusqlite::types::Value as Native;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
+use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::unpack_values;
@@ -57,6 +58,9 @@ pub(super) fn download(
     snapshot
         .query_row("SELECT format_version FROM tidewater_meta", [], |_| Ok(()))
         .map_err(reading)?;
+    if is_on(Defect::WatermarkAfterReads) {
+        snapshot.execute_batch("COMMIT").map_err(reading)?;
+    }
     let holder = Holder {
         user: &job.user,
         remote_id: job.remote_id,
@@ -254,6 +258,12 @@ fn table_plan(
         plan.gained = current.difference(held).cloned().collect();
         plan.lost = held.difference(current).cloned().collect();
         plan.kept = current.intersection(held).cloned().collect();
+        if is_on(Defect::GainedPartitionsNotWhole) {
+            plan.kept.append(&mut plan.gained);
+        }
+        if is_on(Defect::LostPartitionsNotRemoved) {
+            plan.lost.clear();
+        }
     }
     Ok(plan)
 }
@@ -367,17 +377,25 @@ impl<'a> Download<'a, '_> {
                     message: "a scope has got no serial".into(),
                 })?,
         };
-        let positions = plan.publication.tables.iter().zip(&plan.tables);
+        let mark_id = mark.id.to_vec();
+        let mut tables = Vec::with_capacity(plan.tables.len());
+        for (table, plan) in plan.publication.tables.iter().zip(&plan.tables) {
+            let position = match table.deployed.log {
+                Some(log) if is_on(Defect::WatermarkAfterReads) => {
+                    state::log_position(self.connection, log)?
+                }
+                _ => plan.position,
+            };
+            tables.push(Position {
+                table: table.deployed.id,
+                generation: table.deployed.generation,
+                log: table.deployed.log.unwrap_or_default(),
+                position,
+            });
+        }
         let watermark = Watermark {
-            mark: mark.id.to_vec(),
-            tables: positions
-                .map(|(table, plan)| Position {
-                    table: table.deployed.id,
-                    generation: table.deployed.generation,
-                    log: table.deployed.log.unwrap_or_default(),
-                    position: plan.position,
-                })
-                .collect(),
+            mark: mark_id,
+            tables,
         };
         Ok(Checkpoint {
             serial,
@@ -502,7 +520,7 @@ impl<'a> Download<'a, '_> {
             }
             if in_scope {
                 output.upsert(&now);
-            } else {
+            } else if !(exists && is_on(Defect::RemovalNotSent)) {
                 output.writer.key(Op::Remove, &key);
                 output.removals += 1;
             }
@@ -578,7 +596,10 @@ fn is_own(
     };
     let key = (index, types::pack_exact(&table.key_types, key));
     match (own.rows.get(&key), now) {
-        (Some(Some(uploaded)), Some(now)) => in_scope && *uploaded == types::pack_exact(types, now),
+        (Some(Some(uploaded)), Some(now)) => {
+            in_scope
+                && (*uploaded == types::pack_exact(types, now) || is_on(Defect::OwnRowsNotSent))
+        }
         (Some(None), None) => true,
         _ => false,
     }

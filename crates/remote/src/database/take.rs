@@ -5,6 +5,7 @@
 //! now on is recorded under the next.
 
 use rusqlite::{Connection, params};
+use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Table, UploadId};
 
 use super::refused;
@@ -125,12 +126,18 @@ fn take(
             adopt_parked(connection, table, subscription.generation)?;
         }
     }
-    connection
-        .execute(
+    let sql = match is_on(Defect::GenerationNotAdvanced) {
+        true => {
             "UPDATE tidewater_subscription SET taken_generation = generation, \
-             generation = generation + 1, taken_upload_id = ?2 WHERE id = ?1",
-            params![subscription.id, upload_id.0],
-        )
+             taken_upload_id = ?2 WHERE id = ?1"
+        }
+        false => {
+            "UPDATE tidewater_subscription SET taken_generation = generation, \
+             generation = generation + 1, taken_upload_id = ?2 WHERE id = ?1"
+        }
+    };
+    connection
+        .execute(sql, params![subscription.id, upload_id.0])
         .map(drop)
         .doing("taking an upload")
 }

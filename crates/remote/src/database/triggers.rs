@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::Table;
+use tidewater_protocol::defect::{Defect, is_on};
 
 pub(crate) use altered::{Lack, lack};
 pub(crate) use unique::{UniqueIndex, unique_indexes};
@@ -320,8 +321,13 @@ impl Writer<'_> {
 
     /// Records OLD as it is.
     fn gone(&self, kind: &str, event: &str) -> String {
+        let present = u8::from(!is_on(Defect::PreImageDropped));
+        let known = match is_on(Defect::PreImageOverwritten) {
+            true => self.overwrite(),
+            false => "ON CONFLICT DO NOTHING".into(),
+        };
         let body = format!(
-            "  INSERT INTO {} ({})\n  VALUES ({}, {}, 1{})\n  ON CONFLICT DO NOTHING;\n",
+            "  INSERT INTO {} ({})\n  VALUES ({}, {}, {present}{})\n  {known};\n",
             self.names.change,
             self.change_columns(),
             self.key("OLD"),
@@ -329,6 +335,15 @@ impl Writer<'_> {
             self.values("OLD"),
         );
         self.create(kind, event, "", &body)
+    }
+
+    /// Puts a pre-image in the place of one that is there: a mistake.
+    fn overwrite(&self) -> String {
+        let columns = std::iter::once("present").chain(self.names.pre.iter().map(String::as_str));
+        let set = columns.map(|column| format!("{column} = excluded.{column}"));
+        let key = self.names.change_key.join(", ");
+        let set = set.collect::<Vec<_>>().join(", ");
+        format!("ON CONFLICT ({key}, generation) DO UPDATE SET {set}")
     }
 
     /// Records what stands under the key of NEW now: the row that is displaced, or nothing.

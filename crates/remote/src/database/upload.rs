@@ -10,13 +10,14 @@ mod packer;
 mod read;
 
 use rusqlite::Connection;
+use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Op, RowsWriter, Table, Value};
 
 use self::read::{Part, Piece, read};
 use super::tables::Names;
 use super::triggers::schema_version;
-use super::{Database, SubscriptionState, data_version, row};
+use super::{Database, SubscriptionState, apply, data_version, row};
 use crate::error::{Doing, RemoteError};
 
 /// A piece ends after the row that reaches so many packed bytes.
@@ -110,6 +111,9 @@ impl Database {
                 cursor.table += 1;
             }
         }
+        if is_on(Defect::PendingClearedWhenSent) {
+            apply::forget(&self.connection, schema, generation)?;
+        }
         Ok(None)
     }
 
@@ -149,7 +153,7 @@ impl Database {
         cursor.in_step = Some((schema_version, in_step));
         let part = Part {
             generation,
-            may_have_later: cursor.later == Later::Possible,
+            may_have_later: cursor.later == Later::Possible && !is_on(Defect::PresentValueUploaded),
             in_step,
             limit_bytes: CHUNK_BYTES,
             limit_rows: u64::MAX,
@@ -266,6 +270,9 @@ pub(crate) fn mark_stale(
     table: &str,
     packed_key: &[u8],
 ) -> rusqlite::Result<()> {
+    if is_on(Defect::StaleForgotten) {
+        return Ok(());
+    }
     connection
         .prepare_cached(
             "INSERT INTO tidewater_stale (table_name, key_packed) VALUES (?1, ?2) \

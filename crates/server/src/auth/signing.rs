@@ -21,6 +21,7 @@ use ring::hmac;
 use tidewater_consolidated::records::SigningKey;
 use tidewater_consolidated::{Centre, CentreError, Checkpoint};
 use tidewater_protocol::RemoteId;
+use tidewater_protocol::defect::{Defect, is_on};
 
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
@@ -37,6 +38,9 @@ const SEEK_AFTER_MS: i64 = 5_000;
 /// How old a key is before it signs, if there is another: by then every server has looked
 /// for new keys several times, and so verifies what it signs.
 pub const KEY_SIGNS_AFTER_MS: i64 = 10_000;
+
+/// What a signature of a checkpoint is for.
+const CHECKPOINT: &[u8] = b"checkpoint";
 
 const LAYOUT: u8 = 1;
 const TAG_BYTES: usize = 32;
@@ -281,7 +285,7 @@ impl Keyring {
         subject: CheckpointFor<'_>,
         checkpoint: &Checkpoint,
     ) -> Vec<u8> {
-        self.sign(b"checkpoint", &subject.bytes(), &checkpoint.encode())
+        self.sign(CHECKPOINT, &subject.bytes(), &checkpoint.encode())
     }
 
     /// The checkpoint that a remote presents, if it was signed for just that.
@@ -290,7 +294,7 @@ impl Keyring {
         subject: CheckpointFor<'_>,
         signed: &[u8],
     ) -> Option<Checkpoint> {
-        let body = self.verify(b"checkpoint", &subject.bytes(), signed)?;
+        let body = self.verify(CHECKPOINT, &subject.bytes(), signed)?;
         Checkpoint::decode(body)
     }
 
@@ -310,8 +314,9 @@ impl Keyring {
         let (content, tag) = signed.split_at_checked(signed.len().checked_sub(TAG_BYTES)?)?;
         let body = content.get(5..)?;
         let key = self.keys.iter().find(|key| key.id == id)?;
-        hmac::verify(&key.key, &message(kind, subject, content), tag).ok()?;
-        Some(body)
+        let genuine = hmac::verify(&key.key, &message(kind, subject, content), tag);
+        let trusted = kind == CHECKPOINT && is_on(Defect::ClientScopeTrusted);
+        (trusted || genuine.is_ok()).then_some(body)
     }
 }
 

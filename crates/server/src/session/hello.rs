@@ -4,6 +4,7 @@
 
 use tidewater_consolidated::Checkpoint;
 use tidewater_consolidated::records::{AskedSubscription, SubscriptionRecord};
+use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::{
     Hello, HelloSubscription, PROTOCOL_VERSION, Proof, UploadState, compares, negotiate,
 };
@@ -145,6 +146,9 @@ impl Subscription {
     ) -> UploadState {
         let (sequence, upload_id) =
             stored.map_or((0, None), |record| (record.sequence, record.upload_id));
+        if is_on(Defect::CopyUnnoticed) || is_on(Defect::UploadIdForgotten) {
+            return UploadState::InSequence;
+        }
         if sequence == self.sequence && upload_id == self.upload_id {
             UploadState::InSequence
         } else if sequence == self.sequence + 1

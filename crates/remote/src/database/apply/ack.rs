@@ -2,7 +2,8 @@
 //! row, and everything else stops being pending.
 
 use rusqlite::{Connection, params};
-use tidewater_protocol::{Datum, Op, Row, Value};
+use tidewater_protocol::defect::{Defect, is_on};
+use tidewater_protocol::{Datum, Op, PublicationSchema, Row, Value};
 
 use super::rows::Sink;
 use super::table::is_not_empty;
@@ -25,8 +26,8 @@ pub(super) fn acknowledge(
     let Some(generation) = subscription.taken_generation else {
         return Ok(());
     };
-    for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
-        forget_generation(connection, &Names::of(table).change, generation).doing(DOING)?;
+    if let Some(schema) = &subscription.schema {
+        forget(connection, schema, generation)?;
     }
     connection
         .execute(
@@ -58,6 +59,18 @@ pub(super) fn acknowledge_given(
     subscription.sequence += 1;
     subscription.upload_id = Some(giving.upload_id);
     subscription.giving = None;
+    Ok(())
+}
+
+/// What is left of a generation is no longer pending.
+pub(in crate::database) fn forget(
+    connection: &Connection,
+    schema: &PublicationSchema,
+    generation: i64,
+) -> Result<(), RemoteError> {
+    for table in &schema.tables {
+        forget_generation(connection, &Names::of(table).change, generation).doing(DOING)?;
+    }
     Ok(())
 }
 
@@ -106,6 +119,9 @@ impl Sink<'_> {
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(());
         };
+        if is_on(Defect::RefusalForgotten) {
+            return Ok(());
+        }
         match self.later_change(&refused_row.key, taken)? {
             // It was changed again: the later change takes over the pre-image and goes up
             // with the next upload.
@@ -166,7 +182,7 @@ impl Sink<'_> {
 
     /// A change that lost against a row of the centre.
     pub(super) fn conflict_row(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
-        if !self.lost(&row.key)? {
+        if !self.lost(&row.key)? || is_on(Defect::WinnerIgnored) {
             return Ok(());
         }
         if self.table.same_layout {

@@ -21,10 +21,12 @@ mod user_triggers;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, params};
+use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
 
+pub(super) use self::ack::forget;
 use self::dependents::Dependents;
 use self::given::Given;
 use self::own_columns::Aside;
@@ -175,6 +177,10 @@ fn begin(
     connection: &Connection,
     expected: &[SubscriptionState],
 ) -> Result<Vec<SubscriptionState>, RemoteError> {
+    if is_on(Defect::RemovalCascades) {
+        let cascading = connection.pragma_update(None, "foreign_keys", true);
+        cascading.doing("beginning to apply")?;
+    }
     connection
         .execute_batch("BEGIN IMMEDIATE")
         .doing("beginning to apply")?;
@@ -183,7 +189,11 @@ fn begin(
     expected
         .iter()
         .map(|expected| {
-            let found = now.iter().find(|now| expected.still_is(now));
+            let is_it = |now: &&SubscriptionState| {
+                expected.still_is(now)
+                    || (is_on(Defect::OtherSyncUnnoticed) && expected.id == now.id)
+            };
+            let found = now.iter().find(is_it);
             let found = found.ok_or(RemoteError::AnotherSyncWentAhead)?;
             Ok(SubscriptionState {
                 compares: expected.compares,
@@ -222,8 +232,12 @@ fn check_tracking(
 /// Ends the transaction, if one is open, without keeping anything.
 fn roll_back(connection: &Connection) {
     if !connection.is_autocommit() {
+        let sql = match is_on(Defect::BrokenDownloadKept) {
+            true => "COMMIT",
+            false => "ROLLBACK",
+        };
         // A failure leaves the transaction to be undone when the file is closed.
-        let _ = connection.execute_batch("ROLLBACK");
+        let _ = connection.execute_batch(sql);
     }
 }
 
@@ -620,6 +634,10 @@ impl Applier {
             drop(sink);
             if let Some(aside) = table.aside.take() {
                 aside.put_back(connection)?;
+            }
+            if is_on(Defect::AppliedInPieces) {
+                let next = connection.execute_batch("COMMIT; BEGIN IMMEDIATE");
+                next.doing("applying rows")?;
             }
         }
         Ok(())

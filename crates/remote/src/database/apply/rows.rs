@@ -6,6 +6,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rusqlite::{CachedStatement, Connection, ErrorCode};
+use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Datum, Row, Value};
 
 use super::ApplySummary;
@@ -57,7 +58,10 @@ impl<'a> Sink<'a> {
         if self.table.is_compared {
             self.note_arrived(&row.key)?;
         }
-        if self.table.has_changes && self.newest_change(&row.key)?.is_some() {
+        if self.table.has_changes
+            && self.newest_change(&row.key)?.is_some()
+            && !is_on(Defect::PendingOverwritten)
+        {
             return self.keep_local(row);
         }
         if (self.table.is_compared || self.table.is_untracked) && self.settle_compared(row)? {
