@@ -15,6 +15,12 @@ mod random;
 mod range;
 mod remote;
 mod scenario;
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the world's own files are still elsewhere"
+)]
+mod vfs;
 mod world;
 
 pub use chronicle::Ended;

@@ -281,6 +281,7 @@ fn sqlite_environment(random: &mut Random) -> SqliteEnvironment {
             filled.is_ok()
         }),
         opened: Arc::new(|_| {}),
+        ..SqliteEnvironment::real()
     }
 }
 

@@ -1,6 +1,9 @@
 //! What the adapter takes from outside, so that a simulator can run it in a world of its
-//! own: threads and randomness. Where the file is, and what it is made of, SQLite decides.
+//! own: threads, randomness, and which file a path names. Where the file is, and what it is
+//! made of, SQLite decides.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +19,21 @@ pub struct SqliteEnvironment {
     pub jobs: Jobs,
     /// Fills bytes that nobody can guess.
     pub randomness: Randomness,
+    /// Which file a path names now.
+    pub files: Files,
     /// Sees every connection before its first job.
     pub opened: Arc<dyn Fn(&Connection) + Send + Sync>,
 }
 
 /// Fills bytes that nobody can guess; false if it has failed.
 pub type Randomness = Arc<dyn Fn(&mut [u8]) -> bool + Send + Sync>;
+
+/// Which file a path names: its device and number; `None` where files have no such numbers,
+/// an error if there is none.
+pub type Files = Arc<dyn Fn(&Path) -> io::Result<Option<FileIdentity>> + Send + Sync>;
+
+/// A file's device and number.
+pub type FileIdentity = (u64, u64);
 
 /// Where the jobs of a connection run.
 #[derive(Clone)]
@@ -39,6 +51,7 @@ impl SqliteEnvironment {
         SqliteEnvironment {
             jobs: Jobs::Threads,
             randomness: Arc::new(|bytes| SystemRandom::new().fill(bytes).is_ok()),
+            files: Arc::new(|path| std::fs::metadata(path).map(|metadata| identity(&metadata))),
             opened: Arc::new(|_| {}),
         }
     }
@@ -71,4 +84,16 @@ impl SqliteEnvironment {
             }
         }
     }
+}
+
+#[cfg(unix)]
+fn identity(metadata: &std::fs::Metadata) -> Option<FileIdentity> {
+    use std::os::unix::fs::MetadataExt;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Elsewhere an open file cannot be removed or replaced.
+#[cfg(not(unix))]
+fn identity(_: &std::fs::Metadata) -> Option<FileIdentity> {
+    None
 }

@@ -7,39 +7,23 @@
 //! is a failure, and never acknowledged. The server's operator restarts the server; to
 //! open the other file by itself could find it half copied.
 
-use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-use super::environment::SqliteEnvironment;
+use super::environment::{FileIdentity, SqliteEnvironment};
 use super::thread;
 use crate::error::CentreError;
-
-/// Which file a path names: its device and number.
-type Identity = (u64, u64);
-
-#[cfg(unix)]
-fn identity(metadata: &Metadata) -> Option<Identity> {
-    use std::os::unix::fs::MetadataExt;
-    Some((metadata.dev(), metadata.ino()))
-}
-
-/// Elsewhere an open file cannot be removed or replaced.
-#[cfg(not(unix))]
-fn identity(_: &Metadata) -> Option<Identity> {
-    None
-}
 
 /// The database's files as they were when the centre was opened.
 #[derive(Clone)]
 pub(super) struct DatabaseFile {
     path: PathBuf,
-    identity: Option<Identity>,
+    identity: Option<FileIdentity>,
     /// The write-ahead log, once a connection of ours uses it: it stays for as long.
-    log: Arc<OnceLock<Identity>>,
+    log: Arc<OnceLock<FileIdentity>>,
     environment: SqliteEnvironment,
 }
 
@@ -48,11 +32,11 @@ impl DatabaseFile {
         path: PathBuf,
         environment: SqliteEnvironment,
     ) -> Result<DatabaseFile, CentreError> {
-        let metadata = std::fs::metadata(&path).map_err(|error| CentreError::Unavailable {
+        let identity = (environment.files)(&path).map_err(|error| CentreError::Unavailable {
             message: format!("{}: {error}", path.display()),
         })?;
         Ok(DatabaseFile {
-            identity: identity(&metadata),
+            identity,
             path,
             log: Arc::default(),
             environment,
@@ -78,12 +62,12 @@ impl DatabaseFile {
 
     /// Whether the paths still name the same files.
     fn check(&self) -> Result<(), CentreError> {
-        if found(&self.path) != self.identity {
+        if self.found(&self.path) != self.identity {
             return Err(replaced(&self.path));
         }
         let log = self.log_path();
         match self.log.get() {
-            Some(known) if found(&log) != Some(*known) => Err(replaced(&log)),
+            Some(known) if self.found(&log) != Some(*known) => Err(replaced(&log)),
             _ => Ok(()),
         }
     }
@@ -91,10 +75,15 @@ impl DatabaseFile {
     /// Remembers the write-ahead log after its first use.
     fn remember_log(&self) {
         if self.log.get().is_none()
-            && let Some(log) = found(&self.log_path())
+            && let Some(log) = self.found(&self.log_path())
         {
             self.log.get_or_init(|| log);
         }
+    }
+
+    /// The file that is there now, if there is one.
+    fn found(&self, path: &Path) -> Option<FileIdentity> {
+        (self.environment.files)(path).ok().flatten()
     }
 
     fn log_path(&self) -> PathBuf {
@@ -145,9 +134,4 @@ impl Drop for OpenFile {
                 .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
     }
-}
-
-/// The file that is there now, if there is one.
-fn found(path: &Path) -> Option<Identity> {
-    std::fs::metadata(path).ok().as_ref().and_then(identity)
 }

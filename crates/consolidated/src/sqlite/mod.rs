@@ -46,7 +46,7 @@ use crate::records::{
     UserImport, UserRecord,
 };
 
-pub use environment::{Jobs, Randomness, SqliteEnvironment};
+pub use environment::{FileIdentity, Files, Jobs, Randomness, SqliteEnvironment};
 
 use compile::Publication;
 use deploy::Served;

@@ -370,7 +370,9 @@ fn configure(connection: &Connection) -> rusqlite::Result<()> {
     // The CHECKs are for what the application writes: what arrives is canonical already,
     // and the centre's row counts, whatever rule was added here.
     connection.pragma_update(None, "ignore_check_constraints", true)?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    // With a rollback journal, which a file has before its first download, `FULL` would not
+    // make sure that the journal is gone: lost power could take back what we promised.
+    connection.pragma_update(None, "synchronous", "EXTRA")?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     Ok(())
 }

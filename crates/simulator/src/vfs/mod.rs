@@ -1,0 +1,19 @@
+//! Disks for SQLite, in memory, that fail as real ones do.
+//!
+//! [`Machine`] is a disk with the processes that use it; SQLite reaches it by paths that a
+//! [`Process`] gives ([`registry`]), through a virtual file system that is registered as the
+//! default one ([`ffi`]). [`file`] knows what was synced, [`locks`] who holds what, [`open`]
+//! puts them together. No crate fits: sqlite-plugin, which is maintained, takes its bindings
+//! from libclang at every build.
+
+mod ffi;
+mod file;
+mod locks;
+mod machine;
+mod open;
+mod registry;
+
+pub(crate) use machine::{Accident, Machine, Operation, Process, identity};
+
+#[cfg(test)]
+mod tests;

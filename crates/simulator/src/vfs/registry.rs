@@ -1,0 +1,73 @@
+//! Which machines there are on this thread, and the paths of their files.
+//!
+//! A simulation runs on one thread; others know nothing of its machines, so that names need
+//! not differ between simulations that run at the same time.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use super::machine::{Life, Shared};
+
+/// Where the simulated files seem to be: `/simulated/machine/process/file`.
+const ROOT: &str = "/simulated/";
+
+thread_local! {
+    static MACHINES: RefCell<Vec<Weak<Shared>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a path names.
+pub(super) struct Found {
+    pub(super) machine: Arc<Shared>,
+    pub(super) life: Arc<Life>,
+    pub(super) file: String,
+}
+
+pub(super) fn add(machine: &Arc<Shared>) {
+    super::ffi::register();
+    MACHINES.with_borrow_mut(|machines| {
+        machines.retain(|it| it.upgrade().is_some_and(|it| it.name() != machine.name()));
+        machines.push(Arc::downgrade(machine));
+    });
+}
+
+pub(super) fn remove(machine: &Arc<Shared>) {
+    // While a thread ends there may be no list any more.
+    let _ = MACHINES.try_with(|machines| {
+        let mut machines = machines.borrow_mut();
+        machines.retain(|it| !std::ptr::eq(it.as_ptr(), Arc::as_ptr(machine)));
+    });
+}
+
+/// Whether a simulation runs on this thread.
+pub(super) fn is_simulated() -> bool {
+    let machines = MACHINES.try_with(|machines| !machines.borrow().is_empty());
+    machines.unwrap_or(false)
+}
+
+pub(super) fn path(machine: &str, process: u64, file: &str) -> PathBuf {
+    format!("{ROOT}{machine}/{process}/{file}").into()
+}
+
+/// Whether it is a path of ours, also if there is no such machine.
+pub(super) fn is_ours(path: &str) -> bool {
+    path.starts_with(ROOT)
+}
+
+/// What a path names; there may be no such file yet.
+pub(super) fn find(path: &str) -> Option<Found> {
+    let mut parts = path.strip_prefix(ROOT)?.splitn(3, '/');
+    let (name, process, file) = (parts.next()?, parts.next()?, parts.next()?);
+    let process = process.parse().ok()?;
+    let machines = MACHINES.try_with(|machines| {
+        let machines = machines.borrow();
+        let mut alive = machines.iter().filter_map(Weak::upgrade);
+        alive.find(|machine| machine.name() == name)
+    });
+    let machine = machines.ok().flatten()?;
+    Some(Found {
+        life: machine.life(process)?,
+        machine,
+        file: file.into(),
+    })
+}
