@@ -83,9 +83,11 @@ pub(crate) struct Differences<'a> {
 }
 
 impl Differences<'_> {
-    /// Makes a table's header announce the rows.
-    pub(crate) fn announce(&self, begin: &mut TableBegin) {
+    /// Makes a table's header announce the rows. `follows_changes` says that this download
+    /// has read all of the table's changes since the remote's checkpoint before.
+    pub(crate) fn announce(&self, begin: &mut TableBegin, follows_changes: bool) {
         begin.replace = true;
+        begin.follows_changes = follows_changes;
         begin.expected_rows = self.rows;
         begin.ranges.clone_from(&self.intervals);
     }

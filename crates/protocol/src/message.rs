@@ -300,6 +300,11 @@ pub struct TableBegin {
     /// of keys, which ascend. Since 1.1.
     #[prost(message, repeated, tag = "6")]
     pub ranges: Vec<KeyInterval>,
+    /// Download, with `ranges`: what the centre changed in the table since the remote's
+    /// checkpoint has come before them. What still differs was changed by nobody but the
+    /// remote. Since 1.1.
+    #[prost(bool, tag = "7")]
+    pub follows_changes: bool,
 }
 
 /// A column of the rows that follow.
@@ -341,6 +346,7 @@ impl TableBegin {
             expected_rows: 0,
             key: table.key.iter().map(|&index| index as u32).collect(),
             ranges: Vec::new(),
+            follows_changes: false,
         }
     }
 

@@ -356,6 +356,18 @@ fn controls_since_1_1() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
+            "table-begin-follows-changes",
+            Control::TableBegin(TableBegin {
+                replace: true,
+                ranges: vec![KeyInterval {
+                    after: range_key(&key()),
+                    until: Vec::new(),
+                }],
+                follows_changes: true,
+                ..TableBegin::of(&publication().tables[0])
+            }),
+        ),
+        (
             "compare-table",
             Control::CompareTable(CompareTable {
                 subscription: 1,

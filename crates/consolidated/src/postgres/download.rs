@@ -499,7 +499,11 @@ async fn new_checkpoint(
                 .client()
                 .query_one(
                     &statement,
-                    &[&job.remote_id.0.as_slice(), &subscription.publication],
+                    &[
+                        &job.remote_id.0.as_slice(),
+                        &subscription.publication,
+                        &serial(subscription),
+                    ],
                 )
                 .await
                 .map_err(refused("issuing a scope"))?;
@@ -520,10 +524,14 @@ async fn new_checkpoint(
     })
 }
 
+/// The scope that the remote holds (`$3`) stays known, also when the answers between it and the
+/// new one were lost.
 const NEW_SERIAL: &str = "
 INSERT INTO tidewater.subscription AS s (remote_id, publication, scope_serial) VALUES ($1, $2, 1)
 ON CONFLICT (remote_id, publication) DO UPDATE
-  SET previous_serial = s.scope_serial, scope_serial = s.scope_serial + 1
+  SET previous_serial = CASE WHEN $3::bigint IN (s.scope_serial, s.previous_serial) THEN $3
+        ELSE s.scope_serial END,
+    scope_serial = s.scope_serial + 1
 RETURNING scope_serial";
 
 /// Does nothing if a newer scope was issued meanwhile, or another sync was first.

@@ -140,6 +140,70 @@ pub async fn changes_since_the_checkpoint_come_before_what_differs<F: Fixture>()
     assert_eq!(anna.rows("big"), expected);
 }
 
+/// A remote whose triggers were off takes what differs for its user's changes if it is told that
+/// the centre's have come before: rows of others would be deleted if that were not so.
+pub async fn only_where_all_changes_came_before_a_comparison_says_so<F: Fixture>() {
+    let others = "INSERT INTO product VALUES (70, 'others')";
+    let forgotten = |remote: &mut Remote| {
+        let checkpoint = remote.checkpoint.as_mut().unwrap();
+        checkpoint.watermark = b"garbage".to_vec();
+    };
+    type Forget = fn(&mut Remote);
+    let ways: [(Option<Forget>, Tracking, bool); 4] = [
+        (None, Tracking::Log, true),
+        (None, Tracking::Off, false),
+        (Some(forgotten), Tracking::Log, false),
+        (
+            Some(|remote| remote.checkpoint = None),
+            Tracking::Log,
+            false,
+        ),
+    ];
+    for (forget, tracking, follows) in ways {
+        let product = TableSpec {
+            tracking,
+            ..everyone("product")
+        };
+        let world = World::<F>::new(SHOP_DDL, vec![product]).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        anna.tamper("product", "1", None);
+        world.execute(others).await;
+        if let Some(forget) = forget {
+            forget(&mut anna);
+        }
+        let received = anna.compare(&["product"], 1).await;
+        let followed: &[&str] = if follows { &["product"] } else { &[] };
+        assert_eq!(received.followed, followed);
+        assert!(received.upserts.contains(&"product: 70|others".into()));
+        assert_eq!(received.upserts[0] == "product: 70|others", follows);
+        assert_eq!(anna.rows("product"), ["1|tea", "2|coffee", "70|others"]);
+    }
+}
+
+/// Where emptying a table leaves no word of its rows, nothing is said; where it does, they come.
+pub async fn an_emptied_table_says_what_came_before_a_comparison<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    anna.tamper("product", "2", None);
+    anna.tamper("product", "9", Some("9|only here"));
+    world
+        .execute(&F::EMPTY_TABLE.replace("{}", "product"))
+        .await;
+    world
+        .execute("INSERT INTO product VALUES (70, 'others')")
+        .await;
+    let received = anna.compare(&SHOP, 1).await;
+    let told = received.followed.contains(&"product".to_owned());
+    let removed = received.removals.contains(&"product [1]".to_owned());
+    assert_eq!(told, removed);
+    assert_eq!(told, received.upserts[0] == "product: 70|others" && removed);
+    assert_eq!(anna.rows("product"), ["70|others"]);
+    // It is known again from now on.
+    anna.tamper("product", "70", None);
+    let received = anna.compare(&SHOP, 1).await;
+    assert_eq!(received.followed, ["product"]);
+}
+
 pub async fn a_comparison_stays_in_the_scope<F: Fixture>() {
     let world = world::<F>().await;
     // One whose checkpoint is known, and one whose is not.

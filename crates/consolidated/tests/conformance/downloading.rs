@@ -400,6 +400,61 @@ pub async fn a_pruned_log_means_everything_anew<F: Fixture>() {
     assert_eq!(anna.rows("customer"), berta.rows("customer"));
 }
 
+/// CASES 17.
+pub async fn a_log_that_is_pruned_under_an_open_download_skips_nothing<F: Fixture>() {
+    const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+    let retention = Retention {
+        log_ms: 60 * DAY_MS,
+        history_ms: 14 * DAY_MS,
+        conflicts_ms: 180 * DAY_MS,
+    };
+    let ddl = "CREATE TABLE big (id INTEGER NOT NULL PRIMARY KEY, note TEXT NOT NULL);
+        CREATE TABLE last (id INTEGER NOT NULL PRIMARY KEY, note TEXT NOT NULL)";
+    let world = World::<F>::new(ddl, vec![everyone("big"), everyone("last")]).await;
+    let world = std::sync::Arc::new(world);
+    let mut anna = Remote::synced(&world, "anna").await;
+    // So much that the reading has to wait for the sink, and the last table for its turn.
+    let note = "n".repeat(200);
+    world
+        .execute(&format!(
+            "INSERT INTO big WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n
+                 WHERE i < 10000) SELECT i, '{note}' FROM n;
+             INSERT INTO last VALUES (1, 'before');"
+        ))
+        .await;
+    let application = world.clone();
+    let runtime = tokio::runtime::Handle::current();
+    let pruned = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let (count, change) = (
+        pruned.clone(),
+        "INSERT INTO last VALUES (2, 'after'); DELETE FROM big WHERE id = 7",
+    );
+    let meanwhile = async move {
+        application.execute(change).await;
+        // The first one notes until when transactions have ended, the next one goes by it.
+        for day in [1, 100, 200] {
+            let done = application
+                .centre
+                .prune(retention, NOW_MS + day * DAY_MS)
+                .await;
+            let entries = done.unwrap().log_entries;
+            count.fetch_add(entries, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    anna.meanwhile = Some(Box::new(move || {
+        tokio::task::block_in_place(|| runtime.block_on(meanwhile));
+    }));
+    let received = anna.download().await;
+    assert!(pruned.load(std::sync::atomic::Ordering::Relaxed) > 10_000);
+    assert_eq!(received.upserts.len(), 10_001);
+    assert_eq!(anna.rows("last"), ["1|before"]);
+    // What was committed after the snapshot comes, although the log has it no more.
+    anna.now_ms = NOW_MS + 200 * DAY_MS;
+    anna.download().await;
+    assert_eq!(anna.rows("last"), ["1|before", "2|after"]);
+    assert_eq!(anna.rows("big").len(), 9_999);
+}
+
 pub async fn an_emptied_table_is_emptied_everywhere<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = Remote::synced(&world, "anna").await;

@@ -36,6 +36,8 @@ pub struct Remote {
     pub now_ms: i64,
     /// Whether its sink takes no rows.
     pub refuse_rows: bool,
+    /// What happens when the first rows of the next download come, and its snapshot is open.
+    pub meanwhile: Option<Box<dyn FnOnce() + Send>>,
     /// By table, by packed key: the row as text.
     rows: Vec<BTreeMap<Vec<u8>, Vec<Value>>>,
 }
@@ -52,6 +54,8 @@ pub struct Received {
     pub replaced: Vec<String>,
     /// Tables of which ranges of keys were sent, and how many intervals.
     pub differing: Vec<(String, usize)>,
+    /// Tables of which ranges were sent, with the changes since the checkpoint before them.
+    pub followed: Vec<String>,
     pub outcome: Option<DownloadOutcome>,
 }
 
@@ -234,6 +238,7 @@ impl Remote {
             compares: Vec::new(),
             now_ms: NOW_MS,
             refuse_rows: false,
+            meanwhile: None,
             rows: vec![BTreeMap::new(); schema.tables.len()],
             schema,
         }
@@ -403,6 +408,7 @@ impl Remote {
             rows: self.rows.clone(),
             table: None,
             refuse_rows: self.refuse_rows,
+            meanwhile: self.meanwhile.take(),
             expected_rows: None,
             received: Received::default(),
         };
@@ -424,6 +430,7 @@ struct Sink {
     rows: Vec<BTreeMap<Vec<u8>, Vec<Value>>>,
     table: Option<usize>,
     refuse_rows: bool,
+    meanwhile: Option<Box<dyn FnOnce() + Send>>,
     /// The rows that are announced and have not come, of ranges of keys.
     expected_rows: Option<u64>,
     received: Received,
@@ -454,10 +461,14 @@ impl DownloadSink for Sink {
             let types = shape.key_columns();
             let differs = |key: &[u8]| intervals.contains(&unpack_values(key, &types).unwrap());
             self.rows[index].retain(|key, _| !differs(key));
+            if begin.follows_changes {
+                self.received.followed.push(begin.table.clone());
+            }
             let differing = (begin.table, begin.ranges.len());
             self.received.differing.push(differing);
             self.expected_rows = Some(begin.expected_rows);
         } else if begin.replace {
+            assert!(!begin.follows_changes);
             self.received.replaced.push(begin.table);
             self.rows[index].clear();
         }
@@ -467,6 +478,9 @@ impl DownloadSink for Sink {
     fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError> {
         if self.refuse_rows {
             return Err(CentreError::Cancelled);
+        }
+        if let Some(meanwhile) = self.meanwhile.take() {
+            meanwhile();
         }
         let index = self.table.expect("rows come after a table");
         let table = &self.schema.tables[index];

@@ -500,6 +500,28 @@ pub async fn a_scope_counts_while_the_next_one_was_lost_on_the_way<F: Fixture>()
     assert_eq!(anna.upload(&[change]).await.len(), 1);
 }
 
+pub async fn a_scope_counts_while_the_next_two_were_lost_on_the_way<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let held = anna.checkpoint.clone();
+    for region in ["west", "south", "east"] {
+        visits(&world, region).await;
+        anna.checkpoint = held.clone();
+        assert!(anna.download().await.scope_changed);
+    }
+    let newest = std::mem::replace(&mut anna.checkpoint, held.clone());
+    let change = update("customer", "2|north|Niels|NULL", "2|north|Nils|NULL");
+    let result = anna.upload(&[change]).await;
+    assert_eq!(result.len(), 1, "{result:?}");
+    // Once the newest was presented, it does not any more.
+    anna.checkpoint = newest;
+    anna.download().await;
+    anna.checkpoint = held;
+    let change = update("customer", "1|north|Nora|nora@x", "1|north|N|nora@x");
+    let result = anna.upload(&[change]).await;
+    assert!(result[1].contains("out_of_scope"), "{result:?}");
+}
+
 pub async fn what_triggers_change_beside_an_upload_is_sent<F: Fixture>() {
     let world = world::<F>().await;
     world.execute(&F::stock_trigger()).await;
@@ -538,6 +560,7 @@ pub async fn a_download_only_table_takes_no_changes<F: Fixture>() {
     );
 }
 
+/// CASES 18.
 pub async fn a_deferred_constraint_hits_only_its_own_upload<F: Fixture>() {
     let ddl = "
         CREATE TABLE parent (id INTEGER NOT NULL PRIMARY KEY);
@@ -579,6 +602,7 @@ pub async fn a_deferred_constraint_hits_only_its_own_upload<F: Fixture>() {
     assert_eq!(count, ["149"]);
 }
 
+/// CASES 16.
 pub async fn unique_values_can_be_freed_and_taken_in_one_upload<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = Remote::synced(&world, "anna").await;

@@ -10,6 +10,7 @@ use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::{Backend, Transaction};
 use crate::compare::assert_converged;
+use crate::device::Device;
 use crate::scenario::{audited_shop, shop};
 use crate::world::World;
 
@@ -195,6 +196,85 @@ fn i4_an_interrupted_download_that_resumes_after_another_sync_changes_nothing<B:
     assert_converged(&world, &[&ada]);
 }
 
+/// CASES 19. The download begins again, whole, from a newer state.
+fn i4_a_download_that_broke_off_begins_again_on_another_server_from_one_newer_state<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let another = world.another_server();
+    let mut ada = world.synced("ada");
+    // One that has nothing yet applies rows while they arrive.
+    let mut fresh = world.device("ada");
+    let products: Vec<String> = (1_000..6_000)
+        .map(|id| format!("({id}, 'of the first download', 0)"))
+        .collect();
+    world.execute(&format!(
+        "INSERT INTO product VALUES {};
+         UPDATE customer SET name = 'first' WHERE customer_id IN (1, 2);
+         INSERT INTO customer VALUES (10, 1, 'first', NULL, 0);
+         INSERT INTO invoice VALUES (10, 1, 10, 'first'), (11, 2, 2, 'first');",
+        products.join(", ")
+    ));
+    let mut before = [dump(&ada), Vec::new()];
+    let mut devices = [&mut ada, &mut fresh];
+    for (device, before) in devices.iter_mut().zip(&mut before) {
+        device.network.plan_cut(Way::Down, 60_000);
+        device.try_sync().expect_err("the connection broke");
+        assert!(device.network.happened());
+        if before.is_empty() {
+            let tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'product'";
+            assert_eq!(device.value(tables), "0");
+        } else {
+            assert_eq!(dump(device), *before, "nothing of it is here");
+        }
+    }
+    // Parents and children come and go, and a row leaves the scope and comes back.
+    world.execute(
+        "INSERT INTO customer VALUES (20, 2, 'second', NULL, 0);
+         UPDATE invoice SET customer_id = 20 WHERE invoice_id IN (10, 11);
+         INSERT INTO invoice VALUES (20, 2, 20, 'second');
+         DELETE FROM customer WHERE customer_id = 10;
+         UPDATE customer SET name = 'second' WHERE customer_id = 1;
+         UPDATE customer SET region = 4 WHERE customer_id = 3;
+         DELETE FROM product WHERE product_id BETWEEN 1000 AND 2000;
+         UPDATE product SET name = 'of the second' WHERE product_id > 3000;",
+    );
+    for (device, before) in devices.into_iter().zip(before) {
+        device.network.redirect(another.address);
+        if before.is_empty() {
+            device.sync();
+            continue;
+        }
+        let application = device.another_application();
+        device.network.plan(the_end(), Accident::Stall);
+        let network = device.network.clone();
+        std::thread::scope(|scope| {
+            let sync = scope.spawn(|| device.sync());
+            network.wait_for_stall().expect("the download is under way");
+            let first = "SELECT count(*) FROM product WHERE name = 'of the first download'";
+            assert_eq!(application.rows(first), ["0"], "nothing before all of it");
+            network.release();
+            sync.join().expect("it syncs");
+        });
+    }
+    for device in [&ada, &fresh] {
+        // Of those that did not leave the scope.
+        let orphans = "SELECT count(*) FROM invoice WHERE customer_id <> 3 AND customer_id NOT IN \
+                       (SELECT customer_id FROM customer)";
+        assert_eq!(device.value(orphans), "0", "parents are there");
+        let count = "SELECT count(*) FROM product";
+        assert_eq!(device.value(count), "4002");
+    }
+    assert_converged(&world, &[&ada, &fresh]);
+}
+
+/// All rows that a device has of the shop.
+fn dump(device: &Device) -> Vec<String> {
+    device.rows(
+        "SELECT 'c', customer_id, region, name FROM customer
+         UNION ALL SELECT 'i', invoice_id, customer_id, note FROM invoice
+         UNION ALL SELECT 'p', product_id, stock, name FROM product ORDER BY 1, 2",
+    )
+}
+
 /// CASES 7.
 fn a_row_that_was_skipped_for_a_pending_change_arrives_when_the_user_undoes_it<B: Backend>() {
     let world = World::<B>::open(audited_shop::<B>());
@@ -268,6 +348,7 @@ on_both_adapters!(
     i4_an_application_sees_only_whole_downloads,
     i4_a_local_edit_made_during_a_download_is_never_overwritten,
     i4_an_interrupted_download_that_resumes_after_another_sync_changes_nothing,
+    i4_a_download_that_broke_off_begins_again_on_another_server_from_one_newer_state,
     a_row_that_was_skipped_for_a_pending_change_arrives_when_the_user_undoes_it,
     a_trigger_of_the_user_on_eleven_remotes_lowers_the_stock_once,
 );

@@ -110,6 +110,77 @@ fn what_is_changed_after_a_tool_rebuilt_a_table_goes_up<B: Backend>() {
     assert_converged(&world, &[&ada, &bob]);
 }
 
+/// Rebuilds the table of products as a tool does; the application goes on without triggers.
+fn rebuild_products(device: &Device, sql: &str) {
+    device.edit(&format!(
+        "CREATE TABLE other (product_id INTEGER PRIMARY KEY, name TEXT, stock INTEGER);
+         INSERT INTO other SELECT product_id, name, stock FROM product;
+         DROP TABLE product; ALTER TABLE other RENAME TO product; {sql}"
+    ));
+}
+
+/// What others add meanwhile is not taken for rows that the user deleted, and what the user
+/// changed is kept.
+fn nothing_of_others_is_deleted<B: Backend>(empty: impl FnOnce(&mut World<B>)) {
+    let mut world = World::<B>::open(shop());
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    rebuild_products(
+        &ada,
+        "UPDATE product SET name = 'mine' WHERE product_id = 2;
+         INSERT INTO product VALUES (50, 'mine too', 5)",
+    );
+    ada.edit("UPDATE customer SET name = 'pending' WHERE customer_id = 1");
+    empty(&mut world);
+    world.execute("INSERT INTO product VALUES (1, 'pen', 11), (60, 'others', 6)");
+    for device in [&ada, &bob] {
+        device.network.redirect(world.server.address);
+    }
+    bob.edit("INSERT INTO product VALUES (61, 'of bob', 6)");
+    bob.sync();
+    for _ in 0..3 {
+        ada.sync();
+    }
+    bob.sync();
+    let products = "SELECT product_id, name, stock FROM product ORDER BY product_id";
+    let mut there = world.rows(products);
+    let added = there.iter().position(|row| row == "50|mine too|5");
+    let goes_up = added.map(|at| there.remove(at)).is_some();
+    assert_eq!(there, ["1|pen|11", "60|others|6", "61|of bob|6"]);
+    let renamed = "SELECT name FROM customer WHERE customer_id = 1";
+    assert_eq!(world.rows(renamed), ["pending"]);
+    let refused = ada.refused();
+    let kept = |what: &str| {
+        let mut values = refused.iter().filter_map(|it| it.values.as_deref());
+        values.any(|values| values.contains(what))
+    };
+    // Where the centre knows that nobody there has added it, the user's row goes up.
+    assert!(
+        kept("\"mine\"") && kept("mine too") != goes_up,
+        "{refused:?}"
+    );
+    assert_eq!(ada.pending(), 0);
+    assert_converged(&world, &[&ada, &bob]);
+}
+
+fn after_a_tool_rebuilt_a_table_that_others_emptied_nothing_of_theirs_is_deleted<B: Backend>() {
+    nothing_of_others_is_deleted::<B>(|world| {
+        // Only where the fastest way leaves no word of the rows, there is something to fear.
+        world.execute(match B::NAME {
+            "postgres" => "TRUNCATE product",
+            _ => "DELETE FROM product",
+        });
+    });
+}
+
+fn after_a_tool_rebuilt_a_table_whose_log_began_anew_nothing_of_others_is_deleted<B: Backend>() {
+    nothing_of_others_is_deleted::<B>(|world| {
+        let publication = world.publication.clone();
+        world.republish(&format!("{publication}tracking = \"off\"\n"));
+        world.execute("DELETE FROM product");
+        world.republish(&publication);
+    });
+}
+
 fn a_table_that_was_dropped_is_made_again_and_nothing_is_deleted<B: Backend>() {
     let world = World::<B>::open(shop());
     let mut ada = world.synced("ada");
@@ -155,6 +226,8 @@ fn a_column_that_a_tool_left_out_is_made_again_and_filled<B: Backend>() {
 on_both_adapters!(
     what_differs_is_told_and_stays_until_it_is_repaired,
     what_is_changed_after_a_tool_rebuilt_a_table_goes_up,
+    after_a_tool_rebuilt_a_table_that_others_emptied_nothing_of_theirs_is_deleted,
+    after_a_tool_rebuilt_a_table_whose_log_began_anew_nothing_of_others_is_deleted,
     a_table_that_was_dropped_is_made_again_and_nothing_is_deleted,
     a_column_that_a_tool_left_out_is_made_again_and_filled,
 );

@@ -170,7 +170,9 @@ async fn compare(
     };
     let selection = differences.selection()?;
     if let Some(begin) = &mut output.begin {
-        differences.announce(begin);
+        // Of a table that would go whole, nobody knows what changed in it.
+        let planned = &plan.tables[output.table];
+        differences.announce(begin, matches!(planned, TablePlan::Changes { .. }));
     }
     output.announce();
     copy_rows(

@@ -33,7 +33,9 @@ impl Download<'_, '_> {
         let selection = differences.selection()?;
         let mut output = Output::new(plan, index);
         if let Some(begin) = &mut output.begin {
-            differences.announce(begin);
+            // Of a table that would go whole, nobody knows what changed in it.
+            let planned = &plan.tables[index];
+            differences.announce(begin, planned.downloads && !planned.whole);
         }
         self.flush(&mut output)?;
         all_rows(connection, plan, index, |row| {

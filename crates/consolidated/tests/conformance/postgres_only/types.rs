@@ -172,6 +172,34 @@ async fn tables_of_other_schemas_with_awkward_names_are_served() {
     );
 }
 
+/// CASES 22.
+#[tokio::test]
+async fn json_is_compared_though_it_has_no_equality() {
+    let world = table(
+        r#"CREATE TABLE v (id integer PRIMARY KEY, doc json);
+           INSERT INTO v VALUES (1, '{"a": 1}'), (2, '{"a": 1}'), (3, NULL)"#,
+        "v",
+    )
+    .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let result = anna
+        .upload(&[
+            update("v", r#"1|{"a": 1}"#, r#"1|{"a": 2}"#),
+            // The same value in another spelling is another text.
+            update("v", r#"2|{"a":1}"#, r#"2|{"a": 2}"#),
+            delete("v", "3|NULL"),
+        ])
+        .await;
+    assert_eq!(
+        result,
+        [
+            "0 inserted, 1 updated, 1 deleted, 1 conflicts, 0 refused",
+            r#"conflict v: 2|{"a": 1}"#
+        ]
+    );
+}
+
+/// CASES 22.
 #[tokio::test]
 async fn other_spellings_under_a_collation_are_conflicts() {
     let world = table(

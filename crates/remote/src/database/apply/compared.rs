@@ -5,8 +5,10 @@
 //! applied. What differs there may be the user's: it becomes a pending change against the
 //! centre's row. Where the centre has changed the row too, the centre's row wins, and the user's
 //! differing values stay among the refused rows. So they do for all that differs where the
-//! centre does not know the history of the checkpoint: what it changed meanwhile would go back
-//! to it as the user's changes, new rows of others as deletes.
+//! server does not say that the changes since the checkpoint have come before (it may not know
+//! the history of the checkpoint, or not what happened in a table that was truncated): what the
+//! centre changed meanwhile would go back to it as the user's changes, new rows of others as
+//! deletes.
 
 use rusqlite::{Connection, params};
 use serde_json::Map;
@@ -194,7 +196,7 @@ impl Sink<'_> {
         if !self.table.is_untracked || self.is_stale(&arrived.key).doing(DOING)? {
             return Ok(false);
         }
-        if self.table.is_compared && !self.table.history_unknown {
+        if self.table.is_compared && self.table.follows_changes {
             self.make_pending(arrived).doing(DOING)?;
             self.fill_added_columns(arrived)?;
             return Ok(true);
@@ -223,7 +225,7 @@ impl Sink<'_> {
                 continue;
             }
             let is_stale = self.is_stale(&key).doing(DOING)?;
-            if self.table.is_untracked && !is_changed && !is_stale && !self.table.history_unknown {
+            if self.table.is_untracked && !is_changed && !is_stale && self.table.follows_changes {
                 self.make_pending_insert(&key).doing(DOING)?;
             } else {
                 self.keep_untracked(&key, None)?;

@@ -41,7 +41,7 @@ use super::kept::{self, Copies, Keep};
 use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;
 use super::triggers::Missed;
-use super::{CompareDue, Database, SubscriptionState, compare, row, tables, triggers};
+use super::{Database, SubscriptionState, compare, row, tables, triggers};
 use crate::error::{Doing, RemoteError};
 
 /// The largest packed row that is put together out of pieces.
@@ -376,9 +376,7 @@ impl Applier {
         };
         if !result {
             table.is_untracked = subscription.untracked.contains(&begin.table);
-            table.history_unknown = subscription.state.checkpoint.is_empty()
-                || subscription.state.compare_due == CompareDue::UnknownHistory
-                || begin.ranges.is_empty();
+            table.follows_changes = begin.follows_changes;
             table.only_tells = self.only_tells;
         }
         if begin.replace && !result {

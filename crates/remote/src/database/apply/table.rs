@@ -50,9 +50,9 @@ pub(super) struct TableApply {
     /// The table was changed while nothing tracked it: what differs from the centre may be
     /// the user's.
     pub(super) is_untracked: bool,
-    /// What differs in an untracked table that is compared cannot be told from what the centre
-    /// changed meanwhile: its history is not known.
-    pub(super) history_unknown: bool,
+    /// What the centre changed since the checkpoint has come already: what differs besides in
+    /// an untracked table that is compared is the user's.
+    pub(super) follows_changes: bool,
     /// Columns that the schema has since this apply, as indexes into the schema's.
     pub(super) added: Vec<usize>,
 }
@@ -162,7 +162,7 @@ impl TableApply {
             is_compared: false,
             only_tells: false,
             is_untracked: false,
-            history_unknown: false,
+            follows_changes: false,
             added,
             names,
             index,
