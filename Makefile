@@ -8,7 +8,10 @@ BENCH ?=
 # What `make simulate` runs: a range of seeds, or one.
 SIMULATE ?= --seeds 0..100000
 
-.PHONY: help build demo test simulate bench fmt clean
+# What `make rig` passes on to the fault rig: make rig RIG="--seconds 3600"
+RIG ?=
+
+.PHONY: help build demo test simulate rig bench fmt clean
 
 help: ## List what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +30,10 @@ test: ## Do all that CI does: format, lints, tests, documents
 
 simulate: ## Run 100,000 simulated histories, optimized; SIMULATE="--seed N" replays one
 	$(CARGO) run --release -p tidewater-simulator -- $(SIMULATE)
+
+rig: ## Break real servers, remotes and PostgreSQL for 10 minutes; RIG="..." passes arguments on
+	$(CARGO) build --release -p tidewater-cli -p tidewater-rig
+	@$(CARGO) run -q --release -p tidewater-rig -- $(RIG)
 
 bench: ## Measure against the budgets, optimized; BENCH="..." passes arguments on
 	$(CARGO) run --release -p tidewater-bench -- $(BENCH)

@@ -67,4 +67,8 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 step "Tests"
 cargo test --workspace --locked
 
+step "Fault rig"
+cargo build --locked -p tidewater-cli -p tidewater-rig
+cargo run -q --locked -p tidewater-rig -- --seconds 60
+
 step "All good"

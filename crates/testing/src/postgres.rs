@@ -266,6 +266,12 @@ impl Postgres {
         self.shut_down("QUIT")
     }
 
+    /// Kills the server's first process alone, with SIGKILL: its sessions notice, and end by
+    /// themselves some moments later.
+    pub fn kill_first_process(&mut self) -> anyhow::Result<()> {
+        self.shut_down("KILL")
+    }
+
     /// Shuts the server down in good order, open sessions disconnected; its data stays.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         self.shut_down("INT")
@@ -278,10 +284,11 @@ impl Postgres {
         loop {
             match self.launch(deadline)? {
                 Launch::Ready => return Ok(()),
-                Launch::PortTaken if Instant::now() < deadline => {
+                Launch::PortTaken | Launch::SessionsLeft if Instant::now() < deadline => {
                     std::thread::sleep(POLL_INTERVAL);
                 }
                 Launch::PortTaken => bail!("port {} was taken meanwhile", self.port),
+                Launch::SessionsLeft => bail!("sessions of a killed server do not end"),
             }
         }
     }
@@ -320,6 +327,10 @@ impl Postgres {
                 let news = log.get(logged_before as usize..).unwrap_or(&log);
                 if news.contains("could not bind") || news.contains("could not create any TCP/IP") {
                     return Ok(Launch::PortTaken);
+                }
+                // Its lock file, or its shared memory, is still held.
+                if news.contains("lock file \"") || news.contains("pre-existing shared memory") {
+                    return Ok(Launch::SessionsLeft);
                 }
                 bail!("PostgreSQL did not start ({status}):\n{news}");
             }
@@ -432,6 +443,8 @@ impl Drop for Postgres {
 enum Launch {
     Ready,
     PortTaken,
+    /// Of a server whose first process was killed.
+    SessionsLeft,
 }
 
 fn free_port() -> anyhow::Result<u16> {

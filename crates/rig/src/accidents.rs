@@ -1,0 +1,133 @@
+//! Who breaks servers, PostgreSQL and the network, one thing after the other and at random
+//! moments. What happens to single connections and to remotes is drawn elsewhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::chance::Chance;
+use crate::cluster::{Cluster, Death};
+use crate::network::Network;
+use crate::servers::Server;
+use crate::stage::Stage;
+
+#[derive(Debug, Clone, Copy)]
+enum Accident {
+    ServerKilled,
+    ServersKilled,
+    ServerShutDown,
+    PrimaryCrash(Death),
+    StandbyCrash,
+    FailOver(Death),
+    NetworkCut,
+    NetworkDown,
+    DatabaseCut,
+}
+
+/// The deck from which accidents are dealt: all have happened before one of them comes a
+/// second time, the frequent ones aside.
+const DECK: [Accident; 16] = [
+    Accident::ServerKilled,
+    Accident::ServerKilled,
+    Accident::ServerKilled,
+    Accident::ServerKilled,
+    Accident::ServerKilled,
+    Accident::ServersKilled,
+    Accident::ServerShutDown,
+    Accident::PrimaryCrash(Death::Immediate),
+    Accident::PrimaryCrash(Death::FirstProcess),
+    Accident::StandbyCrash,
+    Accident::FailOver(Death::Immediate),
+    Accident::FailOver(Death::FirstProcess),
+    Accident::NetworkCut,
+    Accident::NetworkCut,
+    Accident::NetworkDown,
+    Accident::DatabaseCut,
+];
+
+pub(crate) struct Accidents<'a> {
+    pub(crate) stage: &'a Stage,
+    pub(crate) chance: Chance,
+    pub(crate) cluster: &'a mut Cluster,
+    pub(crate) servers: &'a [Arc<Server>],
+    pub(crate) networks: &'a [Network],
+}
+
+impl Accidents<'_> {
+    /// Lets accidents happen for so long, and at least until each has happened.
+    pub(crate) fn happen_for(&mut self, time: Duration) -> anyhow::Result<()> {
+        let end = self.stage.elapsed() + time;
+        loop {
+            let mut deck = DECK;
+            self.chance.shuffle(&mut deck);
+            for (dealt, accident) in deck.into_iter().enumerate() {
+                let pause = Duration::from_millis(self.chance.between(200, 2_500));
+                std::thread::sleep(pause);
+                self.happen(accident)?;
+                let all_happened = self.stage.elapsed() > end && dealt + 1 == DECK.len();
+                if all_happened {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn happen(&mut self, accident: Accident) -> anyhow::Result<()> {
+        let away = Duration::from_millis(self.chance.of_any_size(12));
+        match accident {
+            Accident::ServerKilled => self.end_one(Signal::KILL, away, "server killed"),
+            Accident::ServerShutDown => self.end_one(Signal::TERM, away, "server shut down"),
+            Accident::ServersKilled => {
+                self.stage.fault("all servers killed");
+                for server in self.servers {
+                    server.signal(Signal::KILL, away);
+                }
+            }
+            Accident::PrimaryCrash(death) => {
+                self.stage.fault(match death {
+                    Death::Immediate => "PostgreSQL shut down immediately",
+                    Death::FirstProcess => "PostgreSQL's first process killed",
+                });
+                self.cluster.crash(death)?;
+            }
+            Accident::StandbyCrash => {
+                self.stage.fault("standby crashed");
+                self.cluster.crash_standby(away)?;
+            }
+            Accident::FailOver(death) => {
+                self.stage.fault("PostgreSQL failed over");
+                self.cluster.fail_over(death)?;
+            }
+            Accident::NetworkCut => {
+                self.stage.fault("all connections of remotes cut");
+                self.networks.iter().for_each(Network::cut_all);
+            }
+            Accident::NetworkDown => {
+                self.stage.fault("network down");
+                self.set_network_down(true);
+                self.networks.iter().for_each(Network::cut_all);
+                std::thread::sleep(away);
+                self.set_network_down(false);
+            }
+            Accident::DatabaseCut => {
+                self.stage.fault("all connections of PostgreSQL cut");
+                self.cluster.address().cut_all();
+            }
+        }
+        Ok(())
+    }
+
+    fn end_one(&mut self, signal: Signal, away: Duration, what: &str) {
+        let index = self.chance.below(self.servers.len() as u64) as usize;
+        if self.servers[index].signal(signal, away) {
+            self.stage.fault(what);
+        }
+    }
+
+    fn set_network_down(&self, is_down: bool) {
+        for network in self.networks {
+            network.set_down(is_down);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! A device: a remote's file that syncs on and on, in processes that die, run out of disk, or
+//! meet another that syncs the same file.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+use crate::chance::Chance;
+use crate::program::{Program, Run};
+use crate::stage::{POLL, Stage};
+use crate::world::{USERS, password};
+
+/// How long a device may take to come to rest after everything was healed: so many syncs, and
+/// so much time, whichever is more.
+const HEALING_SYNCS: usize = 100;
+const HEALING_TIME: Duration = Duration::from_secs(300);
+/// What the small disk has left while it is as good as full.
+const LEFT_ON_DISK_BITS: u64 = 17;
+
+pub(crate) struct Device {
+    stage: Arc<Stage>,
+    pub(crate) name: String,
+    pub(crate) user: &'static str,
+    pub(crate) path: PathBuf,
+    program: Program,
+    /// Server, user, publication: until the first sync is through.
+    account: Vec<String>,
+    has_synced: bool,
+    /// The remote id that the file has had since then.
+    identity: Vec<u8>,
+    /// Its file is on a disk of its own, which is small.
+    has_small_disk: bool,
+    chance: Chance,
+}
+
+/// What happens to the process of a sync.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Accident {
+    None,
+    KilledAfter(Duration),
+    /// Files do not grow beyond so many blocks; whether that ends the process.
+    Limited(u64, bool),
+    DiskFull,
+    Twice,
+}
+
+impl Device {
+    /// A device with a number from 1, in a folder of its own.
+    pub(crate) fn new(
+        stage: &Arc<Stage>,
+        program: &Program,
+        number: usize,
+        server: &str,
+        chance: Chance,
+    ) -> anyhow::Result<Device> {
+        let folder = stage.path(&format!("device-{number}"));
+        std::fs::create_dir_all(&folder)?;
+        let user = USERS[number % USERS.len()].0;
+        let mut account = ["--server", server, "--user", user, "--publication", "field"].to_vec();
+        if server.starts_with("tls://") {
+            account.extend(["--ca", "tls/tidewater-dev.pem"]);
+        }
+        Ok(Device {
+            stage: stage.clone(),
+            name: format!("device-{number}"),
+            user,
+            path: folder.join("remote.db"),
+            program: program.clone(),
+            account: account.into_iter().map(String::from).collect(),
+            has_synced: false,
+            identity: Vec::new(),
+            has_small_disk: false,
+            chance,
+        })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
+    }
+
+    pub(crate) fn set_small_disk(&mut self) {
+        self.has_small_disk = true;
+    }
+
+    /// Syncs until the end of the run.
+    pub(crate) fn run(mut self) -> anyhow::Result<Device> {
+        while self.stage.runs() {
+            let accident = self.draw();
+            self.sync(accident)?;
+            let pause = Duration::from_millis(self.chance.of_any_size(10));
+            self.stage.pause(pause);
+        }
+        Ok(self)
+    }
+
+    fn draw(&mut self) -> Accident {
+        if !self.stage.breaks() {
+            return Accident::None;
+        }
+        match self.chance.below(100) {
+            0..12 => Accident::KilledAfter(Duration::from_millis(self.chance.of_any_size(10))),
+            12..20 => {
+                let size = std::fs::metadata(&self.path).map_or(0, |it| it.len());
+                let blocks = self.chance.between(0, size / 512 * 5 / 4 + 256);
+                Accident::Limited(blocks, self.chance.percent(50))
+            }
+            20..32 if self.has_small_disk => Accident::DiskFull,
+            32..35 => Accident::Twice,
+            _ => Accident::None,
+        }
+    }
+
+    /// One sync; what it says must be something that the accidents explain.
+    fn sync(&mut self, accident: Accident) -> anyhow::Result<()> {
+        match accident {
+            Accident::None => {
+                let run = Run::of(&mut self.command(None))?;
+                self.ended(&run, accident);
+            }
+            Accident::KilledAfter(time) => {
+                let run = self.kill_after(time)?;
+                self.ended(&run, accident);
+            }
+            Accident::Limited(..) => {
+                let run = Run::of(&mut self.command(Some(accident)))?;
+                if run.code.is_none() || run.outcome() == "remote_database" {
+                    self.stage.fault("remote's disk full (limit)");
+                }
+                self.ended(&run, accident);
+            }
+            Accident::DiskFull => {
+                let ballast = self.fill_disk()?;
+                let run = Run::of(&mut self.command(None))?;
+                std::fs::remove_file(ballast)?;
+                if run.outcome() == "remote_database" {
+                    self.stage.fault("remote's disk full (file system)");
+                }
+                self.ended(&run, accident);
+            }
+            Accident::Twice => {
+                let children = [self.spawn()?, self.spawn()?];
+                self.stage.fault("file synced twice at once");
+                for child in children {
+                    let run = child.wait_with_output()?.into();
+                    self.ended(&run, accident);
+                }
+            }
+        }
+        self.check_identity()
+    }
+
+    /// The sync command; a small part of them goes one way only.
+    fn command(&mut self, limit: Option<Accident>) -> Command {
+        let file = self.path.display().to_string();
+        let mut arguments = vec!["sync", &file, "--json", "--quiet"];
+        if !self.has_synced {
+            arguments.extend(self.account.iter().map(String::as_str));
+        } else if self.stage.breaks() && self.chance.percent(8) {
+            arguments.push(self.chance.pick(&["--upload-only", "--download-only"]));
+        }
+        let mut command = match limit {
+            Some(Accident::Limited(blocks, is_fatal)) => {
+                self.program.limited(&arguments, blocks, is_fatal)
+            }
+            _ => self.program.command(&arguments),
+        };
+        if !self.has_synced {
+            command.env("TIDEWATER_PASSWORD", password(self.user));
+        }
+        command
+    }
+
+    fn spawn(&mut self) -> anyhow::Result<Child> {
+        let mut command = self.command(None);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().context("a sync does not start")
+    }
+
+    fn kill_after(&mut self, time: Duration) -> anyhow::Result<Run> {
+        let mut child = self.spawn()?;
+        let end = Instant::now() + time;
+        while child.try_wait()?.is_none() {
+            if Instant::now() > end {
+                // It may have been faster.
+                child.kill()?;
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let run: Run = child.wait_with_output()?.into();
+        if run.code.is_none() {
+            self.stage.fault("remote killed");
+        }
+        Ok(run)
+    }
+
+    /// Fills the small disk but for a few pages; gives the file to remove.
+    fn fill_disk(&mut self) -> anyhow::Result<PathBuf> {
+        let path = self.folder().join("ballast");
+        let mut ballast = std::fs::File::create(&path)?;
+        let piece = vec![0; 1 << 16];
+        while ballast.write_all(&piece).is_ok() {}
+        let length = ballast.metadata()?.len();
+        let left = self.chance.of_any_size(LEFT_ON_DISK_BITS);
+        ballast.set_len(length.saturating_sub(left))?;
+        Ok(path)
+    }
+
+    fn ended(&mut self, run: &Run, accident: Accident) {
+        let outcome = run.outcome();
+        self.stage
+            .note(&format!("{} {accident:?}: {outcome}", self.name));
+        self.stage.sync_ended(&outcome);
+        if matches!(run.code, Some(0 | 6)) {
+            self.has_synced = true;
+        }
+        let panicked = run.stderr.contains("panicked");
+        if panicked || !is_explained(&outcome, accident) {
+            let name = &self.name;
+            self.stage
+                .finding(format!("{name} {accident:?} {outcome}: {run:?}"));
+        }
+    }
+
+    /// Nobody restores or copies files here: who has an identity keeps it.
+    fn check_identity(&mut self) -> anyhow::Result<()> {
+        if !self.has_synced {
+            return Ok(());
+        }
+        let identity: Vec<u8> = self.ask("SELECT remote_id FROM tidewater_state")?;
+        if self.identity.is_empty() {
+            self.identity.clone_from(&identity);
+        }
+        if identity != self.identity {
+            self.stage
+                .finding(format!("{} got another identity", self.name));
+            self.identity = identity;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn identity(&self) -> &[u8] {
+        &self.identity
+    }
+
+    /// Asks the file something, patiently.
+    fn ask<T: rusqlite::types::FromSql>(&self, sql: &str) -> anyhow::Result<T> {
+        let connection = self.open()?;
+        Ok(connection.query_row(sql, [], |row| row.get(0))?)
+    }
+
+    pub(crate) fn open(&self) -> anyhow::Result<rusqlite::Connection> {
+        let connection = rusqlite::Connection::open(&self.path)?;
+        connection.busy_timeout(Duration::from_secs(60))?;
+        Ok(connection)
+    }
+
+    /// One sync without an accident after everything was healed; whether it moved anything.
+    pub(crate) fn sync_healed(&mut self) -> anyhow::Result<bool> {
+        let deadline = Instant::now() + HEALING_TIME;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let run = Run::of(&mut self.command(None))?;
+            let outcome = run.outcome();
+            self.stage.note(&format!("{} healed: {outcome}", self.name));
+            self.stage.sync_ended(&format!("after healing: {outcome}"));
+            match run.code {
+                Some(0 | 6) => {
+                    self.has_synced = true;
+                    self.check_identity()?;
+                    return Ok(moved(&run));
+                }
+                // Try again later, it says.
+                Some(2) => {}
+                _ => self
+                    .stage
+                    .finding(format!("{} healed, but: {run:?}", self.name)),
+            }
+            let in_time = tries < HEALING_SYNCS || Instant::now() < deadline;
+            ensure!(in_time, "{} does not heal: {run:?}", self.name);
+            std::thread::sleep(POLL * 5);
+        }
+    }
+
+    /// Gives up what the centre has refused.
+    pub(crate) fn discard_refused(&self) -> anyhow::Result<()> {
+        let file = self.path.display().to_string();
+        self.program.done(&["refused", "discard", &file, "--all"])?;
+        Ok(())
+    }
+
+    /// Whether the product itself finds the file equal to the centre.
+    pub(crate) fn verify(&self) -> anyhow::Result<Run> {
+        let file = self.path.display().to_string();
+        Run::of(
+            &mut self
+                .program
+                .command(&["verify", &file, "--json", "--quiet"]),
+        )
+    }
+}
+
+/// Whether a sync that was done moved a row.
+fn moved(run: &Run) -> bool {
+    let Some(report) = run.json() else {
+        return true;
+    };
+    let count = |part: &str, what: &str| report[part][what].as_u64().unwrap_or(1);
+    ["inserts", "updates", "deletes"]
+        .iter()
+        .map(|it| count("uploaded", it))
+        .chain(
+            ["upserts", "removals"]
+                .iter()
+                .map(|it| count("downloaded", it)),
+        )
+        .any(|it| it > 0)
+}
+
+/// Whether accidents that may be going on explain how a sync ended. After healing, see
+/// [`Device::sync_healed`], nothing does.
+fn is_explained(outcome: &str, accident: Accident) -> bool {
+    match outcome {
+        "done" | "done, with refused rows" => true,
+        "remote_locked" | "sync_in_progress" => true,
+        "unreachable"
+        | "connection_lost"
+        | "timeout"
+        | "busy"
+        | "shutting_down"
+        | "consolidated_unavailable" => true,
+        "remote_database" => {
+            matches!(accident, Accident::Limited(..) | Accident::DiskFull)
+        }
+        "ended by a signal" => {
+            matches!(
+                accident,
+                Accident::KilledAfter(_) | Accident::Limited(_, true)
+            )
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,110 @@
+//! What the centre holds at the end, all of it.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::{Client, Row};
+
+use crate::world::Table;
+
+/// A row of a table: its region, and all values as one text.
+pub(crate) type Rows = HashMap<i64, (i64, String)>;
+
+/// A change that lost against the centre's, or was refused.
+#[derive(Debug)]
+pub(crate) struct Against {
+    pub(crate) remote: Vec<u8>,
+    pub(crate) table: String,
+    pub(crate) key: i64,
+    pub(crate) is_delete: bool,
+    pub(crate) tag: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Audited {
+    pub(crate) table: String,
+    pub(crate) key: i64,
+    pub(crate) operation: String,
+    pub(crate) tag: String,
+}
+
+pub(crate) struct Centre {
+    runtime: Runtime,
+    client: Client,
+}
+
+impl Centre {
+    pub(crate) fn open(url: &str) -> anyhow::Result<Centre> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let client = runtime.block_on(tidewater_testing::postgres::connect(url))?;
+        Ok(Centre { runtime, client })
+    }
+
+    fn query(&self, sql: &str) -> anyhow::Result<Vec<Row>> {
+        Ok(self.runtime.block_on(self.client.query(sql, &[]))?)
+    }
+
+    pub(crate) fn texts(&self, sql: &str) -> anyhow::Result<Vec<String>> {
+        let rows = self.query(sql)?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    pub(crate) fn count(&self, sql: &str) -> anyhow::Result<i64> {
+        let rows = self.query(sql)?;
+        Ok(rows.first().map_or(0, |row| row.get(0)))
+    }
+
+    pub(crate) fn rows(&self, table: Table) -> anyhow::Result<Rows> {
+        let sql = table.select("own::INT");
+        let rows = self.query(&sql)?;
+        let row = |row: &Row| (row.get(0), (i64::from(row.get::<_, i32>(1)), row.get(2)));
+        Ok(rows.iter().map(row).collect())
+    }
+
+    pub(crate) fn regions(&self, user: &str) -> anyhow::Result<Vec<i64>> {
+        let sql = format!("SELECT region::BIGINT FROM member WHERE login = '{user}'");
+        Ok(self.query(&sql)?.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Every row that anybody wrote.
+    pub(crate) fn audit(&self) -> anyhow::Result<Vec<Audited>> {
+        let rows = self.query("SELECT name, key, operation, tag FROM audit ORDER BY id")?;
+        let audited = rows.iter().map(|row| Audited {
+            table: row.get(0),
+            key: row.get(1),
+            operation: row.get(2),
+            tag: row.get(3),
+        });
+        Ok(audited.collect())
+    }
+
+    pub(crate) fn conflicts(&self) -> anyhow::Result<Vec<Against>> {
+        self.against("conflict")
+    }
+
+    pub(crate) fn refused(&self) -> anyhow::Result<Vec<Against>> {
+        self.against("refused")
+    }
+
+    fn against(&self, table: &str) -> anyhow::Result<Vec<Against>> {
+        let rows = self.query(&format!(
+            "SELECT remote_id, table_name, row_key, operation, uploaded FROM tidewater.{table}"
+        ))?;
+        rows.iter()
+            .map(|row| {
+                let key: Vec<i64> = serde_json::from_str(row.get(2))?;
+                let operation: String = row.get(3);
+                let uploaded: Option<String> = row.get(4);
+                let values: Value = serde_json::from_str(uploaded.as_deref().unwrap_or("null"))?;
+                Ok(Against {
+                    remote: row.get(0),
+                    table: row.get(1),
+                    key: key.first().copied().unwrap_or_default(),
+                    is_delete: operation == "delete",
+                    tag: values["tag"].as_str().map(String::from),
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,231 @@
+//! What became of every committed change: each has met one fate, once.
+
+use std::collections::{HashMap, HashSet};
+
+use super::centre::Against;
+use super::{Judge, Witness};
+use crate::ledger::{Edit, Ledger};
+use crate::world::Table;
+
+/// How often each thing was written down in the centre.
+struct Records {
+    applied: HashMap<String, u64>,
+    deleted: HashSet<(Table, i64)>,
+    conflicts: HashMap<String, u64>,
+    conflicting_deletes: HashSet<(Vec<u8>, Table, i64)>,
+    refused: HashSet<String>,
+    refused_deletes: HashSet<(Vec<u8>, Table, i64)>,
+    /// Rows that are there at the end.
+    present: HashSet<(Table, i64)>,
+}
+
+impl Judge<'_> {
+    /// Judges the changes of all applications, while what was refused still waits on the
+    /// devices.
+    pub(crate) fn judge_fates(
+        &mut self,
+        witnesses: &[Witness],
+        offices: &[Ledger],
+    ) -> anyhow::Result<()> {
+        let records = self.records()?;
+        let mut committed: HashSet<String> = HashSet::from(["first".to_owned()]);
+        for witness in witnesses {
+            let edits = self.committed_on(witness)?;
+            let refused_there = refused_on(witness)?;
+            self.judge_device(witness, &edits, &records, &refused_there);
+            committed.extend(edits.into_iter().map(|it| it.tag));
+        }
+        for office in offices {
+            let edits = self.committed_in_centre(office)?;
+            for edit in edits.iter().filter(|it| !it.is_delete) {
+                self.checked.of_centre += 1;
+                if records.applied.get(&edit.tag) != Some(&1) {
+                    self.finding(format!("the centre's own {edit:?} is not there once"));
+                }
+            }
+            committed.extend(edits.into_iter().map(|it| it.tag));
+        }
+        for tag in records
+            .applied
+            .keys()
+            .filter(|tag| !committed.contains(*tag))
+        {
+            self.finding(format!("{tag} is in the centre, and nobody committed it"));
+        }
+        Ok(())
+    }
+
+    fn records(&self) -> anyhow::Result<Records> {
+        let mut applied: HashMap<String, u64> = HashMap::new();
+        let mut deleted = HashSet::new();
+        let mut inserted = HashSet::new();
+        for it in self.centre.audit()? {
+            let Some(table) = Table::named(&it.table) else {
+                continue;
+            };
+            let row = (table, it.key);
+            match it.operation.as_str() {
+                "delete" if !deleted.insert(row) => {
+                    self.finding(format!("{row:?} was deleted twice"));
+                }
+                "delete" => {}
+                operation => {
+                    if operation == "insert" && !inserted.insert(row) {
+                        self.finding(format!("{row:?} was inserted twice, last as {}", it.tag));
+                    }
+                    *applied.entry(it.tag).or_default() += 1;
+                }
+            }
+        }
+        let mut present = HashSet::new();
+        for table in Table::ALL {
+            present.extend(self.centre.rows(table)?.into_keys().map(|key| (table, key)));
+        }
+        let (conflicts, conflicting_deletes) = split(self.centre.conflicts()?);
+        let (refused, refused_deletes) = split(self.centre.refused()?);
+        Ok(Records {
+            applied,
+            deleted,
+            conflicts,
+            conflicting_deletes,
+            refused: refused.into_keys().collect(),
+            refused_deletes,
+            present,
+        })
+    }
+
+    /// What a device's application committed; the file's journal decides what nobody answered,
+    /// and has everything else.
+    fn committed_on(&self, witness: &Witness) -> anyhow::Result<Vec<Edit>> {
+        let connection = witness.device.open()?;
+        let mut statement = connection.prepare("SELECT tag FROM app_journal")?;
+        let journal = statement
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<HashSet<String>>>()?;
+        Ok(self.committed(&witness.device.name, &witness.ledger, &journal))
+    }
+
+    fn committed_in_centre(&self, ledger: &Ledger) -> anyhow::Result<Vec<Edit>> {
+        let journal = self.centre.texts("SELECT tag FROM journal")?;
+        Ok(self.committed("the centre", ledger, &journal.into_iter().collect()))
+    }
+
+    fn committed(&self, who: &str, ledger: &Ledger, journal: &HashSet<String>) -> Vec<Edit> {
+        for edit in ledger
+            .committed
+            .iter()
+            .filter(|it| !journal.contains(&it.tag))
+        {
+            self.finding(format!("{who} has lost a committed transaction: {edit:?}"));
+        }
+        let doubtful = ledger
+            .doubtful
+            .iter()
+            .filter(|it| journal.contains(&it.tag));
+        ledger.committed.iter().chain(doubtful).cloned().collect()
+    }
+
+    fn judge_device(
+        &mut self,
+        witness: &Witness,
+        edits: &[Edit],
+        records: &Records,
+        refused_there: &HashSet<(Table, i64)>,
+    ) {
+        let name = &witness.device.name;
+        let mut last = HashMap::new();
+        for (index, edit) in edits.iter().enumerate() {
+            last.insert((edit.table, edit.key), index);
+        }
+        for (index, edit) in edits.iter().enumerate() {
+            let is_last = last.get(&(edit.table, edit.key)) == Some(&index);
+            let is_refused_there = refused_there.contains(&(edit.table, edit.key));
+            if edit.is_delete {
+                self.judge_delete(witness, edit, records, is_last && is_refused_there, is_last);
+                continue;
+            }
+            let applied = records.applied.get(&edit.tag).copied().unwrap_or_default();
+            let conflicts = records
+                .conflicts
+                .get(&edit.tag)
+                .copied()
+                .unwrap_or_default();
+            let is_refused = records.refused.contains(&edit.tag);
+            self.checked.in_centre += applied;
+            self.checked.conflicts += conflicts;
+            match applied + conflicts {
+                1 => {}
+                0 if !is_last => self.checked.overwritten += 1,
+                0 if is_refused && is_refused_there => self.checked.refused += 1,
+                _ => self.finding(format!(
+                    "{name} {edit:?}: applied {applied} times, {conflicts} conflicts, refused in \
+                     the centre: {is_refused}, on the remote: {is_refused_there}"
+                )),
+            }
+        }
+    }
+
+    /// Keys are never used again: what was deleted is gone, unless the delete lost.
+    fn judge_delete(
+        &mut self,
+        witness: &Witness,
+        edit: &Edit,
+        records: &Records,
+        is_refused_there: bool,
+        is_last: bool,
+    ) {
+        let row = (edit.table, edit.key);
+        let of_remote = (witness.device.identity().to_vec(), edit.table, edit.key);
+        if !records.present.contains(&row) {
+            if records.deleted.contains(&row) {
+                self.checked.in_centre += 1;
+            } else {
+                // It was never there.
+                self.checked.overwritten += 1;
+            }
+        } else if records.conflicting_deletes.contains(&of_remote) {
+            self.checked.conflicts += 1;
+        } else if records.refused_deletes.contains(&of_remote) && is_refused_there {
+            self.checked.refused += 1;
+        } else {
+            let name = &witness.device.name;
+            self.finding(format!(
+                "{name} {edit:?}: the row is in the centre, without a conflict (last: {is_last})"
+            ));
+        }
+    }
+}
+
+type Deletes = HashSet<(Vec<u8>, Table, i64)>;
+
+/// How often each tag occurs, and the deletes, which have none.
+fn split(all: Vec<Against>) -> (HashMap<String, u64>, Deletes) {
+    let mut tags: HashMap<String, u64> = HashMap::new();
+    let mut deletes = HashSet::new();
+    for it in all {
+        if let (true, Some(table)) = (it.is_delete, Table::named(&it.table)) {
+            deletes.insert((it.remote, table, it.key));
+        } else if let Some(tag) = it.tag {
+            *tags.entry(tag).or_default() += 1;
+        }
+    }
+    (tags, deletes)
+}
+
+/// The rows whose changes the remote knows to be refused.
+fn refused_on(witness: &Witness) -> anyhow::Result<HashSet<(Table, i64)>> {
+    let connection = witness.device.open()?;
+    let mut statement = connection.prepare("SELECT table_name, key FROM tidewater_refused")?;
+    let rows = statement.query_map([], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+    })?;
+    let mut refused = HashSet::new();
+    for row in rows {
+        let (table, key) = row?;
+        let key: Vec<i64> = serde_json::from_str(&key)?;
+        if let (Some(table), Some(key)) = (Table::named(&table), key.first()) {
+            refused.insert((table, *key));
+        }
+    }
+    Ok(refused)
+}

@@ -1,0 +1,322 @@
+//! One run from an empty folder to the report.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{anyhow, ensure};
+use serde::Serialize;
+
+use crate::Arguments;
+use crate::accidents::Accidents;
+use crate::application::Application;
+use crate::chance::Chance;
+use crate::cluster::Cluster;
+use crate::device::Device;
+use crate::judge::{Centre, Checked, Judge, Witness};
+use crate::keeper::Keeper;
+use crate::ledger::Ledger;
+use crate::network::{Network, Weather};
+use crate::office::Office;
+use crate::program::Program;
+use crate::servers::Server;
+use crate::stage::Stage;
+use crate::world::{PUBLICATION, SCHEMA, USERS};
+
+/// So many applications write to the centre at once.
+const OFFICES: i64 = 2;
+/// Rounds of syncs after which everybody must have come to rest.
+const ROUNDS: usize = 50;
+
+const PLAIN: Weather = Weather {
+    name: "plain connection",
+    accidents: 35,
+    damages: false,
+};
+const TLS: Weather = Weather {
+    name: "TLS connection",
+    accidents: 45,
+    damages: true,
+};
+/// Damage would reach PostgreSQL, which has no checksum on its connections either.
+const DATABASE: Weather = Weather {
+    name: "PostgreSQL connection",
+    accidents: 3,
+    damages: false,
+};
+
+/// What a run tells.
+#[derive(Debug, Serialize)]
+struct Report {
+    seed: u64,
+    /// How long things broke, and how long the whole took.
+    broken_seconds: u64,
+    seconds: u64,
+    faults: BTreeMap<String, u64>,
+    syncs: BTreeMap<String, u64>,
+    checked: Checked,
+    findings: usize,
+    first_findings: Vec<String>,
+}
+
+/// Runs; true if nothing was found.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    ensure!(
+        arguments.devices > 0 && arguments.servers > 0,
+        "somebody has to sync with somebody"
+    );
+    let temporary = tempfile::Builder::new()
+        .prefix("tidewater-rig-")
+        .tempdir()?;
+    let folder = match &arguments.folder {
+        Some(folder) => {
+            std::fs::create_dir_all(folder)?;
+            std::fs::canonicalize(folder)?
+        }
+        None => temporary.path().to_owned(),
+    };
+    let seed = arguments
+        .seed
+        .unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
+    eprintln!("seed {seed}, in {}", folder.display());
+    let result = break_and_judge(arguments, seed, &folder);
+    let is_good = result.as_ref().is_ok_and(|report| report.findings == 0);
+    if !is_good && arguments.folder.is_none() {
+        eprintln!("kept: {}", temporary.keep().display());
+    }
+    print(&result?, arguments.json)?;
+    Ok(is_good)
+}
+
+fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::Result<Report> {
+    let mut chance = Chance::new(seed);
+    let stage = Arc::new(Stage::new(folder)?);
+    let program = Program::find(arguments.program.as_deref(), folder)?;
+    let keeper = Arc::new(Keeper::start()?);
+    let mut cluster = Cluster::start(&stage, |port| {
+        Network::start(&stage, DATABASE, &[port], chance.fork())
+    })?;
+    let servers = prepare(&cluster, &program, folder, arguments.servers)?;
+    let ports = |port: fn(&Server) -> u16| servers.iter().map(|it| port(it)).collect::<Vec<_>>();
+    let networks = [
+        Network::start(&stage, PLAIN, &ports(|it| it.plain_port), chance.fork())?,
+        Network::start(&stage, TLS, &ports(|it| it.tls_port), chance.fork())?,
+    ];
+    let supervised: Vec<_> = servers
+        .iter()
+        .map(|it| {
+            it.clone()
+                .supervise(stage.clone(), program.clone(), keeper.clone())
+        })
+        .collect();
+    let mut players = Players::start(arguments, &stage, &program, &keeper, &networks, &mut chance)?;
+    players.add_offices(&stage, &cluster.url(), &mut chance);
+
+    let mut accidents = Accidents {
+        stage: &stage,
+        chance: chance.fork(),
+        cluster: &mut cluster,
+        servers: &servers,
+        networks: &networks,
+    };
+    let broken = accidents.happen_for(Duration::from_secs(arguments.seconds));
+    stage.breaks.store(false, Ordering::SeqCst);
+    let broken_seconds = stage.elapsed().as_secs();
+    let judged = broken
+        .and_then(|()| cluster.heal())
+        .and_then(|()| judge(&stage, &cluster, players));
+    cluster.keep_logs();
+    for server in &servers {
+        server.end();
+    }
+    for server in supervised {
+        joined(server)??;
+    }
+    find_panics(&stage, arguments.servers)?;
+    let (first_findings, findings) = stage.findings();
+    Ok(Report {
+        seed,
+        broken_seconds,
+        seconds: stage.elapsed().as_secs(),
+        faults: stage.faults(),
+        syncs: stage.syncs(),
+        checked: judged?,
+        findings,
+        first_findings,
+    })
+}
+
+/// Makes tables, configurations and users; gives the servers, which do not run yet.
+fn prepare(
+    cluster: &Cluster,
+    program: &Program,
+    folder: &Path,
+    count: usize,
+) -> anyhow::Result<Vec<Arc<Server>>> {
+    cluster.execute(SCHEMA)?;
+    let tls = program
+        .done(&["cert", "--out", "tls", "--host", "127.0.0.1"])?
+        .stdout;
+    let mut servers = Vec::new();
+    for number in 0..count {
+        // They are set up differently: nothing may depend on it.
+        let limits = match number % 3 {
+            0 => "",
+            1 => "[server.limits]\nearly_upload = \"4KiB\"\nupload_workers = 2\n",
+            _ => "[server.limits]\nmemory = \"1MiB\"\ndownload_workers = 2\n",
+        };
+        let name = format!("server-{number}.toml");
+        let url = cluster.url();
+        let text = format!(
+            "[server]\nconsolidated = {url:?}\n{tls}\n{limits}\n[retention]\ninterval = \"2s\"\n\
+             {PUBLICATION}"
+        );
+        std::fs::write(folder.join(&name), text)?;
+        servers.push(Arc::new(Server::new(number, &name)?));
+    }
+    program.done(&["deploy", "-c", "server-0.toml"])?;
+    for (user, _) in USERS {
+        program.add_user(&["user", "add", user, "-c", "server-0.toml"], user)?;
+    }
+    Ok(servers)
+}
+
+/// Everybody who edits or syncs.
+struct Players {
+    devices: Vec<(JoinHandle<anyhow::Result<Device>>, JoinHandle<Ledger>)>,
+    offices: Vec<JoinHandle<anyhow::Result<Ledger>>>,
+}
+
+impl Players {
+    fn start(
+        arguments: &Arguments,
+        stage: &Arc<Stage>,
+        program: &Program,
+        keeper: &Keeper,
+        networks: &[Network; 2],
+        chance: &mut Chance,
+    ) -> anyhow::Result<Players> {
+        let mut devices = Vec::new();
+        for number in 1..=arguments.devices {
+            let server = match number % 2 {
+                0 => format!("tcp://127.0.0.1:{}", networks[0].port),
+                _ => format!("tls://127.0.0.1:{}", networks[1].port),
+            };
+            let mut device = Device::new(stage, program, number, &server, chance.fork())?;
+            if number == 1 && keeper.mount(device.folder())? {
+                stage.note("device-1 has a small disk");
+                device.set_small_disk();
+            }
+            let (_, regions) = USERS[number % USERS.len()];
+            let path = device.path.clone();
+            let application = Application::new(stage, number as i64, path, regions, chance.fork());
+            devices.push((
+                std::thread::spawn(move || device.run()),
+                std::thread::spawn(move || application.run()),
+            ));
+        }
+        Ok(Players {
+            devices,
+            offices: Vec::new(),
+        })
+    }
+
+    fn add_offices(&mut self, stage: &Arc<Stage>, url: &str, chance: &mut Chance) {
+        for number in 0..OFFICES {
+            let office = Office::new(stage, number, url.to_owned(), chance.fork());
+            self.offices.push(std::thread::spawn(move || office.run()));
+        }
+    }
+}
+
+/// Lets everybody come to rest, and judges.
+fn judge(stage: &Arc<Stage>, cluster: &Cluster, players: Players) -> anyhow::Result<Checked> {
+    stage.runs.store(false, Ordering::SeqCst);
+    let mut witnesses = Vec::new();
+    for (device, application) in players.devices {
+        witnesses.push(Witness {
+            device: joined(device)??,
+            ledger: joined(application)?,
+        });
+    }
+    let mut offices = Vec::new();
+    for office in players.offices {
+        offices.push(joined(office)??);
+    }
+    rest(&mut witnesses)?;
+    let mut judge = Judge {
+        stage,
+        centre: Centre::open(&cluster.url())?,
+        checked: Checked::default(),
+    };
+    judge.judge_fates(&witnesses, &offices)?;
+    for witness in &witnesses {
+        witness.device.discard_refused()?;
+    }
+    rest(&mut witnesses)?;
+    judge.judge_rows(&witnesses)?;
+    Ok(judge.checked)
+}
+
+/// Syncs everybody until nothing moves.
+fn rest(witnesses: &mut [Witness]) -> anyhow::Result<()> {
+    for _ in 0..ROUNDS {
+        let mut moved = false;
+        for witness in witnesses.iter_mut() {
+            moved |= witness.device.sync_healed()?;
+        }
+        if !moved {
+            return Ok(());
+        }
+    }
+    Err(anyhow!(
+        "after {ROUNDS} rounds of syncs there is still something that moves"
+    ))
+}
+
+fn joined<T>(thread: JoinHandle<T>) -> anyhow::Result<T> {
+    thread
+        .join()
+        .map_err(|_| anyhow!("a part of the rig panicked"))
+}
+
+fn find_panics(stage: &Stage, servers: usize) -> anyhow::Result<()> {
+    for number in 0..servers {
+        let log = std::fs::read_to_string(stage.path(&format!("server-{number}.log")))?;
+        for line in log.lines().filter(|line| line.contains("panicked")) {
+            stage.finding(format!("server {number}: {line}"));
+        }
+    }
+    Ok(())
+}
+
+fn print(report: &Report, as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+        return Ok(());
+    }
+    println!(
+        "seed {}: broken for {} s, {} s in all",
+        report.seed, report.broken_seconds, report.seconds
+    );
+    for (title, counts) in [("faults", &report.faults), ("syncs", &report.syncs)] {
+        println!("\n{title}");
+        for (what, count) in counts {
+            println!("{count:>9}  {what}");
+        }
+    }
+    println!("\nchecked");
+    let checked = serde_json::to_value(&report.checked)?;
+    for (what, count) in checked.as_object().into_iter().flatten() {
+        println!("{:>9}  {}", count.to_string(), what.replace('_', " "));
+    }
+    println!("\n{} findings", report.findings);
+    for finding in &report.first_findings {
+        println!("  {finding}");
+    }
+    Ok(())
+}
