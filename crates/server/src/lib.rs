@@ -25,4 +25,5 @@ pub use config::Config;
 pub use environment::Environment;
 pub use error::ServerError;
 pub use listener::{DEFAULT_PORT, dev_certificate};
+pub use memory::MemoryGauge;
 pub use server::{Running, Server};

@@ -10,7 +10,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What is left of the budget. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryBudget {
+    bytes: u64,
     free: Arc<AtomicU64>,
+    /// How often something did not fit.
+    exhausted: Arc<AtomicU64>,
+}
+
+/// Looks at a server's memory budget, also when the server has stopped.
+#[derive(Clone, Debug)]
+pub struct MemoryGauge(MemoryBudget);
+
+impl MemoryGauge {
+    /// Bytes that are reserved now.
+    pub fn reserved_bytes(&self) -> u64 {
+        let free = self.0.free.load(Ordering::Relaxed);
+        self.0.bytes.saturating_sub(free)
+    }
+
+    /// How often something did not fit, and went to a file or was refused.
+    pub fn times_exhausted(&self) -> u64 {
+        self.0.exhausted.load(Ordering::Relaxed)
+    }
 }
 
 /// Bytes that are reserved until this is dropped.
@@ -24,8 +44,15 @@ impl MemoryBudget {
     /// A budget of so many bytes.
     pub(crate) fn new(bytes: u64) -> MemoryBudget {
         MemoryBudget {
+            bytes,
             free: Arc::new(AtomicU64::new(bytes)),
+            exhausted: Arc::default(),
         }
+    }
+
+    /// Who looks at it from outside.
+    pub(crate) fn gauge(&self) -> MemoryGauge {
+        MemoryGauge(self.clone())
     }
 
     /// Bytes that nobody has reserved.
@@ -43,11 +70,15 @@ impl MemoryBudget {
     }
 
     fn take(&self, bytes: u64) -> bool {
-        self.free
+        let taken = self
+            .free
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
                 free.checked_sub(bytes)
-            })
-            .is_ok()
+            });
+        if taken.is_err() {
+            self.exhausted.fetch_add(1, Ordering::Relaxed);
+        }
+        taken.is_ok()
     }
 }
 
@@ -128,6 +159,20 @@ mod tests {
         assert_eq!((one.bytes(), budget.free()), (0, 60));
         drop(two);
         assert_eq!(budget.free(), 100);
+    }
+
+    #[test]
+    fn a_gauge_tells_what_is_reserved_and_what_did_not_fit() {
+        let budget = MemoryBudget::new(100);
+        let gauge = budget.gauge();
+        let mut reservation = budget.empty();
+        assert!(reservation.grow(60));
+        assert_eq!((gauge.reserved_bytes(), gauge.times_exhausted()), (60, 0));
+        assert!(!reservation.grow(60));
+        assert_eq!((gauge.reserved_bytes(), gauge.times_exhausted()), (60, 1));
+        drop(reservation);
+        drop(budget);
+        assert_eq!((gauge.reserved_bytes(), gauge.times_exhausted()), (0, 1));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::link::{self, Link};
 use crate::listener::{ListenUrl, tls_acceptor};
-use crate::memory::MemoryBudget;
+use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::session;
 use crate::worker::{DrainRate, SessionTask, Workers};
 
@@ -212,6 +212,11 @@ impl Server {
 }
 
 impl Running {
+    /// What becomes of the memory budget.
+    pub fn memory(&self) -> MemoryGauge {
+        self.shared.budget.gauge()
+    }
+
     /// Stops: no new connections and syncs; running syncs may finish within
     /// `server.limits.shutdown` and are then told that the server shuts down.
     pub async fn shutdown(self) {

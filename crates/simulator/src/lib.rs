@@ -8,8 +8,10 @@ mod application;
 mod chronicle;
 #[cfg(feature = "defects")]
 mod defects;
+mod host;
 mod judge;
 mod network;
+mod operator;
 mod plan;
 mod random;
 mod range;
@@ -82,10 +84,11 @@ pub fn regression_test(plan: Plan, failure: &str) -> String {
     format!(
         "/// {failure}\n#[test]\nfn seed_{seed}_keeps_its_promises() {{\n    \
          assert_holds(Plan {{\n        seed: {seed},\n        remotes: {},\n        steps: {},\n        \
-         centre_steps: {},\n        faults: {},\n    }});\n}}\n",
+         centre_steps: {},\n        accidents: {},\n        faults: {},\n    }});\n}}\n",
         plan.remotes,
         plan.steps,
         plan.centre_steps,
+        plan.accidents,
         plan.faults,
         seed = plan.seed,
         failure = failure.lines().next().unwrap_or_default(),

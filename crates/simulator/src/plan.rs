@@ -13,6 +13,8 @@ pub struct Plan {
     pub steps: u64,
     /// How many transactions the applications of the centre commit.
     pub centre_steps: u64,
+    /// How many things happen to the servers and the centre.
+    pub accidents: u64,
     /// How many of a hundred connections have a fault.
     pub faults: u64,
 }
@@ -32,6 +34,7 @@ impl Plan {
             remotes,
             steps: random.between(4, 24),
             centre_steps: random.between(0, 24),
+            accidents: random.below(6),
             faults: [0, 20, 50, 90][usize::try_from(random.below(4)).unwrap_or(0)],
         }
     }
@@ -52,6 +55,7 @@ impl Plan {
             centre_steps,
             ..self
         });
+        halve(self.accidents, 0, &|accidents| Plan { accidents, ..self });
         halve(self.faults, 0, &|faults| Plan { faults, ..self });
         plans.dedup();
         plans

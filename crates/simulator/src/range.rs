@@ -8,9 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::chronicle::Ended;
-use crate::network::KINDS;
+use crate::host;
+use crate::network;
+use crate::operator;
 use crate::plan::Plan;
+use crate::remote;
 use crate::run;
+use crate::world;
 
 /// What a range of seeds came to.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -63,7 +67,7 @@ pub(crate) fn run_each(
 ) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let summary = Mutex::new(Summary {
-        faults: KINDS.iter().map(|kind| (*kind, 0)).collect(),
+        faults: kinds().map(|kind| (kind, 0)).collect(),
         ..Summary::default()
     });
     std::thread::scope(|scope| {
@@ -86,4 +90,16 @@ pub(crate) fn run_each(
         .expect("nobody panics while holding it");
     summary.failures.sort_by_key(|failure| failure.seed);
     summary
+}
+
+/// Every kind of fault that there is.
+fn kinds() -> impl Iterator<Item = &'static str> {
+    let kinds = [
+        network::KINDS,
+        operator::KINDS,
+        remote::ACCIDENTS,
+        remote::LOSSES,
+        &[host::EXHAUSTED, world::LOCKED],
+    ];
+    kinds.into_iter().flatten().copied()
 }

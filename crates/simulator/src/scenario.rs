@@ -65,8 +65,11 @@ pub(crate) const REGIONS: u64 = 4;
 /// Users that there are; everybody has some regions.
 pub(crate) const USERS: &[&str] = &["ada", "bob", "cleo"];
 
-/// Texts that begin so are refused by the centre.
+/// Texts that begin so are refused by a constraint of the centre.
 pub(crate) const REFUSED: &str = "refused";
+
+/// Texts that begin so are refused by a trigger of the centre.
+pub(crate) const DENIED: &str = "denied";
 
 pub(crate) const SCHEMA: &str = "
     CREATE TABLE assignment (
@@ -98,8 +101,9 @@ pub(crate) const SCHEMA: &str = "
     CREATE TABLE audit (at INTEGER PRIMARY KEY, \"table\" TEXT, operation TEXT, key INTEGER,
         text TEXT, region INTEGER);";
 
-/// Triggers of the centre that write down everything that happens to its rows.
-pub(crate) fn audit() -> String {
+/// Triggers of the centre: they write down everything that happens to its rows, and refuse
+/// some.
+pub(crate) fn triggers() -> String {
     let mut sql = String::new();
     for table in EDITED {
         let (name, key, text) = (table.name, table.key(), table.text);
@@ -114,6 +118,12 @@ pub(crate) fn audit() -> String {
                      VALUES ('{name}', '{operation}', {row}.{key}, {row}.{text}, {});
                  END;",
                 region(row)
+            );
+        }
+        for operation in ["insert", "update"] {
+            sql += &format!(
+                "CREATE TRIGGER deny_{name}_{operation} BEFORE {operation} ON {name}
+                 WHEN NEW.{text} LIKE '{DENIED}%' BEGIN SELECT RAISE(ABORT, 'denied'); END;"
             );
         }
     }

@@ -3,14 +3,14 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
-use futures_util::future::{join_all, try_join, try_join_all};
+use futures_util::future::{try_join, try_join_all, try_join3};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::io::DuplexStream;
@@ -18,15 +18,14 @@ use tokio::time::{Instant, sleep};
 
 use tidewater_consolidated::Centre;
 use tidewater_consolidated::records::UserRecord;
-use tidewater_consolidated::sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_remote::session::Now;
-use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
-use tidewater_server::{Config, Running, Server};
 
 use crate::application::{self, Application, FreshKeys};
 use crate::chronicle::Chronicle;
+use crate::host::Host;
 use crate::judge;
-use crate::network::{Address, Weather};
+use crate::network::{Traces, Weather};
+use crate::operator;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::remote::Remote;
@@ -36,10 +35,13 @@ use crate::scenario::{self, SCHEMA, USERS};
 pub(crate) const PASSWORD: &str = "correct horse";
 
 /// When every simulation begins, in milliseconds since 1970.
-const BEGIN_MS: i64 = 1_700_000_000_000;
+pub(crate) const BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// After so long nothing of what went wrong is under way any more.
 const HEALING: Duration = Duration::from_secs(200);
+
+/// A transaction of an application stays open: SQLite lets nobody else write meanwhile.
+pub(crate) const LOCKED: &str = "centre locked by a long transaction";
 
 /// Hashing is slow on purpose, but not here: at the least cost that there is.
 static HASH: LazyLock<String> = LazyLock::new(|| {
@@ -68,13 +70,18 @@ pub(crate) struct World {
     pub(crate) keys: FreshKeys,
     folder: TempDir,
     began: Instant,
-    /// The servers' addresses; a remote takes any.
-    servers: Vec<Address>,
-    next_server: Cell<usize>,
+    /// Where servers run; a remote takes any.
+    pub(crate) hosts: Vec<Host>,
+    next_host: Cell<usize>,
+    centre_path: RefCell<PathBuf>,
+    /// How often the centre was restored.
+    pub(crate) restorations: Cell<u64>,
     /// The judges' own connection, which only reads.
     centre: RefCell<Connection>,
     /// The regions that a user has had at any time.
     ever_held: RefCell<BTreeMap<&'static str, BTreeSet<i64>>>,
+    /// Texts in the files of remotes that were copied or restored from a copy.
+    may_repeat: RefCell<BTreeSet<String>>,
 }
 
 /// Runs a simulation from beginning to end.
@@ -89,43 +96,41 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
     let mut random = Random::new(plan.seed);
     let folder = folder()?;
     let path = folder.path().join("centre.db");
-    Connection::open(&path)?.execute_batch(&format!("{SCHEMA}{}", scenario::audit()))?;
-    let sqlite = sqlite_environment(&mut random);
-    let servers = random.between(1, 3) as usize;
-    let addresses: Vec<Address> = (0..servers).map(|_| Address::default()).collect();
+    Connection::open(&path)?.execute_batch(&format!("{SCHEMA}{}", scenario::triggers()))?;
     let began = Instant::now();
-    let mut running = Vec::new();
-    for address in &addresses {
-        let centre = connect_in(path.clone(), sqlite.clone()).await?;
-        let config = Config::parse(&scenario::config(limits(&mut random)))?;
-        if running.is_empty() {
-            prepare(&*centre, &config).await?;
-        }
-        let environment = environment(began, address, &mut random);
-        running.push(Server::start(config, centre, environment).await?);
+    let servers = random.between(1, 3) as usize;
+    let hosts: Vec<Host> = (0..servers)
+        .map(|place| Host::new(place, began, random.fork()))
+        .collect();
+    for host in hosts.iter().take(1) {
+        add_users(&*host.deploy(path.clone()).await?).await?;
     }
-    let centre = application::open(&path)?;
     let world = Rc::new(World {
         plan,
         chronicle: chronicle.clone(),
         keys: FreshKeys::new(),
         folder,
         began,
-        servers: addresses,
-        next_server: Cell::new(0),
-        centre: RefCell::new(centre),
+        hosts,
+        next_host: Cell::new(0),
+        centre: RefCell::new(application::open(&path)?),
+        centre_path: RefCell::new(path),
+        restorations: Cell::new(0),
         ever_held: RefCell::default(),
+        may_repeat: RefCell::default(),
     });
-    let result = live(&world, &mut random, &path).await;
-    for address in &world.servers {
-        address.close();
+    for host in &world.hosts {
+        host.start(world.centre_path()).await?;
     }
-    join_all(running.into_iter().map(Running::shutdown)).await;
+    let result = live(&world, &mut random).await;
+    for host in &world.hosts {
+        host.stop(chronicle).await?;
+    }
     result
 }
 
 /// Everybody does as the seed says; then the world heals, and is judged.
-async fn live(world: &Rc<World>, random: &mut Random, centre: &Path) -> Result<(), Failed> {
+async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     world.note_held()?;
     let mut remotes = Vec::new();
     for number in 0..world.plan.remotes {
@@ -140,23 +145,26 @@ async fn live(world: &Rc<World>, random: &mut Random, centre: &Path) -> Result<(
     });
     let lives: Vec<_> = lives.collect();
     let application = Application::new(
-        application::open(centre)?,
+        application::open(&world.centre_path())?,
         "centre".into(),
         random.fork(),
         false,
     );
     let steps = world.plan.centre_steps;
     let centre_life = world.centre_life(application, random.fork(), steps);
-    try_join(try_join_all(lives), centre_life).await?;
+    let operated = operator::operate(world, random.fork(), world.plan.accidents);
+    try_join3(try_join_all(lives), centre_life, operated).await?;
     world.chronicle.note("the world heals");
     sleep(HEALING).await;
+    let twins: Vec<_> = remotes.iter().filter_map(|remote| remote.twin()).collect();
+    remotes.extend(twins);
     // Twice: what the last one uploads, the first one does not have.
     for _ in 0..2 {
         for remote in &remotes {
             remote.settle(random).await?;
         }
     }
-    let found = judge::applied_twice(&world.centre_connection())?;
+    let found = judge::applied_twice(&world.centre_connection(), &world.may_repeat.borrow())?;
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
     for remote in &remotes {
         remote.judge_at_rest()?;
@@ -186,15 +194,60 @@ impl World {
     }
 
     /// A connection to one server after the other.
-    pub(crate) fn dial(&self, weather: Weather) -> Option<DuplexStream> {
-        let next = self.next_server.get();
-        self.next_server.set((next + 1) % self.servers.len());
-        self.servers[next].dial(weather, &self.chronicle)
+    pub(crate) fn dial(
+        self: &Rc<Self>,
+        weather: Weather,
+        traces: &Rc<Traces>,
+    ) -> Option<DuplexStream> {
+        let next = self.next_host.get();
+        self.next_host.set((next + 1) % self.hosts.len());
+        let (world, random) = (Rc::downgrade(self), weather.random.clone());
+        let again = move || {
+            let fine = Weather::fine(random.clone());
+            world.upgrade()?.dial(fine, &Rc::default())
+        };
+        self.hosts[next].dial(weather, traces, Rc::new(again), &self.chronicle)
+    }
+
+    /// One of the servers' places.
+    pub(crate) fn any_host(&self, random: &mut Random) -> Option<&Host> {
+        let places: Vec<usize> = (0..self.hosts.len()).collect();
+        random.pick(&places).map(|place| &self.hosts[place])
+    }
+
+    /// Where the centre's file is now.
+    pub(crate) fn centre_path(&self) -> PathBuf {
+        self.centre_path.borrow().clone()
+    }
+
+    /// Copies the centre as it is now.
+    pub(crate) fn back_up(&self, number: u64) -> Result<(), Failed> {
+        let backup = self.folder().join(format!("backup-{number}.db"));
+        Ok(operator::copy(&self.centre.borrow(), &backup)?)
+    }
+
+    /// The centre is a copy of this backup from now on.
+    pub(crate) fn restore(&self, backup: &Path) -> Result<(), Failed> {
+        let number = self.restorations.get() + 1;
+        self.restorations.set(number);
+        let path = self.folder().join(format!("centre-{number}.db"));
+        std::fs::copy(backup, &path)?;
+        let connection = application::open(&path)?;
+        // As in the original.
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        *self.centre.borrow_mut() = connection;
+        *self.centre_path.borrow_mut() = path;
+        self.note_held()
     }
 
     /// The judges' connection to the centre.
     pub(crate) fn centre_connection(&self) -> Ref<'_, Connection> {
         self.centre.borrow()
+    }
+
+    /// These texts are in two files.
+    pub(crate) fn may_repeat(&self, texts: BTreeSet<String>) {
+        self.may_repeat.borrow_mut().extend(texts);
     }
 
     /// The regions that a user has now.
@@ -229,12 +282,23 @@ impl World {
     ) -> Result<(), Failed> {
         for _ in 0..steps {
             sleep(Duration::from_millis(random.below(3_000))).await;
+            application.reconnect(&self.centre_path())?;
             if random.percent(40) {
                 application.administer(USERS)?;
                 self.note_held()?;
+                for user in USERS {
+                    let regions = self.regions(user)?;
+                    self.chronicle
+                        .note(&format!("{user} has the regions {regions:?}"));
+                }
                 continue;
             }
-            let touched = application.edit(&self.keys, &[1, 2, 3, 4])?;
+            let mut touched = application.begin(&self.keys, &[1, 2, 3, 4])?;
+            if !touched.is_empty() && random.percent(10) {
+                self.chronicle.fault(LOCKED);
+                sleep(Duration::from_millis(random.below(15_000))).await;
+            }
+            touched = application.commit(touched)?;
             self.chronicle
                 .note(&format!("the centre edits {touched:?}"));
         }
@@ -242,9 +306,7 @@ impl World {
     }
 }
 
-/// Deploys, and adds the users.
-async fn prepare(centre: &dyn Centre, config: &Config) -> Result<(), Failed> {
-    centre.deploy(&config.publications, false, BEGIN_MS).await?;
+async fn add_users(centre: &dyn Centre) -> Result<(), Failed> {
     for user in USERS {
         let user = UserRecord {
             name: (*user).into(),
@@ -257,69 +319,7 @@ async fn prepare(centre: &dyn Centre, config: &Config) -> Result<(), Failed> {
     Ok(())
 }
 
-fn limits(random: &mut Random) -> &'static str {
-    let choices = ["", "memory = \"64KiB\"", "backlog = 1", "sync = \"10s\""];
-    random.pick(&choices).unwrap_or_default()
-}
-
 /// In memory where the system offers that: nothing here depends on a disk.
 fn folder() -> io::Result<TempDir> {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new())
-}
-
-fn sqlite_environment(random: &mut Random) -> SqliteEnvironment {
-    let delays = Mutex::new(random.fork());
-    let bytes = Mutex::new(random.fork());
-    SqliteEnvironment {
-        jobs: Jobs::Tasks(Arc::new(move || {
-            let most = delays.lock().map_or(0, |mut random| random.below(20));
-            // Most jobs take no time worth mentioning.
-            Duration::from_millis(most.saturating_sub(12))
-        })),
-        randomness: Arc::new(move |buffer| {
-            let filled = bytes.lock().map(|mut random| random.fill(buffer));
-            filled.is_ok()
-        }),
-        opened: Arc::new(|_| {}),
-        ..SqliteEnvironment::real()
-    }
-}
-
-fn environment(began: Instant, address: &Address, random: &mut Random) -> Environment {
-    Environment {
-        clock: Arc::new(SimulatedClock { began }),
-        randomness: Arc::new(SeededRandomness(Mutex::new(random.fork()))),
-        blocking: Arc::new(Inline),
-        network: Arc::new(address.clone()),
-    }
-}
-
-struct SimulatedClock {
-    began: Instant,
-}
-
-impl Clock for SimulatedClock {
-    fn now_ms(&self) -> i64 {
-        let elapsed = self.began.elapsed().as_millis();
-        BEGIN_MS + i64::try_from(elapsed).unwrap_or(i64::MAX)
-    }
-}
-
-struct SeededRandomness(Mutex<Random>);
-
-impl Randomness for SeededRandomness {
-    fn fill(&self, bytes: &mut [u8]) -> io::Result<()> {
-        let mut random = self.0.lock().map_err(|_| io::ErrorKind::Other)?;
-        random.fill(bytes);
-        Ok(())
-    }
-}
-
-/// There is one thread only.
-struct Inline;
-
-impl Blocking for Inline {
-    fn run(&self, job: Box<dyn FnOnce() + Send>) {
-        job();
-    }
 }

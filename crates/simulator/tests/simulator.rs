@@ -3,7 +3,7 @@
 use tidewater_simulator::{Plan, assert_holds, run, run_all};
 
 /// How many seeds the ordinary tests take.
-const SEEDS: u64 = 50;
+const SEEDS: u64 = 100;
 
 #[test]
 fn the_same_seed_gives_the_same_history_to_the_byte() {
@@ -44,6 +44,7 @@ fn ten_remotes_of_three_users_keep_every_promise() {
         remotes: 10,
         steps: 12,
         centre_steps: 24,
+        accidents: 3,
         faults: 50,
     });
 }

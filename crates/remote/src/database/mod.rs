@@ -111,6 +111,16 @@ impl Database {
         Ok(database)
     }
 
+    /// How long to wait for somebody else who writes, five seconds unless this is called. An
+    /// application that schedules its own work may rather try again later.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn wait_for_writers(&self, at_most: Duration) -> Result<(), RemoteError> {
+        let waits = self.connection.busy_timeout(at_most);
+        waits.doing("setting how long to wait")
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path

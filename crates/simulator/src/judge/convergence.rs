@@ -37,14 +37,20 @@ pub(crate) fn difference(parties: &Parties<'_>, user: &str) -> rusqlite::Result<
 
 fn rows(connection: &Connection, table: &Table, user: Option<&str>) -> rusqlite::Result<Rows> {
     let scope = user.map_or("?1 IS NULL", |_| table.scope);
+    let mut columns = table.columns.to_vec();
+    // Comes and goes, on the remotes as in the centre.
+    let extra = "SELECT 1 FROM pragma_table_info(?1) WHERE name = 'extra'";
+    if connection.prepare_cached(extra)?.exists([table.name])? {
+        columns.push("extra");
+    }
     let sql = format!(
         "SELECT {} FROM {} WHERE {scope}",
-        table.columns.join(", "),
+        columns.join(", "),
         table.name
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map([user], |row| {
-        let values = (0..table.columns.len()).map(|index| row.get(index));
+        let values = (0..columns.len()).map(|index| row.get(index));
         Ok((row.get(0)?, values.collect::<rusqlite::Result<_>>()?))
     })?;
     rows.collect()

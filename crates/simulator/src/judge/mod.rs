@@ -10,7 +10,8 @@ pub(crate) use ledger::{Ledger, Parties};
 
 use std::collections::BTreeSet;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
+use rusqlite::types::Value;
 
 use crate::scenario::{BALANCE, EDITED};
 
@@ -44,9 +45,13 @@ pub(crate) fn torn_download(remote: &Connection) -> rusqlite::Result<Option<Stri
 /// I5: a remote holds no row of a region that its user never had, but for what it wrote.
 pub(crate) fn row_out_of_scope(
     remote: &Connection,
-    name: &str,
+    authors: &[String],
     held: &BTreeSet<i64>,
 ) -> rusqlite::Result<Option<String>> {
+    let is_own = |text: &str| {
+        let mut authors = authors.iter();
+        authors.any(|name| text.contains(&format!(" {name} ")))
+    };
     for table in EDITED
         .iter()
         .filter(|table| table.columns.contains(&"region"))
@@ -64,9 +69,9 @@ pub(crate) fn row_out_of_scope(
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let (key, region, text): (i64, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            if !held.contains(&region) && !text.contains(&format!(" {name} ")) {
+            if !held.contains(&region) && !is_own(&text) {
                 return Ok(Some(format!(
-                    "I5: {name} holds {} {key} {text:?} of region {region}",
+                    "I5: {authors:?} holds {} {key} {text:?} of region {region}",
                     table.name
                 )));
             }
@@ -97,18 +102,55 @@ pub(crate) fn upload_out_of_scope(
     Ok(None)
 }
 
-/// I1: no change took effect twice. Every text is written once.
-pub(crate) fn applied_twice(centre: &Connection) -> rusqlite::Result<Option<String>> {
+/// The texts of all changes that a remote's file holds: pending ones, and those that a
+/// restored centre would be given back.
+pub(crate) fn kept_texts(remote: &Connection) -> rusqlite::Result<BTreeSet<String>> {
+    let mut texts = BTreeSet::new();
+    for table in EDITED {
+        let (name, key, text) = (table.name, table.key(), table.text);
+        if !has_table(remote, &format!("tidewater_change_{name}"))? {
+            continue;
+        }
+        for sql in [
+            format!("SELECT * FROM tidewater_change_{name}"),
+            format!(
+                "SELECT {text} FROM {name}
+                 WHERE {key} IN (SELECT key_{key} FROM tidewater_change_{name})"
+            ),
+        ] {
+            let mut statement = remote.prepare_cached(&sql)?;
+            let columns = statement.column_count();
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                for column in 0..columns {
+                    if let Value::Text(text) = row.get(column)? {
+                        texts.insert(text);
+                    }
+                }
+            }
+        }
+    }
+    Ok(texts)
+}
+
+/// I1: no change took effect twice. Every text is written once, but for those that somebody
+/// gave back by restoring a file in which they were pending.
+pub(crate) fn applied_twice(
+    centre: &Connection,
+    may_repeat: &BTreeSet<String>,
+) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT \"table\", key, text, count(*) FROM audit WHERE operation <> 'delete'
-               GROUP BY 1, 2, 3 HAVING count(*) > 1 LIMIT 1";
-    centre
-        .prepare_cached(sql)?
-        .query_row([], |row| {
-            let (table, key, text, count): (String, i64, String, i64) =
-                (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-            Ok(format!(
+               GROUP BY 1, 2, 3 HAVING count(*) > 1";
+    let mut statement = centre.prepare_cached(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (table, key, text, count): (String, i64, String, i64) =
+            (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        if !may_repeat.contains(&text) {
+            return Ok(Some(format!(
                 "I1: {table} {key} {text:?} took effect {count} times"
-            ))
-        })
-        .optional()
+            )));
+        }
+    }
+    Ok(None)
 }

@@ -1,28 +1,31 @@
-//! A remote: a real file, an application that edits it, and syncs over the simulated
-//! network.
+//! How a remote syncs over the simulated network.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use futures_util::future::try_join;
+use rusqlite::OptionalExtension;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use tidewater_protocol::RemoteId;
 use tidewater_remote::database::Database;
 use tidewater_remote::session::{
-    Now, Outcome, ProofKind, Session, SessionOptions, SyncDirection, Verify,
+    Outcome, ProofKind, Session, SessionOptions, SyncDirection, Verify,
 };
 use tidewater_remote::spool::MemorySpool;
 
-use crate::application::{self, Application};
-use crate::judge::{self, Ledger, Parties};
+use super::Remote;
 use crate::network::Weather;
 use crate::random::Random;
-use crate::world::{Failed, PASSWORD, World};
+use crate::world::{Failed, PASSWORD};
+
+const TWICE: &str = "remote synced by two processes at once";
+const UPLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the upload's commit";
+const DOWNLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the download's commit";
+
+/// Every kind of fault of a sync itself.
+pub(crate) const KINDS: &[&str] = &[TWICE, UPLOAD_UNACKNOWLEDGED, DOWNLOAD_UNACKNOWLEDGED];
 
 /// How long a remote bears silence.
 const SILENCE_MS: u64 = 30_000;
@@ -34,93 +37,35 @@ const ROUNDS: usize = 6;
 /// more.
 const PATIENCE: usize = 24;
 
-/// A remote database and all that belongs to it.
-pub(crate) struct Remote {
-    world: Rc<World>,
-    pub(crate) name: String,
-    pub(crate) user: &'static str,
-    database: RefCell<Option<Database>>,
-    application: RefCell<Application>,
-    ledger: RefCell<Ledger>,
-    /// The last acknowledged upload that the file has told of, of an identity.
-    sequences: RefCell<BTreeMap<RemoteId, u64>>,
-}
+/// How long it may take until then.
+const HEALED_WITHIN: Duration = Duration::from_secs(600);
 
 impl Remote {
-    /// One that has never synced.
-    pub(crate) fn new(
-        world: &Rc<World>,
-        name: String,
-        user: &'static str,
-        random: Random,
-    ) -> Result<Remote, Failed> {
-        let path: PathBuf = world.folder().join(format!("{name}.db"));
-        let mut database = Database::open(&path)?;
-        database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
-        let connection = application::open(&path)?;
-        let application = Application::new(connection, name.clone(), random, true);
-        Ok(Remote {
-            world: world.clone(),
-            name,
-            user,
-            database: RefCell::new(Some(database)),
-            application: RefCell::new(application),
-            ledger: RefCell::default(),
-            sequences: RefCell::default(),
-        })
-    }
-
-    /// Edits and syncs so many times.
-    pub(crate) async fn live(&self, mut random: Random, steps: u64) -> Result<(), Failed> {
-        for _ in 0..steps {
-            sleep(Duration::from_millis(random.below(3_000))).await;
-            if random.percent(60) {
-                let weather = Weather::any(&mut random, self.world.plan.faults);
-                self.sync(&mut random, weather).await?;
-            } else {
-                self.edit()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Edits while it syncs, as applications do.
-    pub(crate) async fn disturb(&self, mut random: Random, steps: u64) -> Result<(), Failed> {
-        for _ in 0..steps {
-            sleep(Duration::from_millis(random.below(4_000))).await;
-            self.edit()?;
-        }
-        Ok(())
-    }
-
-    fn edit(&self) -> Result<(), Failed> {
-        let regions = self.world.regions(self.user)?;
-        let mut application = self.application.borrow_mut();
-        let touched = application.edit(&self.world.keys, &regions)?;
-        if !touched.is_empty() {
-            let name = &self.name;
-            self.world
-                .chronicle
-                .note(&format!("{name} edits {touched:?}"));
-        }
-        drop(application);
-        let since = judge::audited(&self.world.centre_connection())?;
-        self.ledger.borrow_mut().committed(&touched, since);
-        self.judge()
-    }
-
     /// A sync: as many connections as it takes, the first in this weather. How long to wait
     /// before the next attempt, if it failed.
-    async fn sync(&self, random: &mut Random, weather: Weather) -> Result<Option<u64>, Failed> {
+    pub(super) async fn sync(
+        &self,
+        handle: &RefCell<Option<Database>>,
+        random: &mut Random,
+        weather: Weather,
+    ) -> Result<Option<u64>, Failed> {
         let mut first_proof = ProofKind::Token;
         let mut weather = Some(weather);
-        for _ in 0..ROUNDS {
+        let mut in_vain = 0;
+        while in_vain < ROUNDS {
+            in_vain += 1;
             let fine = Weather::fine(random.fork());
             let weather = weather.take().unwrap_or(fine);
-            let outcome = self.connection(random, weather, first_proof).await?;
+            let outcome = self
+                .connection(handle, random, weather, first_proof)
+                .await?;
             self.judge()?;
             match outcome {
                 Outcome::Done(_) => return Ok(None),
+                Outcome::More(_) => {
+                    first_proof = ProofKind::Token;
+                    in_vain = 0;
+                }
                 Outcome::Again(proof) => first_proof = proof,
                 Outcome::Failed(error) => return Ok(Some(error.retry_after_ms().unwrap_or(1_000))),
                 other => return Err(Failed(format!("an outcome that is not known: {other:?}"))),
@@ -129,8 +74,25 @@ impl Remote {
         Ok(Some(1_000))
     }
 
+    /// Two processes sync the file at once.
+    pub(super) async fn sync_twice_at_once(&self, random: &mut Random) -> Result<(), Failed> {
+        let second = RefCell::new(Some(super::open(&self.path)?));
+        let (mut one, mut other) = (random.fork(), random.fork());
+        let faults = self.world.plan.faults;
+        let here = Weather::any(random, faults);
+        let there = Weather::any(random, faults);
+        self.world.chronicle.fault(TWICE);
+        try_join(
+            self.sync(&self.database, &mut one, here),
+            self.sync(&second, &mut other, there),
+        )
+        .await?;
+        Ok(())
+    }
+
     async fn connection(
         &self,
+        handle: &RefCell<Option<Database>>,
         random: &mut Random,
         weather: Weather,
         first_proof: ProofKind,
@@ -147,25 +109,24 @@ impl Remote {
         };
         let mut seed = [0; 32];
         random.fill(&mut seed);
-        let database = self.database.borrow_mut().take();
-        let database = database.ok_or_else(|| Failed("a remote syncs twice at once".into()))?;
+        let database = handle.borrow_mut().take();
+        let database = database.ok_or_else(|| Failed("two sessions have one handle".into()))?;
         let mut session = Session::new(database, options, seed, self.now());
-        match self.world.dial(weather) {
+        match self.world.dial(weather, &self.traces) {
             Some(stream) => self.pump(&mut session, stream, random).await,
             None => session.handle_end(None),
         }
         let (database, outcome) = session.finish();
-        *self.database.borrow_mut() = Some(database);
         self.world.chronicle.session();
+        if matches!(outcome, Outcome::Failed(_)) && self.acknowledgement_is_missing(&database)? {
+            self.world.chronicle.fault(UPLOAD_UNACKNOWLEDGED);
+        }
+        *handle.borrow_mut() = Some(database);
         let name = &self.name;
         self.world
             .chronicle
             .note(&format!("{name}: {}", summary(&outcome)));
         Ok(outcome)
-    }
-
-    fn now(&self) -> Now {
-        self.world.now()
     }
 
     async fn pump(&self, session: &mut Session, stream: DuplexStream, random: &mut Random) {
@@ -209,6 +170,10 @@ impl Remote {
         while let Some(bytes) = session.poll_transmit(self.now()) {
             rest.extend_from_slice(&bytes);
         }
+        if !rest.is_empty() && random.percent(self.world.plan.faults / 10) {
+            self.world.chronicle.fault(DOWNLOAD_UNACKNOWLEDGED);
+            return;
+        }
         // A courtesy: the server may have closed first.
         let farewell = async {
             let _ = writer.write_all(&rest).await;
@@ -217,21 +182,38 @@ impl Remote {
         let _ = timeout(Duration::from_secs(10), farewell).await;
     }
 
+    /// Whether the centre has an upload that this remote does not know to be there.
+    fn acknowledgement_is_missing(&self, database: &Database) -> Result<bool, Failed> {
+        let Some(id) = database.account()?.remote_id else {
+            return Ok(false);
+        };
+        let centre = self.world.centre_connection();
+        let sql = "SELECT sequence FROM tidewater_subscription WHERE remote_id = ?1";
+        let mut statement = centre.prepare_cached(sql)?;
+        let there: Option<i64> = statement.query_row([id.0], |row| row.get(0)).optional()?;
+        let mut here = database.subscriptions()?.into_iter();
+        Ok(here.any(|it| there.is_some_and(|there| there.unsigned_abs() > it.sequence)))
+    }
+
     /// Syncs until nothing is left to do.
     pub(crate) async fn settle(&self, random: &mut Random) -> Result<(), Failed> {
+        let begin = Instant::now();
         let mut rest = 0;
         for _ in 0..PATIENCE {
             let weather = Weather::fine(random.fork());
-            match self.sync(random, weather).await? {
+            match self.sync(&self.database, random, weather).await? {
                 Some(after_ms) => sleep(Duration::from_millis(after_ms)).await,
                 None if self.is_settled()? => rest += 1,
                 None => rest = 0,
             }
-            if rest == 2 {
+            if rest == 2 && begin.elapsed() <= HEALED_WITHIN {
                 return Ok(());
             }
         }
-        Err(Failed(format!("I6: {} does not come to rest", self.name)))
+        let (name, seconds) = (&self.name, begin.elapsed().as_secs());
+        Err(Failed(format!(
+            "I6: {name} does not come to rest, not within {seconds} seconds"
+        )))
     }
 
     /// Whether nothing waits to be uploaded or asked for.
@@ -249,74 +231,12 @@ impl Remote {
         // somebody decides about the change.
         Ok(pending == 0 && stale <= 2 * refused)
     }
-
-    /// What must hold at any moment.
-    pub(crate) fn judge(&self) -> Result<(), Failed> {
-        let application = self.application.borrow();
-        let remote = application.connection();
-        let held = self.world.ever_held(self.user);
-        let centre = self.world.centre_connection();
-        let parties = Parties {
-            remote,
-            centre: &centre,
-        };
-        for found in [
-            judge::torn_download(remote)?,
-            judge::row_out_of_scope(remote, &self.name, &held)?,
-            self.ledger.borrow_mut().check(&parties)?,
-            self.sequence_went_back()?,
-        ] {
-            found.map_or(Ok(()), |found| {
-                Err(Failed(format!("{}: {found}", self.name)))
-            })?;
-        }
-        Ok(())
-    }
-
-    /// What must hold when everybody has synced and nobody writes.
-    pub(crate) fn judge_at_rest(&self) -> Result<(), Failed> {
-        let application = self.application.borrow();
-        let centre = self.world.centre_connection();
-        let parties = Parties {
-            remote: application.connection(),
-            centre: &centre,
-        };
-        let held = self.world.ever_held(self.user);
-        for found in [
-            judge::difference(&parties, self.user)?,
-            judge::upload_out_of_scope(&centre, &self.name, &held)?,
-        ] {
-            found.map_or(Ok(()), |found| {
-                Err(Failed(format!("{}: {found}", self.name)))
-            })?;
-        }
-        Ok(())
-    }
-
-    fn sequence_went_back(&self) -> Result<Option<String>, Failed> {
-        let database = self.database.borrow();
-        let Some(database) = database.as_ref() else {
-            return Ok(None);
-        };
-        let Some(id) = database.account()?.remote_id else {
-            return Ok(None);
-        };
-        let mut sequences = self.sequences.borrow_mut();
-        let last = sequences.entry(id).or_default();
-        for subscription in database.subscriptions()? {
-            if subscription.sequence < *last {
-                let now = subscription.sequence;
-                return Ok(Some(format!("the sequence went back from {last} to {now}")));
-            }
-            *last = subscription.sequence;
-        }
-        Ok(None)
-    }
 }
 
 fn summary(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Done(report) => format!("{report:?}"),
+        Outcome::More(report) => format!("more after {report:?}"),
         Outcome::Again(proof) => format!("again with {proof:?}"),
         Outcome::Failed(error) => format!("{} {error}", error.code().name()),
         other => format!("{other:?}"),

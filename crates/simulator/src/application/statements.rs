@@ -1,161 +1,23 @@
-//! Applications: they change rows of a remote or of the centre through plain SQL, at random.
+//! The statements of applications: each changes some rows and tells which.
 
-use std::cell::Cell;
-use std::path::Path;
+use rusqlite::{OptionalExtension, params};
 
-use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
-
-use crate::random::Random;
-use crate::scenario::{EDITED, REFUSED, REGIONS, Table};
-
-/// The first key that the fresh ones begin with: those below are for everybody.
-const FRESH: i64 = 1_000;
-
-/// Keys that applications agree about by accident.
-const MEETING: u64 = 12;
-
-/// Keys that nobody has used yet.
-#[derive(Debug)]
-pub(crate) struct FreshKeys(Cell<i64>);
-
-impl FreshKeys {
-    pub(crate) fn new() -> FreshKeys {
-        FreshKeys(Cell::new(FRESH))
-    }
-
-    fn next(&self) -> i64 {
-        self.0.set(self.0.get() + 1);
-        self.0.get()
-    }
-}
-
-/// A row that a committed transaction changed, with its new text; `None` if it is gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Touched {
-    /// Which of [`EDITED`].
-    pub(crate) table: usize,
-    pub(crate) key: i64,
-    pub(crate) text: Option<String>,
-    /// The row was not there before.
-    pub(crate) inserted: bool,
-}
-
-/// An application with a connection of its own.
-pub(crate) struct Application {
-    connection: Connection,
-    name: String,
-    random: Random,
-    /// Makes every text another.
-    count: u64,
-    /// Whether some of its changes are refused by the centre.
-    refusable: bool,
-}
-
-/// Opens a connection as an application does that never waits.
-pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(std::time::Duration::ZERO)?;
-    connection.pragma_update(None, "foreign_keys", true)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    Ok(connection)
-}
-
-/// Whether somebody else is writing.
-pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
-    matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
-    )
-}
+use super::{Application, FreshKeys, MEETING, Touched};
+use crate::scenario::{DENIED, EDITED, REFUSED, REGIONS, Table};
 
 impl Application {
-    pub(crate) fn new(
-        connection: Connection,
-        name: String,
-        random: Random,
-        refusable: bool,
-    ) -> Application {
-        Application {
-            connection,
-            name,
-            random,
-            count: 0,
-            refusable,
-        }
-    }
-
-    pub(crate) fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    /// Whether there are tables to edit.
-    fn has_tables(&self) -> rusqlite::Result<bool> {
-        let sql = "SELECT count(*) = 4 FROM sqlite_schema WHERE type = 'table'
-                   AND name IN ('customer', 'invoice', 'product', 'account')";
-        self.connection
-            .prepare_cached(sql)?
-            .query_row([], |row| row.get(0))
-    }
-
-    /// Commits a transaction of some random changes. Nothing happens where somebody else
-    /// writes.
-    ///
-    /// # Errors
-    /// Of SQLite, other than what an application has to expect.
-    pub(crate) fn edit(
-        &mut self,
-        keys: &FreshKeys,
-        regions: &[i64],
-    ) -> rusqlite::Result<Vec<Touched>> {
-        let mut touched = Vec::new();
-        let done = self.transaction(keys, regions, &mut touched);
-        match done {
-            Ok(()) => Ok(touched),
-            Err(error) => {
-                if !self.connection.is_autocommit() {
-                    self.connection.execute_batch("ROLLBACK")?;
-                }
-                if is_busy(&error) {
-                    Ok(Vec::new())
-                } else {
-                    Err(error)
-                }
-            }
-        }
-    }
-
-    fn transaction(
-        &mut self,
-        keys: &FreshKeys,
-        regions: &[i64],
-        touched: &mut Vec<Touched>,
-    ) -> rusqlite::Result<()> {
-        self.connection.execute_batch("BEGIN IMMEDIATE")?;
-        if self.has_tables()? {
-            for _ in 0..self.random.between(1, 4) {
-                let before = touched.len();
-                match self.statement(keys, regions, touched) {
-                    // What the database itself does not take, the application does without.
-                    Err(rusqlite::Error::SqliteFailure(failure, _))
-                        if failure.code == ErrorCode::ConstraintViolation =>
-                    {
-                        touched.truncate(before);
-                    }
-                    other => other?,
-                }
-            }
-        }
-        self.connection.execute_batch("COMMIT")
-    }
-
     fn text(&mut self) -> String {
         self.count += 1;
         let refused = self.refusable && self.random.percent(6);
-        let prefix = if refused { REFUSED } else { "by" };
+        let prefix = match refused {
+            true if self.random.percent(50) => REFUSED,
+            true => DENIED,
+            false => "by",
+        };
         format!("{prefix} {} {}", self.name, self.count)
     }
 
-    fn statement(
+    pub(super) fn statement(
         &mut self,
         keys: &FreshKeys,
         regions: &[i64],
@@ -163,11 +25,13 @@ impl Application {
     ) -> rusqlite::Result<()> {
         let index = self.random.below(EDITED.len() as u64) as usize;
         let table = &EDITED[index];
-        match self.random.below(10) {
-            0..=2 => self.insert("INSERT", index, keys, regions, touched),
-            3..=6 => self.update(index, regions, touched),
-            7 => self.delete(index, touched),
-            8 if table.name != "customer" => self.rekey(index, keys, touched),
+        match self.random.below(100) {
+            0..=24 => self.insert("INSERT", index, keys, regions, touched),
+            25..=64 => self.update(index, regions, touched),
+            65..=72 => self.delete(index, touched),
+            73 => self.delete_all(index, touched),
+            74..=79 => self.family(keys, regions, touched),
+            80..=89 if table.name != "customer" => self.rekey(index, keys, touched),
             _ if table.name == "product" => {
                 self.insert("INSERT OR REPLACE", index, keys, regions, touched)
             }
@@ -200,7 +64,8 @@ impl Application {
             _ => "?1, ?2, ?3".into(),
         };
         let inserted = !self.has_row(table, key)?;
-        let sql = format!("{verb} INTO {} VALUES ({values})", table.name);
+        let (name, columns) = (table.name, table.columns.join(", "));
+        let sql = format!("{verb} INTO {name} ({columns}) VALUES ({values})");
         self.connection
             .prepare_cached(&sql)?
             .execute(params![key, other, text])?;
@@ -273,8 +138,12 @@ impl Application {
             true => format!(", {} = ?3", table.columns[1]),
             false => String::new(),
         };
+        let extra = match self.has_extra(name)? {
+            true => ", extra = ?1",
+            false => "",
+        };
         let column = table.text;
-        let sql = format!("UPDATE {name} SET {column} = ?1{moved} WHERE {key_column} = ?2");
+        let sql = format!("UPDATE {name} SET {column} = ?1{extra}{moved} WHERE {key_column} = ?2");
         let other = self.other_column(table, regions)?;
         let mut statement = self.connection.prepare_cached(&sql)?;
         match moved.is_empty() {
@@ -317,6 +186,76 @@ impl Application {
         Ok(())
     }
 
+    /// A parent with children.
+    fn family(
+        &mut self,
+        keys: &FreshKeys,
+        regions: &[i64],
+        touched: &mut Vec<Touched>,
+    ) -> rusqlite::Result<()> {
+        let [customer, invoice] = [&EDITED[0], &EDITED[1]];
+        let parent = keys.next();
+        for child in 0..=self.random.between(1, 3) {
+            let (table, index, key) = match child {
+                0 => (customer, 0, parent),
+                _ => (invoice, 1, keys.next()),
+            };
+            let (text, region) = (self.text(), self.other_column(table, regions)?);
+            let (name, columns) = (table.name, table.columns.join(", "));
+            let values = if index == 0 {
+                "?1, ?2, ?3"
+            } else {
+                "?1, ?2, ?4, ?3"
+            };
+            let sql = format!("INSERT INTO {name} ({columns}) VALUES ({values})");
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            match index {
+                0 => statement.execute(params![key, region, text])?,
+                _ => statement.execute(params![key, region, text, parent])?,
+            };
+            touched.push(Touched {
+                table: index,
+                key,
+                text: Some(text),
+                inserted: true,
+            });
+        }
+        Ok(())
+    }
+
+    /// All rows at once.
+    fn delete_all(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
+        let table = &EDITED[index];
+        let mut gone = Vec::new();
+        for (index, it) in EDITED.iter().enumerate() {
+            // A child without its parent here stays.
+            let condition = match it.parent {
+                _ if it.name == table.name => "1".to_owned(),
+                Some((column, parent)) if parent == table.name => {
+                    format!("{column} IN (SELECT {} FROM {parent})", table.key())
+                }
+                _ => continue,
+            };
+            let sql = format!("SELECT {} FROM {} WHERE {condition}", it.key(), it.name);
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            let keys = statement.query_map([], |row| row.get(0))?;
+            for key in keys {
+                gone.push((index, key?));
+            }
+        }
+        let sql = format!("DELETE FROM {}", table.name);
+        self.connection.prepare_cached(&sql)?.execute([])?;
+        touched.extend(gone.into_iter().map(|(table, key)| removed(table, key)));
+        Ok(())
+    }
+
+    /// Whether the table has the column that comes and goes.
+    pub(super) fn has_extra(&self, table: &str) -> rusqlite::Result<bool> {
+        self.connection
+            .prepare_cached("SELECT 1 FROM pragma_table_info(?1) WHERE name = 'extra'")?
+            .exists([table])
+    }
+
     fn delete(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
         let table = &EDITED[index];
         let Some(key) = self.any_key(table)? else {
@@ -335,12 +274,7 @@ impl Application {
         }
         let sql = format!("DELETE FROM {} WHERE {} = ?1", table.name, table.key());
         self.connection.prepare_cached(&sql)?.execute([key])?;
-        touched.extend(gone.into_iter().map(|(table, key)| Touched {
-            table,
-            key,
-            text: None,
-            inserted: false,
-        }));
+        touched.extend(gone.into_iter().map(|(table, key)| removed(table, key)));
         Ok(())
     }
 
@@ -371,32 +305,13 @@ impl Application {
         }
         Ok(())
     }
+}
 
-    /// What only applications of the centre do: moves money, and people between regions.
-    ///
-    /// # Errors
-    /// Of SQLite, other than that somebody else writes.
-    pub(crate) fn administer(&mut self, users: &[&str]) -> rusqlite::Result<Option<(String, i64)>> {
-        let amount = self.random.between(1, 50) as i64;
-        let (from, to) = (self.random.between(1, 3), self.random.between(1, 3));
-        let user = self.random.pick(users).unwrap_or_default().to_owned();
-        let region = self.random.between(1, REGIONS) as i64;
-        let sql = match self.random.below(4) {
-            0 => format!("DELETE FROM assignment WHERE login = '{user}' AND region = {region}"),
-            1 => format!("INSERT OR IGNORE INTO assignment VALUES ('{user}', {region})"),
-            _ => format!(
-                "UPDATE account SET balance = balance - {amount} WHERE account_id = {from};
-                 UPDATE account SET balance = balance + {amount} WHERE account_id = {to}"
-            ),
-        };
-        match self
-            .connection
-            .execute_batch(&format!("BEGIN IMMEDIATE; {sql}; COMMIT"))
-        {
-            Ok(()) if sql.starts_with("INSERT") => Ok(Some((user, region))),
-            Ok(()) => Ok(None),
-            Err(error) if is_busy(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+fn removed(table: usize, key: i64) -> Touched {
+    Touched {
+        table,
+        key,
+        text: None,
+        inserted: false,
     }
 }

@@ -1,0 +1,248 @@
+//! Applications: they change rows of a remote or of the centre through plain SQL, at random.
+
+mod statements;
+
+use std::cell::Cell;
+use std::path::Path;
+
+use rusqlite::{Connection, ErrorCode};
+
+use crate::random::Random;
+use crate::scenario::REGIONS;
+
+/// The first key that the fresh ones begin with: those below are for everybody.
+const FRESH: i64 = 1_000;
+
+/// Keys that applications agree about by accident.
+const MEETING: u64 = 12;
+
+/// Keys that nobody has used yet.
+#[derive(Debug)]
+pub(crate) struct FreshKeys(Cell<i64>);
+
+impl FreshKeys {
+    pub(crate) fn new() -> FreshKeys {
+        FreshKeys(Cell::new(FRESH))
+    }
+
+    fn next(&self) -> i64 {
+        self.0.set(self.0.get() + 1);
+        self.0.get()
+    }
+}
+
+/// A row that a committed transaction changed, with its new text; `None` if it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Touched {
+    /// Which of [`EDITED`].
+    pub(crate) table: usize,
+    pub(crate) key: i64,
+    pub(crate) text: Option<String>,
+    /// The row was not there before.
+    pub(crate) inserted: bool,
+}
+
+/// An application with a connection of its own.
+pub(crate) struct Application {
+    connection: Connection,
+    name: String,
+    random: Random,
+    /// Makes every text another.
+    count: u64,
+    /// Whether some of its changes are refused by the centre.
+    refusable: bool,
+}
+
+/// Opens a connection as an application does that never waits.
+pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(std::time::Duration::ZERO)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+/// Whether somebody else is writing.
+pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+impl Application {
+    pub(crate) fn new(
+        connection: Connection,
+        name: String,
+        random: Random,
+        refusable: bool,
+    ) -> Application {
+        Application {
+            connection,
+            name,
+            random,
+            count: 0,
+            refusable,
+        }
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Lets the file go.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn close(&mut self) -> rusqlite::Result<()> {
+        self.connection = Connection::open_in_memory()?;
+        Ok(())
+    }
+
+    /// Goes on with this file, if it was another.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn reconnect(&mut self, path: &Path) -> rusqlite::Result<()> {
+        if self.connection.path().map(Path::new) != Some(path) {
+            self.connection = open(path)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there are tables to edit.
+    fn has_tables(&self) -> rusqlite::Result<bool> {
+        let sql = "SELECT count(*) = 4 FROM sqlite_schema WHERE type = 'table'
+                   AND name IN ('customer', 'invoice', 'product', 'account')";
+        self.connection
+            .prepare_cached(sql)?
+            .query_row([], |row| row.get(0))
+    }
+
+    /// Commits a transaction of some random changes. Nothing happens where somebody else
+    /// writes.
+    ///
+    /// # Errors
+    /// Of SQLite, other than what an application has to expect.
+    pub(crate) fn edit(
+        &mut self,
+        keys: &FreshKeys,
+        regions: &[i64],
+    ) -> rusqlite::Result<Vec<Touched>> {
+        let touched = self.begin(keys, regions)?;
+        self.commit(touched)
+    }
+
+    /// The same, but for the commit. Nothing is touched where somebody else writes.
+    ///
+    /// # Errors
+    /// As [`Application::edit`].
+    pub(crate) fn begin(
+        &mut self,
+        keys: &FreshKeys,
+        regions: &[i64],
+    ) -> rusqlite::Result<Vec<Touched>> {
+        let mut touched = Vec::new();
+        let begun = self.statements(keys, regions, &mut touched);
+        self.unless_busy(begun)?;
+        if self.connection.is_autocommit() {
+            touched.clear();
+        }
+        Ok(touched)
+    }
+
+    /// Commits what was begun; what took effect.
+    ///
+    /// # Errors
+    /// As [`Application::edit`].
+    pub(crate) fn commit(&mut self, touched: Vec<Touched>) -> rusqlite::Result<Vec<Touched>> {
+        if self.connection.is_autocommit() {
+            return Ok(Vec::new());
+        }
+        let committed = self.connection.execute_batch("COMMIT");
+        let committed = self.unless_busy(committed)?;
+        Ok(if committed { touched } else { Vec::new() })
+    }
+
+    /// Gives a transaction up that met somebody else who writes; whether it did not.
+    fn unless_busy(&self, done: rusqlite::Result<()>) -> rusqlite::Result<bool> {
+        let Err(error) = done else {
+            return Ok(true);
+        };
+        if !self.connection.is_autocommit() {
+            self.connection.execute_batch("ROLLBACK")?;
+        }
+        if is_busy(&error) {
+            Ok(false)
+        } else {
+            Err(error)
+        }
+    }
+
+    fn statements(
+        &mut self,
+        keys: &FreshKeys,
+        regions: &[i64],
+        touched: &mut Vec<Touched>,
+    ) -> rusqlite::Result<()> {
+        self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        if !self.has_tables()? {
+            return Ok(());
+        }
+        for _ in 0..self.random.between(1, 4) {
+            let before = touched.len();
+            match self.statement(keys, regions, touched) {
+                // What the database itself does not take, the application does without.
+                Err(rusqlite::Error::SqliteFailure(failure, _))
+                    if failure.code == ErrorCode::ConstraintViolation =>
+                {
+                    touched.truncate(before);
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A column comes to a table of the centre, or goes. False if somebody else writes.
+    ///
+    /// # Errors
+    /// Of SQLite, other than that somebody else writes.
+    pub(crate) fn alter(&mut self, table: &str) -> rusqlite::Result<bool> {
+        let change = match self.has_extra(table)? {
+            true => "DROP COLUMN extra",
+            false => "ADD COLUMN extra TEXT",
+        };
+        let sql = format!("BEGIN IMMEDIATE; ALTER TABLE {table} {change}; COMMIT");
+        let altered = self.connection.execute_batch(&sql);
+        self.unless_busy(altered)
+    }
+
+    /// What only applications of the centre do: moves money, and people between regions.
+    ///
+    /// # Errors
+    /// Of SQLite, other than that somebody else writes.
+    pub(crate) fn administer(&mut self, users: &[&str]) -> rusqlite::Result<Option<(String, i64)>> {
+        let amount = self.random.between(1, 50) as i64;
+        let (from, to) = (self.random.between(1, 3), self.random.between(1, 3));
+        let user = self.random.pick(users).unwrap_or_default().to_owned();
+        let region = self.random.between(1, REGIONS) as i64;
+        let sql = match self.random.below(4) {
+            0 => format!("DELETE FROM assignment WHERE login = '{user}' AND region = {region}"),
+            1 => format!("INSERT OR IGNORE INTO assignment VALUES ('{user}', {region})"),
+            _ => format!(
+                "UPDATE account SET balance = balance - {amount} WHERE account_id = {from};
+                 UPDATE account SET balance = balance + {amount} WHERE account_id = {to}"
+            ),
+        };
+        match self
+            .connection
+            .execute_batch(&format!("BEGIN IMMEDIATE; {sql}; COMMIT"))
+        {
+            Ok(()) if sql.starts_with("INSERT") => Ok(Some((user, region))),
+            Ok(()) => Ok(None),
+            Err(error) if is_busy(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

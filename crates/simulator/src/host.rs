@@ -1,0 +1,295 @@
+//! A server's place in the world: processes that serve there one after the other, and how
+//! they end.
+//!
+//! A killed process does nothing any more that anybody could notice: none of its
+//! transactions commits, and its connections are cut. What is left of it in memory is
+//! cleared away.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::io::DuplexStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use tidewater_consolidated::sqlite::{Jobs, SqliteEnvironment, connect_in};
+use tidewater_consolidated::{Centre, CentreError};
+use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
+use tidewater_server::{Config, Running, Server};
+
+use crate::chronicle::Chronicle;
+use crate::network::{Address, Traces, Way, Weather};
+use crate::random::Random;
+use crate::scenario;
+use crate::world::{BEGIN_MS, Failed};
+
+/// No commit is the last one.
+const NEVER: u64 = u64::MAX;
+
+/// Something did not fit a server's memory, and went to a file.
+pub(crate) const EXHAUSTED: &str = "memory budget exhausted";
+
+/// How often a process is started again that fails to start.
+const STARTS: u64 = 100;
+
+/// A server's place.
+pub(crate) struct Host {
+    place: usize,
+    began: Instant,
+    random: RefCell<Random>,
+    /// How far the clock is ahead.
+    clock_ms: Arc<AtomicI64>,
+    process: RefCell<Option<Process>>,
+}
+
+/// A server that runs.
+struct Process {
+    address: Address,
+    life: Arc<Life>,
+    running: Running,
+}
+
+/// Whether a process lives.
+pub(crate) struct Life {
+    dead: watch::Sender<bool>,
+    /// Commits until it is killed.
+    commits_left: AtomicU64,
+    /// Whether the last one still takes effect.
+    commits_last: AtomicBool,
+}
+
+impl Life {
+    fn new() -> Life {
+        Life {
+            dead: watch::channel(false).0,
+            commits_left: AtomicU64::new(NEVER),
+            commits_last: AtomicBool::new(false),
+        }
+    }
+
+    /// A transaction is about to commit; whether it must not.
+    fn refuses_commit(&self) -> bool {
+        if *self.dead.borrow() {
+            return true;
+        }
+        let left = self.commits_left.load(Ordering::Relaxed);
+        if left == NEVER {
+            return false;
+        }
+        self.commits_left
+            .store(left.saturating_sub(1), Ordering::Relaxed);
+        if left > 1 {
+            return false;
+        }
+        self.dead.send_replace(true);
+        !self.commits_last.load(Ordering::Relaxed)
+    }
+
+    /// Ends when the process is dead.
+    pub(crate) async fn ended(&self) {
+        let mut dead = self.dead.subscribe();
+        // The sender lives as long as this.
+        let _ = dead.wait_for(|dead| *dead).await;
+    }
+}
+
+impl Host {
+    pub(crate) fn new(place: usize, began: Instant, random: Random) -> Host {
+        Host {
+            place,
+            began,
+            random: RefCell::new(random),
+            clock_ms: Arc::default(),
+            process: RefCell::default(),
+        }
+    }
+
+    /// The centre as a new process opens it.
+    async fn open(&self, path: PathBuf, life: &Arc<Life>) -> Result<Arc<dyn Centre>, Failed> {
+        let environment = sqlite_environment(&mut self.random.borrow_mut(), life.clone());
+        Ok(connect_in(path, environment).await?)
+    }
+
+    /// Deploys what the servers serve, as soon as nobody else writes.
+    pub(crate) async fn deploy(&self, path: PathBuf) -> Result<Arc<dyn Centre>, Failed> {
+        let centre = self.open(path, &Arc::new(Life::new())).await?;
+        let config = Config::parse(&scenario::config(""))?;
+        patiently(|| async {
+            let mut deployed = centre.deploy(&config.publications, false, BEGIN_MS).await;
+            if let Err(CentreError::RemotesHeldUp { .. }) = deployed {
+                let insisting = centre.deploy_refusing_pending(&config.publications, BEGIN_MS);
+                deployed = insisting.await;
+            }
+            Ok(deployed.map(|_| ())?)
+        })
+        .await?;
+        Ok(centre)
+    }
+
+    /// Starts a server, as soon as nobody else writes.
+    pub(crate) async fn start(&self, path: PathBuf) -> Result<(), Failed> {
+        patiently(|| self.try_to_start(path.clone())).await
+    }
+
+    async fn try_to_start(&self, path: PathBuf) -> Result<(), Failed> {
+        let life = Arc::new(Life::new());
+        let centre = self.open(path, &life).await?;
+        let (address, environment, config) = {
+            let mut random = self.random.borrow_mut();
+            let address = Address::default();
+            let environment = Environment {
+                clock: Arc::new(SimulatedClock {
+                    began: self.began,
+                    ahead_ms: self.clock_ms.clone(),
+                }),
+                randomness: Arc::new(SeededRandomness(Mutex::new(random.fork()))),
+                blocking: Arc::new(Inline),
+                network: Arc::new(address.clone()),
+            };
+            let limits = ["", "memory = 3000", "backlog = 1", "sync = \"10s\""];
+            let limits = random.pick(&limits).unwrap_or_default();
+            let config = Config::parse(&scenario::config(&format!("{limits}\nshutdown = \"1s\"")))?;
+            (address, environment, config)
+        };
+        let running = Server::start(config, centre, environment).await?;
+        *self.process.borrow_mut() = Some(Process {
+            address,
+            life,
+            running,
+        });
+        Ok(())
+    }
+
+    /// A connection in this weather; `None` if nobody serves here.
+    pub(crate) fn dial(
+        &self,
+        weather: Weather,
+        traces: &Rc<Traces>,
+        again: Rc<dyn Fn() -> Option<DuplexStream>>,
+        chronicle: &Rc<Chronicle>,
+    ) -> Option<DuplexStream> {
+        let process = self.process.borrow();
+        let process = process.as_ref()?;
+        let way = Way {
+            server: process.life.clone(),
+            trace: traces.begin(self.place, chronicle),
+            again,
+            chronicle: chronicle.clone(),
+        };
+        process.address.dial(weather, way)
+    }
+
+    /// The process will be killed by its so many-th commit, before or after it takes effect.
+    pub(crate) fn kill_at_commit(&self, commit: u64, takes_effect: bool) -> Option<Arc<Life>> {
+        let process = self.process.borrow();
+        let life = &process.as_ref()?.life;
+        life.commits_last.store(takes_effect, Ordering::Relaxed);
+        life.commits_left.store(commit, Ordering::Relaxed);
+        Some(life.clone())
+    }
+
+    /// Kills the process at once.
+    pub(crate) fn kill(&self) {
+        if let Some(process) = &*self.process.borrow() {
+            process.life.dead.send_replace(true);
+        }
+    }
+
+    /// Ends the process: in good order, if it lives.
+    ///
+    /// # Errors
+    /// It keeps memory that nobody uses any more.
+    pub(crate) async fn stop(&self, chronicle: &Chronicle) -> Result<(), Failed> {
+        let Some(process) = self.process.borrow_mut().take() else {
+            return Ok(());
+        };
+        process.address.close();
+        let memory = process.running.memory();
+        process.running.shutdown().await;
+        if memory.times_exhausted() > 0 {
+            chronicle.fault(EXHAUSTED);
+        }
+        match memory.reserved_bytes() {
+            0 => Ok(()),
+            left => Err(Failed(format!("a stopped server keeps {left} bytes"))),
+        }
+    }
+
+    /// The server's clock jumps.
+    pub(crate) fn set_clock_ahead(&self, ms: i64) {
+        self.clock_ms.store(ms, Ordering::Relaxed);
+    }
+}
+
+/// Tries again every second: as what starts and watches servers does.
+async fn patiently<F: Future<Output = Result<(), Failed>>>(
+    mut attempt: impl FnMut() -> F,
+) -> Result<(), Failed> {
+    for _ in 1..STARTS {
+        if attempt().await.is_ok() {
+            return Ok(());
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    attempt().await
+}
+
+fn sqlite_environment(random: &mut Random, life: Arc<Life>) -> SqliteEnvironment {
+    let delays = Mutex::new(random.fork());
+    let bytes = Mutex::new(random.fork());
+    SqliteEnvironment {
+        jobs: Jobs::Tasks(Arc::new(move || {
+            let most = delays.lock().map_or(0, |mut random| random.below(20));
+            // Most jobs take no time worth mentioning.
+            Duration::from_millis(most.saturating_sub(12))
+        })),
+        randomness: Arc::new(move |buffer| {
+            let filled = bytes.lock().map(|mut random| random.fill(buffer));
+            filled.is_ok()
+        }),
+        opened: Arc::new(move |connection: &Connection| {
+            let life = life.clone();
+            // There is only one thread: who waits would wait for itself.
+            let _ = connection.busy_timeout(Duration::ZERO);
+            connection.commit_hook(Some(move || life.refuses_commit()));
+        }),
+        ..SqliteEnvironment::real()
+    }
+}
+
+struct SimulatedClock {
+    began: Instant,
+    ahead_ms: Arc<AtomicI64>,
+}
+
+impl Clock for SimulatedClock {
+    fn now_ms(&self) -> i64 {
+        let elapsed = self.began.elapsed().as_millis();
+        let elapsed = i64::try_from(elapsed).unwrap_or(i64::MAX);
+        BEGIN_MS + elapsed + self.ahead_ms.load(Ordering::Relaxed)
+    }
+}
+
+struct SeededRandomness(Mutex<Random>);
+
+impl Randomness for SeededRandomness {
+    fn fill(&self, bytes: &mut [u8]) -> std::io::Result<()> {
+        let mut random = self.0.lock().map_err(|_| std::io::ErrorKind::Other)?;
+        random.fill(bytes);
+        Ok(())
+    }
+}
+
+/// There is one thread only.
+struct Inline;
+
+impl Blocking for Inline {
+    fn run(&self, job: Box<dyn FnOnce() + Send>) {
+        job();
+    }
+}

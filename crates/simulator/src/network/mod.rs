@@ -1,0 +1,233 @@
+//! The network between a remote and a server: pieces of bytes that take their time, and
+//! what can happen to them.
+
+mod lane;
+mod trace;
+
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use tidewater_server::environment::{BoxFuture, Incoming, Listener, Network};
+
+use crate::chronicle::Chronicle;
+use crate::host::Life;
+use crate::random::Random;
+
+pub(crate) use trace::{Trace, Traces};
+
+/// What the network holds of each direction at either end.
+const WIRE_BYTES: usize = 4_096;
+
+/// What happens to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It ends for both sides.
+    Cut,
+    /// It ends for the remote; what it sent reaches the server so much later.
+    Linger { ms: u64 },
+    /// Nothing passes any more, and nobody is told.
+    Silence,
+    /// What comes after waits so long.
+    Delay { ms: u64 },
+    /// Some bytes do not arrive as they were sent. The network is TLS: whoever receives
+    /// that notices it, and hears the end of the connection.
+    Damage(Damage),
+}
+
+/// How bytes can arrive otherwise than they were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damage {
+    Lost,
+    Doubled,
+    Swapped,
+    Truncated,
+    Corrupted,
+}
+
+impl Damage {
+    const ALL: &[Damage] = &[
+        Damage::Lost,
+        Damage::Doubled,
+        Damage::Swapped,
+        Damage::Truncated,
+        Damage::Corrupted,
+    ];
+}
+
+/// A connection whose bytes come one by one.
+const TRICKLED: &str = "connection trickled";
+
+/// All that a connection carried to a server arrives there, or elsewhere, once more.
+const REPLAYED: &str = "connection replayed as a whole";
+
+/// What was sent on an old connection arrives when the remote has a newer one.
+const OVERTAKEN: &str = "old connection's bytes arrived after a newer connection";
+
+/// A server still serves what the remote has left for another one.
+const TWO_SERVERS: &str = "two servers served a remote at once";
+
+/// Every kind of fault of the network.
+pub(crate) const KINDS: &[&str] = &[
+    Kind::Cut.name(),
+    Kind::Linger { ms: 0 }.name(),
+    Kind::Silence.name(),
+    Kind::Delay { ms: 0 }.name(),
+    Kind::Damage(Damage::Lost).name(),
+    Kind::Damage(Damage::Doubled).name(),
+    Kind::Damage(Damage::Swapped).name(),
+    Kind::Damage(Damage::Truncated).name(),
+    Kind::Damage(Damage::Corrupted).name(),
+    TRICKLED,
+    REPLAYED,
+    OVERTAKEN,
+    TWO_SERVERS,
+];
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Kind::Cut => "connection cut at a byte",
+            Kind::Linger { .. } => "connection outlived by its bytes",
+            Kind::Silence => "connection silenced",
+            Kind::Delay { .. } => "message delayed",
+            Kind::Damage(Damage::Lost) => "message lost",
+            Kind::Damage(Damage::Doubled) => "message duplicated",
+            Kind::Damage(Damage::Swapped) => "message reordered",
+            Kind::Damage(Damage::Truncated) => "message truncated",
+            Kind::Damage(Damage::Corrupted) => "message corrupted",
+        }
+    }
+}
+
+/// What happens, after how many bytes of a direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    /// From the remote to the server, or back.
+    pub(crate) up: bool,
+    pub(crate) after: usize,
+    pub(crate) kind: Kind,
+}
+
+/// The network of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Weather {
+    pub(crate) fault: Option<Fault>,
+    /// Each piece takes up to so long.
+    pub(crate) latency_ms: u64,
+    /// Pieces have up to so many bytes.
+    pub(crate) piece: u64,
+    /// All of it is sent once more, so long after it ended.
+    pub(crate) replay_ms: Option<u64>,
+    pub(crate) random: Random,
+}
+
+impl Weather {
+    pub(crate) fn fine(random: Random) -> Weather {
+        Weather {
+            fault: None,
+            latency_ms: 4,
+            piece: 4_096,
+            replay_ms: None,
+            random,
+        }
+    }
+
+    /// Bad with this many chances in a hundred.
+    pub(crate) fn any(random: &mut Random, percent: u64) -> Weather {
+        let kind = match random.below(10) {
+            0..=2 => Kind::Linger {
+                ms: random.below(40_000),
+            },
+            3 => Kind::Silence,
+            4 => Kind::Delay {
+                ms: random.below(60_000),
+            },
+            5 | 6 => Kind::Damage(random.pick(Damage::ALL).unwrap_or(Damage::Corrupted)),
+            _ => Kind::Cut,
+        };
+        let most = [64, 1_200, 6_000][usize::try_from(random.below(3)).unwrap_or(0)];
+        let fault = Fault {
+            up: random.percent(50),
+            after: usize::try_from(random.below(most)).unwrap_or(0),
+            kind,
+        };
+        Weather {
+            fault: random.percent(percent).then_some(fault),
+            latency_ms: random.pick(&[1, 10, 60]).unwrap_or(1),
+            // One that trickles, now and then.
+            piece: random.pick(&[7, 300, 4_096, 4_096]).unwrap_or(300),
+            replay_ms: random.percent(percent / 10).then(|| random.below(40_000)),
+            random: random.fork(),
+        }
+    }
+}
+
+/// From whom to whom a connection goes.
+#[derive(Clone)]
+pub(crate) struct Way {
+    pub(crate) server: Arc<Life>,
+    pub(crate) trace: Rc<Trace>,
+    /// Connects to any server.
+    pub(crate) again: Rc<dyn Fn() -> Option<DuplexStream>>,
+    pub(crate) chronicle: Rc<Chronicle>,
+}
+
+/// Where connections to a server go. Nobody may listen.
+#[derive(Clone, Default)]
+pub(crate) struct Address(Arc<Mutex<Option<UnboundedSender<DuplexStream>>>>);
+
+impl Address {
+    /// A connection in this weather; `None` if nobody listens.
+    pub(crate) fn dial(&self, weather: Weather, way: Way) -> Option<DuplexStream> {
+        let (theirs, far) = tokio::io::duplex(WIRE_BYTES);
+        let (near, ours) = tokio::io::duplex(WIRE_BYTES);
+        let waiting = self.0.lock().ok()?.clone()?;
+        waiting.send(theirs).ok()?;
+        if weather.piece < 16 {
+            way.chronicle.fault(TRICKLED);
+        }
+        lane::carry(near, far, weather, &way);
+        Some(ours)
+    }
+
+    /// Nobody listens any more.
+    pub(crate) fn close(&self) {
+        if let Ok(mut waiting) = self.0.lock() {
+            *waiting = None;
+        }
+    }
+}
+
+impl Network for Address {
+    fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+        let (sender, connections) = unbounded_channel();
+        if let Ok(mut waiting) = self.0.lock() {
+            *waiting = Some(sender);
+        }
+        Box::pin(async move { Ok(Box::new(Door(connections)) as Box<dyn Listener>) })
+    }
+}
+
+struct Door(UnboundedReceiver<DuplexStream>);
+
+impl Listener for Door {
+    fn address(&self) -> String {
+        "127.0.0.1:7439".into()
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Incoming>> {
+        Box::pin(async {
+            match self.0.recv().await {
+                Some(stream) => Ok(Incoming {
+                    stream: Box::new(stream),
+                    peer: "device".into(),
+                }),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}

@@ -1,0 +1,151 @@
+//! Who runs the servers: they are killed, replaced, their clocks jump, schemas change, and
+//! the centre is restored from an older copy.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::time::{sleep, timeout};
+
+use crate::application::{self, Application};
+use crate::host::Host;
+use crate::random::Random;
+use crate::world::{Failed, World};
+
+const KILLED_BEFORE: &str = "server killed before a commit";
+const KILLED_AFTER: &str = "server killed after a commit";
+const KILLED: &str = "server killed";
+const REPLACED: &str = "server replaced in good order";
+const RESTORED: &str = "centre restored to an older copy";
+const CLOCK: &str = "clock of a server jumped";
+const DEPLOYED: &str = "changed schema deployed";
+
+/// Every kind of thing that happens to servers and the centre.
+pub(crate) const KINDS: &[&str] = &[
+    KILLED_BEFORE,
+    KILLED_AFTER,
+    KILLED,
+    REPLACED,
+    RESTORED,
+    CLOCK,
+    DEPLOYED,
+];
+
+/// How long a process has to meet the commit that kills it.
+const AMBUSH: Duration = Duration::from_secs(15);
+
+/// Clocks jump up to so far, either way: a day.
+const JUMP_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// Does so many things, one after the other.
+pub(crate) async fn operate(
+    world: &Rc<World>,
+    mut random: Random,
+    steps: u64,
+) -> Result<(), Failed> {
+    let mut backups = 0;
+    for _ in 0..steps {
+        sleep(Duration::from_millis(random.below(10_000))).await;
+        let Some(host) = world.any_host(&mut random) else {
+            return Ok(());
+        };
+        match random.below(13) {
+            0..=3 => ambush(world, host, &mut random).await?,
+            4 => {
+                host.kill();
+                world.chronicle.fault(KILLED);
+                replace(world, host, &mut random).await?;
+            }
+            5 => {
+                world.chronicle.fault(REPLACED);
+                replace(world, host, &mut random).await?;
+            }
+            6 | 7 => {
+                let ahead = random.below(2 * JUMP_MS) as i64 - JUMP_MS as i64;
+                host.set_clock_ahead(ahead);
+                world.chronicle.fault(CLOCK);
+            }
+            8 | 9 if backups > 0 => restore(world, backups, &mut random).await?,
+            10 | 11 => change_schema(world, host, &mut random).await?,
+            _ => {
+                backups += 1;
+                world.back_up(backups)?;
+            }
+        }
+    }
+    for host in &world.hosts {
+        host.set_clock_ahead(0);
+    }
+    Ok(())
+}
+
+/// Kills a process at a commit to come, before or after it takes effect.
+async fn ambush(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+    let takes_effect = random.percent(50);
+    let Some(life) = host.kill_at_commit(random.between(1, 6), takes_effect) else {
+        return Ok(());
+    };
+    match timeout(AMBUSH, life.ended()).await {
+        Ok(()) => world.chronicle.fault(if takes_effect {
+            KILLED_AFTER
+        } else {
+            KILLED_BEFORE
+        }),
+        // It had nothing to commit.
+        Err(_) => {
+            host.kill();
+            world.chronicle.fault(KILLED);
+        }
+    }
+    replace(world, host, random).await
+}
+
+async fn replace(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+    host.stop(&world.chronicle).await?;
+    sleep(Duration::from_millis(random.below(3_000))).await;
+    host.start(world.centre_path()).await
+}
+
+/// A column comes or goes in the centre; it is deployed, and one server after the other
+/// takes notice.
+async fn change_schema(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+    let connection = application::open(&world.centre_path())?;
+    let mut application = Application::new(connection, "operator".into(), random.fork(), false);
+    let table = random.pick(&["customer", "product"]).unwrap_or("product");
+    if !application.alter(table)? {
+        return Ok(());
+    }
+    sleep(Duration::from_millis(random.below(2_000))).await;
+    host.deploy(world.centre_path()).await?;
+    world.chronicle.fault(DEPLOYED);
+    for host in &world.hosts {
+        replace(world, host, random).await?;
+    }
+    Ok(())
+}
+
+/// The centre becomes what it was: all servers stop, and serve the copy.
+async fn restore(world: &Rc<World>, backups: u64, random: &mut Random) -> Result<(), Failed> {
+    for host in &world.hosts {
+        if random.percent(50) {
+            host.kill();
+        }
+        host.stop(&world.chronicle).await?;
+    }
+    let path = world
+        .folder()
+        .join(format!("backup-{}.db", random.between(1, backups)));
+    world.restore(&path)?;
+    world.chronicle.fault(RESTORED);
+    for host in &world.hosts {
+        host.start(world.centre_path()).await?;
+    }
+    Ok(())
+}
+
+/// Copies a database as a volume copy of it would be, with its write-ahead log in it.
+pub(crate) fn copy(from: &Connection, to: &std::path::Path) -> rusqlite::Result<()> {
+    let to = to.to_string_lossy();
+    from.execute("VACUUM INTO ?1", [to])?;
+    Ok(())
+}

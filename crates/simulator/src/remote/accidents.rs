@@ -1,0 +1,100 @@
+//! What happens to the device that a remote is on.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use super::{Remote, open};
+use crate::judge;
+use crate::operator;
+use crate::random::Random;
+use crate::world::Failed;
+
+const CLOCK: &str = "clock of a remote jumped";
+const RESTORED: &str = "remote restored to an older copy";
+const COPIED: &str = "remote copied, both went on";
+
+/// Every kind of accident of a device.
+pub(crate) const KINDS: &[&str] = &[CLOCK, RESTORED, COPIED];
+
+/// Clocks jump up to so far, either way: ten years.
+const JUMP_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1_000;
+
+impl Remote {
+    /// Something happens; it may be that there are two from then on.
+    pub(super) fn accident(&self, random: &mut Random) -> Result<Option<Rc<Remote>>, Failed> {
+        match random.below(5) {
+            0 => self.jump(random),
+            1 | 2 if self.copy.borrow().is_some() => self.restore()?,
+            // One copy is enough.
+            3 if self.authors.len() == 1 && self.twin.borrow().is_none() => {
+                return self.split(random).map(Some);
+            }
+            _ => self.copy()?,
+        }
+        Ok(None)
+    }
+
+    fn jump(&self, random: &mut Random) {
+        let ahead = random.below(2 * JUMP_MS) as i64 - JUMP_MS as i64;
+        self.clock_ms.set(ahead);
+        self.world.chronicle.fault(CLOCK);
+    }
+
+    /// Copies the file as it is now.
+    fn copy(&self) -> Result<(), Failed> {
+        let copy = self.copy_path();
+        if copy.exists() {
+            std::fs::remove_file(&copy)?;
+        }
+        let application = self.application.borrow();
+        operator::copy(application.connection(), &copy)?;
+        *self.copy.borrow_mut() = Some(self.ledger.borrow().clone());
+        Ok(())
+    }
+
+    fn copy_path(&self) -> PathBuf {
+        self.path.with_extension("copy")
+    }
+
+    /// The file becomes what it was. What was written since is lost, as the user wanted; what
+    /// was pending then is pending again.
+    fn restore(&self) -> Result<(), Failed> {
+        let Some(ledger) = self.copy.borrow().clone() else {
+            return Ok(());
+        };
+        // Nothing of the old handles may touch the file any more.
+        drop(self.database.borrow_mut().take());
+        self.application.borrow_mut().close()?;
+        std::fs::copy(self.copy_path(), &self.path)?;
+        *self.database.borrow_mut() = Some(open(&self.path)?);
+        self.application.borrow_mut().reconnect(&self.path)?;
+        *self.ledger.borrow_mut() = ledger;
+        self.may_repeat()?;
+        self.restored.set(self.restored.get() + 1);
+        self.world.chronicle.fault(RESTORED);
+        self.judge()
+    }
+
+    /// A copy of the file goes on as another remote, which does not know it yet.
+    fn split(&self, random: &mut Random) -> Result<Rc<Remote>, Failed> {
+        let name = format!("{}c", self.name);
+        let path = self.world.folder().join(format!("{name}.db"));
+        operator::copy(self.application.borrow().connection(), &path)?;
+        let authors = vec![self.name.clone(), name];
+        let twin = Remote::at(&self.world, authors, self.user, random.fork())?;
+        *twin.ledger.borrow_mut() = self.ledger.borrow().clone();
+        let twin = Rc::new(twin);
+        *self.twin.borrow_mut() = Some(twin.clone());
+        self.may_repeat()?;
+        self.world.chronicle.fault(COPIED);
+        Ok(twin)
+    }
+
+    /// What the file holds is there twice, and may take effect twice.
+    fn may_repeat(&self) -> Result<(), Failed> {
+        let application = self.application.borrow();
+        let texts = judge::kept_texts(application.connection())?;
+        self.world.may_repeat(texts);
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! A remote: a real file, an application that edits it, and syncs over the simulated
+//! network.
+
+mod accidents;
+mod syncing;
+
+pub(crate) use accidents::KINDS as ACCIDENTS;
+pub(crate) use syncing::KINDS as LOSSES;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::{LocalBoxFuture, try_join_all};
+use tokio::time::sleep;
+
+use tidewater_protocol::RemoteId;
+use tidewater_remote::database::Database;
+use tidewater_remote::session::Now;
+
+use crate::application::{self, Application};
+use crate::judge::{self, Ledger, Parties};
+use crate::network::{Traces, Weather};
+use crate::random::Random;
+use crate::world::{Failed, World};
+
+/// A remote database and all that belongs to it.
+pub(crate) struct Remote {
+    world: Rc<World>,
+    pub(crate) name: String,
+    pub(crate) user: &'static str,
+    /// Who wrote what is in the file: its application, and that of the file it is a copy of.
+    authors: Vec<String>,
+    path: PathBuf,
+    database: RefCell<Option<Database>>,
+    application: RefCell<Application>,
+    ledger: RefCell<Ledger>,
+    /// The last acknowledged upload that the file has told of, of an identity.
+    sequences: RefCell<BTreeMap<RemoteId, u64>>,
+    /// Restorations of the centre, and of this file, when the sequence last went back.
+    restorations: Cell<(u64, u64)>,
+    restored: Cell<u64>,
+    /// How far the clock is ahead.
+    clock_ms: Cell<i64>,
+    /// A copy of the file, and what the application had committed by then.
+    copy: RefCell<Option<Ledger>>,
+    /// A copy of the file that goes on elsewhere.
+    twin: RefCell<Option<Rc<Remote>>>,
+    traces: Rc<Traces>,
+}
+
+impl Remote {
+    /// One that has never synced.
+    pub(crate) fn new(
+        world: &Rc<World>,
+        name: String,
+        user: &'static str,
+        random: Random,
+    ) -> Result<Rc<Remote>, Failed> {
+        let remote = Remote::at(world, vec![name], user, random)?;
+        if let Some(database) = &mut *remote.database.borrow_mut() {
+            database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
+        }
+        Ok(Rc::new(remote))
+    }
+
+    /// One in the file that has its name. Its own name is the last of the authors'.
+    fn at(
+        world: &Rc<World>,
+        authors: Vec<String>,
+        user: &'static str,
+        random: Random,
+    ) -> Result<Remote, Failed> {
+        let name = authors.last().cloned().unwrap_or_default();
+        let path = world.folder().join(format!("{name}.db"));
+        let database = open(&path)?;
+        let connection = application::open(&path)?;
+        let application = Application::new(connection, name.clone(), random, true);
+        Ok(Remote {
+            world: world.clone(),
+            name,
+            user,
+            authors,
+            path,
+            database: RefCell::new(Some(database)),
+            application: RefCell::new(application),
+            ledger: RefCell::default(),
+            sequences: RefCell::default(),
+            restorations: Cell::default(),
+            restored: Cell::default(),
+            clock_ms: Cell::default(),
+            copy: RefCell::default(),
+            twin: RefCell::default(),
+            traces: Rc::default(),
+        })
+    }
+
+    /// The copy of the file that somebody made, if it went on.
+    pub(crate) fn twin(&self) -> Option<Rc<Remote>> {
+        self.twin.borrow().clone()
+    }
+
+    /// Edits and syncs so many times.
+    pub(crate) fn live(
+        self: &Rc<Self>,
+        mut random: Random,
+        steps: u64,
+    ) -> LocalBoxFuture<'static, Result<(), Failed>> {
+        let remote = self.clone();
+        Box::pin(async move {
+            for left in (0..steps).rev() {
+                sleep(Duration::from_millis(random.below(3_000))).await;
+                match random.below(100) {
+                    0..=54 => {
+                        let weather = Weather::any(&mut random, remote.world.plan.faults);
+                        remote.sync(&remote.database, &mut random, weather).await?;
+                    }
+                    55..=59 => remote.sync_twice_at_once(&mut random).await?,
+                    60..=91 => remote.edit()?,
+                    _ if remote.world.plan.accidents == 0 => remote.edit()?,
+                    _ => {
+                        if let Some(twin) = remote.accident(&mut random)? {
+                            let lives = [remote.live(random.fork(), left), twin.live(random, left)];
+                            try_join_all(lives).await?;
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Edits while it syncs, as applications do.
+    pub(crate) async fn disturb(&self, mut random: Random, steps: u64) -> Result<(), Failed> {
+        for _ in 0..steps {
+            sleep(Duration::from_millis(random.below(4_000))).await;
+            self.edit()?;
+        }
+        Ok(())
+    }
+
+    fn edit(&self) -> Result<(), Failed> {
+        let regions = self.world.regions(self.user)?;
+        let mut application = self.application.borrow_mut();
+        let touched = application.edit(&self.world.keys, &regions)?;
+        if !touched.is_empty() {
+            let name = &self.name;
+            self.world
+                .chronicle
+                .note(&format!("{name} edits {touched:?}"));
+        }
+        drop(application);
+        let since = judge::audited(&self.world.centre_connection())?;
+        self.ledger.borrow_mut().committed(&touched, since);
+        self.judge()
+    }
+
+    fn now(&self) -> Now {
+        let now = self.world.now();
+        Now {
+            unix_ms: now.unix_ms + self.clock_ms.get(),
+            ..now
+        }
+    }
+
+    /// What must hold at any moment.
+    pub(crate) fn judge(&self) -> Result<(), Failed> {
+        let application = self.application.borrow();
+        let remote = application.connection();
+        let held = self.world.ever_held(self.user);
+        let centre = self.world.centre_connection();
+        let parties = Parties {
+            remote,
+            centre: &centre,
+        };
+        for found in [
+            judge::torn_download(remote)?,
+            judge::row_out_of_scope(remote, &self.authors, &held)?,
+            self.ledger.borrow_mut().check(&parties)?,
+            self.sequence_went_back()?,
+        ] {
+            found.map_or(Ok(()), |found| {
+                Err(Failed(format!("{}: {found}", self.name)))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What must hold when everybody has synced and nobody writes.
+    pub(crate) fn judge_at_rest(&self) -> Result<(), Failed> {
+        let application = self.application.borrow();
+        let centre = self.world.centre_connection();
+        let parties = Parties {
+            remote: application.connection(),
+            centre: &centre,
+        };
+        let held = self.world.ever_held(self.user);
+        for found in [
+            judge::difference(&parties, self.user)?,
+            judge::upload_out_of_scope(&centre, &self.name, &held)?,
+        ] {
+            found.map_or(Ok(()), |found| {
+                Err(Failed(format!("{}: {found}", self.name)))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn sequence_went_back(&self) -> Result<Option<String>, Failed> {
+        let database = self.database.borrow();
+        let Some(database) = database.as_ref() else {
+            return Ok(None);
+        };
+        let Some(id) = database.account()?.remote_id else {
+            return Ok(None);
+        };
+        let mut sequences = self.sequences.borrow_mut();
+        let last = sequences.entry(id).or_default();
+        for subscription in database.subscriptions()? {
+            let restorations = (self.world.restorations.get(), self.restored.get());
+            if subscription.sequence < *last
+                && self.restorations.replace(restorations) == restorations
+            {
+                let now = subscription.sequence;
+                return Ok(Some(format!("the sequence went back from {last} to {now}")));
+            }
+            *last = subscription.sequence;
+        }
+        Ok(None)
+    }
+}
+
+/// Opens a file as a process does that never waits: there is only one thread.
+fn open(path: &Path) -> Result<Database, Failed> {
+    let database = Database::open(path)?;
+    database.wait_for_writers(Duration::ZERO)?;
+    Ok(database)
+}
