@@ -51,6 +51,9 @@ pub struct Database {
     /// What was pending went up a moment ago, so that tables can be compared now: nothing
     /// new is taken before that.
     compares_next: bool,
+    /// The time under which the file has what earlier sessions of the sync under way refused;
+    /// those that follow do not take it for what earlier syncs refused.
+    refused_at: Option<i64>,
 }
 
 /// Whom the remote belongs to, and how it proves it.
@@ -95,6 +98,7 @@ impl Database {
             connection,
             path: path.to_owned(),
             compares_next: false,
+            refused_at: None,
         };
         // SQLite looks into the file only when it is used for the first time.
         configure(&database.connection)
@@ -341,9 +345,15 @@ impl Database {
             .doing("looking for tables")
     }
 
-    /// Whether the next sync compares: see [`Database::begin_sync`].
+    /// Whether the next session of the sync compares: see [`Database::begin_sync`].
     pub(crate) fn compares_next(&mut self, compares_next: bool) {
         self.compares_next = compares_next;
+    }
+
+    /// The sync is over: what it refused was refused earlier from now on.
+    pub(crate) fn sync_is_over(&mut self) {
+        self.compares_next = false;
+        self.refused_at = None;
     }
 
     /// Begins a transaction that holds the write lock from the start.

@@ -326,6 +326,22 @@ fn fresh_keys(connection: &Connection, table: &str) -> rusqlite::Result<HashSet<
         .collect()
 }
 
+/// What earlier sessions of the sync under way refused, at this time, is as fresh as what this
+/// one refuses.
+pub(crate) fn make_fresh(
+    connection: &Connection,
+    refused_at: Option<i64>,
+) -> Result<(), RemoteError> {
+    let Some(at) = refused_at else { return Ok(()) };
+    connection
+        .execute(
+            "UPDATE tidewater_refused SET at = ?2 WHERE at = ?1",
+            [at, TIME_UNKNOWN],
+        )
+        .map(drop)
+        .doing("looking at what the sync refused before")
+}
+
 /// What the sync under way refused goes up again with the next one.
 pub(crate) fn try_fresh_again(
     connection: &Connection,

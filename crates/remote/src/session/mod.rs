@@ -437,7 +437,7 @@ impl Session {
         };
         if let Store::Idle(database) = &mut self.store {
             match outcome {
-                Outcome::Done(_) | Outcome::Failed(_) => database.compares_next(false),
+                Outcome::Done(_) | Outcome::Failed(_) => database.sync_is_over(),
                 Outcome::More(_) => {
                     let gave = self.subscriptions.iter().any(|it| it.giving.is_some());
                     database.compares_next(!gave);

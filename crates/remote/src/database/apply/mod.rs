@@ -133,7 +133,7 @@ impl Database {
         expected: &[SubscriptionState],
         new_schemas: &[Option<PublicationSchema>],
     ) -> Result<Applier, Box<ApplyRefused>> {
-        match begin(&self.connection, expected) {
+        match begin(&self, expected) {
             Ok(states) => Ok(Applier {
                 database: self,
                 subscriptions: states
@@ -174,9 +174,10 @@ impl Database {
 
 /// Takes the write lock and checks that the file still is what the Hello said about it.
 fn begin(
-    connection: &Connection,
+    database: &Database,
     expected: &[SubscriptionState],
 ) -> Result<Vec<SubscriptionState>, RemoteError> {
+    let connection = &database.connection;
     if is_on(Defect::RemovalCascades) {
         let cascading = connection.pragma_update(None, "foreign_keys", true);
         cascading.doing("beginning to apply")?;
@@ -186,6 +187,7 @@ fn begin(
         .doing("beginning to apply")?;
     let now = load_all(connection)?;
     check_tracking(connection, &now)?;
+    refused::make_fresh(connection, database.refused_at)?;
     expected
         .iter()
         .map(|expected| {
@@ -559,7 +561,8 @@ impl Applier {
             triggers::ensure(connection, &states)?;
         }
         let doing = "committing what the sync brought";
-        if self.summary.refused > 0 || self.schema_changed {
+        let refused_before = self.database.refused_at.is_some();
+        if self.summary.refused > 0 || self.schema_changed || refused_before {
             connection
                 .execute(
                     "UPDATE tidewater_refused SET at = ?1 WHERE at = ?2",
@@ -583,7 +586,11 @@ impl Applier {
                 .doing(doing)?;
         }
         kept::keep(connection, &self.uploads.kept, now_ms).doing(doing)?;
-        connection.execute_batch("COMMIT").doing(doing)
+        connection.execute_batch("COMMIT").doing(doing)?;
+        if self.summary.refused > 0 || refused_before {
+            self.database.refused_at = Some(now_ms);
+        }
+        Ok(())
     }
 
     fn subscription(&mut self, index: usize) -> Result<&mut Subscription, RemoteError> {
