@@ -128,6 +128,14 @@ pub trait Centre: Send + Sync {
     /// longer ago than a watermark can be of use. Of several servers that call
     /// this at once, one does it and the others return at once.
     fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned>;
+
+    /// Looks whether the changes of the served tables are still tracked. Of a table whose are
+    /// not, remotes get all rows, and an incident tells. Called every few seconds; a database
+    /// that notices by itself has nothing to do.
+    fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
+        let _ = now_ms;
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// One database connection that runs syncs, one call after the other. After an

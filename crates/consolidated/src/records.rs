@@ -157,7 +157,7 @@ pub struct SyncRecord {
     pub incidents: Vec<IncidentRecord>,
 }
 
-/// What a remote and the centre can be found at odds about.
+/// What a remote and the centre can be found at odds about, or the centre with itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IncidentKind {
     /// The centre does not know the history in which the remote's checkpoint was given
@@ -167,14 +167,18 @@ pub enum IncidentKind {
     UploadsMissing,
     /// The remote was given a new identity.
     NewIdentity,
+    /// The centre has lost the triggers that track the changes of a table, for a while or for
+    /// good.
+    TrackingLost,
 }
 
 impl IncidentKind {
     /// All of them.
-    pub const ALL: [IncidentKind; 3] = [
+    pub const ALL: [IncidentKind; 4] = [
         IncidentKind::HistoryUnknown,
         IncidentKind::UploadsMissing,
         IncidentKind::NewIdentity,
+        IncidentKind::TrackingLost,
     ];
 
     /// The name under which it is kept and shown.
@@ -183,6 +187,7 @@ impl IncidentKind {
             IncidentKind::HistoryUnknown => "history_unknown",
             IncidentKind::UploadsMissing => "uploads_missing",
             IncidentKind::NewIdentity => "new_identity",
+            IncidentKind::TrackingLost => "tracking_lost",
         }
     }
 
@@ -193,16 +198,16 @@ impl IncidentKind {
     }
 }
 
-/// A remote and the centre were found at odds.
+/// A remote and the centre were found at odds, or the centre with itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncidentRecord {
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
     /// About what.
     pub kind: IncidentKind,
-    /// The remote, under the id that it came with.
-    pub remote_id: RemoteId,
-    /// The user.
+    /// The remote, under the id that it came with; `None` if it is about none.
+    pub remote_id: Option<RemoteId>,
+    /// The user; empty if it is about none.
     pub user: String,
     /// The publication.
     pub publication: String,

@@ -39,6 +39,9 @@ const TURNED_AWAY: usize = 64;
 /// Remotes that one look-up asks about: others wait behind it.
 const ASKED_AT_ONCE: usize = 500;
 
+/// How often it is looked whether changes are still tracked.
+const CHECK_TRACKING_EVERY: Duration = Duration::from_secs(5);
+
 /// How far shutting down has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum Phase {
@@ -196,6 +199,10 @@ impl Server {
             tasks.push(tokio::spawn(door.accept_all(listener)));
         }
         tasks.push(tokio::spawn(watch_regularly(shared.clone())));
+        tasks.push(tokio::spawn(check_tracking_regularly(
+            shared.clone(),
+            centre.clone(),
+        )));
         tasks.push(tokio::spawn(prune_regularly(
             shared.clone(),
             centre,
@@ -376,6 +383,18 @@ async fn watch_regularly(shared: Arc<Shared>) {
                 shared.guests.end(&shut_out);
             }
         }
+    }
+}
+
+/// Learns whether somebody has switched the tracking of changes off.
+async fn check_tracking_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>) {
+    loop {
+        let checked = centre.check_tracking(shared.environment.clock.now_ms());
+        // Somebody deploys, or the database is away: the next round finds out.
+        if let Err(error) = checked.await {
+            tracing::debug!(%error, "whether changes are tracked is not known");
+        }
+        sleep(CHECK_TRACKING_EVERY).await;
     }
 }
 

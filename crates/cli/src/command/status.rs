@@ -39,7 +39,8 @@ of the centre:
    \"logs\":[{\"table\",\"entries\"}],
    \"syncs\":[{\"remote_id\",\"user\",\"publications\",\"started_ms\",\"duration_ms\",\"uploaded\",
              \"downloaded\",\"conflicts\",\"refused\",\"bytes_received\",\"bytes_sent\",\"error\"}],
-   \"incident_counts\":{\"history_unknown\":n,\"uploads_missing\":n,\"new_identity\":n},
+   \"incident_counts\":{\"history_unknown\":n,\"uploads_missing\":n,\"new_identity\":n,
+                      \"tracking_lost\":n},
    \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}]}
 downloaded are the rows that were sent; a remote reports those that it wrote."))]
 pub(crate) struct StatusArgs {
@@ -189,7 +190,7 @@ struct CentreObject<'a> {
 struct IncidentObject<'a> {
     at_ms: i64,
     kind: &'a str,
-    remote_id: String,
+    remote_id: Option<String>,
     user: &'a str,
     publication: &'a str,
     detail: &'a str,
@@ -267,7 +268,7 @@ impl IncidentObject<'_> {
         IncidentObject {
             at_ms: incident.at_ms,
             kind: incident.kind.name(),
-            remote_id: incident.remote_id.to_string(),
+            remote_id: incident.remote_id.map(|id| id.to_string()),
             user: &incident.user,
             publication: &incident.publication,
             detail: &incident.detail,
@@ -384,6 +385,11 @@ fn describe_incidents(status: &CentreStatus, config: &Path) -> String {
                  copied, or because it is not known here any more: nothing is to do; \
                  `tidewater remote list -c {config}` shows identities that are not used any more"
             ),
+            IncidentKind::TrackingLost => format!(
+                "{count} triggers that track changes were found missing or switched off. Nothing \
+                 is lost, but whole tables are sent to remotes meanwhile: run `tidewater deploy \
+                 -c {config}` unless the last line about the table says that they are on again"
+            ),
         };
         let _ = writeln!(text, "\n{meaning}");
     }
@@ -401,7 +407,9 @@ fn describe_incidents(status: &CentreStatus, config: &Path) -> String {
             incident.kind.name().to_owned(),
             incident.user.clone(),
             incident.publication.clone(),
-            incident.remote_id.to_string(),
+            incident
+                .remote_id
+                .map_or(String::new(), |id| id.to_string()),
             incident.detail.clone(),
         ]);
     }

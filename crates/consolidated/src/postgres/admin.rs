@@ -13,7 +13,7 @@ use super::model::Compiled;
 use super::state::ADVISORY_LOCK;
 use super::triggers::LogSpec;
 use super::worker::{PostgresWorker, REMOTE_COLUMNS, USER_COLUMNS, remote_record, user_record};
-use super::{FINGERPRINTS, Postgres, Shared, deploy};
+use super::{FINGERPRINTS, Postgres, Shared, deploy, tracked};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::error::CentreError;
 use crate::evolution::Mode;
@@ -365,7 +365,7 @@ fn incident_record(row: &Row) -> Option<IncidentRecord> {
     Some(IncidentRecord {
         at_ms: row.get(0),
         kind: IncidentKind::from_name(row.get(1))?,
-        remote_id: RemoteId::from_slice(row.get(2))?,
+        remote_id: RemoteId::from_slice(row.get(2)),
         user: row.get(3),
         publication: row.get(4),
         detail: row.get(5),
@@ -629,5 +629,9 @@ impl Centre for Postgres {
 
     fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned> {
         Box::pin(self.shared.prune(retention, now_ms))
+    }
+
+    fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
+        Box::pin(tracked::check(&self.shared, now_ms))
     }
 }

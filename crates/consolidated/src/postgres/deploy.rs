@@ -21,6 +21,7 @@ use super::members::{self, Members};
 use super::model::{Compiled, compile, logs};
 use super::quote::literal;
 use super::state::{ADVISORY_LOCK, FORMAT_VERSION, MIGRATIONS, PLACE};
+use super::tracked;
 use super::triggers::{LogSpec, marker};
 use crate::error::CentreError;
 use crate::evolution::{Mode, Review};
@@ -46,6 +47,8 @@ struct Deployed {
     has_key: bool,
     /// Whether the state was made here, and not brought along by a dump.
     at_home: bool,
+    /// The change logs whose triggers are not as they were made.
+    lost: Vec<i32>,
 }
 
 #[derive(Debug)]
@@ -183,6 +186,11 @@ impl Deployed {
             publications: publications.iter().map(publication).collect(),
             has_key: !keys.is_empty(),
             at_home: at_home.get(0),
+            // Tables of the fifth format.
+            lost: match version {
+                ..5 => Vec::new(),
+                _ => tracked::lost(client).await?,
+            },
         })
     }
 
@@ -220,6 +228,8 @@ pub(super) async fn deploy(
         transaction.rollback().await.map_err(refused("deploying"))?;
     } else {
         run(&plan, &transaction).await?;
+        let remembered = transaction.batch_execute(&tracked::remember_all()).await;
+        remembered.map_err(refused("deploying"))?;
         transaction.commit().await.map_err(refused("deploying"))?;
     }
     Ok(plan.report())
@@ -475,7 +485,19 @@ fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalo
                 continue;
             }
         };
-        for missing in in_place::missing(spec, log.id, log.members.as_deref(), catalog) {
+        let missing = in_place::missing(spec, log.id, log.members.as_deref(), catalog);
+        // Restored triggers have all rows sent again as well.
+        if missing.is_empty() && deployed.lost.contains(&log.id) {
+            plan.step(
+                format!(
+                    "send the rows of {} to all remotes again: its triggers were off for a while",
+                    spec.title
+                ),
+                String::new(),
+                everything(log.id),
+            );
+        }
+        for missing in missing {
             let mut sql = missing.sql;
             sql.push_str(&everything(log.id));
             plan.step(

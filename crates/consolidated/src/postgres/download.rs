@@ -41,7 +41,8 @@ SELECT pg_catalog.pg_current_snapshot()::text,
     AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.meta),
   ARRAY (SELECT log_id FROM tidewater.everything
     WHERE version >= (SELECT pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot))
-      AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot))),
+      AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot))
+    UNION ALL SELECT log_id FROM tidewater.untracked),
   EXISTS (SELECT FROM tidewater.subscription
     WHERE remote_id = $3 AND publication = $4 AND scope_serial = $5
       AND graced_serial < previous_serial)";

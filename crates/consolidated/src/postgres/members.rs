@@ -12,6 +12,7 @@ use super::connection::refused;
 use super::deploy;
 use super::live::Catalog;
 use super::quote::literal;
+use super::tracked;
 use super::triggers::LogSpec;
 use crate::error::CentreError;
 
@@ -158,6 +159,7 @@ pub(super) fn settle(
         sql.push_str(&deploy::everything(id));
     }
     sql.push_str(&register(id, live));
+    sql.push_str(&tracked::remember(id, came.oids().chain(gone.oids())));
     let mut description = format!("partitions of {}:", spec.title);
     if !names.is_empty() {
         description.push_str(&format!(" track {}", names.join(", ")));

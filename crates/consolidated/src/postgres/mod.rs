@@ -22,6 +22,7 @@ mod rows;
 mod scope;
 mod state;
 mod tls;
+mod tracked;
 mod triggers;
 mod url;
 mod watermark;
@@ -34,6 +35,7 @@ use std::sync::{Arc, RwLock};
 use self::connection::Address;
 use self::model::Compiled;
 use self::pool::Pool;
+use self::triggers::LogSpec;
 use self::watermark::Marks;
 use crate::error::CentreError;
 
@@ -95,6 +97,19 @@ impl Shared {
         let publications = publications.unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = publications.get(name).cloned();
         found.ok_or_else(|| download::unknown_publication(name))
+    }
+
+    /// The served change log of this number, with the name of a publication that has it.
+    fn tracked(&self, log_id: i32) -> Option<(String, LogSpec)> {
+        let publications = self.publications.read();
+        let publications = publications.unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut names: Vec<&String> = publications.keys().collect();
+        names.sort();
+        names.into_iter().find_map(|name| {
+            let mut tables = publications[name].tables.iter();
+            let table = tables.find(|table| table.log.is_some() && table.log_id == log_id)?;
+            Some((name.clone(), table.log.clone()?))
+        })
     }
 
     fn may_adopt(&self, now_ms: i64) -> bool {

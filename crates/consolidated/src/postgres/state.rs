@@ -8,7 +8,7 @@ pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
 
 /// One script for each format version; the first makes version 1 out of nothing.
 /// Scripts are only ever added.
-pub(super) const MIGRATIONS: [&str; 4] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4];
+pub(super) const MIGRATIONS: [&str; 5] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
 
 /// The format version that this code reads and writes.
 pub(super) const FORMAT_VERSION: i32 = MIGRATIONS.len() as i32;
@@ -176,5 +176,23 @@ CREATE TABLE tidewater.incident (
 );
 ALTER TABLE tidewater.meta ADD COLUMN place text NOT NULL DEFAULT '';
 UPDATE tidewater.meta SET format_version = 4, place = ",
-    place!()
+    place!(),
+    ";\n"
 );
+
+/// Which triggers track changes, and which tables have lost theirs.
+const VERSION_5: &str = "
+CREATE TABLE tidewater.tracked (
+  log_id integer NOT NULL,
+  table_oid oid NOT NULL,
+  trigger_oid oid NOT NULL,
+  -- The transaction that made the trigger, or switched it on or off.
+  since text NOT NULL,
+  PRIMARY KEY (trigger_oid)
+);
+-- Change logs that do not see everything: their tables are sent whole.
+CREATE TABLE tidewater.untracked (
+  log_id integer PRIMARY KEY
+);
+UPDATE tidewater.meta SET format_version = 5;
+";

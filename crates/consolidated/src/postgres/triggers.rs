@@ -256,6 +256,8 @@ impl LogSpec {
         sql.push_str(&format!(
             "DROP TABLE IF EXISTS {};\n\
              DELETE FROM tidewater.everything WHERE log_id = {id};\n\
+             DELETE FROM tidewater.tracked WHERE log_id = {id};\n\
+             DELETE FROM tidewater.untracked WHERE log_id = {id};\n\
              DELETE FROM tidewater.change_log WHERE id = {id};\n",
             Self::log_table(id)
         ));

@@ -296,7 +296,7 @@ async fn insert_incident(
     let parameters: [&(dyn ToSql + Sync); 6] = [
         &incident.at_ms,
         &incident.kind.name(),
-        &incident.remote_id.0.as_slice(),
+        &incident.remote_id.map_or(Vec::new(), |id| id.0.to_vec()),
         &incident.user,
         &incident.publication,
         &incident.detail,

@@ -360,14 +360,13 @@ fn last_incidents(connection: &Connection) -> Result<Vec<IncidentRecord>, Centre
                FROM tidewater_incident ORDER BY id DESC LIMIT 20";
     let incidents = list(connection, sql, [], |row| {
         let kind: String = row.get(1)?;
-        let (Some(kind), Some(remote_id)) = (IncidentKind::from_name(&kind), remote_id(row, 2)?)
-        else {
+        let Some(kind) = IncidentKind::from_name(&kind) else {
             return Ok(None);
         };
         Ok(Some(IncidentRecord {
             at_ms: row.get(0)?,
             kind,
-            remote_id,
+            remote_id: remote_id(row, 2)?,
             user: row.get(3)?,
             publication: row.get(4)?,
             detail: row.get(5)?,
@@ -448,7 +447,7 @@ fn record_sync(transaction: &Connection, record: &SyncRecord) -> Result<(), Cent
         let parameters = params![
             incident.at_ms,
             incident.kind.name(),
-            incident.remote_id.0,
+            incident.remote_id.map_or(Vec::new(), |id| id.0.to_vec()),
             incident.user,
             incident.publication,
             incident.detail,

@@ -171,7 +171,7 @@ impl Sync<'_> {
             let incidents = found.into_iter().map(|(kind, detail)| IncidentRecord {
                 at_ms: self.record.started_ms,
                 kind,
-                remote_id: before,
+                remote_id: Some(before),
                 user: greeting.user.clone(),
                 publication: said.publication.clone(),
                 detail,

@@ -32,6 +32,9 @@ pub(crate) static APPLICATIONS: LazyLock<Runtime> = LazyLock::new(|| {
 const AS_IF_NEVER_DUMPED: &str = "
     UPDATE tidewater.change_log SET table_oid = table_name::regclass::oid;
     DO $$ BEGIN
+        IF to_regclass('tidewater.tracked') IS NOT NULL THEN
+            DELETE FROM tidewater.tracked;
+        END IF;
         IF (SELECT format_version >= 4 FROM tidewater.meta) THEN
             UPDATE tidewater.meta SET place = concat_ws('/',
                 (SELECT system_identifier FROM pg_control_system()),

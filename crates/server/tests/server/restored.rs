@@ -135,7 +135,7 @@ async fn what_remotes_and_the_centre_are_at_odds_about_is_recorded() {
         kinds.sort();
         kinds
     };
-    let id = RemoteId::from_slice(&ada.id).unwrap();
+    let id = RemoteId::from_slice(&ada.id);
     let expected = [
         (IncidentKind::HistoryUnknown, id),
         (IncidentKind::HistoryUnknown, id),

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidewater_consolidated::records::IncidentKind;
 use tidewater_consolidated::{CentreError, TableSpec, Tracking};
 
 use crate::fixture::Fixture;
 use crate::postgres::PostgresFixture;
 use crate::remote::Remote;
-use crate::world::{SHOP_DDL, World, everyone, shop};
+use crate::world::{NOW_MS, SHOP_DDL, World, everyone, shop};
 
 #[tokio::test]
 async fn any_role_can_write_a_tracked_table_whatever_its_search_path() {
@@ -81,4 +82,156 @@ async fn a_removed_trigger_is_missed_and_restored() {
     let received = anna.download().await;
     assert_eq!(received.replaced, ["product"]);
     assert_eq!(anna.rows("product"), ["2|coffee"]);
+}
+
+/// What was told of tables whose changes were not tracked, oldest first.
+async fn told(world: &World<PostgresFixture>) -> Vec<String> {
+    let status = world.centre.status().await.unwrap();
+    let told = status.incidents.iter().rev();
+    let told = told.inspect(|it| {
+        assert_eq!(it.kind, IncidentKind::TrackingLost);
+        assert_eq!((it.remote_id, it.user.as_str()), (None, ""));
+    });
+    told.map(|it| it.detail.clone()).collect()
+}
+
+#[tokio::test]
+async fn triggers_that_are_switched_off_are_noticed_and_remotes_miss_nothing() {
+    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    world.centre.check_tracking(NOW_MS).await.unwrap();
+    assert_eq!(told(&world).await, [""; 0]);
+    world
+        .execute(
+            "ALTER TABLE product DISABLE TRIGGER USER; INSERT INTO product VALUES (70, 'unseen')",
+        )
+        .await;
+    for number in 0..2 {
+        world.centre.check_tracking(NOW_MS).await.unwrap();
+        let more = format!("INSERT INTO product VALUES ({}, 'unseen')", 80 + number);
+        world.execute(&more).await;
+        let received = anna.download().await;
+        assert_eq!(received.replaced, ["product"]);
+        assert_eq!(anna.rows("product").len(), 4 + number);
+    }
+    let found = told(&world).await;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("off on product ("), "{found:?}");
+    assert!(found[0].contains("tidewater deploy"), "{found:?}");
+    // Somebody writes after the last download, and switches them on again.
+    world
+        .execute(
+            "DELETE FROM product WHERE product_id = 70;
+             ALTER TABLE product ENABLE TRIGGER USER;
+             INSERT INTO product VALUES (71, 'seen')",
+        )
+        .await;
+    world.centre.check_tracking(NOW_MS).await.unwrap();
+    assert_eq!(anna.download().await.replaced, ["product"]);
+    assert_eq!(
+        anna.rows("product"),
+        ["1|tea", "2|coffee", "71|seen", "80|unseen", "81|unseen"]
+    );
+    assert!(told(&world).await[1].contains("on again"));
+    world.centre.check_tracking(NOW_MS).await.unwrap();
+    let received = anna.download().await;
+    assert_eq!((received.replaced.len(), received.rows().len()), (0, 0));
+    assert_eq!(told(&world).await.len(), 2);
+}
+
+#[tokio::test]
+async fn triggers_that_were_off_for_a_moment_are_noticed_afterwards() {
+    let moment = "BEGIN; ALTER TABLE product DISABLE TRIGGER USER;
+        UPDATE product SET name = 'unseen' WHERE product_id = 1;
+        ALTER TABLE product ENABLE TRIGGER USER; COMMIT";
+    for deploys in [false, true] {
+        let mut world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        world.execute(moment).await;
+        assert_eq!(anna.download().await.rows(), [""; 0]);
+        if deploys {
+            let steps = world.deploy().await.unwrap().steps;
+            assert_eq!(steps.len(), 1, "{steps:?}");
+            assert!(steps[0].description.contains("of product "), "{steps:?}");
+            assert_eq!(world.deploy().await.unwrap().steps, []);
+        } else {
+            world.centre.check_tracking(NOW_MS).await.unwrap();
+            assert_eq!(told(&world).await.len(), 1);
+        }
+        assert_eq!(anna.download().await.replaced, ["product"]);
+        assert_eq!(anna.rows("product"), ["1|unseen", "2|coffee"]);
+        world.centre.check_tracking(NOW_MS).await.unwrap();
+        assert_eq!(anna.download().await.replaced, [""; 0]);
+        assert_eq!(told(&world).await.len(), usize::from(!deploys));
+    }
+}
+
+#[tokio::test]
+async fn a_table_that_is_dropped_and_made_again_while_it_is_served_is_sent_whole() {
+    let mut world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    world
+        .execute(
+            "DROP TABLE product;
+             CREATE TABLE product (product_id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL);
+             INSERT INTO product VALUES (2, 'coffee'), (3, 'milk')",
+        )
+        .await;
+    world.centre.check_tracking(NOW_MS).await.unwrap();
+    for id in [4, 5] {
+        let more = format!("INSERT INTO product VALUES ({id}, 'more')");
+        world.execute(&more).await;
+        assert_eq!(anna.download().await.replaced, ["product"]);
+    }
+    let expected = ["2|coffee", "3|milk", "4|more", "5|more"];
+    assert_eq!(anna.rows("product"), expected);
+    let found = told(&world).await;
+    assert!(found[0].contains("made again"), "{found:?}");
+    // Deployed, it is tracked again.
+    assert!(!world.deploy().await.unwrap().steps.is_empty());
+    world.centre.load(&world.specs).await.unwrap();
+    anna.download().await;
+    world
+        .execute("UPDATE product SET name = 'seen' WHERE product_id = 3")
+        .await;
+    assert_eq!(anna.download().await.rows(), ["product: 3|seen"]);
+    world.centre.check_tracking(NOW_MS).await.unwrap();
+    assert_eq!(told(&world).await.len(), 1);
+}
+
+#[tokio::test]
+async fn partitions_that_come_and_go_are_no_triggers_that_are_missing() {
+    let ddl = "CREATE TABLE p (id integer PRIMARY KEY, note text) PARTITION BY RANGE (id);
+        CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+        CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);
+        INSERT INTO p VALUES (1, 'a'), (11, 'b')";
+    for tracking in [Tracking::Log, Tracking::Row] {
+        let tables = vec![TableSpec {
+            tracking,
+            ..everyone("p")
+        }];
+        let world = World::<PostgresFixture>::new(ddl, tables).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        for change in [
+            "CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30)",
+            "ALTER TABLE p DETACH PARTITION p2",
+            "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (10) TO (20)",
+            "DROP TABLE p1",
+        ] {
+            world.execute(change).await;
+            anna.download().await;
+            world.centre.check_tracking(NOW_MS).await.unwrap();
+            assert_eq!(told(&world).await, [""; 0], "{tracking:?} {change}");
+        }
+        assert_eq!(anna.rows("p"), ["11|b"]);
+        // On a partition they are missed as well.
+        world
+            .execute("ALTER TABLE p2 DISABLE TRIGGER ALL; INSERT INTO p2 VALUES (12, 'unseen')")
+            .await;
+        world.centre.check_tracking(NOW_MS).await.unwrap();
+        let found = told(&world).await;
+        assert!(found[0].contains("p2 ("), "{found:?}");
+        anna.download().await;
+        assert_eq!(anna.rows("p"), ["11|b", "12|unseen"]);
+    }
 }
