@@ -101,6 +101,45 @@ pub(super) fn insert(incoming: &Incoming<'_>, pass_over: bool) -> String {
     )
 }
 
+/// Logs inserted rows that a trigger has put into another partition, under the one that they
+/// were uploaded into: whoever holds that has them otherwise for ever. `None` where there is no
+/// such log.
+pub(super) fn log_moved(incoming: &Incoming<'_>) -> Option<String> {
+    let table = incoming.table;
+    if table.scope.is_none() || table.log.is_none() {
+        return None;
+    }
+    let images = images(incoming, Op::Insert, &[]);
+    let mut names = Vec::new();
+    let mut values = Vec::new();
+    for index in table.partition.iter().chain(&table.key) {
+        let name = table.log_column(*index)?;
+        if names.contains(&name) {
+            continue;
+        }
+        images.iter().find(|&&(_, sent)| sent == *index)?;
+        names.push(name);
+        values.push(table.columns[*index].input(&format!("i.{}", Image::New.name(*index))));
+    }
+    let stays = table.partition_columns().zip(&table.partition);
+    let stays = stays.map(|(column, &index)| {
+        column.same(
+            &format!("t.{}", column.sql),
+            &format!("i.{}", Image::New.name(index)),
+        )
+    });
+    Some(format!(
+        "INSERT INTO {} ({}) SELECT {} FROM {} JOIN {} AS t ON {} WHERE NOT ({})",
+        table.log_table(),
+        names.join(", "),
+        values.join(", "),
+        unnest(incoming, &images),
+        table.sql_name,
+        has_key(incoming, Image::New),
+        stays.collect::<Vec<_>>().join(" AND ")
+    ))
+}
+
 /// Updates rows that still are as their pre-images say; gives back their ordinals.
 pub(super) fn update(incoming: &Incoming<'_>, changed: &[usize]) -> String {
     let table = incoming.table;

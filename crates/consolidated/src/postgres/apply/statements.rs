@@ -3,7 +3,7 @@
 //! A batch is one statement in a savepoint. What fails is bisected to the single row;
 //! what the statement passed over is read by its key and classified.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use futures_util::future;
 use tokio_postgres::types::ToSql;
@@ -203,6 +203,9 @@ impl Statements<'_, '_, '_, '_> {
                     let passed_over = self.passed_over(op, rows, &result)?;
                     self.outcomes
                         .applied(op, (rows.len() - passed_over.len()) as u64);
+                    if op == Op::Insert && self.incoming.edits_inserts {
+                        self.log_moved(rows, &passed_over).await?;
+                    }
                     self.classify(op, &passed_over, failed).await?;
                 }
                 Executed::Failed(code, reason) => match rows {
@@ -259,6 +262,32 @@ impl Statements<'_, '_, '_, '_> {
             with_uploaded(incoming, row, |it| outcomes.conflict(incoming, it, None));
             Ok(())
         })
+    }
+
+    /// Sees to it that rows which a trigger put into another partition leave those who hold the
+    /// one that they were uploaded into, the uploader first of all.
+    async fn log_moved(
+        &mut self,
+        rows: &[RowRef],
+        passed_over: &[RowRef],
+    ) -> Result<(), CentreError> {
+        let Some(sql) = sql::log_moved(self.incoming) else {
+            return Ok(());
+        };
+        let passed_over: BTreeSet<&RowRef> = passed_over.iter().collect();
+        let inserted = rows.iter().filter(|at| !passed_over.contains(at));
+        let inserted: Vec<RowRef> = inserted.copied().collect();
+        let parameters = self.parameters(Op::Insert, &[], &inserted)?;
+        let parameters: Vec<&(dyn ToSql + Sync)> = parameters
+            .iter()
+            .map(|it| it as &(dyn ToSql + Sync))
+            .collect();
+        let statement = self.connection.prepare(&sql, &[]).await?;
+        let logged = self.connection.client().execute(&statement, &parameters);
+        logged
+            .await
+            .map(drop)
+            .map_err(refused("logging uploaded rows"))
     }
 
     fn key_types(&self) -> Vec<ColumnType> {

@@ -1,5 +1,7 @@
 //! Triggers and constraints of the centre that do not leave uploaded rows as they came.
 
+use tidewater_consolidated::records::IncidentKind;
+
 use crate::backend::{Backend, Postgres, Sqlite};
 use crate::compare::assert_converged;
 use crate::scenario::{Column, Scenario, Table, shop};
@@ -54,6 +56,73 @@ fn many_rows_whose_keys_a_trigger_of_postgres_changes_are_there_once() {
 #[test]
 fn rows_whose_keys_a_trigger_of_sqlite_changes_are_there_once() {
     keys_that_the_centre_changes::<Sqlite>(UPPER_SQLITE, 5);
+}
+
+const MOVING_POSTGRES: &str = "
+CREATE FUNCTION moving() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN NEW.region := 2; NEW.email := 'of the trigger ' || NEW.customer_id; RETURN NEW; END $$;
+CREATE TRIGGER moving BEFORE INSERT OR UPDATE ON customer FOR EACH ROW
+  WHEN (NEW.name = 'moving') EXECUTE FUNCTION moving();";
+
+const MOVING_SQLITE: &str = "
+CREATE TRIGGER moving_new AFTER INSERT ON customer WHEN NEW.name = 'moving' BEGIN
+  UPDATE customer SET region = 2, email = 'of the trigger ' || customer_id
+  WHERE customer_id = NEW.customer_id; END;
+CREATE TRIGGER moving_old AFTER UPDATE OF name ON customer WHEN NEW.name = 'moving' BEGIN
+  UPDATE customer SET region = 2, email = 'of the trigger ' || customer_id
+  WHERE customer_id = NEW.customer_id; END;";
+
+/// What may be uploaded is what the client wrote, in its scope; where the centre puts the row is
+/// the centre's own affair (I5). Who uploaded it is not left with it, nor told what it became.
+fn rows_that_the_centre_moves_away<B: Backend>(sql: &str) {
+    let world = World::<B>::open(with(sql));
+    let (mut bob, mut cleo) = (world.synced("bob"), world.synced("cleo"));
+    cleo.network.record();
+    cleo.edit(
+        "INSERT INTO customer VALUES (60, 3, 'moving', NULL, '0.00'), (61, 3, 'stays', NULL, '0.00');
+         UPDATE customer SET name = 'moving' WHERE customer_id = 3",
+    );
+    let report = cleo.sync();
+    assert_eq!((report.refused, report.conflicts), (0, 0), "{report:?}");
+    let regions = "SELECT customer_id, region FROM customer ORDER BY 1";
+    assert_eq!(world.rows(regions), ["1|1", "2|2", "3|2", "60|2", "61|3"]);
+    assert_eq!(cleo.rows(regions), ["61|3"]);
+    for journey in cleo.network.journeys() {
+        let received = journey.down.concat();
+        let secret = b"of the trigger";
+        assert!(!received.windows(secret.len()).any(|it| it == secret));
+    }
+    bob.sync();
+    assert_converged(&world, &[&bob, &cleo]);
+    assert_eq!(cleo.pending(), 0);
+    // One that stays in the scope comes back as the centre has made it.
+    bob.edit("UPDATE customer SET name = 'moving' WHERE customer_id = 2");
+    bob.sync();
+    assert_converged(&world, &[&bob, &cleo]);
+}
+
+#[test]
+fn i5_a_row_that_a_trigger_of_postgres_moves_to_another_partition_leaves_its_uploader() {
+    rows_that_the_centre_moves_away::<Postgres>(MOVING_POSTGRES);
+}
+
+#[test]
+fn i5_a_row_that_a_trigger_of_sqlite_moves_to_another_partition_leaves_its_uploader() {
+    rows_that_the_centre_moves_away::<Sqlite>(MOVING_SQLITE);
+}
+
+#[test]
+fn tracking_that_is_switched_off_in_postgres_is_noticed_while_serving() {
+    let world = World::<Postgres>::open(shop());
+    let mut ada = world.synced("ada");
+    world.execute(
+        "ALTER TABLE product DISABLE TRIGGER USER;
+         INSERT INTO product VALUES (70, 'unseen', 1); DELETE FROM product WHERE product_id = 1",
+    );
+    let told = world.server.incidents(1);
+    assert_eq!(told, [(IncidentKind::TrackingLost, String::new())]);
+    ada.sync();
+    assert_converged(&world, &[&ada]);
 }
 
 #[test]
