@@ -17,6 +17,7 @@ mod random;
 mod range;
 mod remote;
 mod scenario;
+mod template;
 #[allow(
     dead_code,
     unused_imports,
@@ -37,10 +38,15 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Once;
+use std::time::Duration;
 
+use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
 
 use chronicle::Chronicle;
+
+/// Whatever is left to do when everything has stopped is done after so long.
+const LAST_WORDS: Duration = Duration::from_secs(600);
 
 thread_local! {
     static PANICS: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -49,6 +55,7 @@ thread_local! {
 /// Runs a simulation; with `readable` it keeps what happened.
 pub fn run(plan: Plan, readable: bool) -> Ended {
     watch_panics();
+    template::centre();
     PANICS.with_borrow_mut(Option::take);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build();
@@ -62,7 +69,20 @@ pub fn run(plan: Plan, readable: bool) -> Ended {
     if let Some(what) = panicked.or(played.err().map(|_| "a panic".to_owned())) {
         chronicle.failed(format!("panic: {what}"));
     }
-    runtime.block_on(async { chronicle.conclude() })
+    let ended = runtime.block_on(async { chronicle.conclude() });
+    leaks(&runtime, ended)
+}
+
+/// When all servers have stopped, none of their tasks may be left: a judge of its own, for
+/// it needs the runtime.
+fn leaks(runtime: &Runtime, mut ended: Ended) -> Ended {
+    runtime.block_on(async { tokio::time::sleep(LAST_WORDS).await });
+    let tasks = runtime.metrics().num_alive_tasks();
+    if tasks > 0 {
+        let what = format!("a leak: {tasks} tasks are alive when all servers have stopped");
+        ended.failure.get_or_insert(what);
+    }
+    ended
 }
 
 /// Makes a failing plan as small as it can be and still fail.

@@ -5,19 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::LazyLock;
 use std::time::Duration;
 
-use argon2::password_hash::{PasswordHasher, SaltString};
-use argon2::{Algorithm, Argon2, Params, Version};
 use futures_util::future::{try_join, try_join_all, try_join3};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::io::DuplexStream;
 use tokio::time::{Instant, sleep};
 
-use tidewater_consolidated::Centre;
-use tidewater_consolidated::records::UserRecord;
 use tidewater_remote::session::Now;
 
 use crate::application::{self, Application, FreshKeys};
@@ -29,7 +24,8 @@ use crate::operator;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::remote::Remote;
-use crate::scenario::{self, SCHEMA, USERS};
+use crate::scenario::USERS;
+use crate::template;
 
 /// Everybody's password.
 pub(crate) const PASSWORD: &str = "correct horse";
@@ -42,16 +38,6 @@ const HEALING: Duration = Duration::from_secs(200);
 
 /// A transaction of an application stays open: SQLite lets nobody else write meanwhile.
 pub(crate) const LOCKED: &str = "centre locked by a long transaction";
-
-/// Hashing is slow on purpose, but not here: at the least cost that there is.
-static HASH: LazyLock<String> = LazyLock::new(|| {
-    let cost = Params::new(Params::MIN_M_COST, 1, 1, None).expect("the least cost is a cost");
-    let salt = SaltString::encode_b64(b"a simulated salt").expect("it is short enough");
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, cost)
-        .hash_password(PASSWORD.as_bytes(), &salt)
-        .expect("the password is not too long")
-        .to_string()
-});
 
 /// A promise is broken, or something that cannot be has happened.
 #[derive(Debug)]
@@ -96,15 +82,12 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
     let mut random = Random::new(plan.seed);
     let folder = folder()?;
     let path = folder.path().join("centre.db");
-    Connection::open(&path)?.execute_batch(&format!("{SCHEMA}{}", scenario::triggers()))?;
+    std::fs::write(&path, template::centre())?;
     let began = Instant::now();
     let servers = random.between(1, 3) as usize;
     let hosts: Vec<Host> = (0..servers)
         .map(|place| Host::new(place, began, random.fork()))
         .collect();
-    for host in hosts.iter().take(1) {
-        add_users(&*host.deploy(path.clone()).await?).await?;
-    }
     let world = Rc::new(World {
         plan,
         chronicle: chronicle.clone(),
@@ -122,11 +105,12 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
     for host in &world.hosts {
         host.start(world.centre_path()).await?;
     }
-    let result = live(&world, &mut random).await;
+    let lived = live(&world, &mut random).await;
+    let mut stopped = Ok(());
     for host in &world.hosts {
-        host.stop(chronicle).await?;
+        stopped = stopped.and(host.stop(chronicle).await);
     }
-    result
+    lived.and(stopped)
 }
 
 /// Everybody does as the seed says; then the world heals, and is judged.
@@ -306,20 +290,7 @@ impl World {
     }
 }
 
-async fn add_users(centre: &dyn Centre) -> Result<(), Failed> {
-    for user in USERS {
-        let user = UserRecord {
-            name: (*user).into(),
-            password_hash: HASH.clone(),
-            disabled: false,
-            created_ms: BEGIN_MS,
-        };
-        centre.add_user(&user).await?;
-    }
-    Ok(())
-}
-
 /// In memory where the system offers that: nothing here depends on a disk.
-fn folder() -> io::Result<TempDir> {
+pub(crate) fn folder() -> io::Result<TempDir> {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new())
 }

@@ -1,0 +1,79 @@
+//! The centre as every simulation finds it: made once in a process, for it is the same for
+//! every seed.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use argon2::password_hash::{PasswordHasher, SaltString};
+use argon2::{Algorithm, Argon2, Params, Version};
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use tidewater_consolidated::Centre;
+use tidewater_consolidated::records::UserRecord;
+
+use crate::host::Host;
+use crate::random::Random;
+use crate::scenario::{self, SCHEMA, USERS};
+use crate::world::{BEGIN_MS, Failed, PASSWORD, folder};
+
+/// The file's bytes.
+static CENTRE: LazyLock<Vec<u8>> = LazyLock::new(|| match make() {
+    Ok(bytes) => bytes,
+    Err(Failed(what)) => panic!("no centre to begin with: {what}"),
+});
+
+/// Deployed, with users, before anybody has synced. Not to be called in a simulation, the
+/// first time takes a runtime of its own.
+///
+/// # Panics
+/// It cannot be made.
+pub(crate) fn centre() -> &'static [u8] {
+    &CENTRE
+}
+
+fn make() -> Result<Vec<u8>, Failed> {
+    let folder: TempDir = folder()?;
+    let path = folder.path().join("centre.db");
+    Connection::open(&path)?.execute_batch(&format!("{SCHEMA}{}", scenario::triggers()))?;
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build()?;
+    runtime.block_on(deploy(&path))?;
+    // With it ends the last connection, and the write-ahead log with that.
+    drop(runtime);
+    Ok(std::fs::read(&path)?)
+}
+
+async fn deploy(path: &Path) -> Result<(), Failed> {
+    let host = Host::new(0, Instant::now(), Random::new(0));
+    let centre = host.deploy(path.to_owned()).await?;
+    add_users(&*centre).await
+}
+
+async fn add_users(centre: &dyn Centre) -> Result<(), Failed> {
+    let password_hash = password_hash()?;
+    for user in USERS {
+        let user = UserRecord {
+            name: (*user).into(),
+            password_hash: password_hash.clone(),
+            disabled: false,
+            created_ms: BEGIN_MS,
+        };
+        centre.add_user(&user).await?;
+    }
+    Ok(())
+}
+
+/// Hashing is slow on purpose, but not here: at the least cost that there is.
+fn password_hash() -> Result<String, Failed> {
+    let impossible = |what: String| Failed(format!("a password cannot be hashed: {what}"));
+    let cost = Params::new(Params::MIN_M_COST, 1, 1, None);
+    let cost = cost.map_err(|error| impossible(error.to_string()))?;
+    let salt = SaltString::encode_b64(b"a simulated salt");
+    let salt = salt.map_err(|error| impossible(error.to_string()))?;
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, cost)
+        .hash_password(PASSWORD.as_bytes(), &salt)
+        .map(|hash| hash.to_string())
+        .map_err(|error| impossible(error.to_string()))
+}
