@@ -58,18 +58,22 @@ impl Accidents<'_> {
     /// Lets accidents happen for so long, and at least until each has happened.
     pub(crate) fn happen_for(&mut self, time: Duration) -> anyhow::Result<()> {
         let end = self.stage.elapsed() + time;
+        // The first deck is dealt fast; later there is time to get something done in between.
+        let mut longest_pause = 2_500;
+        let mut all_have_happened = false;
         loop {
             let mut deck = DECK;
             self.chance.shuffle(&mut deck);
-            for (dealt, accident) in deck.into_iter().enumerate() {
-                let pause = Duration::from_millis(self.chance.between(200, 2_500));
+            for accident in deck {
+                let pause = Duration::from_millis(self.chance.between(200, longest_pause));
                 std::thread::sleep(pause);
-                self.happen(accident)?;
-                let all_happened = self.stage.elapsed() > end && dealt + 1 == DECK.len();
-                if all_happened {
+                if all_have_happened && self.stage.elapsed() > end {
                     return Ok(());
                 }
+                self.happen(accident)?;
             }
+            longest_pause = 10_000;
+            all_have_happened = true;
         }
     }
 

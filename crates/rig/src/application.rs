@@ -190,7 +190,7 @@ impl Application {
         amount: i64,
     ) -> rusqlite::Result<i64> {
         let visit = self.next_key();
-        let tag = draft.write(Table::Visit, visit);
+        let tag = write_visit(draft, visit, own);
         let payload = "x".repeat(self.chance.of_any_size(8) as usize);
         file.prepare_cached("INSERT INTO visit VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
             .execute(params![visit, region, own, tag, amount, payload])?;
@@ -238,7 +238,7 @@ impl Application {
     ) -> rusqlite::Result<()> {
         let sql = "UPDATE visit SET tag = ?2, amount = amount + 1 WHERE visit_id = ?1";
         for (visit, _) in self.some_visits(file, own, many)? {
-            let tag = draft.write(Table::Visit, visit);
+            let tag = write_visit(draft, visit, own);
             file.prepare_cached(sql)?.execute(params![visit, tag])?;
         }
         Ok(())
@@ -252,7 +252,7 @@ impl Application {
         region: i64,
     ) -> rusqlite::Result<()> {
         for (visit, _) in self.some_visits(file, true, 1)? {
-            let tag = draft.write(Table::Visit, visit);
+            let tag = draft.write_own(Table::Visit, visit);
             let sql = "UPDATE visit SET tag = ?2, region = ?3 WHERE visit_id = ?1";
             file.execute(sql, params![visit, tag, region])?;
             for line in lines(file, visit)? {
@@ -304,7 +304,7 @@ impl Application {
         draft: &mut Draft<'_>,
     ) -> rusqlite::Result<()> {
         let movement = self.next_key();
-        let tag = draft.write(Table::Movement, movement);
+        let tag = draft.write_own(Table::Movement, movement);
         let product = self.chance.between(1, PRODUCTS) as i64;
         let quantity = self.chance.between(1, 100) as i64;
         let sql = "INSERT INTO movement VALUES (?1, ?2, ?3, ?4)";
@@ -320,7 +320,7 @@ impl Application {
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         for visit in visits {
-            let tag = draft.write(Table::Visit, visit);
+            let tag = draft.write_own(Table::Visit, visit);
             let sql = "UPDATE visit SET tag = ?2, amount = 7 WHERE visit_id = ?1";
             file.execute(sql, params![visit, tag])?;
         }
@@ -341,6 +341,13 @@ impl Application {
             true => self.delete_visits(file, draft, true, MANY_VISITS / 2),
             false => Ok(()),
         }
+    }
+}
+
+fn write_visit(draft: &mut Draft<'_>, visit: i64, own: bool) -> String {
+    match own {
+        true => draft.write_own(Table::Visit, visit),
+        false => draft.write(Table::Visit, visit),
     }
 }
 

@@ -152,6 +152,12 @@ impl Cluster {
         let _ = std::fs::write(path, postgres.log());
     }
 
+    /// Keeps what the database holds, as SQL.
+    pub(crate) fn keep_database(&self) -> anyhow::Result<()> {
+        let dump = self.primary.dump(&self.primary.url(DATABASE))?;
+        Ok(std::fs::write(self.stage.path("centre.sql"), dump)?)
+    }
+
     /// Keeps the logs of those that run.
     pub(crate) fn keep_logs(&self) {
         let write = |name: &str, postgres: &Postgres| {

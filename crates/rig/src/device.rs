@@ -105,7 +105,10 @@ impl Device {
             0..12 => Accident::KilledAfter(Duration::from_millis(self.chance.of_any_size(10))),
             12..20 => {
                 let size = std::fs::metadata(&self.path).map_or(0, |it| it.len());
-                let blocks = self.chance.between(0, size / 512 * 5 / 4 + 256);
+                let blocks = match self.chance.percent(50) {
+                    true => self.chance.of_any_size(10),
+                    false => size / 512 + self.chance.of_any_size(10),
+                };
                 Accident::Limited(blocks, self.chance.percent(50))
             }
             20..32 if self.has_small_disk => Accident::DiskFull,

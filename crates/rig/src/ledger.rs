@@ -8,6 +8,8 @@ pub(crate) struct Edit {
     pub(crate) table: Table,
     pub(crate) key: i64,
     pub(crate) is_delete: bool,
+    /// Nobody else ever changes this row.
+    pub(crate) is_own: bool,
     /// A text that no other change has; the row has it from then on.
     pub(crate) tag: String,
 }
@@ -40,20 +42,26 @@ impl<'a> Draft<'a> {
 
     /// Writes down an insert or update; gives its tag.
     pub(crate) fn write(&mut self, table: Table, key: i64) -> String {
-        self.add(table, key, false)
+        self.add(table, key, false, false)
+    }
+
+    /// The same of a row that nobody else ever changes.
+    pub(crate) fn write_own(&mut self, table: Table, key: i64) -> String {
+        self.add(table, key, false, true)
     }
 
     pub(crate) fn delete(&mut self, table: Table, key: i64) {
-        self.add(table, key, true);
+        self.add(table, key, true, false);
     }
 
-    fn add(&mut self, table: Table, key: i64, is_delete: bool) -> String {
+    fn add(&mut self, table: Table, key: i64, is_delete: bool, is_own: bool) -> String {
         *self.next_tag += 1;
         let tag = format!("{}.{}", self.who, self.next_tag);
         self.edits.push(Edit {
             table,
             key,
             is_delete,
+            is_own,
             tag: tag.clone(),
         });
         tag

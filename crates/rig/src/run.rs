@@ -130,6 +130,9 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
         .and_then(|()| cluster.heal())
         .and_then(|()| judge(&stage, &cluster, players));
     cluster.keep_logs();
+    if judged.is_err() || stage.findings().1 > 0 {
+        cluster.keep_database()?;
+    }
     for server in &servers {
         server.end();
     }

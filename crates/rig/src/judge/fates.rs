@@ -8,6 +8,7 @@ use crate::ledger::{Edit, Ledger};
 use crate::world::Table;
 
 /// How often each thing was written down in the centre.
+#[derive(Default)]
 struct Records {
     applied: HashMap<String, u64>,
     deleted: HashSet<(Table, i64)>,
@@ -132,66 +133,94 @@ impl Judge<'_> {
         records: &Records,
         refused_there: &HashSet<(Table, i64)>,
     ) {
-        let name = &witness.device.name;
         let mut last = HashMap::new();
         for (index, edit) in edits.iter().enumerate() {
             last.insert((edit.table, edit.key), index);
         }
         for (index, edit) in edits.iter().enumerate() {
-            let is_last = last.get(&(edit.table, edit.key)) == Some(&index);
-            let is_refused_there = refused_there.contains(&(edit.table, edit.key));
-            if edit.is_delete {
-                self.judge_delete(witness, edit, records, is_last && is_refused_there, is_last);
-                continue;
+            let row = (edit.table, edit.key);
+            let there = There {
+                remote: witness.device.identity(),
+                is_refused: refused_there.contains(&row),
+                is_last: last.get(&row) == Some(&index),
+            };
+            match records.fate(edit, &there) {
+                Ok(Fate::InCentre) => self.checked.in_centre += 1,
+                Ok(Fate::Conflict) => self.checked.conflicts += 1,
+                Ok(Fate::Refused) => self.checked.refused += 1,
+                Ok(Fate::Overwritten) => self.checked.overwritten += 1,
+                Err(what) => self.finding(format!("{} {edit:?}: {what}", witness.device.name)),
             }
-            let applied = records.applied.get(&edit.tag).copied().unwrap_or_default();
-            let conflicts = records
-                .conflicts
-                .get(&edit.tag)
-                .copied()
-                .unwrap_or_default();
-            let is_refused = records.refused.contains(&edit.tag);
-            self.checked.in_centre += applied;
-            self.checked.conflicts += conflicts;
-            match applied + conflicts {
-                1 => {}
-                0 if !is_last => self.checked.overwritten += 1,
-                0 if is_refused && is_refused_there => self.checked.refused += 1,
-                _ => self.finding(format!(
-                    "{name} {edit:?}: applied {applied} times, {conflicts} conflicts, refused in \
-                     the centre: {is_refused}, on the remote: {is_refused_there}"
-                )),
-            }
+        }
+    }
+}
+
+/// What became of a device's change.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    InCentre,
+    Conflict,
+    Refused,
+    /// By its own device, before it went up.
+    Overwritten,
+}
+
+/// What is known of a change where it was made.
+struct There<'a> {
+    remote: &'a [u8],
+    /// The remote holds its row's change as refused.
+    is_refused: bool,
+    /// The device has not changed the row since.
+    is_last: bool,
+}
+
+impl Records {
+    fn fate(&self, edit: &Edit, there: &There<'_>) -> Result<Fate, String> {
+        let fate = match edit.is_delete {
+            true => self.fate_of_delete(edit, there),
+            false => self.fate_of_write(edit, there),
+        }?;
+        if edit.is_own && fate == Fate::Conflict {
+            return Err("a conflict, though nobody else changes the row".into());
+        }
+        Ok(fate)
+    }
+
+    fn fate_of_write(&self, edit: &Edit, there: &There<'_>) -> Result<Fate, String> {
+        let count = |of: &HashMap<String, u64>| of.get(&edit.tag).copied().unwrap_or_default();
+        let refused_in_centre = self.refused.contains(&edit.tag);
+        match (count(&self.applied), count(&self.conflicts)) {
+            (1, 0) => Ok(Fate::InCentre),
+            (0, 1) => Ok(Fate::Conflict),
+            (0, 0) if !there.is_last => Ok(Fate::Overwritten),
+            (0, 0) if refused_in_centre && there.is_refused => Ok(Fate::Refused),
+            (applied, conflicts) => Err(format!(
+                "applied {applied} times, {conflicts} conflicts, refused in the centre: \
+                 {refused_in_centre}, on the remote: {}",
+                there.is_refused
+            )),
         }
     }
 
     /// Keys are never used again: what was deleted is gone, unless the delete lost.
-    fn judge_delete(
-        &mut self,
-        witness: &Witness,
-        edit: &Edit,
-        records: &Records,
-        is_refused_there: bool,
-        is_last: bool,
-    ) {
+    fn fate_of_delete(&self, edit: &Edit, there: &There<'_>) -> Result<Fate, String> {
         let row = (edit.table, edit.key);
-        let of_remote = (witness.device.identity().to_vec(), edit.table, edit.key);
-        if !records.present.contains(&row) {
-            if records.deleted.contains(&row) {
-                self.checked.in_centre += 1;
-            } else {
-                // It was never there.
-                self.checked.overwritten += 1;
-            }
-        } else if records.conflicting_deletes.contains(&of_remote) {
-            self.checked.conflicts += 1;
-        } else if records.refused_deletes.contains(&of_remote) && is_refused_there {
-            self.checked.refused += 1;
+        let of_remote = (there.remote.to_vec(), edit.table, edit.key);
+        if !self.present.contains(&row) {
+            return Ok(match self.deleted.contains(&row) {
+                true => Fate::InCentre,
+                // It never was there.
+                false => Fate::Overwritten,
+            });
+        }
+        // Who changed the row once more had it back: the refusal is not listed any longer.
+        let is_refused = there.is_refused || !there.is_last;
+        if self.conflicting_deletes.contains(&of_remote) {
+            Ok(Fate::Conflict)
+        } else if is_refused && self.refused_deletes.contains(&of_remote) {
+            Ok(Fate::Refused)
         } else {
-            let name = &witness.device.name;
-            self.finding(format!(
-                "{name} {edit:?}: the row is in the centre, without a conflict (last: {is_last})"
-            ));
+            Err("the row is in the centre, and nobody was told of a conflict".into())
         }
     }
 }
@@ -229,3 +258,6 @@ fn refused_on(witness: &Witness) -> anyhow::Result<HashSet<(Table, i64)>> {
     }
     Ok(refused)
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,26 +30,13 @@ impl Judge<'_> {
         centre: &Rows,
         regions: &[i64],
     ) -> anyhow::Result<()> {
-        let name = &witness.device.name;
         let connection = witness.device.open()?;
         let mut statement = connection.prepare(&table.select("own"))?;
         let remote = statement
             .query_map([], |row| Ok((row.get(0)?, (row.get(1)?, row.get(2)?))))?
             .collect::<rusqlite::Result<Rows>>()?;
-        for (key, row) in &remote {
-            if centre.get(key) != Some(row) {
-                let theirs = centre.get(key);
-                self.finding(format!(
-                    "{name} {table:?} {key} is {row:?}, in the centre {theirs:?}"
-                ));
-            } else if !is_in_scope(row.0, regions) {
-                self.finding(format!("{name} {table:?} {key} is out of scope: {row:?}"));
-            }
-        }
-        for (key, row) in centre.iter().filter(|(_, row)| is_in_scope(row.0, regions)) {
-            if !remote.contains_key(key) {
-                self.finding(format!("{name} {table:?} {key} is missing: {row:?}"));
-            }
+        for what in differences(&remote, centre, regions) {
+            self.finding(format!("{} {table:?} {what}", witness.device.name));
         }
         self.checked.rows += remote.len() as u64;
         Ok(())
@@ -103,6 +90,27 @@ impl Judge<'_> {
     }
 }
 
+/// In what a remote differs from the centre's rows of its regions.
+fn differences(remote: &Rows, centre: &Rows, regions: &[i64]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (key, row) in remote {
+        let theirs = centre.get(key);
+        if theirs != Some(row) {
+            found.push(format!("{key} is {row:?}, in the centre {theirs:?}"));
+        } else if !is_in_scope(row.0, regions) {
+            found.push(format!("{key} is out of scope: {row:?}"));
+        }
+    }
+    let missing = centre
+        .iter()
+        .filter(|(key, row)| is_in_scope(row.0, regions) && !remote.contains_key(key));
+    found.extend(missing.map(|(key, row)| format!("{key} is missing: {row:?}")));
+    found
+}
+
 fn is_in_scope(region: i64, regions: &[i64]) -> bool {
     region == 0 || regions.contains(&region)
 }
+
+#[cfg(test)]
+mod tests;
