@@ -11,7 +11,11 @@ SIMULATE ?= --seeds 0..100000
 # What `make rig` passes on to the fault rig: make rig RIG="--seconds 3600"
 RIG ?=
 
-.PHONY: help build demo test simulate rig bench fmt clean
+# What `make fuzz` fuzzes, and for how long.
+TARGET ?=
+SECONDS ?= 60
+
+.PHONY: help build demo test simulate rig fuzz sanitize coverage bench fmt clean
 
 help: ## List what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +38,15 @@ simulate: ## Run 100,000 simulated histories, optimized; SIMULATE="--seed N" rep
 rig: ## Break real servers, remotes and PostgreSQL for 10 minutes; RIG="..." passes arguments on
 	$(CARGO) build --release -p tidewater-cli -p tidewater-rig
 	@$(CARGO) run -q --release -p tidewater-rig -- $(RIG)
+
+fuzz: ## Fuzz one target for some seconds: make fuzz TARGET=frames SECONDS=60
+	@scripts/fuzz.sh "$(TARGET)" "$(SECONDS)"
+
+sanitize: ## Run the tests of all code that uses `unsafe` under AddressSanitizer
+	@scripts/sanitize.sh
+
+coverage: ## Tell which share of lines the tests of the four main crates run
+	@scripts/coverage.sh
 
 bench: ## Measure against the budgets, optimized; BENCH="..." passes arguments on
 	$(CARGO) run --release -p tidewater-bench -- $(BENCH)

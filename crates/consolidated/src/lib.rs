@@ -40,3 +40,9 @@ pub use scope::{Checkpoint, Scope};
 pub use upload::{
     OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult, UploadTable,
 };
+
+/// For `tidewater-fuzzing` only.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::script::{Script, ScriptError};
+}

@@ -8,17 +8,17 @@ use crate::publication::SYSTEM_PARAMETERS;
 
 /// SQL with positional parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Script {
+pub struct Script {
     /// The SQL, as the database takes it.
-    pub(crate) sql: String,
+    pub sql: String,
     /// Which of [`SYSTEM_PARAMETERS`] each positional parameter stands for, in order;
     /// every name at most once.
-    pub(crate) parameters: Vec<&'static str>,
+    pub parameters: Vec<&'static str>,
 }
 
 /// Why SQL with named parameters is not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ScriptError {
+pub enum ScriptError {
     /// The name in braces means nothing.
     #[error("unknown parameter {{{0}}}")]
     UnknownParameter(String),
@@ -32,7 +32,7 @@ pub(crate) enum ScriptError {
 
 impl ScriptError {
     /// What to do next.
-    pub(crate) fn hint(&self) -> String {
+    pub fn hint(&self) -> String {
         match self {
             ScriptError::UnknownParameter(_) => {
                 let known = SYSTEM_PARAMETERS.map(|name| format!("{{s.{name}}}"));
@@ -52,10 +52,10 @@ impl Script {
     ///
     /// Text in quotes, dollar quotes and comments is left alone; but a known name within
     /// quotes is an error, because nobody means it: the query would find nothing.
-    pub(crate) fn parse(
-        source: &str,
-        render: impl Fn(usize) -> String,
-    ) -> Result<Script, ScriptError> {
+    ///
+    /// # Errors
+    /// A name is not known or stands within quotes, or something has no end.
+    pub fn parse(source: &str, render: impl Fn(usize) -> String) -> Result<Script, ScriptError> {
         let mut script = Script {
             sql: String::with_capacity(source.len()),
             parameters: Vec::new(),

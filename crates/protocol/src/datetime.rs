@@ -175,22 +175,28 @@ impl Scanner<'_> {
         let hour = self.number(2, 2)?;
         self.take(b':')?;
         let minute = self.number(2, 2)?;
-        let second = match self.take(b':') {
-            Some(()) => self.number(2, 2)?,
-            None => 0,
-        };
-        let mut micros = 0;
-        if self.take(b'.').is_some() {
-            let before = self.rest.len();
-            micros = self.number(1, 6)?;
-            for _ in (before - self.rest.len())..6 {
-                micros *= 10;
+        let (mut second, mut micros) = (0, 0);
+        if self.take(b':').is_some() {
+            second = self.number(2, 2)?;
+            // Behind minutes a point would mean something else to every database.
+            if self.take(b'.').is_some() {
+                micros = self.micros()?;
             }
-            // Finer than a microsecond: only zeros can be kept exactly.
-            while self.take(b'0').is_some() {}
         }
         let total = ((hour * 60 + minute) * 60 + second) * 1_000_000 + micros;
         (hour <= 24 && minute < 60 && second < 60 && total <= MICROS_PER_DAY).then_some(total)
+    }
+
+    /// The digits behind the point of seconds.
+    fn micros(&mut self) -> Option<i64> {
+        let before = self.rest.len();
+        let mut micros = self.number(1, 6)?;
+        for _ in (before - self.rest.len())..6 {
+            micros *= 10;
+        }
+        // Finer than a microsecond: only zeros can be kept exactly.
+        while self.take(b'0').is_some() {}
+        Some(micros)
     }
 
     /// A zone offset in microseconds; no zone is UTC.
@@ -324,7 +330,12 @@ pub fn parse_timestamptz(text: &str) -> Option<(i64, bool)> {
             if !scanner.rest.is_empty() {
                 return None;
             }
-            local - offset
+            let micros = local - offset;
+            // The zone may lead over the edge.
+            if micros.unsigned_abs() > MAX_MICROS as u64 {
+                return None;
+            }
+            micros
         }
     };
     let usual = has_usual_shape(text.as_bytes(), 27) && text.ends_with('Z');
@@ -339,6 +350,26 @@ mod tests {
         let mut text = String::new();
         push_date(days, &mut text);
         text
+    }
+
+    #[test]
+    fn a_fraction_of_minutes_is_no_time() {
+        assert_eq!(parse_time("07:05.5"), None);
+        // As long as the canonical spelling of another time.
+        assert_eq!(parse_time("07:05.500000000"), None);
+        assert_eq!(parse_timestamp("2026-02-28T07:05.500000000"), None);
+    }
+
+    #[test]
+    fn a_point_in_time_is_within_the_limits_after_its_zone_too() {
+        let mut last = String::new();
+        push_timestamptz(MAX_MICROS, &mut last);
+        assert_eq!(parse_timestamptz(&last), Some((MAX_MICROS, true)));
+        let beyond = last.replace('Z', "-15:59");
+        assert_eq!(parse_timestamptz(&beyond), None);
+        let mut first = String::new();
+        push_timestamptz(-MAX_MICROS, &mut first);
+        assert_eq!(parse_timestamptz(&first.replace('Z', "+00:01")), None);
     }
 
     #[test]

@@ -79,16 +79,18 @@ impl<'a> Decimal<'a> {
         } else {
             digits.fold(0, |number, digit| number * 10 + i128::from(digit - b'0'))
         };
-        let mut scale = fraction.len() as i32 - exponent;
+        let mut scale = fraction.len() as i64 - i64::from(exponent);
         if scale < 0 {
-            unscaled = unscaled.checked_mul(power_of_ten(scale.unsigned_abs())?)?;
+            let exponent = u32::try_from(scale.unsigned_abs()).ok()?;
+            unscaled = unscaled.checked_mul(power_of_ten(exponent)?)?;
             scale = 0;
         }
         if unscaled.unsigned_abs() >= 10u128.pow(MAX_EXACT_DIGITS as u32) {
             return None;
         }
         let scale = u16::try_from(scale).ok()?;
-        if usize::from(scale) > MAX_EXACT_DIGITS * 4 {
+        // Spelled out, it has more digits than that: one number has one form only.
+        if usize::from(scale) > MAX_EXACT_DIGITS {
             return None;
         }
         canonical &= !(negative && unscaled == 0);
@@ -252,6 +254,30 @@ mod tests {
             "0x10",
             " 1",
         ] {
+            assert_eq!(Decimal::parse(spelled), None, "{spelled}");
+        }
+    }
+
+    #[test]
+    fn a_number_has_one_form_however_small_its_exponent_makes_it() {
+        for exponent in [1, 37, 38, 39, 40, 152, 153] {
+            let spelled = format!("1e-{exponent}");
+            let Some((decimal, _)) = Decimal::parse(&spelled) else {
+                assert!(exponent > MAX_EXACT_DIGITS, "{spelled}");
+                continue;
+            };
+            let canonical = text(decimal);
+            assert_eq!(
+                Decimal::parse(&canonical),
+                Some((decimal, true)),
+                "{spelled}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_exponent_at_either_end_of_its_range_is_no_decimal() {
+        for spelled in ["1e-2147483648", "1e2147483647", "0e-2147483648"] {
             assert_eq!(Decimal::parse(spelled), None, "{spelled}");
         }
     }

@@ -50,6 +50,15 @@ pub struct Uploaded {
     pub deletes: u64,
 }
 
+impl Uploaded {
+    /// Adds what a server says, which may be any number.
+    pub(crate) fn add(&mut self, more: Uploaded) {
+        self.inserts = self.inserts.saturating_add(more.inserts);
+        self.updates = self.updates.saturating_add(more.updates);
+        self.deletes = self.deletes.saturating_add(more.deletes);
+    }
+}
+
 /// Rows that took effect on the remote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Downloaded {
@@ -81,9 +90,7 @@ pub(crate) const ROWS_TOLD: usize = 100;
 impl Report {
     /// Takes over what a second sync moved that belongs to the same call.
     pub(crate) fn add(&mut self, later: Report) {
-        self.uploaded.inserts += later.uploaded.inserts;
-        self.uploaded.updates += later.uploaded.updates;
-        self.uploaded.deletes += later.uploaded.deletes;
+        self.uploaded.add(later.uploaded);
         self.downloaded.upserts += later.downloaded.upserts;
         self.downloaded.removals += later.downloaded.removals;
         self.conflicts += later.conflicts;

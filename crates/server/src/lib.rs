@@ -27,3 +27,9 @@ pub use error::ServerError;
 pub use listener::{DEFAULT_PORT, dev_certificate};
 pub use memory::MemoryGauge;
 pub use server::{Running, Server};
+
+/// For `tidewater-fuzzing` only.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::auth::signing::{CheckpointFor, Keyring, TokenCheck};
+}

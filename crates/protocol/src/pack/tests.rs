@@ -1,3 +1,5 @@
+mod every_type;
+
 use super::*;
 use proptest::prelude::*;
 

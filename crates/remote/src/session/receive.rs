@@ -15,6 +15,7 @@ use super::{
     hello, incoming,
 };
 use crate::database::SubscriptionState;
+use crate::report::Uploaded;
 
 impl Session {
     /// Takes in what has arrived, as far as it is whole.
@@ -136,9 +137,11 @@ impl Session {
                     .table(Phase::Downloading, &begin.table, begin.expected_rows);
             }
             Control::ResultEnd(end) => {
-                self.report.uploaded.inserts += end.inserts;
-                self.report.uploaded.updates += end.updates;
-                self.report.uploaded.deletes += end.deletes;
+                self.report.uploaded.add(Uploaded {
+                    inserts: end.inserts,
+                    updates: end.updates,
+                    deletes: end.deletes,
+                });
             }
             Control::SyncEnd(_) => return self.all_has_come(),
             _ => {}

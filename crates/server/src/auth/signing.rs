@@ -65,15 +65,19 @@ pub fn new_signing_key(environment: &Environment, id: u32) -> Result<SigningKey,
 
 /// What a checkpoint is signed for.
 #[derive(Clone, Copy)]
-pub(crate) struct CheckpointFor<'a> {
-    pub(crate) remote_id: RemoteId,
-    pub(crate) publication: &'a str,
-    pub(crate) schema_hash: &'a [u8; 32],
+pub struct CheckpointFor<'a> {
+    /// The remote that keeps it.
+    pub remote_id: RemoteId,
+    /// The publication of the subscription.
+    pub publication: &'a str,
+    /// The hash of its schema.
+    pub schema_hash: &'a [u8; 32],
 }
 
 /// What a token is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenCheck {
+pub enum TokenCheck {
+    /// It lets the remote in.
     Valid,
     /// Expired, of another remote or user, or signed by nobody: the remote presents
     /// its credential instead.
@@ -96,7 +100,7 @@ struct Known {
 
 /// Signs with the newest key that all servers know, verifies with all.
 #[derive(Clone)]
-pub(crate) struct Keyring {
+pub struct Keyring {
     /// At least one, newest first.
     keys: Arc<[Key]>,
     /// The one that signs.
@@ -177,7 +181,7 @@ impl Signer {
 
 impl Keyring {
     /// `None` without keys.
-    fn new(keys: Vec<SigningKey>, now_ms: i64) -> Option<Keyring> {
+    pub fn new(keys: Vec<SigningKey>, now_ms: i64) -> Option<Keyring> {
         let is_known =
             |key: &SigningKey| now_ms.saturating_sub(key.created_ms) >= KEY_SIGNS_AFTER_MS;
         let oldest = keys.len().saturating_sub(1);
@@ -202,7 +206,7 @@ impl Keyring {
     }
 
     /// A token for a remote and its user.
-    pub(crate) fn token(&self, remote_id: RemoteId, user: &str, now_ms: i64) -> Vec<u8> {
+    pub fn token(&self, remote_id: RemoteId, user: &str, now_ms: i64) -> Vec<u8> {
         let mut body = (now_ms + TOKEN_LIFETIME_MS).to_be_bytes().to_vec();
         body.extend_from_slice(&remote_id.0);
         body.extend_from_slice(user.as_bytes());
@@ -210,7 +214,7 @@ impl Keyring {
     }
 
     /// Whether a token lets this remote in as this user.
-    pub(crate) fn check_token(
+    pub fn check_token(
         &self,
         token: &[u8],
         remote_id: RemoteId,
@@ -247,7 +251,7 @@ impl Keyring {
     }
 
     /// A new identity for a remote, good until it is taken up: token and credential in one.
-    pub(crate) fn identity(
+    pub fn identity(
         &self,
         remote_id: RemoteId,
         successor_of: RemoteId,
@@ -264,7 +268,7 @@ impl Keyring {
     }
 
     /// The remote that this one was, if it presents a new identity of this user.
-    pub(crate) fn open_identity(
+    pub fn open_identity(
         &self,
         identity: &[u8],
         remote_id: RemoteId,
@@ -280,20 +284,12 @@ impl Keyring {
     }
 
     /// A checkpoint as the remote keeps it.
-    pub(crate) fn sign_checkpoint(
-        &self,
-        subject: CheckpointFor<'_>,
-        checkpoint: &Checkpoint,
-    ) -> Vec<u8> {
+    pub fn sign_checkpoint(&self, subject: CheckpointFor<'_>, checkpoint: &Checkpoint) -> Vec<u8> {
         self.sign(CHECKPOINT, &subject.bytes(), &checkpoint.encode())
     }
 
     /// The checkpoint that a remote presents, if it was signed for just that.
-    pub(crate) fn open_checkpoint(
-        &self,
-        subject: CheckpointFor<'_>,
-        signed: &[u8],
-    ) -> Option<Checkpoint> {
+    pub fn open_checkpoint(&self, subject: CheckpointFor<'_>, signed: &[u8]) -> Option<Checkpoint> {
         let body = self.verify(CHECKPOINT, &subject.bytes(), signed)?;
         Checkpoint::decode(body)
     }

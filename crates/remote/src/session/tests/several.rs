@@ -152,6 +152,27 @@ fn each_subscription_has_its_own_upload_result_and_download() {
 }
 
 #[test]
+fn results_that_count_beyond_all_numbers_are_told_as_the_largest() {
+    let remote = changed();
+    let (outcome, _) = remote.sync(|sent| {
+        let mut reply = welcome_two([UploadState::InSequence; 2], false);
+        for upload in &uploads(sent) {
+            reply = reply.control(result_begin(upload));
+            reply = reply.control(Control::ResultEnd(ResultEnd {
+                inserts: u64::MAX,
+                ..ResultEnd::default()
+            }));
+        }
+        let reply = download(reply, 0, &schema(), &[], 0);
+        download(reply, 1, &staff(), &[], 0).end()
+    });
+    let Outcome::Done(report) = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(report.uploaded.inserts, u64::MAX);
+}
+
+#[test]
 fn one_upload_may_have_been_applied_while_the_other_was_not() {
     let remote = changed();
     let (_, lost) = remote.sync(|_| Reply::default());

@@ -1,0 +1,210 @@
+//! The remote's session: whatever a server sends, a sync that fails changes nothing of the
+//! user's, and the file stays one that can be synced.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use rusqlite::Connection;
+use rusqlite::types::ValueRef;
+
+use tidewater_protocol::frame::PREFACE;
+use tidewater_remote::database::Database;
+use tidewater_remote::session::{Now, Outcome, Session};
+
+use crate::house::{Begin, House, new_session, now};
+use crate::input::Input;
+use crate::mend::{Mender, upload_id};
+
+/// More than any remote of this size says.
+const MAX_SAID_BYTES: usize = 4 << 20;
+
+/// More pieces of work than any download of this size makes.
+const MAX_WORK: usize = 100_000;
+
+thread_local! {
+    static HOUSE: RefCell<Option<(House, Mender)>> = const { RefCell::new(None) };
+}
+
+/// The first byte says which remote begins which sync, and how the others come: as they
+/// are, or mended. The second says in which pieces.
+///
+/// # Panics
+/// A promise is broken.
+pub fn remote_session(data: &[u8]) {
+    listen_to(data);
+}
+
+/// How the sync ended.
+fn listen_to(data: &[u8]) -> Outcome {
+    HOUSE.with_borrow_mut(|slot| {
+        let (house, mender) = slot.get_or_insert_with(|| {
+            let mut house = House::start();
+            let mender = Mender::new(&mut house);
+            (house, mender)
+        });
+        let mut input = Input::new(data);
+        let (flags, piece) = (input.byte(), usize::from(input.byte()) * 16 + 1);
+        let path = house.work_on(usize::from(flags & 3));
+        let begin = match flags >> 2 & 7 {
+            1 => Begin::UploadOnly,
+            2 => Begin::DownloadOnly,
+            3 => Begin::Look,
+            4 => Begin::Repair,
+            _ => Begin::Both,
+        };
+        let before = Told::of(&path);
+        let database = Database::open(&path).expect("it is a remote");
+        let mut session = new_session(database, begin);
+        let mut said = Vec::new();
+        listen(&mut session, &mut said);
+        let bytes = match flags & 32 == 0 {
+            true => {
+                let upload_id = said.get(PREFACE.len()..).map(upload_id);
+                mender.mend_down(input.rest(), &upload_id.unwrap_or_default())
+            }
+            false => input.rest().to_vec(),
+        };
+        for piece in bytes.chunks(piece) {
+            if session.is_finished() {
+                break;
+            }
+            session.handle_bytes(piece, now());
+            work(&mut session);
+            listen(&mut session, &mut said);
+        }
+        if !session.is_finished() {
+            let late = Now {
+                ticks_ms: now().ticks_ms + 60_000,
+                ..now()
+            };
+            match flags & 64 == 0 {
+                true => session.handle_end(None),
+                false => session.handle_timeout(late),
+            }
+            work(&mut session);
+        }
+        assert!(
+            session.is_finished(),
+            "a dead connection keeps a sync alive"
+        );
+        let (database, outcome) = session.finish();
+        judge(database, &outcome, &path, &before);
+        outcome
+    })
+}
+
+fn listen(session: &mut Session, said: &mut Vec<u8>) {
+    while let Some(bytes) = session.poll_transmit(now()) {
+        said.extend_from_slice(&bytes);
+        assert!(said.len() <= MAX_SAID_BYTES, "a remote that does not stop");
+    }
+}
+
+fn work(session: &mut Session) {
+    let mut pieces = 0;
+    while session.wants_work() {
+        session.handle_work(now());
+        pieces += 1;
+        assert!(pieces <= MAX_WORK, "work without an end");
+    }
+}
+
+fn judge(database: Database, outcome: &Outcome, path: &Path, before: &Told) {
+    match outcome {
+        Outcome::Done(_) | Outcome::More(_) => {
+            let connection = Connection::open(path).expect("it is a database");
+            let sound: String = connection
+                .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+                .expect("SQLite checks");
+            assert_eq!(sound, "ok");
+        }
+        // Another try, or none: the user's tables are what they were, and as much waits.
+        Outcome::Again(_) | Outcome::Failed(_) => {
+            assert_eq!(Told::of(path), *before, "I4: after {outcome:?}");
+        }
+        _ => {}
+    }
+    if let Outcome::Failed(error) = outcome {
+        assert!(!error.to_string().is_empty());
+        let _ = (error.code(), error.hint(), error.retry_after_ms());
+    }
+    drop(database);
+    let database = Database::open(path).expect("it is still a remote");
+    let session = new_session(database, Begin::Both);
+    drop(session.finish());
+}
+
+/// What a user sees of a remote.
+#[derive(Debug, PartialEq)]
+struct Told {
+    /// Every table of the user's, with its rows.
+    tables: Vec<String>,
+    pending: u64,
+    refused: u64,
+}
+
+impl Told {
+    fn of(path: &Path) -> Told {
+        let database = Database::open(path).expect("it is a remote");
+        let status = database.status().expect("it is a remote");
+        let tables = status.subscriptions.iter().flat_map(|it| &it.tables);
+        Told {
+            pending: tables.map(|table| table.pending).sum(),
+            refused: status.refused,
+            tables: tables_of(path).expect("it is a database"),
+        }
+    }
+}
+
+fn tables_of(path: &Path) -> rusqlite::Result<Vec<String>> {
+    let connection = Connection::open(path)?;
+    let mut schema = connection.prepare(
+        "SELECT name, sql FROM sqlite_schema WHERE type = 'table'
+         AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
+         ORDER BY name",
+    )?;
+    let names = schema.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let names: Vec<(String, String)> = names.collect::<rusqlite::Result<_>>()?;
+    let mut tables = Vec::new();
+    for (name, sql) in names {
+        let mut told = sql;
+        let quoted = name.replace('"', "\"\"");
+        let mut rows = connection.prepare(&format!("SELECT * FROM \"{quoted}\" ORDER BY 1, 2"))?;
+        let columns = rows.column_count();
+        let mut rows = rows.query([])?;
+        while let Some(row) = rows.next()? {
+            for column in 0..columns {
+                told += &match row.get_ref(column)? {
+                    ValueRef::Real(real) => format!(" {:x}", real.to_bits()),
+                    other => format!(" {other:?}"),
+                };
+            }
+            told.push('\n');
+        }
+        tables.push(told);
+    }
+    Ok(tables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seeds;
+
+    #[test]
+    fn the_seeds_are_applied_again_and_again() {
+        let seeds = seeds::of("remote_session");
+        let undisturbed = |name: &str| name.ends_with("-0-0") && !name.starts_with("blank");
+        let recorded: Vec<_> = seeds.iter().filter(|(name, _)| undisturbed(name)).collect();
+        assert_eq!(recorded.len(), 2);
+        for (name, bytes) in recorded.iter().chain(&recorded) {
+            let outcome = listen_to(bytes);
+            let Outcome::Done(report) = &outcome else {
+                panic!("{name}: {outcome:?}");
+            };
+            if name.starts_with("changed") {
+                assert_eq!((report.uploaded.inserts, report.refused), (3, 1));
+            }
+        }
+    }
+}

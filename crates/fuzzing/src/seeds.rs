@@ -1,0 +1,359 @@
+//! What fuzzing begins with: for each target some bytes that get deep.
+//!
+//! The committed corpora hold these and what fuzzers have found since. They are made
+//! here so that they can be made again when a format grows.
+
+use tidewater_protocol::compare::pack_key;
+use tidewater_protocol::decimal::Decimal;
+use tidewater_protocol::frame::{HEADER_BYTES, PREFACE};
+use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, ValueRef};
+
+use crate::house::House;
+use crate::mend::{Mender, one_flight, upload_id};
+
+/// A seed: the name of its file, and its bytes.
+pub type Seed = (String, Vec<u8>);
+
+/// The remotes that sessions begin with, see [`House::work_on`].
+const FILES: [&str; 3] = ["changed", "blank", "compares"];
+
+/// One type of each, as [`crate::rows`] and [`crate::ranges`] read a table off their
+/// input: the number of columns, their types, the key, the partition.
+const TYPES: [(u8, ColumnType); 10] = [
+    (0, ColumnType::Integer),
+    (1, ColumnType::Decimal { scale: None }),
+    (2, ColumnType::Real),
+    (3, ColumnType::Boolean),
+    (4, ColumnType::Text),
+    (5, ColumnType::Bytes),
+    (6, ColumnType::Date),
+    (7, ColumnType::Time),
+    (8, ColumnType::Timestamp),
+    (10, ColumnType::Uuid),
+];
+
+fn shape() -> RowShape {
+    RowShape {
+        columns: TYPES.iter().map(|(_, column)| *column).collect(),
+        key: vec![0, 4],
+        partition: vec![4],
+    }
+}
+
+/// The same table, as bytes.
+fn shape_bytes() -> Vec<u8> {
+    let mut bytes = vec![TYPES.len() as u8 - 1];
+    bytes.extend(TYPES.iter().map(|(number, _)| number));
+    bytes.extend([0, 1, 4, 1, 4]);
+    bytes
+}
+
+fn row(integer: i64, text: &str) -> Vec<Datum<'_>> {
+    vec![
+        Datum::Integer(integer),
+        Datum::Decimal(Decimal::Exact {
+            unscaled: -150,
+            scale: 2,
+        }),
+        Datum::Real(0.25),
+        Datum::Boolean(true),
+        Datum::Text(text),
+        Datum::Bytes(&[0, 255]),
+        Datum::Date(20_000),
+        Datum::Time(86_400_000_000),
+        Datum::Timestamp(-1),
+        Datum::Uuid([7; 16]),
+    ]
+}
+
+/// The seeds of a target.
+///
+/// # Panics
+/// There is no such target.
+pub fn of(target: &str) -> Vec<Seed> {
+    match target {
+        "frames" => frames(),
+        "messages" => messages(),
+        "rows" => rows(),
+        "values" => values(),
+        "ranges" => ranges(),
+        "signed" => signed(),
+        "config" => config(),
+        "scripts" => scripts(),
+        "server_session" => server_session(),
+        "remote_session" => remote_session(),
+        _ => panic!("there is no target {target}"),
+    }
+}
+
+/// The golden vectors of the protocol: all messages, schemas and rows in frames.
+fn golden() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+    let vectors = include_str!("../../protocol/tests/golden/vectors.txt");
+    let lines = vectors.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| {
+        let (name, hex) = line.split_once(' ')?;
+        let bytes = (0..hex.len()).step_by(2);
+        let bytes = bytes.map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok());
+        Some((name, bytes.collect::<Option<_>>()?))
+    })
+}
+
+/// Everything that is a frame, alone, and one after the other behind a preface.
+fn frames() -> Vec<Seed> {
+    let frames = golden().filter(|(name, _)| name.starts_with("control-") || *name == "rows-frame");
+    let frames: Vec<(&str, Vec<u8>)> = frames.collect();
+    let mut all = [&[41], &PREFACE[..]].concat();
+    for (_, frame) in &frames {
+        all.extend_from_slice(frame);
+    }
+    let alone = frames.into_iter();
+    let alone = alone.map(|(name, frame)| (name.to_owned(), [vec![2], frame].concat()));
+    let mut seeds: Vec<Seed> = alone.collect();
+    seeds.push(("all".into(), all));
+    seeds
+}
+
+/// Every message without its frame, and schemas.
+fn messages() -> Vec<Seed> {
+    let seeds = golden().filter_map(|(name, bytes)| {
+        let payload = match name {
+            "schema" => [&[1], &bytes[..]].concat(),
+            _ if name.starts_with("control-") => [&[0], &bytes[HEADER_BYTES..]].concat(),
+            _ => return None,
+        };
+        Some((name.to_owned(), payload))
+    });
+    seeds.collect()
+}
+
+/// Packs something.
+type Write<'a> = &'a dyn Fn(&mut RowsWriter<'_>);
+
+/// Packed rows of every operation.
+fn rows() -> Vec<Seed> {
+    let shape = shape();
+    let (first, mut second) = (row(1, "a"), row(-300, "Zoë"));
+    second[1] = Datum::Decimal(Decimal::Text("NaN"));
+    second[2] = Datum::Real(f64::NEG_INFINITY);
+    second[6] = Datum::Null;
+    let mut loose = row(7, "x");
+    loose[3] = Datum::Loose(ValueRef::Integer(7));
+    loose[6] = Datum::Loose(ValueRef::Text("yesterday"));
+    let key = [first[0], first[4]];
+    let writing: [(&str, Write<'_>); 8] = [
+        ("insert", &|w| w.row(Op::Insert, &first)),
+        ("update", &|w| w.update(&first, &second)),
+        ("delete", &|w| w.delete(&second)),
+        ("loose", &|w| w.update(&loose, &second)),
+        ("request", &|w| w.key(Op::Request, &key)),
+        ("refused", &|w| {
+            w.refused(&key, Op::Delete, 704, "not yours")
+        }),
+        ("partition", &|w| w.remove_partition(&key[1..])),
+        ("many", &|w| {
+            w.row(Op::Upsert, &second);
+            w.key(Op::Remove, &key);
+            w.row(Op::ConflictRow, &first);
+            w.key(Op::ConflictGone, &key);
+        }),
+    ];
+    let seeds = writing.into_iter().map(|(name, write)| {
+        let mut writer = RowsWriter::new(&shape);
+        write(&mut writer);
+        let mut bytes = shape_bytes();
+        bytes.push(9);
+        bytes.extend(writer.take());
+        (name.to_owned(), bytes)
+    });
+    seeds.collect()
+}
+
+/// Keys of a table.
+fn ranges() -> Vec<Seed> {
+    let columns = shape().key_columns();
+    let keys = [(1, "a"), (1, "b"), (-7, ""), (i64::MAX, "Zoë"), (1, "a")];
+    let mut two = shape_bytes();
+    for (integer, text) in keys {
+        let mut key = Vec::new();
+        pack_key(
+            &mut key,
+            &columns,
+            &[Datum::Integer(integer), Datum::Text(text)],
+        );
+        two.push(key.len() as u8);
+        two.extend(key);
+    }
+    // One column of decimals, whose order is the hardest.
+    let mut decimals = vec![0, 1, 0, 0, 0];
+    let column = ColumnType::Decimal { scale: None };
+    for text in [
+        "1.5",
+        "-0.25",
+        "NaN",
+        "-Infinity",
+        "1.50",
+        "99999999999999999999999999999999999999999.5",
+    ] {
+        let (datum, _) = column.datum(ValueRef::Text(text));
+        let mut key = Vec::new();
+        pack_key(&mut key, &[column], &[datum]);
+        decimals.push(key.len() as u8);
+        decimals.extend(key);
+    }
+    vec![("two".into(), two), ("decimals".into(), decimals)]
+}
+
+/// Values of every type, in their own spelling and in others.
+fn values() -> Vec<Seed> {
+    let texts: [(u8, &[&str]); 9] = [
+        (
+            1,
+            &["1.50", "-0", "1e5", "+007.", "NaN", "-infinity", "1E-40"],
+        ),
+        (2, &["NaN", "1.5"]),
+        (3, &["true", "F"]),
+        (4, &["", "Zoë"]),
+        (6, &["2026-02-28", "0044-03-15 BC", "-infinity", "20260228"]),
+        (7, &["24:00:00", "7:05", "23:59:59.9999999", "04:05 PM"]),
+        (8, &["2026-02-28 7:05:06.5", "infinity", "2026-02-28T07:05"]),
+        (9, &["2026-02-28T07:05:06.5+01:30", "1999-12-31 23:59:60Z"]),
+        (
+            10,
+            &[
+                "0f8fad5b-d9cb-469f-a165-70867728950e",
+                "{0F8FAD5BD9CB469FA16570867728950E}",
+            ],
+        ),
+    ];
+    let mut seeds = Vec::new();
+    for (number, texts) in texts {
+        for (index, text) in texts.iter().enumerate() {
+            let bytes = [&[number, 3], text.as_bytes()].concat();
+            seeds.push((format!("text-{number}-{index}"), bytes));
+        }
+    }
+    let scaled = [&[13, 2, 3], "12.3".as_bytes()].concat();
+    seeds.push(("scaled".into(), scaled));
+    for (class, bytes) in [
+        (0, i64::MIN.to_le_bytes()),
+        (1, (-0.0f64).to_le_bytes()),
+        (2, [1; 8]),
+    ] {
+        for number in [0, 1, 2, 3, 5] {
+            let bytes = [&[number, class], &bytes[..]].concat();
+            seeds.push((format!("stored-{number}-{class}"), bytes));
+        }
+    }
+    seeds
+}
+
+/// Forged and genuine tokens, identities and checkpoints.
+fn signed() -> Vec<Seed> {
+    let genuine = (0..3).map(|choice| (format!("genuine-{choice}"), vec![choice, 0, 0]));
+    let changed = (0..3).map(|choice| (format!("changed-{choice}"), vec![choice, 40, 1]));
+    let mut checkpoint = vec![3, 0, 0, 1, 0, 0, 0, 7];
+    checkpoint.extend([8, 3, 18, 2, 1, 2, 26, 3, 10, 1, 5]);
+    let mut seeds: Vec<Seed> = genuine.chain(changed).collect();
+    seeds.push(("foreign".into(), checkpoint.clone()));
+    seeds.push(("content".into(), [&[3, 0, 0], &checkpoint[8..]].concat()));
+    seeds
+}
+
+/// Configurations, right and wrong.
+fn config() -> Vec<Seed> {
+    let texts = [
+        (
+            "small",
+            "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\nconsolidated = \"sqlite:centre.db\"\n\
+             [[publication]]\nname = \"notes\"\n\
+             [[publication.table]]\nname = \"note\"\npartition = \"everyone\"\n",
+        ),
+        (
+            "everything",
+            "[server]\nlisten = [\"tls://0.0.0.0:7439\", \"tcp://[::1]:1\"]\n\
+             consolidated = \"postgresql://u:${SET}@localhost/d\"\ninsecure = false\n\
+             [server.tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n\
+             [server.limits]\nconnections = 10\nmemory = \"256MiB\"\nidle = \"60s\"\n\
+             upload_rows = 1_000\nsync = \"1h\"\n\
+             [retention]\nlog = \"60d\"\nhistory = \"14d\"\nconflicts = \"180d\"\ninterval = \"1h\"\n\
+             [log]\nformat = \"json\"\nlevel = \"info\"\n\
+             [[publication]]\nname = \"sales\"\n\
+             [[publication.table]]\nname = \"invoice\"\nschema = \"s\"\n\
+             columns = [\"id\", \"region\"]\ndirection = \"download\"\ntracking = \"row\"\n\
+             partition = { columns = [\"region\"], values = \"SELECT region FROM a WHERE \
+             login = {s.username}\" }\n",
+        ),
+        ("unknown", "[server]\nlisen = []\n"),
+        ("variable", "[server]\nconsolidated = \"${UNSET}\"\n"),
+        ("no-toml", "[server\n"),
+    ];
+    named(&texts)
+}
+
+/// Scripts, right and wrong.
+fn scripts() -> Vec<Seed> {
+    named(&[
+        (
+            "named",
+            "SELECT region FROM a WHERE login = {s.username} AND {ml s.remote_id} = 'x'",
+        ),
+        (
+            "quotes",
+            "SELECT 'it''s {', \"{\", `{`, E'\\'{' -- {s.username}\n, {s.publication}",
+        ),
+        (
+            "comments",
+            "/* {s.x} ' */ SELECT $q$ {s.x} ' $q$, $1, $$ $$, {s.username}{s.username}",
+        ),
+        ("quoted", "SELECT '{s.username}'"),
+        ("open", "SELECT {s.username"),
+    ])
+}
+
+/// What the remotes say in their syncs, with signs in place of what only one run knows.
+fn server_session() -> Vec<Seed> {
+    let mut house = House::start();
+    let mender = Mender::new(&mut house);
+    let mut seeds = Vec::new();
+    for (file, name) in FILES.iter().enumerate() {
+        for (index, passed) in house.record(file).iter().enumerate() {
+            let said = mender.conceal_up(one_flight(&passed.up[PREFACE.len()..]));
+            // With an end, and without.
+            for flags in [0, 4] {
+                let bytes = [&[flags, 255], &said[..]].concat();
+                seeds.push((format!("{name}-{index}-{flags}"), bytes));
+            }
+        }
+    }
+    seeds.push(("silence".into(), vec![4, 0]));
+    seeds.push((
+        "stranger".into(),
+        b"\x03\xffGET / HTTP/1.1\r\n\r\n".to_vec(),
+    ));
+    seeds
+}
+
+/// What the server says to them.
+fn remote_session() -> Vec<Seed> {
+    let mut house = House::start();
+    let mender = Mender::new(&mut house);
+    let mut seeds = Vec::new();
+    for (file, name) in FILES.iter().enumerate() {
+        for (index, passed) in house.record(file).iter().enumerate() {
+            let upload_id = upload_id(&passed.up[PREFACE.len()..]);
+            let said = mender.conceal_down(&passed.down, &upload_id);
+            for begin in 0..5 {
+                let flags = file as u8 | begin << 2;
+                let bytes = [&[flags, 255], &said[..]].concat();
+                seeds.push((format!("{name}-{index}-{begin}"), bytes));
+            }
+        }
+    }
+    seeds
+}
+
+fn named(texts: &[(&str, &str)]) -> Vec<Seed> {
+    let seeds = texts.iter();
+    let seeds = seeds.map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec()));
+    seeds.collect()
+}

@@ -1,0 +1,131 @@
+//! The server's session: whatever a remote sends, the server answers or closes the door,
+//! shows nothing of other users, changes nothing of theirs, and goes on.
+
+use std::cell::RefCell;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use tidewater_protocol::frame::{CONNECTION_CHANNEL, Frame, PREFACE, put_control, take_frame};
+use tidewater_protocol::message::{Control, Ping, TableBegin};
+use tidewater_protocol::{Datum, PublicationSchema, Row, RowShape, RowsReader};
+
+use crate::house::House;
+use crate::input::Input;
+use crate::mend::Mender;
+use crate::panics;
+
+thread_local! {
+    static HOUSE: RefCell<Option<(House, Mender)>> = const { RefCell::new(None) };
+}
+
+/// The first byte says how the others are sent: as they are, or mended (what is genuine put
+/// in where they say so, sums and counts made right); with a preface; with an end.
+///
+/// # Panics
+/// A promise is broken.
+pub fn server_session(data: &[u8]) {
+    serve(data);
+}
+
+/// What the server says to the bytes.
+fn serve(data: &[u8]) -> Vec<u8> {
+    panics::watch();
+    let heard = HOUSE.with_borrow_mut(|slot| {
+        let (house, mender) = slot.get_or_insert_with(|| {
+            let mut house = House::start();
+            let mender = Mender::new(&mut house);
+            (house, mender)
+        });
+        house.reset();
+        let mut input = Input::new(data);
+        let (flags, piece) = (input.byte(), usize::from(input.byte()) * 16 + 1);
+        let mut wire = Vec::new();
+        if flags & 1 == 0 {
+            wire.extend_from_slice(&PREFACE);
+        }
+        match flags & 2 == 0 {
+            true => wire.extend_from_slice(&mender.mend_up(input.rest())),
+            false => wire.extend_from_slice(input.rest()),
+        }
+        let heard = house.converse(&wire, piece, flags & 4 == 0);
+        shows_only_what_is_adas(&heard, &house.schema);
+        house.judge();
+        heard
+    });
+    panics::check();
+    heard
+}
+
+/// Whether the server answers somebody else.
+pub(crate) async fn ping(mut stream: DuplexStream) -> bool {
+    let mut out = BytesMut::from(&PREFACE[..]);
+    let ping = Control::Ping(Ping { nonce: 42 });
+    put_control(&mut out, CONNECTION_CHANNEL, ping).expect("a ping fits into a frame");
+    let mut heard = Vec::new();
+    let said = stream.write_all(&out).await.is_ok() && stream.shutdown().await.is_ok();
+    let heard_all = stream.read_to_end(&mut heard).await.is_ok();
+    let mut heard = BytesMut::from(&heard[..]);
+    let pong = take_frame(&mut heard);
+    let is_pong = |frame: &Frame| matches!(frame, Frame::Control { control: Some(Control::Pong(pong)), .. } if pong.nonce == 42);
+    said && heard_all && matches!(&pong, Ok(Some(frame)) if is_pong(frame))
+}
+
+/// All that the server says is frames, and no row in them is of another region than Ada's.
+fn shows_only_what_is_adas(heard: &[u8], schema: &PublicationSchema) {
+    let mut rest = BytesMut::from(heard);
+    let mut table: Option<(TableBegin, Vec<u8>)> = None;
+    loop {
+        match take_frame(&mut rest) {
+            Ok(Some(Frame::Rows { bytes, .. })) => {
+                let (_, rows) = table.as_mut().expect("rows without a table");
+                rows.extend_from_slice(&bytes);
+            }
+            Ok(Some(Frame::Control { control, .. })) => match control {
+                // Others may come among the rows of a table.
+                Some(Control::Ping(_) | Control::Pong(_) | Control::Credit(_)) => {}
+                Some(control) => {
+                    if let Some((begin, rows)) = table.take() {
+                        rows_are_adas(&begin, &rows, schema, true);
+                    }
+                    if let Control::TableBegin(begin) = control {
+                        table = Some((begin, Vec::new()));
+                    }
+                }
+                None => panic!("the server says what its own version does not know"),
+            },
+            // It may have been cut off in the middle.
+            Ok(None) => break,
+            Err(error) => panic!("the server does not speak the protocol: {error}"),
+        }
+    }
+    if let Some((begin, rows)) = table {
+        rows_are_adas(&begin, &rows, schema, false);
+    }
+}
+
+fn rows_are_adas(begin: &TableBegin, rows: &[u8], schema: &PublicationSchema, whole: bool) {
+    let table = schema.table(&begin.table);
+    // Results of uploads may be about tables and columns that only the remote has.
+    let shape = begin.shape();
+    let Some(mut shape) = shape else { return };
+    if let Some(table) = table {
+        shape = RowShape {
+            partition: table.partition.clone(),
+            ..shape
+        };
+    }
+    let region = begin.columns.iter().position(|it| it.name == "region");
+    let mut reader = RowsReader::new(&shape, rows);
+    let mut row = Row::default();
+    while let Ok(true) = reader.next(&mut row) {
+        let region = region.and_then(|region| row.new.get(region));
+        if let Some(Datum::Integer(region)) = region {
+            assert!([1, 2].contains(region), "I5: a row of region {region}");
+        }
+    }
+    assert!(
+        !whole || reader.consumed() == rows.len(),
+        "rows that nobody can read"
+    );
+}

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the tests of every crate of this workspace that uses `unsafe` under AddressSanitizer.
+# Which these are is found by the lint that they have to allow.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! cargo +nightly --version >/dev/null 2>&1; then
+  echo "Missing: a nightly Rust, for the sanitizer. Install it with: rustup toolchain install nightly" >&2
+  exit 1
+fi
+
+crates=$(grep -rlE '(allow|expect)\(unsafe_code' crates --include='*.rs' |
+  cut -d/ -f2 | sort -u)
+if [ -z "$crates" ]; then
+  echo "No crate uses unsafe."
+  exit 0
+fi
+packages=()
+for crate in $crates; do
+  packages+=(-p "tidewater-$crate")
+done
+echo "Under AddressSanitizer:" $crates
+
+# The target is named so that build scripts and procedural macros are left alone.
+host=$(rustc -vV | sed -n 's/^host: //p')
+export RUSTFLAGS="-Zsanitizer=address"
+exec cargo +nightly test --locked --target "$host" "${packages[@]}" "$@"
