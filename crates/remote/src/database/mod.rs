@@ -51,9 +51,10 @@ pub struct Database {
     /// What was pending went up a moment ago, so that tables can be compared now: nothing
     /// new is taken before that.
     compares_next: bool,
-    /// The time under which the file has what earlier sessions of the sync under way refused;
-    /// those that follow do not take it for what earlier syncs refused.
+    /// The time under which the file has what the last sessions refused.
     refused_at: Option<i64>,
+    /// Another session of the same sync follows the last one.
+    goes_on: bool,
 }
 
 /// Whom the remote belongs to, and how it proves it.
@@ -99,6 +100,7 @@ impl Database {
             path: path.to_owned(),
             compares_next: false,
             refused_at: None,
+            goes_on: false,
         };
         // SQLite looks into the file only when it is used for the first time.
         configure(&database.connection)
@@ -345,15 +347,23 @@ impl Database {
             .doing("looking for tables")
     }
 
-    /// Whether the next session of the sync compares: see [`Database::begin_sync`].
-    pub(crate) fn compares_next(&mut self, compares_next: bool) {
+    /// Another session of the same sync follows; whether it compares: see
+    /// [`Database::begin_sync`].
+    pub(crate) fn sync_goes_on(&mut self, compares_next: bool) {
         self.compares_next = compares_next;
+        self.goes_on = true;
     }
 
     /// The sync is over: what it refused was refused earlier from now on.
     pub(crate) fn sync_is_over(&mut self) {
         self.compares_next = false;
-        self.refused_at = None;
+        self.goes_on = false;
+    }
+
+    /// The time under which the file has what earlier sessions of the sync under way refused:
+    /// those that follow do not take it for what earlier syncs refused.
+    fn refused_before(&self) -> Option<i64> {
+        self.refused_at.filter(|_| self.goes_on)
     }
 
     /// Begins a transaction that holds the write lock from the start.

@@ -440,7 +440,7 @@ impl Session {
                 Outcome::Done(_) | Outcome::Failed(_) => database.sync_is_over(),
                 Outcome::More(_) => {
                     let gave = self.subscriptions.iter().any(|it| it.giving.is_some());
-                    database.compares_next(!gave);
+                    database.sync_goes_on(!gave);
                 }
                 Outcome::Again(_) => {}
             }

@@ -187,7 +187,7 @@ fn begin(
         .doing("beginning to apply")?;
     let now = load_all(connection)?;
     check_tracking(connection, &now)?;
-    refused::make_fresh(connection, database.refused_at)?;
+    refused::make_fresh(connection, database.refused_before())?;
     expected
         .iter()
         .map(|expected| {
@@ -561,7 +561,7 @@ impl Applier {
             triggers::ensure(connection, &states)?;
         }
         let doing = "committing what the sync brought";
-        let refused_before = self.database.refused_at.is_some();
+        let refused_before = self.database.refused_before().is_some();
         if self.summary.refused > 0 || self.schema_changed || refused_before {
             connection
                 .execute(
@@ -587,9 +587,8 @@ impl Applier {
         }
         kept::keep(connection, &self.uploads.kept, now_ms).doing(doing)?;
         connection.execute_batch("COMMIT").doing(doing)?;
-        if self.summary.refused > 0 || refused_before {
-            self.database.refused_at = Some(now_ms);
-        }
+        let refused = self.summary.refused > 0 || refused_before;
+        self.database.refused_at = refused.then_some(now_ms);
         Ok(())
     }
 
