@@ -61,8 +61,23 @@ if have cargo-deny; then
   cargo deny --log-level error check bans licenses sources
 fi
 
+step "No deliberate defect in what is released"
+# features <arguments of cargo tree>...: the features of all crates of the workspace
+features() {
+  cargo tree --locked --edges normal,build --format '{lib} {f}' --prefix none "$@" | grep '^tidewater_'
+}
+for program in tidewater-cli tidewater-bench; do
+  if [[ $(features -p "$program") == *defects* ]]; then
+    echo "$program is built with the feature defects, which is for the simulator's test alone" >&2
+    exit 1
+  fi
+done
+# So that the check above is one.
+[[ $(features -p tidewater-simulator --features defects) == *defects* ]]
+
 step "Lints"
 cargo clippy --workspace --all-targets --locked -- -D warnings
+cargo clippy -p tidewater-simulator --all-targets --features defects --locked -- -D warnings
 
 step "Tests"
 cargo test --workspace --locked

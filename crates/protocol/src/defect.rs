@@ -56,14 +56,8 @@ defects! {
     BrokenDownloadKept => "broken-download-kept",
     /// Apply: a removed row takes along the rows that refer to it.
     RemovalCascades => "removal-cascades",
-    /// Apply: another sync of the same file that went ahead is not noticed.
-    OtherSyncUnnoticed => "other-sync-unnoticed",
     /// Result: a refused change is forgotten like one that was taken.
     RefusalForgotten => "refusal-forgotten",
-    /// Result: the row that won against an uploaded one is not written.
-    WinnerIgnored => "winner-ignored",
-    /// Acknowledged uploads are not kept for a centre that will be restored.
-    KeptUploadsForgotten => "kept-uploads-forgotten",
 
     /// Session: the server does not know again what it has applied.
     UploadIdForgotten => "upload-id-forgotten",
@@ -71,13 +65,9 @@ defects! {
     HalfUploadApplied => "half-upload-applied",
     /// Session: what the remote says of its partitions is believed without a signature.
     ClientScopeTrusted => "client-scope-trusted",
-    /// Session: a remote that was restored or copied is not told from the one that went on.
-    CopyUnnoticed => "copy-unnoticed",
 
     /// Applying uploads: the number of an upload is not compared with the one before.
     SequenceNotClaimed => "sequence-not-claimed",
-    /// Applying uploads: they are acknowledged even if the commit fails.
-    AcknowledgedBeforeCommit => "acknowledged-before-commit",
     /// Applying uploads: the result is not kept for a remote that asks again.
     ResultNotKept => "result-not-kept",
     /// Applying uploads: refused rows are not shown in the centre.
@@ -105,8 +95,6 @@ defects! {
     LostPartitionsNotRemoved => "lost-partitions-not-removed",
     /// Download: what the same sync uploaded is left out, whatever became of it since.
     OwnRowsNotSent => "own-rows-not-sent",
-    /// Download: a watermark whose mark is not known is believed.
-    UnknownMarkBelieved => "unknown-mark-believed",
 }
 
 impl fmt::Display for Defect {
@@ -122,8 +110,14 @@ pub const fn is_on(_: Defect) -> bool {
     false
 }
 
+/// The defect that is switched on for this thread.
+#[cfg(not(feature = "defects"))]
+pub const fn current() -> Option<Defect> {
+    None
+}
+
 #[cfg(feature = "defects")]
-pub use switch::{is_on, with};
+pub use switch::{current, is_on, with};
 
 #[cfg(feature = "defects")]
 mod switch {
@@ -138,6 +132,11 @@ mod switch {
     /// Whether a defect is switched on for this thread.
     pub fn is_on(defect: Defect) -> bool {
         ON.get() == Some(defect)
+    }
+
+    /// The defect that is switched on for this thread.
+    pub fn current() -> Option<Defect> {
+        ON.get()
     }
 
     /// Does something with a defect, or without any. A simulation runs on one thread.

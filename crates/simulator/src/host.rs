@@ -23,6 +23,7 @@ use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
 use tidewater_server::{Config, Running, Server};
 
 use crate::chronicle::Chronicle;
+use crate::intruder::Intruder;
 use crate::network::{Address, Traces, Way, Weather};
 use crate::random::Random;
 use crate::scenario;
@@ -42,6 +43,7 @@ pub(crate) struct Host {
     place: usize,
     began: Instant,
     random: RefCell<Random>,
+    intruder: Intruder,
     /// How far the clock is ahead.
     clock_ms: Arc<AtomicI64>,
     process: RefCell<Option<Process>>,
@@ -99,11 +101,12 @@ impl Life {
 }
 
 impl Host {
-    pub(crate) fn new(place: usize, began: Instant, random: Random) -> Host {
+    pub(crate) fn new(place: usize, began: Instant, random: Random, intruder: Intruder) -> Host {
         Host {
             place,
             began,
             random: RefCell::new(random),
+            intruder,
             clock_ms: Arc::default(),
             process: RefCell::default(),
         }
@@ -111,7 +114,8 @@ impl Host {
 
     /// The centre as a new process opens it.
     async fn open(&self, path: PathBuf, life: &Arc<Life>) -> Result<Arc<dyn Centre>, Failed> {
-        let environment = sqlite_environment(&mut self.random.borrow_mut(), life.clone());
+        let environment =
+            sqlite_environment(&mut self.random.borrow_mut(), life.clone(), &self.intruder);
         Ok(connect_in(path, environment).await?)
     }
 
@@ -239,7 +243,12 @@ async fn patiently<F: Future<Output = Result<(), Failed>>>(
     attempt().await
 }
 
-fn sqlite_environment(random: &mut Random, life: Arc<Life>) -> SqliteEnvironment {
+fn sqlite_environment(
+    random: &mut Random,
+    life: Arc<Life>,
+    intruder: &Intruder,
+) -> SqliteEnvironment {
+    let intruder = intruder.clone();
     let delays = Mutex::new(random.fork());
     let bytes = Mutex::new(random.fork());
     SqliteEnvironment {
@@ -257,6 +266,7 @@ fn sqlite_environment(random: &mut Random, life: Arc<Life>) -> SqliteEnvironment
             // There is only one thread: who waits would wait for itself.
             let _ = connection.busy_timeout(Duration::ZERO);
             connection.commit_hook(Some(move || life.refuses_commit()));
+            intruder.watch(connection);
         }),
         ..SqliteEnvironment::real()
     }

@@ -9,7 +9,9 @@ mod chronicle;
 #[cfg(feature = "defects")]
 mod defects;
 mod host;
+mod intruder;
 mod judge;
+mod liar;
 mod network;
 mod operator;
 mod plan;

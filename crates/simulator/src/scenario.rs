@@ -47,14 +47,18 @@ pub(crate) const EDITED: &[Table] = &[
     },
 ];
 
-/// What only comes down: every transaction of the centre keeps the sum of the balances.
-pub(crate) const ACCOUNT: Table = Table {
-    name: "account",
-    columns: &["account_id", "balance"],
-    text: "balance",
-    scope: ALL,
-    parent: None,
-};
+/// What only comes down: every transaction of the centre keeps the sum of the balances of both.
+pub(crate) const BALANCES: &[Table] = &[balances("account"), balances("reserve")];
+
+const fn balances(name: &'static str) -> Table {
+    Table {
+        name,
+        columns: &["account_id", "balance"],
+        text: "balance",
+        scope: ALL,
+        parent: None,
+    }
+}
 
 /// The sum of the balances in every snapshot.
 pub(crate) const BALANCE: i64 = 1_000;
@@ -97,7 +101,11 @@ pub(crate) const SCHEMA: &str = "
     INSERT INTO customer VALUES (1, 1, 'one'), (2, 2, 'two'), (3, 3, 'three');
     INSERT INTO invoice VALUES (1, 1, 1, 'a'), (2, 2, 2, 'b'), (3, 3, 3, 'c'), (4, 2, 3, 'd');
     INSERT INTO product VALUES (1, 'P', 'pen'), (2, 'I', 'ink'), (3, NULL, 'cap');
-    INSERT INTO account VALUES (1, 400), (2, 600), (3, 0);
+    INSERT INTO account VALUES (1, 400), (2, 300), (3, 0);
+    CREATE TABLE reserve (
+        account_id INTEGER NOT NULL PRIMARY KEY,
+        balance INTEGER NOT NULL);
+    INSERT INTO reserve VALUES (1, 100), (2, 0), (3, 200);
     CREATE TABLE audit (at INTEGER PRIMARY KEY, \"table\" TEXT, operation TEXT, key INTEGER,
         text TEXT, region INTEGER);";
 
@@ -142,6 +150,8 @@ pub(crate) fn config(limits: &str) -> String {
          [[publication.table]]\nname = \"invoice\"\n{mine}\n\
          [[publication.table]]\nname = \"product\"\npartition = \"everyone\"\n\
          [[publication.table]]\nname = \"account\"\npartition = \"everyone\"\n\
+         direction = \"download\"\n\
+         [[publication.table]]\nname = \"reserve\"\npartition = \"everyone\"\n\
          direction = \"download\"\n"
     )
 }

@@ -1,8 +1,9 @@
 //! The centre as every simulation finds it: made once in a process, for it is the same for
 //! every seed.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{Mutex, PoisonError};
 
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -12,17 +13,16 @@ use tokio::time::Instant;
 
 use tidewater_consolidated::Centre;
 use tidewater_consolidated::records::UserRecord;
+use tidewater_protocol::defect::{self, Defect};
 
 use crate::host::Host;
+use crate::intruder::Intruder;
 use crate::random::Random;
 use crate::scenario::{self, SCHEMA, USERS};
 use crate::world::{BEGIN_MS, Failed, PASSWORD, folder};
 
-/// The file's bytes.
-static CENTRE: LazyLock<Vec<u8>> = LazyLock::new(|| match make() {
-    Ok(bytes) => bytes,
-    Err(Failed(what)) => panic!("no centre to begin with: {what}"),
-});
+/// The file's bytes, by the defect that whoever made it had: in a sound one there is none.
+static CENTRES: Mutex<BTreeMap<Option<&str>, &[u8]>> = Mutex::new(BTreeMap::new());
 
 /// Deployed, with users, before anybody has synced. Not to be called in a simulation, the
 /// first time takes a runtime of its own.
@@ -30,7 +30,12 @@ static CENTRE: LazyLock<Vec<u8>> = LazyLock::new(|| match make() {
 /// # Panics
 /// It cannot be made.
 pub(crate) fn centre() -> &'static [u8] {
-    &CENTRE
+    let mut centres = CENTRES.lock().unwrap_or_else(PoisonError::into_inner);
+    let defect = defect::current().map(Defect::name);
+    centres.entry(defect).or_insert_with(|| match make() {
+        Ok(bytes) => bytes.leak(),
+        Err(Failed(what)) => panic!("no centre to begin with: {what}"),
+    })
 }
 
 fn make() -> Result<Vec<u8>, Failed> {
@@ -46,7 +51,9 @@ fn make() -> Result<Vec<u8>, Failed> {
 }
 
 async fn deploy(path: &Path) -> Result<(), Failed> {
-    let host = Host::new(0, Instant::now(), Random::new(0));
+    let intruder = Intruder::new(Random::new(0));
+    intruder.leave();
+    let host = Host::new(0, Instant::now(), Random::new(0), intruder);
     let centre = host.deploy(path.to_owned()).await?;
     add_users(&*centre).await
 }

@@ -18,6 +18,7 @@ use tidewater_remote::session::Now;
 use crate::application::{self, Application, FreshKeys};
 use crate::chronicle::Chronicle;
 use crate::host::Host;
+use crate::intruder::Intruder;
 use crate::judge;
 use crate::network::{Traces, Weather};
 use crate::operator;
@@ -68,6 +69,7 @@ pub(crate) struct World {
     ever_held: RefCell<BTreeMap<&'static str, BTreeSet<i64>>>,
     /// Texts in the files of remotes that were copied or restored from a copy.
     may_repeat: RefCell<BTreeSet<String>>,
+    intruder: Intruder,
 }
 
 /// Runs a simulation from beginning to end.
@@ -84,9 +86,10 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
     let path = folder.path().join("centre.db");
     std::fs::write(&path, template::centre())?;
     let began = Instant::now();
+    let intruder = Intruder::new(random.fork());
     let servers = random.between(1, 3) as usize;
     let hosts: Vec<Host> = (0..servers)
-        .map(|place| Host::new(place, began, random.fork()))
+        .map(|place| Host::new(place, began, random.fork(), intruder.clone()))
         .collect();
     let world = Rc::new(World {
         plan,
@@ -101,6 +104,7 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
         restorations: Cell::new(0),
         ever_held: RefCell::default(),
         may_repeat: RefCell::default(),
+        intruder,
     });
     for host in &world.hosts {
         host.start(world.centre_path()).await?;
@@ -139,6 +143,7 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     let operated = operator::operate(world, random.fork(), world.plan.accidents);
     try_join3(try_join_all(lives), centre_life, operated).await?;
     world.chronicle.note("the world heals");
+    world.intruder.leave();
     sleep(HEALING).await;
     let twins: Vec<_> = remotes.iter().filter_map(|remote| remote.twin()).collect();
     remotes.extend(twins);
@@ -150,6 +155,10 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     }
     let found = judge::applied_twice(&world.centre_connection(), &world.may_repeat.borrow())?;
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
+    if world.has_one_history() {
+        let found = judge::lost_against_nobody(&world.centre_connection())?;
+        found.map_or(Ok(()), |found| Err(Failed(found)))?;
+    }
     for remote in &remotes {
         remote.judge_at_rest()?;
     }
@@ -222,6 +231,12 @@ impl World {
         *self.centre.borrow_mut() = connection;
         *self.centre_path.borrow_mut() = path;
         self.note_held()
+    }
+
+    /// Whether neither the centre nor a remote has become what it was before: then the centre
+    /// still knows everything that it was ever told.
+    pub(crate) fn has_one_history(&self) -> bool {
+        self.restorations.get() == 0 && self.may_repeat.borrow().is_empty()
     }
 
     /// The judges' connection to the centre.

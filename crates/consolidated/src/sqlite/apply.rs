@@ -68,15 +68,12 @@ fn run(
         .execute_batch("BEGIN IMMEDIATE")
         .map_err(failure("beginning to apply uploads"))?;
     let result = run_list(connection, served, uploads, endings).and_then(|outcomes| {
-        let committed = connection
+        connection
             .execute_batch("COMMIT")
-            .map_err(failure("committing uploads"));
-        if !is_on(Defect::AcknowledgedBeforeCommit) {
-            committed?;
-        }
+            .map_err(failure("committing uploads"))?;
         Ok(outcomes)
     });
-    if !connection.is_autocommit() {
+    if result.is_err() && !connection.is_autocommit() {
         connection
             .execute_batch("ROLLBACK")
             .map_err(failure("rolling back uploads"))?;

@@ -17,7 +17,6 @@ use std::ops::Range;
 use bytes::BytesMut;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Map;
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_control, put_rows, take_frame};
 use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
 use tidewater_protocol::{Op, Row, RowsReader, UploadId};
@@ -262,7 +261,7 @@ pub(crate) fn keep(
     acknowledged: &[Keep],
     now_ms: i64,
 ) -> rusqlite::Result<()> {
-    if acknowledged.is_empty() || is_on(Defect::KeptUploadsForgotten) {
+    if acknowledged.is_empty() {
         return Ok(());
     }
     for upload in acknowledged {

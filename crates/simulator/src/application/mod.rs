@@ -225,6 +225,8 @@ impl Application {
     pub(crate) fn administer(&mut self, users: &[&str]) -> rusqlite::Result<Option<(String, i64)>> {
         let amount = self.random.between(1, 50) as i64;
         let (from, to) = (self.random.between(1, 3), self.random.between(1, 3));
+        let tables = ["account", "reserve"];
+        let to_table = self.random.pick(&tables).unwrap_or_default();
         let user = self.random.pick(users).unwrap_or_default().to_owned();
         let region = self.random.between(1, REGIONS) as i64;
         let sql = match self.random.below(4) {
@@ -232,7 +234,7 @@ impl Application {
             1 => format!("INSERT OR IGNORE INTO assignment VALUES ('{user}', {region})"),
             _ => format!(
                 "UPDATE account SET balance = balance - {amount} WHERE account_id = {from};
-                 UPDATE account SET balance = balance + {amount} WHERE account_id = {to}"
+                 UPDATE {to_table} SET balance = balance + {amount} WHERE account_id = {to}"
             ),
         };
         match self

@@ -7,14 +7,14 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::ledger::Parties;
-use crate::scenario::{ACCOUNT, EDITED, Table};
+use crate::scenario::{BALANCES, EDITED, Table};
 
 type Rows = BTreeMap<i64, Vec<Value>>;
 
 /// The first row that differs.
 pub(crate) fn difference(parties: &Parties<'_>, user: &str) -> rusqlite::Result<Option<String>> {
     let aside = aside(parties.remote)?;
-    for table in EDITED.iter().chain([&ACCOUNT]) {
+    for table in EDITED.iter().chain(BALANCES) {
         let mut here = rows(parties.remote, table, None)?;
         let mut there = rows(parties.centre, table, Some(user))?;
         for (_, key) in aside.iter().filter(|(name, _)| name == table.name) {

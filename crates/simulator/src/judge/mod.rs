@@ -3,17 +3,21 @@
 //! They read what applications could read, and say what is broken; they change nothing.
 
 mod convergence;
+mod decided;
 mod ledger;
+mod seen;
 
 pub(crate) use convergence::difference;
+pub(crate) use decided::{lost_against_nobody, refused_here_only};
 pub(crate) use ledger::{Ledger, Parties};
+pub(crate) use seen::Seen;
 
 use std::collections::BTreeSet;
 
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::scenario::{BALANCE, EDITED};
+use crate::scenario::{BALANCE, BALANCES, EDITED};
 
 /// Whether a table is there.
 pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
@@ -32,12 +36,21 @@ pub(crate) fn audited(centre: &Connection) -> rusqlite::Result<i64> {
 /// I4: a remote holds a whole snapshot of the centre, or nothing: in every snapshot the
 /// balances have the same sum.
 pub(crate) fn torn_download(remote: &Connection) -> rusqlite::Result<Option<String>> {
-    if !has_table(remote, "account")? {
-        return Ok(None);
+    let (mut rows, mut sum) = (0, 0);
+    for table in BALANCES {
+        if !has_table(remote, table.name)? {
+            return Ok(None);
+        }
+        let sql = format!(
+            "SELECT count(*), coalesce(sum(balance), 0) FROM {}",
+            table.name
+        );
+        let mut statement = remote.prepare_cached(&sql)?;
+        let (here, balance): (i64, i64) =
+            statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        rows += here;
+        sum += balance;
     }
-    let (rows, sum): (i64, i64) = remote
-        .prepare_cached("SELECT count(*), total(balance) FROM account")?
-        .query_row([], |row| Ok((row.get(0)?, row.get::<_, f64>(1)? as i64)))?;
     let torn = rows > 0 && sum != BALANCE;
     Ok(torn.then(|| format!("I4: the balances of a snapshot add up to {sum}, not {BALANCE}")))
 }

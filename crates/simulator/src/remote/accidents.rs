@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::{Remote, open};
 use crate::judge;
+use crate::liar::{self, LIED};
 use crate::operator;
 use crate::random::Random;
 use crate::world::Failed;
@@ -14,7 +15,7 @@ const RESTORED: &str = "remote restored to an older copy";
 const COPIED: &str = "remote copied, both went on";
 
 /// Every kind of accident of a device.
-pub(crate) const KINDS: &[&str] = &[CLOCK, RESTORED, COPIED];
+pub(crate) const KINDS: &[&str] = &[CLOCK, RESTORED, COPIED, LIED];
 
 /// Clocks jump up to so far, either way: ten years.
 const JUMP_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1_000;
@@ -22,8 +23,9 @@ const JUMP_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1_000;
 impl Remote {
     /// Something happens; it may be that there are two from then on.
     pub(super) fn accident(&self, random: &mut Random) -> Result<Option<Rc<Remote>>, Failed> {
-        match random.below(5) {
+        match random.below(6) {
             0 => self.jump(random),
+            5 => self.lie()?,
             1 | 2 if self.copy.borrow().is_some() => self.restore()?,
             // One copy is enough.
             3 if self.authors.len() == 1 && self.twin.borrow().is_none() => {
@@ -32,6 +34,14 @@ impl Remote {
             _ => self.copy()?,
         }
         Ok(None)
+    }
+
+    /// The user claims partitions of others.
+    fn lie(&self) -> Result<(), Failed> {
+        if liar::claim_everything(self.application.borrow().connection())? {
+            self.world.chronicle.fault(LIED);
+        }
+        Ok(())
     }
 
     fn jump(&self, random: &mut Random) {

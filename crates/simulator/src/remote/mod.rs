@@ -21,7 +21,7 @@ use tidewater_remote::database::Database;
 use tidewater_remote::session::Now;
 
 use crate::application::{self, Application};
-use crate::judge::{self, Ledger, Parties};
+use crate::judge::{self, Ledger, Parties, Seen};
 use crate::network::{Traces, Weather};
 use crate::random::Random;
 use crate::world::{Failed, World};
@@ -37,6 +37,7 @@ pub(crate) struct Remote {
     database: RefCell<Option<Database>>,
     application: RefCell<Application>,
     ledger: RefCell<Ledger>,
+    seen: RefCell<Seen>,
     /// The last acknowledged upload that the file has told of, of an identity.
     sequences: RefCell<BTreeMap<RemoteId, u64>>,
     /// Restorations of the centre, and of this file, when the sequence last went back.
@@ -87,6 +88,7 @@ impl Remote {
             database: RefCell::new(Some(database)),
             application: RefCell::new(application),
             ledger: RefCell::default(),
+            seen: RefCell::default(),
             sequences: RefCell::default(),
             restorations: Cell::default(),
             restored: Cell::default(),
@@ -145,6 +147,7 @@ impl Remote {
     fn edit(&self) -> Result<(), Failed> {
         let regions = self.world.regions(self.user)?;
         let mut application = self.application.borrow_mut();
+        self.seen.borrow_mut().look(application.connection())?;
         let touched = application.edit(&self.world.keys, &regions)?;
         if !touched.is_empty() {
             let name = &self.name;
@@ -201,12 +204,26 @@ impl Remote {
         for found in [
             judge::difference(&parties, self.user)?,
             judge::upload_out_of_scope(&centre, &self.name, &held)?,
+            self.told_otherwise(&parties)?,
         ] {
             found.map_or(Ok(()), |found| {
                 Err(Failed(format!("{}: {found}", self.name)))
             })?;
         }
         Ok(())
+    }
+
+    /// What the centre refused or took without being told so; where it was restored, nobody
+    /// can tell.
+    fn told_otherwise(&self, parties: &Parties<'_>) -> Result<Option<String>, Failed> {
+        if !self.world.has_one_history() {
+            return Ok(None);
+        }
+        let overwritten = self.seen.borrow().overwritten(parties.centre, &self.name)?;
+        Ok(match overwritten {
+            None => judge::refused_here_only(parties)?,
+            found => found,
+        })
     }
 
     fn sequence_went_back(&self) -> Result<Option<String>, Failed> {

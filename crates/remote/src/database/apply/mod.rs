@@ -191,11 +191,7 @@ fn begin(
     expected
         .iter()
         .map(|expected| {
-            let is_it = |now: &&SubscriptionState| {
-                expected.still_is(now)
-                    || (is_on(Defect::OtherSyncUnnoticed) && expected.id == now.id)
-            };
-            let found = now.iter().find(is_it);
+            let found = now.iter().find(|now| expected.still_is(now));
             let found = found.ok_or(RemoteError::AnotherSyncWentAhead)?;
             Ok(SubscriptionState {
                 compares: expected.compares,

@@ -1,0 +1,56 @@
+//! I2: what the centre did not take is told truly, and on both sides.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::ledger::Parties;
+use crate::scenario::EDITED;
+
+/// A refused change of the remote that is not shown in the centre.
+pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT table_name, key, reason FROM tidewater_refused";
+    let mut statement = parties.remote.prepare_cached(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (table, key, reason): (String, String, String) =
+            (row.get(0)?, row.get(1)?, row.get(2)?);
+        let shown = parties
+            .centre
+            .prepare_cached("SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND key = ?2")?
+            .exists([&table, &key])?;
+        if !shown {
+            return Ok(Some(format!(
+                "I2: {table} {key} is refused ({reason}), and the centre does not show it"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// A change that lost although nobody else had changed its row: its pre-image is nothing that
+/// the centre has ever had, or was told.
+pub(crate) fn lost_against_nobody(centre: &Connection) -> rusqlite::Result<Option<String>> {
+    for table in EDITED {
+        let (name, text) = (table.name, table.text);
+        let sql = format!(
+            "SELECT c.key, c.pre_image ->> '{text}', c.uploaded FROM tidewater_conflict AS c
+             WHERE c.table_name = '{name}' AND c.pre_image ->> '{text}' LIKE '% r%'
+             AND NOT EXISTS (SELECT 1 FROM audit WHERE \"table\" = '{name}'
+                 AND text = c.pre_image ->> '{text}')
+             AND NOT EXISTS (SELECT 1 FROM tidewater_conflict AS o WHERE o.table_name = '{name}'
+                 AND o.key = c.key AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
+             AND NOT EXISTS (SELECT 1 FROM tidewater_refused AS o WHERE o.table_name = '{name}'
+                 AND o.key = c.key AND o.row ->> '{text}' = c.pre_image ->> '{text}')"
+        );
+        let found: Option<(String, String, Option<String>)> = centre
+            .prepare_cached(&sql)?
+            .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+            .optional()?;
+        if let Some((key, before, uploaded)) = found {
+            return Ok(Some(format!(
+                "I2: {uploaded:?} of {name} {key} lost because it was made from {before:?}, \
+                 which nobody but its remote has ever had"
+            )));
+        }
+    }
+    Ok(None)
+}

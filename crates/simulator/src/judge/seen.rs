@@ -1,0 +1,64 @@
+//! I2: nobody's change is overwritten by somebody who had not seen it.
+//!
+//! A remote that changes a row knows what it changes. If the centre's row is another by then,
+//! that is a conflict, and not for the remote to decide.
+
+use std::collections::BTreeSet;
+
+use rusqlite::Connection;
+
+use super::has_table;
+use crate::scenario::EDITED;
+
+/// Every text that has been in a remote's tables.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen(BTreeSet<String>);
+
+impl Seen {
+    /// Looks at the tables as they are.
+    pub(crate) fn look(&mut self, remote: &Connection) -> rusqlite::Result<()> {
+        for table in EDITED {
+            if !has_table(remote, table.name)? {
+                continue;
+            }
+            let sql = format!("SELECT {} FROM {}", table.text, table.name);
+            let mut statement = remote.prepare_cached(&sql)?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let text = row.get_ref(0)?.as_str()?;
+                if !self.0.contains(text) {
+                    self.0.insert(text.to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks in the centre for a row of which the remote overwrote what it had not seen.
+    pub(crate) fn overwritten(
+        &self,
+        centre: &Connection,
+        name: &str,
+    ) -> rusqlite::Result<Option<String>> {
+        let sql = "SELECT now.\"table\", now.key, now.text, before.text FROM audit AS now
+                   JOIN audit AS before ON before.at = (
+                       SELECT max(at) FROM audit WHERE \"table\" = now.\"table\"
+                       AND key = now.key AND at < now.at)
+                   WHERE now.text LIKE '% ' || ?1 || ' %' AND now.operation = 'update'
+                   AND before.operation <> 'delete'";
+        let mut statement = centre.prepare_cached(sql)?;
+        let mut rows = statement.query([name])?;
+        while let Some(row) = rows.next()? {
+            let before: String = row.get(3)?;
+            if !self.0.contains(&before) {
+                let (table, key, text): (String, i64, String) =
+                    (row.get(0)?, row.get(1)?, row.get(2)?);
+                return Ok(Some(format!(
+                    "I2: {text:?} of {name} took the place of {before:?} in {table} {key}, \
+                     which {name} had never seen"
+                )));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,46 @@
+//! A user who writes into his own file what he would like to hold.
+//!
+//! The checkpoint lies on the device, and says which partitions it has. A signature over it
+//! is all that keeps somebody from adding others.
+
+use rusqlite::{Connection, OptionalExtension};
+
+use tidewater_consolidated::Checkpoint;
+use tidewater_protocol::pack::pack_values;
+use tidewater_protocol::{ColumnType, Datum};
+
+use crate::scenario::REGIONS;
+
+/// What it is called among the faults.
+pub(crate) const LIED: &str = "checkpoint claims partitions of others";
+
+/// Layout and number of the key before the content of a checkpoint, the signature after it.
+const BEFORE: usize = 5;
+const AFTER: usize = 32;
+
+/// Claims all regions of the tables that have any; false if there is no checkpoint.
+pub(crate) fn claim_everything(remote: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT checkpoint FROM tidewater_subscription";
+    let signed: Option<Option<Vec<u8>>> = remote.query_row(sql, [], |row| row.get(0)).optional()?;
+    let Some(claimed) = signed.flatten().and_then(|signed| claim(&signed)) else {
+        return Ok(false);
+    };
+    let sql = "UPDATE tidewater_subscription SET checkpoint = ?1";
+    Ok(remote.execute(sql, [claimed])? > 0)
+}
+
+fn claim(signed: &[u8]) -> Option<Vec<u8>> {
+    let (before, rest) = signed.split_at_checked(BEFORE)?;
+    let (body, after) = rest.split_at_checked(rest.len().checked_sub(AFTER)?)?;
+    let mut checkpoint = Checkpoint::decode(body)?;
+    let tables = checkpoint.scope.tables.iter_mut();
+    for table in tables.filter(|table| !table.is_empty()) {
+        for region in 1..=REGIONS {
+            let mut packed = Vec::new();
+            let region = Datum::Integer(region as i64);
+            pack_values(&mut packed, &[ColumnType::Integer], &[region]);
+            table.insert(packed);
+        }
+    }
+    Some([before, &checkpoint.encode(), after].concat())
+}
