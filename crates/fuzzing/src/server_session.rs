@@ -129,3 +129,50 @@ fn rows_are_adas(begin: &TableBegin, rows: &[u8], schema: &PublicationSchema, wh
         "rows that nobody can read"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seeds;
+
+    fn controls(heard: &[u8]) -> Vec<Control> {
+        let mut rest = BytesMut::from(heard);
+        let mut controls = Vec::new();
+        while let Ok(Some(frame)) = take_frame(&mut rest) {
+            if let Frame::Control {
+                control: Some(control),
+                ..
+            } = frame
+            {
+                controls.push(control);
+            }
+        }
+        controls
+    }
+
+    #[test]
+    fn the_seeds_are_served_to_their_end_again_and_again() {
+        let seeds = seeds::of("server_session");
+        let recorded: Vec<_> = seeds
+            .iter()
+            .filter(|(name, _)| name.ends_with("-4"))
+            .collect();
+        assert!(recorded.len() >= 3);
+        // Each begins from the same state: twice is as good as once.
+        for (name, bytes) in recorded.iter().chain(&recorded) {
+            let controls = controls(&serve(bytes));
+            let ends = controls.iter().any(|it| matches!(it, Control::SyncEnd(_)));
+            assert!(ends, "{name}: {controls:?}");
+            let results = controls.iter().filter_map(|it| match it {
+                Control::ResultEnd(end) => Some((end.inserts, end.refused)),
+                _ => None,
+            });
+            let expected: &[_] = if name.starts_with("changed") {
+                &[(3, 1)]
+            } else {
+                &[]
+            };
+            assert_eq!(results.collect::<Vec<_>>(), expected, "{name}");
+        }
+    }
+}
