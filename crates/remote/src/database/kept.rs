@@ -22,7 +22,7 @@ use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
 use tidewater_protocol::{Op, Row, RowsReader, UploadId};
 
 use super::row;
-use super::{CompareDue, Database, SubscriptionState};
+use super::{CompareDue, Database, Said, SubscriptionState};
 use crate::error::{Doing, RemoteError};
 
 /// All kept uploads of a file together.
@@ -53,13 +53,18 @@ pub struct CentreState {
 
 impl Database {
     /// Takes what the centre has for what it has: later uploads are given back, tables are
-    /// compared. Never takes back that a compare is due.
+    /// compared. Never takes back that a compare is due. `said` is what the server has judged.
     ///
     /// # Errors
-    /// SQLite failed.
-    pub fn accept_centre_state(&mut self, states: &[CentreState]) -> Result<(), RemoteError> {
+    /// SQLite failed, or the file is not as it was said to be.
+    pub fn accept_centre_state(
+        &mut self,
+        said: Said<'_>,
+        states: &[CentreState],
+    ) -> Result<(), RemoteError> {
         let doing = "noting what the centre has forgotten";
         let transaction = self.write(doing)?;
+        said.still_holds(&transaction)?;
         let accept = |state: &CentreState| -> rusqlite::Result<()> {
             transaction.execute(
                 "UPDATE tidewater_subscription SET compare_due = max(compare_due, ?2) \

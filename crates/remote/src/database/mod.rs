@@ -248,24 +248,30 @@ impl Database {
     }
 
     /// Stores what a Welcome brought, at once. `None` leaves token or credential as it is.
+    /// `said` is the identity of the Hello that it answers.
     ///
     /// # Errors
-    /// SQLite failed.
+    /// SQLite failed, or another sync has taken another identity meanwhile.
     pub fn store_sign_in(
         &mut self,
+        said: Option<RemoteId>,
         remote_id: RemoteId,
         token: Option<&[u8]>,
         credential: Option<&[u8]>,
     ) -> Result<(), RemoteError> {
+        let doing = "storing the sign-in";
         self.connection
             .execute(
                 "UPDATE tidewater_state SET remote_id = ?1, token = coalesce(?2, token), \
-                 credential = coalesce(?3, credential) \
-                 WHERE remote_id IS NOT ?1 OR ?2 IS NOT NULL OR ?3 IS NOT NULL",
-                params![remote_id.0, token, credential],
+                 credential = coalesce(?3, credential) WHERE remote_id IS ?4 \
+                 AND (remote_id IS NOT ?1 OR ?2 IS NOT NULL OR ?3 IS NOT NULL)",
+                params![remote_id.0, token, credential, said.map(|id| id.0)],
             )
-            .map(drop)
-            .doing("storing the sign-in")
+            .doing(doing)?;
+        match self.account()?.remote_id == Some(remote_id) {
+            true => Ok(()),
+            false => Err(RemoteError::AnotherSyncWentAhead),
+        }
     }
 
     /// Forgets the session token, so that the next sync proves itself by credential.
@@ -286,12 +292,15 @@ impl Database {
     /// start again at sequence 0 with nothing known about the centre; what was taken but
     /// not acknowledged keeps its generation under a new id. Tables that are there are
     /// compared. The kept uploads of the subscriptions `give_back` are given back, those of
-    /// others forgotten.
+    /// others forgotten. `said` is what the server has judged: if another sync has gone on
+    /// since, that says nothing of the file as it is now, and what is on its way for the
+    /// identity that it has would go up once more under the new one.
     ///
     /// # Errors
-    /// SQLite failed.
+    /// SQLite failed, or the file is not as it was said to be.
     pub fn adopt_identity(
         &mut self,
+        said: Said<'_>,
         remote_id: RemoteId,
         token: Option<&[u8]>,
         credential: Option<&[u8]>,
@@ -299,6 +308,7 @@ impl Database {
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<(), RemoteError> {
         let transaction = self.write("taking a new identity")?;
+        said.still_holds(&transaction)?;
         let mut adopt = || -> rusqlite::Result<()> {
             transaction.execute(
                 "UPDATE tidewater_state SET remote_id = ?1, token = ?2, \
@@ -371,6 +381,34 @@ impl Database {
         self.connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .doing(doing)
+    }
+}
+
+/// What a session's Hello said of the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Said<'a> {
+    /// Who it is.
+    pub remote_id: Option<RemoteId>,
+    /// What it has.
+    pub subscriptions: &'a [SubscriptionState],
+}
+
+impl Said<'_> {
+    /// Whether the file is still like that; in the transaction that relies on it.
+    fn still_holds(&self, connection: &Connection) -> Result<(), RemoteError> {
+        let now = subscription::load_all(connection)?;
+        let mut subscriptions = self.subscriptions.iter();
+        let remote_id: Option<Vec<u8>> = connection
+            .query_row("SELECT remote_id FROM tidewater_state", [], |row| {
+                row.get(0)
+            })
+            .doing("reading the remote's identity")?;
+        let same = remote_id.as_deref() == self.remote_id.as_ref().map(|id| &id.0[..])
+            && subscriptions.all(|said| now.iter().any(|now| said.still_is(now)));
+        match same {
+            true => Ok(()),
+            false => Err(RemoteError::AnotherSyncWentAhead),
+        }
     }
 }
 

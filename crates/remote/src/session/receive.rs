@@ -14,7 +14,7 @@ use super::{
     MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify,
     hello, incoming,
 };
-use crate::database::SubscriptionState;
+use crate::database::{Said, SubscriptionState};
 use crate::report::Uploaded;
 
 impl Session {
@@ -175,6 +175,10 @@ impl Session {
         }
         let admission = Admission::read(welcome, self.remote_id, &self.subscriptions)?;
         let (token, credential) = (admission.token.as_deref(), admission.credential.as_deref());
+        let said = Said {
+            remote_id: self.remote_id,
+            subscriptions: &self.subscriptions,
+        };
         let Store::Idle(database) = &mut self.store else {
             return Err(MOVING);
         };
@@ -194,13 +198,13 @@ impl Session {
             let ids = &mut self.ids;
             let mut next = || ids.next();
             let (id, give_back) = (admission.remote_id, &admission.give_back);
-            database.adopt_identity(id, token, credential, give_back, &mut next)?;
+            database.adopt_identity(said, id, token, credential, give_back, &mut next)?;
             self.begin_again();
             return Ok(());
         }
-        database.store_sign_in(admission.remote_id, token, credential)?;
+        database.store_sign_in(self.remote_id, admission.remote_id, token, credential)?;
         if !admission.forgotten.is_empty() {
-            database.accept_centre_state(&admission.forgotten)?;
+            database.accept_centre_state(said, &admission.forgotten)?;
             self.begin_again();
             return Ok(());
         }

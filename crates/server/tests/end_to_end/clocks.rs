@@ -225,7 +225,37 @@ fn two_syncs_at_once_keep_a_good_credential<B: Backend>() {
     }
 }
 
+/// Two processes sync one file. What one of them has told the server is old when it arrives, and
+/// the server takes it for a restored file. The new identity was stored, and what was on its way
+/// under the other went up twice.
+fn i1_a_sync_that_was_overtaken_takes_no_new_identity<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let mut slow = ada.second_handle();
+    let hello = |control: &Control| matches!(control, Control::Hello(_));
+    ada.network
+        .plan(Place::message(Way::Up, hello), Accident::Stall);
+    let identity = ada.value("SELECT hex(remote_id) FROM tidewater_state");
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(move || slow.sync(&mut |_| ControlFlow::Continue(())));
+        ada.network.wait_for_stall().expect("it says who it is");
+        ada.edit("UPDATE product SET stock = 11 WHERE product_id = 1");
+        ada.sync();
+        ada.network.release();
+        let error = sync.join().expect("it ends").expect_err("it is too late");
+        assert_eq!(error.code(), Code::SyncInProgress, "{error}");
+    });
+    ada.network.finish_plan();
+    let now = "SELECT hex(remote_id) FROM tidewater_state";
+    assert_eq!(ada.value(now), identity);
+    ada.edit("UPDATE product SET stock = 12 WHERE product_id = 1");
+    let report = ada.sync();
+    assert_eq!((report.uploaded.updates, report.conflicts), (1, 0));
+    assert_converged(&world, &[&ada]);
+}
+
 on_both_adapters!(
+    i1_a_sync_that_was_overtaken_takes_no_new_identity,
     two_syncs_at_once_keep_a_good_credential,
     servers_of_different_times_serve_one_remote_and_lose_nothing,
     a_clock_that_jumps_drops_nothing_that_is_not_in_the_centre,

@@ -7,7 +7,7 @@ use tidewater_protocol::compare::{Intervals, Ranges};
 use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::Control;
 
-use crate::database::{CentreState, CompareDue};
+use crate::database::{CentreState, CompareDue, Said};
 
 type ItemRow = (i64, &'static str, i64);
 
@@ -338,7 +338,13 @@ fn restored(remote: &mut Remote) {
         last_upload: Some((0, None)),
         compare_due: CompareDue::Yes,
     };
-    remote.database_mut().accept_centre_state(&[state]).unwrap();
+    let subscriptions = [remote.state()];
+    let said = Said {
+        remote_id: None,
+        subscriptions: &subscriptions,
+    };
+    let accepted = remote.database_mut().accept_centre_state(said, &[state]);
+    accepted.unwrap();
 }
 
 #[test]

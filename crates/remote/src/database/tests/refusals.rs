@@ -1,7 +1,7 @@
 //! Facts about refused changes, from the refusal to the user's decision.
 
 use super::*;
-use crate::database::Which;
+use crate::database::{Said, Which};
 use tidewater_protocol::Code;
 
 /// Rows 1 (update), 3 (delete) and 9 (insert) are changed and refused.
@@ -390,12 +390,27 @@ fn a_new_identity_keeps_what_was_taken_under_a_new_id() {
     remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
     let before = remote.upload();
     let id = tidewater_protocol::RemoteId([7; 16]);
-    remote
-        .database_mut()
-        .adopt_identity(id, None, Some(b"credential"), &[], &mut || {
+    let subscriptions = [remote.begin()];
+    let said = Said {
+        remote_id: None,
+        subscriptions: &subscriptions,
+    };
+    let mut adopt = |said: Said<'_>| {
+        let database = remote.database_mut();
+        database.adopt_identity(said, id, None, Some(b"credential"), &[], &mut || {
             UploadId([99; 16])
         })
-        .unwrap();
+    };
+    // Another sync has gone on since the server was told of this.
+    let mut earlier = subscriptions.clone();
+    earlier[0].sequence += 1;
+    let error = adopt(Said {
+        subscriptions: &earlier,
+        ..said
+    })
+    .unwrap_err();
+    assert!(matches!(error, RemoteError::AnotherSyncWentAhead));
+    adopt(said).unwrap();
     let state = remote.begin();
     assert_eq!((state.sequence, state.upload_id), (0, None));
     assert_eq!(state.taken, Some(UploadId([99; 16])));
