@@ -88,6 +88,12 @@ pub enum CentreError {
         /// The code to answer with.
         code: Code,
     },
+    /// A row of the centre has a value that is longer than a remote may get.
+    #[error("{message}")]
+    TooLong {
+        /// Which one.
+        message: String,
+    },
     /// The remote may go on no longer.
     #[error("the remote was shut out: {0:?}")]
     ShutOut(ShutOut),
@@ -112,6 +118,7 @@ impl CentreError {
             CentreError::Locked { .. } => Code::Busy,
             CentreError::NotDeployed { .. } => Code::NotDeployed,
             CentreError::Peer { code, .. } => *code,
+            CentreError::TooLong { .. } => Code::LimitExceeded,
             CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
             CentreError::ShutOut(ShutOut::RemoteRevoked) => Code::RemoteRevoked,
             CentreError::ShutOut(ShutOut::Removed) => Code::CredentialInvalid,
@@ -149,6 +156,10 @@ impl CentreError {
             }
             CentreError::NotDeployed { .. } => "run: tidewater deploy -c FILE".into(),
             CentreError::Peer { .. } => "update the remote's Tidewater".into(),
+            CentreError::TooLong { .. } => {
+                "shorten the value in the centre, or name the published columns without this one"
+                    .into()
+            }
             CentreError::ShutOut(_) | CentreError::Cancelled => String::new(),
             CentreError::Internal { .. } => "please report this with the server's log".into(),
         }

@@ -23,6 +23,7 @@ mod row_json;
 pub mod scope;
 mod script;
 pub mod sqlite;
+mod too_long;
 mod unpublished;
 pub mod upload;
 

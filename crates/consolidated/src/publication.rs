@@ -1,7 +1,7 @@
 //! Publications as an operator writes them down, live tables as `init` sees them,
 //! and what deploying reports.
 
-use tidewater_protocol::{Direction, RemoteId};
+use tidewater_protocol::{Direction, RemoteId, pack};
 
 /// A publication of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,20 @@ pub struct TableSpec {
     pub columns: Option<Vec<String>>,
     /// How its changes are noticed.
     pub tracking: Tracking,
+}
+
+/// So many columns of a table can be published if remotes change it: a remote reads the
+/// pre-image of a row and the row itself in one query, and SQLite's have 2,000 columns at most.
+pub(crate) const MAX_CHANGED_COLUMNS: usize = 990;
+
+impl TableSpec {
+    /// How many of its columns can be published at most.
+    pub(crate) fn max_columns(&self) -> usize {
+        match self.direction.uploads() {
+            true => MAX_CHANGED_COLUMNS,
+            false => pack::MAX_COLUMNS,
+        }
+    }
 }
 
 /// Which rows of a table a remote holds.

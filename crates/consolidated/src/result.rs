@@ -1,7 +1,7 @@
 //! Collects what an upload came to, in the form in which it is stored and sent.
 
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape, RowsWriter};
+use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape, RowsWriter, pack};
 
 use crate::orphans::{RowKeys, pack_key};
 use crate::upload::{ResultTable, UploadResult};
@@ -42,8 +42,14 @@ impl<'a> ResultBuilder<'a> {
         }
     }
 
-    /// A change lost against this row of the centre.
+    /// A change lost against this row of the centre. One that cannot be sent is as good as gone
+    /// until it can: then it comes with a download.
     pub(crate) fn conflict_row(&mut self, table: usize, winner: &[Datum<'_>]) {
+        if pack::too_long(winner).is_some() {
+            let key = &self.schema.tables[table].key;
+            let key: Vec<_> = key.iter().map(|&index| winner[index]).collect();
+            return self.conflict_gone(table, &key);
+        }
         self.result.conflicts += 1;
         self.writers[table].row(Op::ConflictRow, winner);
     }

@@ -62,6 +62,20 @@ pub const MAX_COLUMNS: usize = 2_000;
 /// The largest packed size of one value in bytes (64 MiB).
 pub const MAX_VALUE_BYTES: usize = 64 << 20;
 
+/// The first value that is longer than rows may carry, as its index and its bytes.
+pub fn too_long(values: &[Datum<'_>]) -> Option<(usize, usize)> {
+    let lengths = values.iter().map(|value| match value {
+        Datum::Text(text) | Datum::Loose(ValueRef::Text(text)) => text.len(),
+        Datum::Bytes(bytes) | Datum::Loose(ValueRef::Blob(bytes)) => bytes.len(),
+        // The others have a few bytes, and a decimal's text no more than it had as text.
+        Datum::Decimal(Decimal::Text(text)) => text.len(),
+        _ => 0,
+    });
+    lengths
+        .enumerate()
+        .find(|(_, bytes)| *bytes > MAX_VALUE_BYTES)
+}
+
 /// What a reader must know of a table to unpack its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowShape {

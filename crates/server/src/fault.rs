@@ -180,6 +180,10 @@ impl From<CentreError> for Fault {
             CentreError::Peer { message, code } => {
                 Fault::new(*code, format!("the remote sent {message}"), error.hint())
             }
+            // The row is one that the remote may have.
+            CentreError::TooLong { message } => {
+                Fault::new(Code::LimitExceeded, message.clone(), error.hint())
+            }
             CentreError::ShutOut(reason) => return Fault::shut_out(*reason),
             CentreError::Cancelled => Fault::gone(),
             CentreError::NotDeployed { .. } => Fault::new(

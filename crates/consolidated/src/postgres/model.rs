@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ring::digest::{SHA256, digest};
 
 use tidewater_protocol::{
-    Column, Direction, ForeignKey, ForeignKeyAction, PublicationSchema, RowShape, Table, pack,
+    Column, Direction, ForeignKey, ForeignKeyAction, PublicationSchema, RowShape, Table,
 };
 
 use super::binary::Kind;
@@ -372,9 +372,9 @@ fn published_columns(
             "list the other columns in `columns`",
         ));
     }
-    if columns.len() > pack::MAX_COLUMNS {
+    if columns.len() > spec.max_columns() {
         return Err(wrong(
-            format!("{place} has more than {} columns", pack::MAX_COLUMNS),
+            format!("{place} has more than {} columns", spec.max_columns()),
             "list those to publish in `columns`",
         ));
     }

@@ -208,6 +208,16 @@ fn schema_table(
             .filter(|&index| !live.columns[index].generated)
             .collect(),
     };
+    if published.len() > spec.max_columns() {
+        return Err(configuration(
+            format!(
+                "the table {:?} has more than {} columns",
+                live.name,
+                spec.max_columns()
+            ),
+            "name those to publish with columns = [...]",
+        ));
+    }
     let mut columns = Vec::with_capacity(published.len());
     for &index in &published {
         let column = &live.columns[index];

@@ -13,7 +13,9 @@ use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::unpack_values;
-use tidewater_protocol::{Code, ColumnType, Datum, Op, Row as PackedRow, RowsReader, RowsWriter};
+use tidewater_protocol::{
+    Code, ColumnType, Datum, Op, Row as PackedRow, RowsReader, RowsWriter, Table,
+};
 
 use self::read::{all_rows, partition_rows};
 use super::compile::{Compiled, Publication};
@@ -26,6 +28,7 @@ use crate::comparing::{self, Comparison};
 use crate::download::{DownloadJob, DownloadOutcome, DownloadSubscription, TableRequest};
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
+use crate::too_long;
 use crate::upload::OwnUpload;
 
 /// A watermark older than this is made new even if there is nothing to send, so that
@@ -282,6 +285,7 @@ struct Download<'a, 'e> {
 
 /// The rows of one table on their way to the sink.
 struct Output<'a> {
+    schema: &'a Table,
     begin: Option<TableBegin>,
     writer: RowsWriter<'a>,
     upserts: u64,
@@ -290,17 +294,21 @@ struct Output<'a> {
 
 impl<'a> Output<'a> {
     fn new(plan: &'a Plan<'_>, table: usize) -> Output<'a> {
+        let schema = &plan.publication.schema.tables[table];
         Output {
-            begin: Some(TableBegin::of(&plan.publication.schema.tables[table])),
+            schema,
+            begin: Some(TableBegin::of(schema)),
             writer: RowsWriter::new(&plan.publication.shapes[table]),
             upserts: 0,
             removals: 0,
         }
     }
 
-    fn upsert(&mut self, row: &[Datum<'_>]) {
+    fn upsert(&mut self, row: &[Datum<'_>]) -> Result<(), CentreError> {
+        let before = self.writer.len();
         self.writer.row(Op::Upsert, row);
         self.upserts += 1;
+        too_long::check(self.schema, row, self.writer.len() - before)
     }
 }
 
@@ -444,7 +452,7 @@ impl<'a> Download<'a, '_> {
             self.flush(output)?;
             let connection = self.connection;
             all_rows(connection, plan, index, |row| {
-                output.upsert(row);
+                output.upsert(row)?;
                 self.flush_if_full(output)
             })?;
             return Ok(false);
@@ -460,7 +468,7 @@ impl<'a> Download<'a, '_> {
         for partition in &table_plan.gained {
             let connection = self.connection;
             partition_rows(connection, plan, index, partition, |row| {
-                output.upsert(row);
+                output.upsert(row)?;
                 self.flush_if_full(output)
             })?;
         }
@@ -519,7 +527,7 @@ impl<'a> Download<'a, '_> {
                 continue;
             }
             if in_scope {
-                output.upsert(&now);
+                output.upsert(&now)?;
             } else if !(exists && is_on(Defect::RemovalNotSent)) {
                 output.writer.key(Op::Remove, &key);
                 output.removals += 1;
@@ -562,7 +570,7 @@ impl<'a> Download<'a, '_> {
                             let now = values(row, 0, types).map_err(reading)?;
                             let in_scope = self.in_scope(plan, index, &now);
                             if in_scope {
-                                output.upsert(&now);
+                                output.upsert(&now)?;
                             }
                             in_scope
                         }
@@ -597,8 +605,7 @@ fn is_own(
     let key = (index, types::pack_exact(&table.key_types, key));
     match (own.rows.get(&key), now) {
         (Some(Some(uploaded)), Some(now)) => {
-            in_scope
-                && (*uploaded == types::pack_exact(types, now) || is_on(Defect::OwnRowsNotSent))
+            in_scope && (*uploaded == types::pack_row(types, now) || is_on(Defect::OwnRowsNotSent))
         }
         (Some(None), None) => true,
         _ => false,

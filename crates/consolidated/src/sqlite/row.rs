@@ -6,7 +6,7 @@ use rusqlite::types::Value as Native;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use tidewater_protocol::defect::{Defect, is_on};
-use tidewater_protocol::{Code, Datum, Op, Row};
+use tidewater_protocol::{Code, Datum, Op, Row, pack};
 
 use super::compile::Publication;
 use super::{apply, download, failure, scope, types};
@@ -69,6 +69,7 @@ pub(super) struct TableWork<'a> {
 struct Central {
     packed: Vec<u8>,
     in_scope: bool,
+    too_long: bool,
 }
 
 fn refused(code: Code, reason: impl Into<String>) -> Fate {
@@ -130,6 +131,11 @@ impl<'a> TableWork<'a> {
             } else {
                 out_of_scope()
             });
+        }
+        // Nobody could be told what a change of it lost against.
+        if central.as_ref().is_some_and(|central| central.too_long) {
+            let reason = "the centre's row has a value that is too long to be synced";
+            return Ok(refused(Code::RowBadValue, reason));
         }
         let types = &self.publication.shapes[self.index].columns;
         let packed = central.map(|central| central.packed);
@@ -193,7 +199,8 @@ impl<'a> TableWork<'a> {
         let partitions = &self.scope.tables[self.index];
         Ok(Some(Central {
             in_scope: scope::contains(table, partitions, &partition),
-            packed: types::pack_exact(types, &values),
+            too_long: pack::too_long(&values).is_some(),
+            packed: types::pack_row(types, &values),
         }))
     }
 
@@ -220,7 +227,7 @@ impl<'a> TableWork<'a> {
         scope::contains(table, &self.scope.tables[self.index], &partition)
     }
 
-    /// The whole row as uploaded, packed as downloads compare it; `None` if the remote
+    /// The whole row as uploaded, packed as downloads compare it, digit by digit; `None` if the remote
     /// does not know all columns.
     pub(super) fn own_row(&self, row: &Row<'_>) -> Option<Vec<u8>> {
         if !self.map.is_complete() {
@@ -228,7 +235,7 @@ impl<'a> TableWork<'a> {
         }
         let new: Vec<_> = self.settle(&row.new).into_iter().flatten().collect();
         let types = &self.publication.shapes[self.index].columns;
-        Some(types::pack_exact(types, &new))
+        Some(types::pack_row(types, &new))
     }
 
     fn insert(&self, new: &[Option<Datum<'_>>]) -> Result<Fate, RowError> {
@@ -238,7 +245,7 @@ impl<'a> TableWork<'a> {
         }
     }
 
-    /// Writes what differs from the centre's row.
+    /// Writes what differs from the centre's row, if only in how it is written.
     fn update(
         &mut self,
         key: &[Native],
@@ -247,7 +254,7 @@ impl<'a> TableWork<'a> {
     ) -> Result<Fate, RowError> {
         let columns = new.iter().enumerate().filter_map(|(column, value)| {
             let value = value.as_ref()?;
-            (!types::equal(value, &now[column])).then_some(column)
+            types::differ(value, &now[column]).then_some(column)
         });
         let columns: Vec<_> = columns.collect();
         if columns.is_empty() {

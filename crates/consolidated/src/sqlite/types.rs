@@ -140,6 +140,15 @@ pub(super) fn equal(left: &Datum<'_>, right: &Datum<'_>) -> bool {
     }
 }
 
+/// Whether one value has to be written over the other: they are not equal, or a decimal has
+/// other digits, which the column may keep (1.5 and 1.50).
+pub(super) fn differ(left: &Datum<'_>, right: &Datum<'_>) -> bool {
+    match (left, right) {
+        (Datum::Decimal(left), Datum::Decimal(right)) => left != right,
+        _ => !equal(left, right),
+    }
+}
+
 fn look_the_same(left: &Datum<'_>, right: &Datum<'_>) -> bool {
     let is_number = |datum: &Datum<'_>| {
         matches!(
@@ -187,6 +196,14 @@ pub(super) fn pack_exact(columns: &[ColumnType], values: &[Datum<'_>]) -> Vec<u8
         .collect();
     let mut packed = Vec::new();
     pack_values(&mut packed, columns, &exact);
+    packed
+}
+
+/// Packs the values of a row as remotes get them.
+pub(super) fn pack_row(columns: &[ColumnType], values: &[Datum<'_>]) -> Vec<u8> {
+    let values: Vec<_> = values.iter().map(|value| canonical(*value)).collect();
+    let mut packed = Vec::new();
+    pack_values(&mut packed, columns, &values);
     packed
 }
 

@@ -1,7 +1,7 @@
 //! Deploying and undeploying.
 
 use tidewater_consolidated::{Centre, CentreError, TableSpec, connect};
-use tidewater_protocol::{ColumnType, ForeignKeyAction};
+use tidewater_protocol::{ColumnType, Direction, ForeignKeyAction};
 
 use crate::fixture::Fixture;
 use crate::remote::Remote;
@@ -254,4 +254,30 @@ pub async fn two_publications_share_a_table<F: Fixture>() {
         .await;
     assert_eq!(anna.download().await.upserts.len(), 1);
     assert!(reader.try_download(&[]).await.is_err());
+}
+
+pub async fn a_table_that_is_too_wide_for_uploads_is_refused<F: Fixture>() {
+    let (fixture, centre) = bare::<F>().await;
+    let columns: Vec<String> = (0..990).map(|it| format!("c{it} INTEGER")).collect();
+    let columns = columns.join(", ");
+    fixture
+        .execute(&format!(
+            "CREATE TABLE wide (id INTEGER NOT NULL PRIMARY KEY, {columns})"
+        ))
+        .await;
+    let deploy = async |table: TableSpec| {
+        let specs = [publication(PUBLICATION, vec![table])];
+        centre.deploy(&specs, true, NOW_MS).await
+    };
+    let error = deploy(everyone("wide")).await.unwrap_err();
+    assert!(
+        error.to_string().contains("more than 990 columns"),
+        "{error}"
+    );
+    // Nobody reads changes of it on a remote.
+    let download = TableSpec {
+        direction: Direction::Download,
+        ..everyone("wide")
+    };
+    deploy(download).await.unwrap();
 }

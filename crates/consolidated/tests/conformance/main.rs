@@ -79,6 +79,7 @@ macro_rules! suite {
             deploying::the_schema_tells_what_remotes_need,
             deploying::changed_partition_columns_send_the_table_anew,
             deploying::two_publications_share_a_table,
+            deploying::a_table_that_is_too_wide_for_uploads_is_refused,
             evolving::a_change_that_remotes_can_follow_is_deployed_and_told,
             evolving::a_change_that_holds_up_remotes_is_refused_with_their_list,
             evolving::the_operator_may_go_ahead_and_old_remotes_are_still_known,

@@ -13,7 +13,7 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::{Code, Table, Value};
 
-use super::apply::fire_harmless_triggers;
+use super::apply::{ApplySummary, fire_harmless_triggers};
 use super::subscription::load_all;
 use super::tables::Names;
 use super::take::{PARKED, bind_key, keys_of, merge_into};
@@ -340,6 +340,29 @@ pub(crate) fn make_fresh(
         )
         .map(drop)
         .doing("looking at what the sync refused before")
+}
+
+/// Tells what was refused before the upload that is acknowledged now was sent, before anything
+/// else of it is refused.
+pub(crate) fn tell_set_aside(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    summary: &mut ApplySummary,
+) -> Result<(), RemoteError> {
+    let mut tell = || -> rusqlite::Result<()> {
+        let mut statement = connection.prepare_cached(&format!(
+            "SELECT table_name, key, reason FROM tidewater_refused WHERE publication = ?1 \
+             AND sequence = ?2 AND at = {TIME_UNKNOWN} ORDER BY id"
+        ))?;
+        let sequence = i64::try_from(subscription.sequence + 1).unwrap_or(i64::MAX);
+        let mut rows = statement.query(params![subscription.publication, sequence])?;
+        while let Some(row) = rows.next()? {
+            let text = |index| -> rusqlite::Result<String> { row.get(index) };
+            summary.note_refused(&text(0)?, &text(1)?, &text(2)?);
+        }
+        Ok(())
+    };
+    tell().doing("reading refused rows")
 }
 
 /// What the sync under way refused goes up again with the next one.

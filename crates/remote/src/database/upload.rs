@@ -8,6 +8,7 @@
 mod order;
 mod packer;
 mod read;
+mod too_long;
 
 use rusqlite::Connection;
 use tidewater_protocol::defect::{Defect, is_on};
@@ -92,6 +93,7 @@ impl Database {
                     .read_piece(table, generation, subscription.taken_under, cursor)
                     .doing("reading an upload")?;
                 self.mark_stale(table, &piece.respelled)?;
+                self.set_aside(subscription, table, generation, &piece.too_long)?;
                 let begin = (!cursor.begun).then(|| TableBegin::of(table));
                 let more = piece.last.is_some();
                 cursor.after = piece.last;

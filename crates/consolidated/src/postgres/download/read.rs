@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{Datum, Op, Row, RowShape, RowsReader, RowsWriter, pack};
+use tidewater_protocol::{Datum, Op, Row, RowShape, RowsReader, RowsWriter, Table, pack};
 
 use super::{Plan, TablePlan, new_entries, own_version, xmin};
 use crate::columns::{Announced, ColumnMap};
@@ -23,6 +23,7 @@ use crate::postgres::model::{Compiled, CompiledTable};
 use crate::postgres::quote::literal;
 use crate::postgres::rows::{RowDecoder, recycle};
 use crate::postgres::scope::{Membership, partition_arrays, partition_types, unpack};
+use crate::too_long;
 use crate::upload::OwnUpload;
 
 /// COPY BINARY begins with a signature, flags and an extension area.
@@ -40,6 +41,7 @@ struct Output<'a> {
     table: usize,
     /// Whether the remote ever holds rows of the table that it has to remove.
     removes: bool,
+    schema: &'a Table,
     begin: Option<TableBegin>,
     writer: RowsWriter<'a>,
     counts: &'a mut Counts,
@@ -56,6 +58,7 @@ impl<'a> Output<'a> {
         Output {
             table,
             removes: publication.tables[table].direction.downloads(),
+            schema: &publication.schema.tables[table],
             begin: Some(TableBegin::of(&publication.schema.tables[table])),
             writer: RowsWriter::new(&publication.shapes[table]),
             counts,
@@ -64,7 +67,9 @@ impl<'a> Output<'a> {
     }
 
     fn upsert(&mut self, row: &[Datum<'_>]) -> Result<(), CentreError> {
+        let before = self.writer.len();
         self.writer.row(Op::Upsert, row);
+        too_long::check(self.schema, row, self.writer.len() - before)?;
         self.counts.upserts += 1;
         self.flush(ROWS_PAYLOAD_BYTES)
     }

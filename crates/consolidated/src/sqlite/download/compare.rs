@@ -40,7 +40,7 @@ impl Download<'_, '_> {
         self.flush(&mut output)?;
         all_rows(connection, plan, index, |row| {
             if with_kept(connection, types, row, |kept| selection.has(kept))? {
-                output.upsert(row);
+                output.upsert(row)?;
             }
             self.flush_if_full(&mut output)
         })?;

@@ -272,6 +272,7 @@ impl Applier {
             self.phase = Phase::Given(subscription);
             return Ok(());
         }
+        refused::tell_set_aside(&self.database.connection, &state, &mut self.summary)?;
         self.keep_dropped_columns(subscription)?;
         self.phase = Phase::Result(subscription);
         Ok(())

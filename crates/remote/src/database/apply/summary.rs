@@ -84,7 +84,7 @@ pub struct RefusedSummary {
 
 impl ApplySummary {
     /// A change is among the refused ones now that was not before.
-    pub(super) fn note_refused(&mut self, table: &str, key: &str, reason: &str) {
+    pub(crate) fn note_refused(&mut self, table: &str, key: &str, reason: &str) {
         self.refused += 1;
         if self.refused_rows.len() < ROWS_TOLD {
             self.refused_rows.push(RefusedSummary {

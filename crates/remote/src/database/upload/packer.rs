@@ -1,10 +1,11 @@
 //! One change of an upload: which operation it is, with which values, packed.
 
 use rusqlite::{Connection, Row, Statement};
-use tidewater_protocol::pack::same;
+use tidewater_protocol::pack::{self, same};
 use tidewater_protocol::{ColumnType, Datum, Fit, Op, RowShape, RowsWriter, Table, Value};
 
 use super::read::Columns;
+use super::too_long::TooLong;
 use crate::database::tables::Names;
 use crate::database::take::bind_key;
 use crate::database::{quote, row};
@@ -17,6 +18,8 @@ pub(super) struct Packer<'a> {
     pub(super) deletes: u64,
     /// The packed keys of rows with values that the centre will spell differently.
     pub(super) respelled: Vec<Vec<u8>>,
+    /// Rows that cannot be sent.
+    pub(super) too_long: Vec<TooLong>,
     connection: &'a Connection,
     table: &'a Table,
     shape: &'a RowShape,
@@ -68,6 +71,7 @@ impl<'a> Packer<'a> {
             updates: 0,
             deletes: 0,
             respelled: Vec::new(),
+            too_long: Vec::new(),
             connection,
             table,
             shape,
@@ -177,6 +181,15 @@ impl<'a> Packer<'a> {
         new: &[Datum<'_>],
         fit: Fit,
     ) {
+        if exists && let Some((column, bytes)) = pack::too_long(new) {
+            self.too_long.push(TooLong {
+                key: self.key_of(new).iter().map(Datum::to_value).collect(),
+                column: self.table.columns[column].name.clone(),
+                bytes,
+                operation: if present { "update" } else { "insert" },
+            });
+            return;
+        }
         match (present, exists) {
             (false, false) => return,
             (false, true) => {
@@ -197,9 +210,13 @@ impl<'a> Packer<'a> {
             }
         }
         if fit == Fit::Convertible {
-            let key: Vec<Datum<'_>> = self.table.key.iter().map(|&index| new[index]).collect();
+            let key = self.key_of(new);
             self.respelled.push(row::pack_key(self.key_types, &key));
         }
+    }
+
+    fn key_of<'v>(&self, row: &[Datum<'v>]) -> Vec<Datum<'v>> {
+        self.table.key.iter().map(|&index| row[index]).collect()
     }
 }
 

@@ -10,6 +10,7 @@ use rusqlite::{CachedStatement, Connection, Row};
 use tidewater_protocol::{Table, Value};
 
 use super::packer::{Images, Packer};
+use super::too_long::TooLong;
 use super::{UploadChunk, order};
 use crate::database::tables::{Names, change_table};
 use crate::database::take::bind_key;
@@ -26,6 +27,8 @@ pub(super) struct Piece {
     pub(super) last: Option<Vec<Value>>,
     /// The packed keys of rows with values that the centre will spell differently.
     pub(super) respelled: Vec<Vec<u8>>,
+    /// Rows that are not among those packed.
+    pub(super) too_long: Vec<TooLong>,
 }
 
 /// What is to be read of a table's changes.
@@ -160,6 +163,7 @@ pub(super) fn read(
         },
         last,
         respelled: packer.respelled,
+        too_long: packer.too_long,
     })
 }
 

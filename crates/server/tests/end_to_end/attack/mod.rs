@@ -3,4 +3,5 @@
 mod centre_triggers;
 mod redeploy;
 mod refusals;
+mod sizes;
 mod values;

@@ -305,3 +305,34 @@ fn odd_values_are_taken_or_refused_by_sqlite() {
         "VARCHAR(3)",
     ]);
 }
+
+/// A decimal without a scale keeps its digits, so an update of 1.5 to 1.50 is one.
+fn a_decimal_that_is_only_written_differently_is_an_update<B: Backend>(decimal: &str) {
+    let world = world::<B>(&format!(
+        "CREATE TABLE x (id INTEGER NOT NULL PRIMARY KEY, s TEXT, n {decimal});
+         INSERT INTO x VALUES (1, 'one', '1.5'), (2, 'two', '1.5')"
+    ));
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    ada.edit("UPDATE x SET n = '1.50'; UPDATE x SET s = 'changed too' WHERE id = 2");
+    ada.sync();
+    bob.sync();
+    for device in [&ada, &bob] {
+        assert_eq!(device.rows("SELECT n FROM x"), ["1.50", "1.50"]);
+    }
+    // The row that wins a conflict comes as the centre has it.
+    world.execute("UPDATE x SET n = '2.50'");
+    ada.edit("UPDATE x SET n = '2.5'");
+    ada.sync();
+    assert_eq!(ada.rows("SELECT n FROM x"), ["2.50", "2.50"]);
+    assert_eq!(world.rows("SELECT n FROM x"), ["2.50", "2.50"]);
+}
+
+#[test]
+fn a_decimal_that_is_only_written_differently_is_an_update_on_sqlite() {
+    a_decimal_that_is_only_written_differently_is_an_update::<Sqlite>("DECIMAL_TEXT");
+}
+
+#[test]
+fn a_decimal_that_is_only_written_differently_is_an_update_on_postgres() {
+    a_decimal_that_is_only_written_differently_is_an_update::<Postgres>("NUMERIC");
+}

@@ -1,0 +1,130 @@
+//! Rows that cannot be sent, because a value is longer than the protocol carries.
+//!
+//! Such a row would hold up everything else for ever, because what an upload consists of never
+//! changes once it was taken. So it is refused here before it is sent: its change is parked as
+//! if the centre had refused it, and goes up when the user has made the value shorter.
+
+use rusqlite::Connection;
+use tidewater_protocol::pack::MAX_VALUE_BYTES;
+use tidewater_protocol::{Code, Table, Value};
+
+use crate::database::refused::{self, Refusal};
+use crate::database::tables::Names;
+use crate::database::take::{PARKED, bind_key, merge_into};
+use crate::database::{Database, SubscriptionState, row};
+use crate::error::{Doing, RemoteError};
+
+/// Such a row.
+#[derive(Clone, Debug)]
+pub(super) struct TooLong {
+    pub(super) key: Vec<Value>,
+    /// The column that has the value, and how long that is.
+    pub(super) column: String,
+    pub(super) bytes: usize,
+    pub(super) operation: &'static str,
+}
+
+impl Database {
+    /// Takes these rows out of the upload. Reading it once more finds them gone.
+    pub(super) fn set_aside(
+        &self,
+        subscription: &SubscriptionState,
+        table: &Table,
+        generation: i64,
+        rows: &[TooLong],
+    ) -> Result<(), RemoteError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let set_aside = || -> Result<(), RemoteError> {
+            for row in rows {
+                park(&self.connection, subscription, table, generation, row)?;
+            }
+            Ok(())
+        };
+        let doing = "setting rows aside that cannot be sent";
+        // An apply has its own transaction.
+        match self.connection.is_autocommit() {
+            true => {
+                let transaction = self.connection.unchecked_transaction().doing(doing)?;
+                set_aside()?;
+                transaction.commit().doing(doing)
+            }
+            false => set_aside(),
+        }
+    }
+}
+
+fn park(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    table: &Table,
+    generation: i64,
+    row: &TooLong,
+) -> Result<(), RemoteError> {
+    let doing = "setting a row aside that cannot be sent";
+    let names = Names::of(table);
+    if let Some(later) = later_generation(connection, &names, &row.key, generation).doing(doing)? {
+        // It was changed since, and goes up with that change.
+        return merge_into(connection, &names, &row.key, generation, later).doing(doing);
+    }
+    let key = row.key.len();
+    let moved = || -> rusqlite::Result<usize> {
+        let mut statement = connection.prepare_cached(&format!(
+            "UPDATE {} SET generation = {PARKED} WHERE {} AND generation = ?{}",
+            names.change,
+            names.change_key_is_bound(),
+            key + 1
+        ))?;
+        bind_key(&mut statement, &row.key)?;
+        statement.raw_bind_parameter(key + 1, generation)?;
+        statement.raw_execute()
+    };
+    if moved().doing(doing)? == 0 {
+        return Ok(());
+    }
+    let types = row::key_types(table);
+    let datums = row::datums(&types, &row.key);
+    let packed = row::pack_key(&types, &datums);
+    let mebibytes = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    refused::forget(connection, &table.name, &packed)?;
+    refused::record(
+        connection,
+        &Refusal {
+            publication: &subscription.publication,
+            table: &table.name,
+            key: &row::readable_key(&datums),
+            key_packed: &packed,
+            operation: row.operation,
+            code: Code::RowBadValue.name(),
+            reason: &format!(
+                "{}: {:.1} MiB, and a value that is synced has at most {:.1} MiB",
+                row.column,
+                mebibytes(row.bytes),
+                mebibytes(MAX_VALUE_BYTES)
+            ),
+            sequence: subscription.sequence + 1,
+            row_values: None,
+        },
+    )
+    .doing(doing)
+}
+
+/// The generation in which a row was changed next.
+fn later_generation(
+    connection: &Connection,
+    names: &Names,
+    key: &[Value],
+    generation: i64,
+) -> rusqlite::Result<Option<i64>> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT min(generation) FROM {} WHERE {} AND generation > ?{}",
+        names.change,
+        names.change_key_is_bound(),
+        key.len() + 1
+    ))?;
+    bind_key(&mut statement, key)?;
+    statement.raw_bind_parameter(key.len() + 1, generation)?;
+    let mut rows = statement.raw_query();
+    rows.next()?.map_or(Ok(None), |row| row.get(0))
+}
