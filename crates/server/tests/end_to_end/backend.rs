@@ -3,14 +3,14 @@
 //! Failures panic: the test cannot go on.
 
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 use tempfile::TempDir;
 use tidewater_testing::chinook;
-use tidewater_testing::postgres::{connect, shared_postgres};
+use tidewater_testing::postgres::{self, connect, shared_postgres};
 use tidewater_testing::purchase::{self, Purchase};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, SimpleQueryMessage};
@@ -298,15 +298,48 @@ impl Transaction for SqliteTransaction {
     }
 }
 
-/// A database of the PostgreSQL server that all tests share.
+/// A database of the PostgreSQL server that all tests share, or of one of its own.
 pub(crate) struct Postgres {
     url: String,
+    own: Option<Arc<Mutex<postgres::Postgres>>>,
 }
 
 impl Postgres {
     /// A database of a server of the test's own.
     pub(crate) fn at(url: String) -> Postgres {
-        Postgres { url }
+        Postgres { url, own: None }
+    }
+
+    /// A database of a PostgreSQL that may be killed.
+    pub(crate) fn mortal() -> Postgres {
+        let own = postgres::Postgres::start().expect("another PostgreSQL can be started");
+        Postgres {
+            url: own.fresh_database(),
+            own: Some(Arc::new(Mutex::new(own))),
+        }
+    }
+
+    /// A copy of the database in the same PostgreSQL. Nobody is connected to it.
+    pub(crate) fn copy(&self) -> Postgres {
+        let url = match &self.own {
+            Some(own) => own
+                .lock()
+                .expect("nobody panics with it")
+                .copy_database(&self.url),
+            None => shared_postgres().copy_database(&self.url),
+        };
+        Postgres {
+            url,
+            own: self.own.clone(),
+        }
+    }
+
+    /// Kills PostgreSQL, and starts it again. Only a mortal one.
+    pub(crate) fn crash(&self) {
+        let own = self.own.as_ref().expect("others use it");
+        let mut own = own.lock().expect("nobody panics with it");
+        own.kill().expect("it can be killed");
+        own.restart().expect("it recovers");
     }
 
     /// Runs statements one after the other in one connection, without a transaction.

@@ -80,6 +80,16 @@ pub enum Step {
         /// The number of the frame.
         frame: usize,
     },
+    /// The centre itself is killed while a frame of a remote's sync is on its way, and comes
+    /// back with what it had committed.
+    CrashCentre {
+        /// The remote.
+        remote: usize,
+        /// Whether the frame is one that it sends, or one that it receives.
+        up: bool,
+        /// The number of the frame.
+        frame: usize,
+    },
     /// A user is given a partition, or loses one.
     Assign {
         /// The table.
@@ -239,6 +249,17 @@ pub(super) fn random_steps(schema: &Schema, random: &mut Random) -> Vec<Step> {
         let (one, other) = (random.index(count), random.index(count));
         steps.insert(one.max(other), Step::RestoreCentre);
         steps.insert(one.min(other), Step::BackUpCentre);
+    }
+    // It takes seconds to come back, and a server of the case's own.
+    if random.once_in(25) {
+        for _ in 0..2 {
+            let crash = Step::CrashCentre {
+                remote: random.index(REMOTES),
+                up: random.once_in(2),
+                frame: random.index(10),
+            };
+            steps.insert(random.index(steps.len()), crash);
+        }
     }
     steps
 }

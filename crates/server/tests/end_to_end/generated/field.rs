@@ -100,7 +100,8 @@ enum Slow<T> {
 
 impl<C: Centre> Field<C> {
     pub(crate) fn open(case: &Case) -> Field<C> {
-        let backend = C::new();
+        let crashes = |it: &Step| matches!(it, Step::CrashCentre { .. });
+        let backend = C::open(case.steps.iter().any(crashes));
         let mut session = backend.session();
         let create = case.schema.create(C::DIALECT);
         assert!(session.write(&[create], true), "the schema can be made");
@@ -251,6 +252,10 @@ impl<C: Centre> Field<C> {
                 let place = proxy::Place::frame(if up { Way::Up } else { Way::Down }, frame);
                 self.kill_server(remote, place);
             }
+            Step::CrashCentre { remote, up, frame } => {
+                let place = proxy::Place::frame(if up { Way::Up } else { Way::Down }, frame);
+                self.crash_centre(remote, place);
+            }
             Step::Assign {
                 table,
                 user,
@@ -395,7 +400,9 @@ impl<C: Centre> Field<C> {
             for number in 0..self.players.len() {
                 self.sync(number);
             }
-            if before == self.everything() {
+            let after = self.everything();
+            // What waits has to go up, whatever becomes of it.
+            if before == after && after.1.iter().all(|&waiting| waiting == 0) {
                 return;
             }
         }

@@ -31,10 +31,17 @@ pub(crate) struct Ledger {
     changes: BTreeMap<(TableId, String), Change>,
     /// Conflicts and refusals that there were when everything was settled last.
     seen: HashMap<(String, String), usize>,
-    /// The tables and keys of what is refused. The centre has no such rows, or others.
-    refused: HashSet<(String, String)>,
+    /// The tables and keys of rows that the centre may not have, or has otherwise: what is
+    /// refused, and what was changed while a sync decided against an earlier change of it.
+    disputed: HashSet<(String, String)>,
     /// What has been settled since the centre was backed up, if it was.
     history: Option<BTreeMap<(TableId, String), Change>>,
+    /// [`Ledger::seen`] when it was backed up, and how much of the centre's past there was.
+    seen_then: HashMap<(String, String), usize>,
+    past_then: usize,
+    /// The numbers of refusals that the centre has forgotten, and that cannot go up again: the
+    /// rows have left the remote.
+    forgotten: HashSet<i64>,
 }
 
 impl Ledger {
@@ -50,8 +57,7 @@ impl Ledger {
             for key in before.differences(after, table) {
                 let new = after.table(table.id).get(key).cloned();
                 let change = self.changes.entry((table.id, key.clone()));
-                let refused = (table.name.clone(), key.clone());
-                let agreed = !self.refused.contains(&refused);
+                let agreed = !self.disputed.contains(&(table.name.clone(), key.clone()));
                 let change = change.or_insert_with(|| Change {
                     old: before.table(table.id).get(key).cloned().filter(|_| agreed),
                     new: None,
@@ -63,8 +69,10 @@ impl Ledger {
     }
 
     /// From now on what is settled may be forgotten by the centre.
-    pub(crate) fn begin_history(&mut self) {
+    pub(crate) fn begin_history(&mut self, past: usize) {
+        self.past_then = past;
         self.history = Some(BTreeMap::new());
+        self.seen_then = self.seen.clone();
     }
 
     /// A change is settled, but the centre may be restored.
@@ -109,19 +117,27 @@ impl Ledger {
 /// The centre was restored: what was settled since has to be settled once more.
 pub(crate) fn unsettle<C: Centre>(field: &mut Field<C>, number: usize) {
     let now = field.past.len() - 1;
-    let user = field.players[number].device.user.clone();
-    let seen = decisions(field, &user);
-    let ledger = &mut field.players[number].ledger;
-    ledger.seen = seen;
-    for change in ledger.changes.values_mut() {
-        change.since = now;
-    }
+    let player = &mut field.players[number];
+    let gone = player.device.refused().into_iter();
+    let gone = gone.filter(|it| it.values.is_some()).map(|it| it.id);
+    let ledger = &mut player.ledger;
+    ledger.forgotten.extend(gone);
+    // A decision that nobody had seen then counts still.
+    ledger.seen = ledger.seen_then.clone();
     for (row, mut change) in ledger.history.take().into_iter().flatten() {
-        change.since = now;
         let later = ledger.changes.remove(&row);
         change.new = later.map_or(change.new, |later| later.new);
         ledger.changes.insert(row, change);
     }
+    let before = &field.past[..ledger.past_then];
+    ledger.changes.retain(|(id, key), change| {
+        let table = field.schema.table(*id);
+        // What the copy has been told of before, it is not told again.
+        let past = before.iter().skip(change.since).map(|it| it.table(*id));
+        let is_known = table.is_some_and(|table| came_true(table, key, change, past));
+        change.since = now;
+        !is_known
+    });
 }
 
 /// How many conflicts and refusals of a user the centre has, by table and key.
@@ -153,7 +169,8 @@ pub(crate) fn settle_beside<C: Centre>(field: &mut Field<C>, number: usize, mut 
     let player = &mut field.players[number];
     let refused_here = player.device.refused();
     let changes = std::mem::take(&mut player.ledger.changes);
-    for ((id, key), change) in changes {
+    let mut disputed = HashSet::new();
+    for ((id, key), mut change) in changes {
         let Some(table) = field.schema.table(id) else {
             continue;
         };
@@ -166,11 +183,21 @@ pub(crate) fn settle_beside<C: Centre>(field: &mut Field<C>, number: usize, mut 
         let row = (id, key.clone());
         let overtaken = later.changes.get(&row);
         let overtaken = overtaken.is_some_and(|it| came_true(table, &key, it, past()));
-        if decided {
-            later.changes.remove(&row);
+        if decided && let Some(later) = later.changes.remove(&row) {
+            disputed.insert(name);
+            change.new = later.new;
         }
         if decided || overtaken || is_refused_here || came_true(table, &key, &change, past()) {
             player.ledger.settled((id, key), change);
+            continue;
+        }
+        // What was refused is tried again when the scope has changed: with the next sync.
+        if player
+            .ledger
+            .disputed
+            .contains(&(table.name.clone(), key.clone()))
+        {
+            later.changes.entry(row).or_insert(change);
             continue;
         }
         panic!(
@@ -181,13 +208,14 @@ pub(crate) fn settle_beside<C: Centre>(field: &mut Field<C>, number: usize, mut 
             field.past.last().map(|it| it.table(id).get(&key))
         );
     }
-    player.ledger.refused = refused_here
-        .iter()
-        .map(|it| (it.table.clone(), it.key.clone()))
-        .collect();
+    let rows = refused_here.iter();
+    disputed.extend(rows.map(|it| (it.table.clone(), it.key.clone())));
+    player.ledger.disputed = disputed;
+    let forgotten = &player.ledger.forgotten;
     // Of what was changed here without tracking, only the remote knows.
-    let tracked = |it: &RefusedRow| it.code != Code::RowUntracked.name();
-    for refused_here in refused_here.into_iter().filter(tracked) {
+    let told =
+        |it: &RefusedRow| it.code != Code::RowUntracked.name() && !forgotten.contains(&it.id);
+    for refused_here in refused_here.into_iter().filter(told) {
         let both = refused
             .iter()
             .any(|it| it.table == refused_here.table && it.key == refused_here.key);

@@ -4,6 +4,8 @@
 //! `TIDEWATER_CASES=1000` runs so many of them, `TIDEWATER_THREADS=4` so many at once on each
 //! adapter, `TIDEWATER_SEED=7` begins with that one: a
 //! failing case prints its number, and `TIDEWATER_SEED=N TIDEWATER_CASES=1` repeats it.
+//! `TIDEWATER_SHRINK=0` leaves failing cases as large as they are, which takes less time, and
+//! `TIDEWATER_FAILURES=100` goes on until so many have failed.
 
 mod author;
 mod field;
@@ -35,8 +37,11 @@ fn number(variable: &str, default: u64) -> u64 {
 /// Of so many writes at least half do something.
 const MANY: u64 = 200;
 
-/// So many failing cases are enough for one run.
-const ENOUGH: usize = 4;
+/// So many failing cases are enough for one run where nobody says.
+const ENOUGH: u64 = 4;
+
+/// How often a failing case is tried again with less in it where nobody says.
+const TRIES: u64 = 400;
 
 /// What the cases of a run have come to.
 #[derive(Default)]
@@ -51,7 +56,7 @@ impl Tally {
     fn run<C: Centre>(&self, seed: u64) {
         let tree = CaseTree::new(Case::of(seed));
         let config = Config {
-            max_shrink_iters: 400,
+            max_shrink_iters: number("TIDEWATER_SHRINK", TRIES) as u32,
             failure_persistence: None,
             ..Config::default()
         };
@@ -63,6 +68,8 @@ impl Tally {
         });
         if let Err(error) = outcome {
             let failure = format!("seed {seed} fails on {:?}: {error}", C::DIALECT);
+            // The run may take hours still.
+            eprintln!("{failure}");
             self.failures().push(failure);
         }
     }
@@ -77,6 +84,7 @@ fn run_cases<C: Centre>(first: u64) {
     let first = number("TIDEWATER_SEED", first);
     let count = number("TIDEWATER_CASES", CASES);
     let threads = number("TIDEWATER_THREADS", 1);
+    let enough = number("TIDEWATER_FAILURES", ENOUGH) as usize;
     let next = AtomicU64::new(first);
     let tally = Tally::default();
     std::thread::scope(|scope| {
@@ -84,7 +92,7 @@ fn run_cases<C: Centre>(first: u64) {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count || tally.failures().len() >= ENOUGH {
+                    if seed >= first + count || tally.failures().len() >= enough {
                         break;
                     }
                     tally.run::<C>(seed);

@@ -8,7 +8,7 @@ use tidewater_protocol::Value;
 use tidewater_testing::generate::Dialect;
 use tidewater_testing::generate::spelling::{from_postgres, from_sqlite_centre};
 use tidewater_testing::generate::types::Type;
-use tidewater_testing::postgres::{connect, shared_postgres};
+use tidewater_testing::postgres::connect;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::backend::{APPLICATIONS, Backend, Postgres, Sqlite, open_sqlite};
@@ -20,6 +20,13 @@ pub(crate) trait Centre: Backend {
 
     /// A connection.
     type Session: Session;
+
+    /// An empty database; `mortal` if it is to be killed.
+    fn open(mortal: bool) -> Self;
+
+    /// Kills the database, which comes back, if it is a process of its own. Who is connected has
+    /// to connect anew.
+    fn crash(&self);
 
     /// Connects.
     fn session(&self) -> Self::Session;
@@ -43,6 +50,13 @@ impl Centre for Sqlite {
     const DIALECT: Dialect = Dialect::Sqlite;
 
     type Session = Connection;
+
+    fn open(_: bool) -> Sqlite {
+        Sqlite::new()
+    }
+
+    /// It lives and dies with the server's process.
+    fn crash(&self) {}
 
     fn session(&self) -> Connection {
         open_sqlite(&self.path())
@@ -124,6 +138,17 @@ impl Centre for Postgres {
 
     type Session = Client;
 
+    fn open(mortal: bool) -> Postgres {
+        match mortal {
+            true => Postgres::mortal(),
+            false => Postgres::new(),
+        }
+    }
+
+    fn crash(&self) {
+        Postgres::crash(self);
+    }
+
     fn session(&self) -> Client {
         APPLICATIONS.block_on(async {
             let client = connect(&self.url()).await.expect("PostgreSQL runs");
@@ -135,7 +160,7 @@ impl Centre for Postgres {
     }
 
     fn copy(&self) -> Postgres {
-        Postgres::at(shared_postgres().copy_database(&self.url()))
+        Postgres::copy(self)
     }
 }
 

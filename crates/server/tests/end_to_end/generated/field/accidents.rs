@@ -11,7 +11,7 @@ use tidewater_testing::proxy::{Accident, Place};
 
 use super::super::ledger;
 use super::super::session::{Centre, Session, read_stored};
-use super::{Field, environment};
+use super::{Field, Slow, environment};
 use crate::backend::execute_sqlite;
 use crate::world::LiveServer;
 
@@ -82,6 +82,24 @@ impl<C: Centre> Field<C> {
 
     /// The server is killed while a frame is on its way.
     pub(super) fn kill_server(&mut self, number: usize, place: Place) {
+        self.die_during(number, place, |_| ());
+    }
+
+    /// The centre is killed while a frame is on its way. What an application had not committed
+    /// is gone.
+    pub(super) fn crash_centre(&mut self, number: usize, place: Place) {
+        self.die_during(number, place, |field| {
+            field.backend.crash();
+            field.session = field.backend.session();
+            if C::CONCURRENT_WRITERS && matches!(field.slow, Some(Slow::Open(_))) {
+                field.slow = None;
+            }
+        });
+    }
+
+    /// A sync of another process; while a frame of it is on its way something dies, and the
+    /// server after it.
+    fn die_during(&mut self, number: usize, place: Place, death: impl FnOnce(&mut Self)) {
         let device = &self.players[number].device;
         if self.kept_out.contains(&device.user) {
             return;
@@ -96,6 +114,7 @@ impl<C: Centre> Field<C> {
                 outcome
             });
             let stalled = network.wait_for_stall().is_ok();
+            death(self);
             self.start_server();
             network.break_connections();
             let outcome = sync.join().expect("the sync ends");

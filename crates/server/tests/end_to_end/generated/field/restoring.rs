@@ -15,7 +15,7 @@ impl<C: Centre> Field<C> {
         });
         self.session = self.backend.session();
         for player in &mut self.players {
-            player.ledger.begin_history();
+            player.ledger.begin_history(self.past.len());
         }
         self.start_server();
     }
