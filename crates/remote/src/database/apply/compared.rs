@@ -284,7 +284,7 @@ impl Sink<'_> {
             .all(|(here, arrived)| same(&here, arrived))
     }
 
-    fn is_stale(&self, key: &[Datum<'_>]) -> rusqlite::Result<bool> {
+    pub(super) fn is_stale(&self, key: &[Datum<'_>]) -> rusqlite::Result<bool> {
         if !self.table.has_stale {
             return Ok(false);
         }

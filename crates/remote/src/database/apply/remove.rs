@@ -271,7 +271,14 @@ impl Sink<'_> {
                 self.mark_stale(&row::datums(&types, key))?;
             }
             for key in &parked {
-                self.summary.removals += self.evict(&row::datums(&types, key))?;
+                let key = row::datums(&types, key);
+                // The centre's row may be in another of the user's partitions by now: what was
+                // to be asked for still is.
+                let is_asked_for = self.is_stale(&key).doing(DOING)?;
+                self.summary.removals += self.evict(&key)?;
+                if is_asked_for {
+                    self.mark_stale(&key)?;
+                }
             }
             conditions.push(unchanged(self.table));
         }

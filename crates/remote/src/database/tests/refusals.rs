@@ -314,6 +314,27 @@ fn a_row_that_a_refused_change_moved_into_a_partition_does_not_go_with_it() {
     assert_eq!(remote.upload(), []);
 }
 
+/// The centre moved the row to a partition that stays, and only then the partition went that
+/// the row is in here.
+#[test]
+fn a_refused_row_that_the_centre_moved_is_asked_for_when_its_old_partition_goes() {
+    let mut remote = with_refusals();
+    let summary = remote.download(|server| {
+        server.table("item", |rows| rows.row(Op::Upsert, &item(1, "moved", 30)));
+    });
+    assert_eq!(summary.stale, 1);
+    remote.download(|server| {
+        server.table("item", |rows| rows.remove_partition(&[Datum::Integer(10)]));
+    });
+    assert!(!remote.query(NAMES).iter().any(|row| row.starts_with("1:")));
+    assert_eq!(remote.requested(), 1);
+    remote.download(|server| {
+        server.table("item", |rows| rows.row(Op::Upsert, &item(1, "moved", 30)));
+    });
+    assert_eq!(remote.query(NAMES)[0], "1:moved:30");
+    assert_eq!(remote.requested(), 0);
+}
+
 /// CASES 20, the remote's side.
 #[test]
 fn a_refused_row_that_leaves_the_scope_leaves_only_the_users_own_values() {
