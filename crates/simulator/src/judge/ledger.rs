@@ -31,6 +31,8 @@ pub(crate) struct Ledger {
 pub(crate) struct Parties<'a> {
     pub(crate) remote: &'a Connection,
     pub(crate) centre: &'a Connection,
+    /// Whether the centre is what it was before, or has been.
+    pub(crate) centre_restored: bool,
 }
 
 /// Where a change is.
@@ -40,6 +42,8 @@ enum Place {
     /// It goes up again when the row is changed again.
     Refused,
     Decided,
+    /// The centre that acknowledged it is gone; it may be in what the remote gives back.
+    GivenBack,
     Nowhere,
 }
 
@@ -73,7 +77,8 @@ impl Ledger {
                         return Ok(Some(found));
                     }
                 }
-                Place::Refused => {}
+                // It is looked for again until somebody has decided.
+                Place::Refused | Place::GivenBack => {}
                 Place::Decided => decided.push(row),
                 Place::Nowhere => {
                     let (table, key) = (EDITED[row.0].name, row.1);
@@ -100,12 +105,42 @@ impl Parties<'_> {
         if self.is_refused_here(row)? {
             return Ok(Place::Refused);
         }
-        let decided = self.took_effect(row, open)? || self.lost_or_refused(row, open)?;
-        Ok(if decided {
-            Place::Decided
-        } else {
-            Place::Nowhere
+        if self.took_effect(row, open)? || self.lost_or_refused(row, open)? {
+            return Ok(Place::Decided);
+        }
+        Ok(match self.gives_back()? {
+            true => Place::GivenBack,
+            false => Place::Nowhere,
         })
+    }
+
+    /// Whether the remote knows of an acknowledged upload that the restored centre has
+    /// forgotten, or has not given back all of them. The acknowledgement may have been on its
+    /// way when the centre was restored: then nobody has seen it decided.
+    fn gives_back(&self) -> rusqlite::Result<bool> {
+        if !self.centre_restored {
+            return Ok(false);
+        }
+        let sql = "SELECT remote_id, sequence, upload_id,
+                   EXISTS (SELECT 1 FROM tidewater_kept WHERE giving <> 0)
+                   FROM tidewater_state, tidewater_subscription";
+        let mut statement = self.remote.prepare_cached(sql)?;
+        let mut rows = statement.query([])?;
+        let Some(row) = rows.next()? else {
+            return Ok(false);
+        };
+        let (id, sequence, upload_id, giving): (Value, i64, Value, bool) =
+            (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        let sql = "SELECT 1 FROM tidewater_subscription WHERE remote_id = ?1
+                   AND (sequence > ?2 OR sequence = ?2 AND upload_id IS ?3)";
+        let mut known = self.centre.prepare_cached(sql)?;
+        Ok(giving || sequence > 0 && !known.exists(params![id, sequence, upload_id])?)
+    }
+
+    /// When everybody has synced, nothing is left that the centre has forgotten.
+    pub(crate) fn forgotten_at_rest(&self) -> rusqlite::Result<Option<String>> {
+        let found = "I2: the restored centre has forgotten an upload, and is not given it back";
+        Ok(self.gives_back()?.then(|| found.to_owned()))
     }
 
     /// All that is known of a row, for people.
@@ -228,5 +263,85 @@ impl Parties<'_> {
         self.remote
             .prepare_cached("SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND key = ?2")?
             .exists(params![EDITED[table].name, format!("[{key}]")])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A remote whose change of a product is acknowledged, and in no centre.
+    fn remote() -> Connection {
+        let remote = Connection::open_in_memory().unwrap();
+        let sql = "CREATE TABLE tidewater_state (remote_id);
+                   INSERT INTO tidewater_state VALUES (x'07');
+                   CREATE TABLE tidewater_subscription (sequence, upload_id);
+                   INSERT INTO tidewater_subscription VALUES (1, x'01');
+                   CREATE TABLE tidewater_kept (giving);
+                   INSERT INTO tidewater_kept VALUES (0);
+                   CREATE TABLE tidewater_refused (table_name, key, operation, row);
+                   CREATE TABLE product (product_id, code, name);
+                   CREATE TABLE tidewater_change_product (key_product_id, generation);";
+        remote.execute_batch(sql).unwrap();
+        remote
+    }
+
+    fn centre() -> Connection {
+        let centre = Connection::open_in_memory().unwrap();
+        let sql = "CREATE TABLE tidewater_subscription (remote_id, sequence, upload_id);
+                   INSERT INTO tidewater_subscription VALUES (x'07', 0, NULL);
+                   CREATE TABLE tidewater_conflict (table_name, key, operation, uploaded);
+                   CREATE TABLE tidewater_refused (table_name, key, operation, row);
+                   CREATE TABLE product (product_id, code, name);
+                   CREATE TABLE audit (at, \"table\", operation, key, text);";
+        centre.execute_batch(sql).unwrap();
+        centre
+    }
+
+    #[test]
+    fn what_a_restored_centre_forgot_is_somewhere_only_until_it_was_given_back() {
+        let (remote, centre) = (remote(), centre());
+        let product = EDITED.iter().position(|it| it.name == "product").unwrap();
+        let touched = Touched {
+            table: product,
+            key: 4,
+            text: Some("mine".into()),
+            inserted: true,
+        };
+        let mut ledger = Ledger::default();
+        ledger.committed(&[touched], 0);
+        let mut is_lost = |centre_restored| {
+            let parties = Parties {
+                remote: &remote,
+                centre: &centre,
+                centre_restored,
+            };
+            let found = ledger.check(&parties).unwrap();
+            assert!(found.iter().all(|it| it.contains("nowhere")), "{found:?}");
+            let forgotten = parties.forgotten_at_rest().unwrap();
+            assert!(found.is_none() || forgotten.is_none());
+            found.is_some()
+        };
+        // A centre that acknowledges what it has not taken.
+        assert!(is_lost(false));
+        // The acknowledgement came late; then the remote has heard of the restored centre.
+        assert!(!is_lost(true));
+        let giving = "UPDATE tidewater_subscription SET sequence = 0, upload_id = NULL;
+                      UPDATE tidewater_kept SET giving = 1";
+        remote.execute_batch(giving).unwrap();
+        assert!(!is_lost(true));
+        // It is over, and the change did not come.
+        let again = "UPDATE tidewater_subscription SET sequence = 1, upload_id = x'01'";
+        centre.execute_batch(again).unwrap();
+        remote.execute_batch(again).unwrap();
+        remote
+            .execute_batch("UPDATE tidewater_kept SET giving = 0")
+            .unwrap();
+        assert!(is_lost(true));
+        // Another upload of that number is not this one.
+        centre
+            .execute_batch("UPDATE tidewater_subscription SET upload_id = x'02'")
+            .unwrap();
+        assert!(!is_lost(true));
     }
 }

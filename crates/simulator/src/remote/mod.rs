@@ -178,6 +178,7 @@ impl Remote {
         let parties = Parties {
             remote,
             centre: &centre,
+            centre_restored: self.world.restorations.get() > 0,
         };
         for found in [
             judge::torn_download(remote)?,
@@ -199,12 +200,14 @@ impl Remote {
         let parties = Parties {
             remote: application.connection(),
             centre: &centre,
+            centre_restored: self.world.restorations.get() > 0,
         };
         let held = self.world.ever_held(self.user);
         for found in [
             judge::difference(&parties, self.user)?,
             judge::upload_out_of_scope(&centre, &self.name, &held)?,
             self.told_otherwise(&parties)?,
+            parties.forgotten_at_rest()?,
         ] {
             found.map_or(Ok(()), |found| {
                 Err(Failed(format!("{}: {found}", self.name)))
