@@ -291,7 +291,9 @@ fn who_a_remote_is_outlives_lost_power_before_its_first_download() {
         remote
             .subscribe("tcp://127.0.0.1:7439", "ada", &["main"])
             .unwrap();
-        remote.store_sign_in(None, id, None, Some(b"credential")).unwrap();
+        remote
+            .store_sign_in(None, id, None, Some(b"credential"))
+            .unwrap();
         machine.lose_power();
         drop(remote);
         let remote = Database::open(&machine.start().path("remote.db")).unwrap();
