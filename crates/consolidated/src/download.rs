@@ -9,7 +9,7 @@ use tidewater_protocol::message::{KeyRange, TableBegin};
 
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
-use crate::upload::OwnUpload;
+use crate::upload::{GainedPartitions, OwnUpload};
 
 /// The downloads of one sync, all read from one snapshot.
 #[derive(Clone, Debug)]
@@ -40,6 +40,8 @@ pub struct DownloadSubscription {
     pub compares: Vec<TableCompare>,
     /// What the same sync uploaded.
     pub own: Option<OwnUpload>,
+    /// Of the result that this sync tells: [`crate::upload::UploadResult::gained`].
+    pub gained: Vec<GainedPartitions>,
 }
 
 /// Keys of one table that a remote wants again.

@@ -39,7 +39,8 @@ pub use publication::{
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{
-    OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult, UploadTable,
+    GainedPartitions, OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult,
+    UploadTable,
 };
 
 /// For `tidewater-fuzzing` only.

@@ -1,6 +1,6 @@
 //! Uploads as they reach the consolidated database, and what becomes of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{Code, Op, RemoteId, Row, RowShape, RowsReader, UploadId};
+use tidewater_protocol::pack::unpack_values;
+use tidewater_protocol::{Code, ColumnType, Op, RemoteId, Row, RowShape, RowsReader, UploadId};
 
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
@@ -166,6 +167,40 @@ pub struct UploadResult {
     /// Their rows: operations Refused, ConflictRow, ConflictGone.
     #[prost(message, repeated, tag = "6")]
     pub tables: Vec<ResultTable>,
+    /// What the remote could write that it did not hold by the checkpoint that it presented.
+    /// Not sent; see [`GainedPartitions`].
+    #[prost(message, repeated, tag = "7")]
+    pub gained: Vec<GainedPartitions>,
+}
+
+/// Partitions of one table that came into a remote's scope after its checkpoint and before
+/// its upload. Rows of them may be on the remote without its checkpoint saying so: should they
+/// leave the scope before it has downloaded, they have to be taken from it all the same.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct GainedPartitions {
+    /// The table's name on remotes.
+    #[prost(string, tag = "1")]
+    pub table: String,
+    /// The partitions, packed as in a [`crate::Scope`].
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub partitions: Vec<Vec<u8>>,
+}
+
+impl GainedPartitions {
+    /// The partitions of a table among these that are not in its scope now, if they still are
+    /// of the types that the table's partitions have.
+    pub(crate) fn lost<'a>(
+        gained: &'a [GainedPartitions],
+        table: &str,
+        types: &'a [ColumnType],
+        scope: &'a BTreeSet<Vec<u8>>,
+    ) -> impl Iterator<Item = &'a Vec<u8>> {
+        let of_table = gained.iter().filter(move |it| it.table == table);
+        let partitions = of_table.flat_map(|it| &it.partitions);
+        partitions.filter(|&packed| {
+            !types.is_empty() && !scope.contains(packed) && unpack_values(packed, types).is_ok()
+        })
+    }
 }
 
 /// The result's rows of one table.

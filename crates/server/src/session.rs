@@ -20,8 +20,8 @@ use tokio::time::{Instant, timeout};
 
 use tidewater_consolidated::records::SyncRecord;
 use tidewater_consolidated::{
-    DownloadJob, DownloadSubscription, OwnUpload, SyncUpload, TableCompare, TableRequest,
-    UploadOutcome, UploadResult,
+    DownloadJob, DownloadSubscription, GainedPartitions, OwnUpload, SyncUpload, TableCompare,
+    TableRequest, UploadOutcome, UploadResult,
 };
 use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
@@ -175,6 +175,14 @@ struct Applied {
     /// Index of the subscription, sequence, id, result.
     results: Vec<(usize, UploadResult)>,
     own: Vec<(usize, OwnUpload)>,
+}
+
+impl Applied {
+    /// See [`UploadResult::gained`]; of one subscription.
+    fn gained(&self, index: usize) -> Vec<GainedPartitions> {
+        let of_index = self.results.iter().filter(|(of, _)| *of == index);
+        of_index.flat_map(|(_, it)| it.gained.clone()).collect()
+    }
 }
 
 impl<'a> Sync<'a> {
@@ -453,6 +461,7 @@ impl<'a> Sync<'a> {
                             requests,
                             compares,
                             own: take_own(&mut applied.own, index),
+                            gained: applied.gained(index),
                         },
                     )
                     .collect(),

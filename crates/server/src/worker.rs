@@ -600,7 +600,11 @@ async fn download(task: &mut DownloadTask, connection: &mut Connection) -> Resul
     let worker = connection.open().await?;
     for (index, publication) in &task.stored {
         let result = worker.stored_result(task.remote_id, publication).await?;
-        task.spool.stored(*index, result.unwrap_or_default());
+        let result = result.unwrap_or_default();
+        if let Some(job) = &mut task.job {
+            job.subscriptions[*index].gained.clone_from(&result.gained);
+        }
+        task.spool.stored(*index, result);
     }
     match task.job.clone() {
         Some(job) => worker.download(job, &mut task.spool).await,

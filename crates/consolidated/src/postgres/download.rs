@@ -21,12 +21,13 @@ use super::array::Array;
 use super::connection::{Connection, refused};
 use super::members;
 use super::model::{Compiled, CompiledTable};
-use super::scope::{Facts, ScopeQueries, partition_arrays};
+use super::scope::{Facts, ScopeQueries, partition_arrays, partition_types};
 use super::triggers::LogSpec;
 use super::watermark::Watermark;
 use crate::download::{DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription};
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
+use crate::upload::GainedPartitions;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
@@ -79,6 +80,8 @@ struct Plan {
 struct Held<'j> {
     watermark: Watermark,
     scope: &'j Scope,
+    /// What it may have besides; see [`DownloadSubscription::gained`].
+    gained: &'j [GainedPartitions],
     /// The question whether the logs have anything new for it; `None` if there is no
     /// log to ask.
     check: Option<(Statement, Vec<Array>)>,
@@ -305,6 +308,7 @@ impl Plan {
         arrived: bool,
     ) -> Plan {
         let held = presented.as_ref().map(|it| it.scope);
+        let gained = presented.as_ref().map_or(&[][..], |it| it.gained);
         let tables = publication.tables.iter().enumerate().map(|(index, table)| {
             let Some(held) = held else {
                 return match table.direction.downloads() {
@@ -312,7 +316,14 @@ impl Plan {
                     false => TablePlan::Nothing,
                 };
             };
-            TablePlan::new(table, &held.tables[index], &scope.tables[index], restarted)
+            let now = &scope.tables[index];
+            let mut plan = TablePlan::new(table, &held.tables[index], now, restarted);
+            if let TablePlan::Changes { lost, .. } = &mut plan {
+                let name = &publication.schema.tables[index].name;
+                let types = partition_types(table);
+                lost.extend(GainedPartitions::lost(gained, name, &types, now).cloned());
+            }
+            plan
         });
         Plan {
             tables: tables.collect(),
@@ -457,6 +468,7 @@ impl<'j> Held<'j> {
         Ok(Some(Held {
             watermark,
             scope,
+            gained: &subscription.gained,
             check,
         }))
     }

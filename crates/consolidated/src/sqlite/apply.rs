@@ -18,7 +18,7 @@ use super::upload::{Effects, UploadRun};
 use super::{failure, row_error};
 use crate::error::CentreError;
 use crate::scope::Scope;
-use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
+use crate::upload::{GainedPartitions, SyncUpload, UploadOutcome, UploadResult};
 
 /// How often a list is tried when other writers are in the way.
 const ATTEMPTS: u32 = 10;
@@ -138,6 +138,7 @@ fn one(
         remote_id: upload.remote_id,
     };
     let mut scope = scope::current(connection, publication, &holder)?;
+    let gained = gained(&scope, publication, upload);
     if add_last_signed(&mut scope, publication, upload, &subscription) {
         connection
             .prepare_cached(
@@ -151,7 +152,8 @@ fn one(
             .map_err(failure("noting the use of a scope"))?;
     }
     let run = UploadRun::new(connection, publication, &scope, upload, index, endings)?;
-    let effects = run.run()?;
+    let mut effects = run.run()?;
+    effects.result.gained = gained;
     record(connection, upload, &effects)?;
     Ok(UploadOutcome::Applied {
         result: effects.result,
@@ -240,6 +242,26 @@ pub(super) fn decode_result(bytes: &[u8]) -> Result<UploadResult, CentreError> {
     UploadResult::decode(bytes).map_err(|error| CentreError::Internal {
         message: format!("a stored result cannot be read: {error}"),
     })
+}
+
+/// What came into the scope since the checkpoint that the remote presents.
+fn gained(
+    scope: &Scope,
+    publication: &super::compile::Publication,
+    upload: &SyncUpload,
+) -> Vec<GainedPartitions> {
+    let Some(held) = upload.checkpoint.as_ref().and_then(Presented::of) else {
+        return Vec::new();
+    };
+    let tables = publication.tables.iter().enumerate();
+    let gained = tables.filter_map(|(index, table)| {
+        let new = scope.tables[index].difference(held.partitions(table)?);
+        Some(GainedPartitions {
+            table: publication.schema.tables[index].name.clone(),
+            partitions: new.cloned().collect(),
+        })
+    });
+    gained.filter(|it| !it.partitions.is_empty()).collect()
 }
 
 /// Adds the partitions of the last scope handed out, so that changes which were made

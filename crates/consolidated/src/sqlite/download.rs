@@ -29,7 +29,7 @@ use crate::download::{DownloadJob, DownloadOutcome, DownloadSubscription, TableR
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
 use crate::too_long;
-use crate::upload::OwnUpload;
+use crate::upload::{GainedPartitions, OwnUpload};
 
 /// A watermark older than this is made new even if there is nothing to send, so that
 /// it outlives the retention of the logs. A day.
@@ -146,7 +146,13 @@ impl<'a> Plan<'a> {
             let held = presented.as_ref().and_then(|held| held.partitions(table));
             scope_changed |= held != Some(&scope.tables[index]);
             let known = presented.as_ref().filter(|_| marked.is_some());
-            let plan = table_plan(connection, publication, index, &scope, held, known)?;
+            let mut plan = table_plan(connection, publication, index, &scope, held, known)?;
+            if plan.downloads && !plan.whole {
+                let (name, now) = (&publication.schema.tables[index].name, &scope.tables[index]);
+                let gained = &subscription.gained;
+                let lost = GainedPartitions::lost(gained, name, &table.partition_types, now);
+                plan.lost.extend(lost.cloned());
+            }
             renew |= !plan.gained.is_empty() || !plan.lost.is_empty();
             renew |= plan.whole && table.is_logged(&publication.schema.tables[index]);
             tables.push(plan);

@@ -238,6 +238,38 @@ pub async fn what_went_up_into_a_gained_partition_and_was_deleted_since_goes<F: 
     );
 }
 
+/// No checkpoint says that the remote has the partition. Whether the sync that uploaded goes on,
+/// or its answer was lost and the result is told once more.
+pub async fn what_went_up_into_a_partition_that_was_lost_before_the_download_goes<F: Fixture>() {
+    for answer_was_lost in [false, true] {
+        let world = world::<F>().await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        world
+            .execute("INSERT INTO visit_plan VALUES ('anna', 'south')")
+            .await;
+        let result = anna
+            .upload(&[insert("customer", "50|south|Siri|NULL")])
+            .await;
+        assert_eq!(
+            result,
+            ["1 inserted, 0 updated, 0 deleted, 0 conflicts, 0 refused"]
+        );
+        if answer_was_lost {
+            let stored = anna.worker.stored_result(anna.id, &anna.schema.name).await;
+            anna.own = None;
+            anna.gained = stored.unwrap().unwrap().gained;
+        }
+        world
+            .execute("DELETE FROM visit_plan WHERE login = 'anna' AND region = 'south'")
+            .await;
+        anna.download().await;
+        assert_eq!(
+            anna.rows("customer"),
+            ["1|north|Nora|nora@x", "2|north|Niels|NULL"]
+        );
+    }
+}
+
 pub async fn a_row_that_moves_with_its_partitions_is_never_lost<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = Remote::synced(&world, "anna").await;

@@ -94,6 +94,7 @@ macro_rules! suite {
             downloading::a_changed_key_is_a_removal_and_a_row,
             downloading::gained_partitions_are_sent_and_lost_ones_removed,
             downloading::what_went_up_into_a_gained_partition_and_was_deleted_since_goes,
+            downloading::what_went_up_into_a_partition_that_was_lost_before_the_download_goes,
             downloading::a_row_that_moves_with_its_partitions_is_never_lost,
             downloading::null_is_in_no_partition,
             downloading::a_removed_parent_takes_no_children_with_it,

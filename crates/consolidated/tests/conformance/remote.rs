@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewater_consolidated::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
-    OwnUpload, RowsChunk, SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult,
-    UploadTable, Worker,
+    GainedPartitions, OwnUpload, RowsChunk, SyncUpload, TableCompare, TableRequest, UploadOutcome,
+    UploadResult, UploadTable, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::TableBegin;
@@ -31,6 +31,8 @@ pub struct Remote {
     pub checkpoint: Option<Checkpoint>,
     /// What the last applied upload leaves out of the next download.
     pub own: Option<OwnUpload>,
+    /// What the result that it comes with says of gained partitions.
+    pub gained: Vec<GainedPartitions>,
     /// What the next download compares.
     pub compares: Vec<TableCompare>,
     pub now_ms: i64,
@@ -235,6 +237,7 @@ impl Remote {
             sequence: 0,
             checkpoint: None,
             own: None,
+            gained: Vec::new(),
             compares: Vec::new(),
             now_ms: NOW_MS,
             refuse_rows: false,
@@ -306,6 +309,7 @@ impl Remote {
         match self.apply(upload).await {
             UploadOutcome::Applied { result, own } => {
                 self.own = Some(own);
+                self.gained.clone_from(&result.gained);
                 result_text(&self.schema, &result)
             }
             other => panic!("{other:?}"),
@@ -400,6 +404,7 @@ impl Remote {
                 requests: requests.collect(),
                 compares: std::mem::take(&mut self.compares),
                 own: self.own.take(),
+                gained: std::mem::take(&mut self.gained),
             }],
             now_ms: self.now_ms,
         };

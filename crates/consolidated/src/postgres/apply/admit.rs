@@ -14,7 +14,8 @@ use crate::postgres::connection::{Connection, refused};
 use crate::postgres::model::CompiledTable;
 use crate::postgres::scope::{Facts, ScopeQueries};
 use crate::postgres::watermark::Watermark;
-use crate::scope::Scope;
+use crate::scope::{Checkpoint, Scope};
+use crate::upload::GainedPartitions;
 
 const ENSURE_SUBSCRIPTION: &str = "
 INSERT INTO tidewater.subscription (remote_id, publication) VALUES ($1, $2) ON CONFLICT DO NOTHING";
@@ -40,6 +41,8 @@ pub(super) struct Admitted {
     pub(super) signed: Option<Scope>,
     /// Becomes the subscription's graced serial.
     pub(super) graced: i64,
+    /// Becomes the result's.
+    pub(super) gained: Vec<GainedPartitions>,
     /// The tables as they are now.
     live: Vec<Live>,
 }
@@ -125,6 +128,7 @@ impl One<'_> {
         let scope = queries.scope(0, self.publication, &results?)?;
         let version: String = taken.get(3);
         let (signed, graced) = self.signed_scope(&taken, &scope);
+        let gained = self.gained(&scope);
         let table = |oid: u32| tables.iter().find(|it| it.oid == oid);
         let live = live.iter().map(|row| Live {
             oid: row.get(0),
@@ -139,6 +143,7 @@ impl One<'_> {
             scope,
             signed,
             graced,
+            gained,
             live: live.collect(),
         }))
     }
@@ -162,10 +167,7 @@ impl One<'_> {
         let issued = i64::try_from(checkpoint.serial)
             .ok()
             .filter(|&serial| serial > 0 && (serial == last || serial == before));
-        let fits = Watermark::decode(&checkpoint.watermark)
-            .is_some_and(|watermark| watermark.layout == self.publication.layout)
-            && checkpoint.scope.tables.len() == current.tables.len();
-        let (Some(serial), true) = (issued, fits) else {
+        let (Some(serial), true) = (issued, self.fits(checkpoint, current)) else {
             return (None, graced);
         };
         let mut pairs = checkpoint.scope.tables.iter().zip(&current.tables);
@@ -174,5 +176,31 @@ impl One<'_> {
             return (None, graced);
         }
         (Some(checkpoint.scope.clone()), serial)
+    }
+
+    /// Whether a checkpoint's partitions are those of the publication's tables as they are now.
+    fn fits(&self, checkpoint: &Checkpoint, current: &Scope) -> bool {
+        Watermark::decode(&checkpoint.watermark)
+            .is_some_and(|watermark| watermark.layout == self.publication.layout)
+            && checkpoint.scope.tables.len() == current.tables.len()
+    }
+
+    /// What came into the scope since the checkpoint that the remote presents.
+    fn gained(&self, current: &Scope) -> Vec<GainedPartitions> {
+        let Some(checkpoint) = &self.upload.checkpoint else {
+            return Vec::new();
+        };
+        if !self.fits(checkpoint, current) {
+            return Vec::new();
+        }
+        let names = self.publication.schema.tables.iter().map(|it| &it.name);
+        let pairs = checkpoint.scope.tables.iter().zip(&current.tables);
+        let gained = names
+            .zip(pairs)
+            .map(|(name, (held, now))| GainedPartitions {
+                table: name.clone(),
+                partitions: now.difference(held).cloned().collect(),
+            });
+        gained.filter(|it| !it.partitions.is_empty()).collect()
     }
 }

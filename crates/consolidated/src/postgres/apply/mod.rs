@@ -389,7 +389,8 @@ impl One<'_> {
         outcomes: Outcomes<'_>,
     ) -> Result<UploadResult, CentreError> {
         let error = |error| refused("storing the result of an upload")(error);
-        let result = outcomes.record(connection, self.upload).await?;
+        let mut result = outcomes.record(connection, self.upload).await?;
+        result.gained.clone_from(&admitted.gained);
         let store = connection.prepare(STORE_RESULT, &[]).await?;
         let encoded = result.encode_to_vec();
         let (remote, publication) = self.key();
