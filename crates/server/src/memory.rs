@@ -3,6 +3,10 @@
 //! Nobody ever waits for memory. What cannot be reserved at once goes to a
 //! temporary file ([`crate::spool`]) or is refused, so no set of remotes, however
 //! slow, can deadlock the budget.
+//!
+//! What can only be in memory may find no place however often its remote comes again: it
+//! is larger than the budget, or the same sync's rows have filled that. So one session at
+//! a time may go beyond the budget for it, as far as its own limits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +18,19 @@ pub(crate) struct MemoryBudget {
     free: Arc<AtomicU64>,
     /// How often something did not fit.
     exhausted: Arc<AtomicU64>,
+    beyond: Arc<Mutex<Beyond>>,
+    /// Who reserves; see [`MemoryBudget::of_session`].
+    session: u64,
+}
+
+/// What is reserved beyond the budget.
+#[derive(Debug, Default)]
+struct Beyond {
+    /// How many sessions have a number.
+    sessions: u64,
+    /// Whose the bytes are.
+    session: u64,
+    bytes: u64,
 }
 
 /// Looks at a server's memory budget, also when the server has stopped.
@@ -24,10 +41,10 @@ impl MemoryGauge {
     /// Bytes that are reserved now.
     pub fn reserved_bytes(&self) -> u64 {
         let free = self.0.free.load(Ordering::Relaxed);
-        self.0.bytes.saturating_sub(free)
+        self.0.bytes.saturating_sub(free) + self.0.beyond().bytes
     }
 
-    /// How often something did not fit, and went to a file or was refused.
+    /// How often something did not fit, and went to a file, beyond the budget, or was refused.
     pub fn times_exhausted(&self) -> u64 {
         self.0.exhausted.load(Ordering::Relaxed)
     }
@@ -38,6 +55,8 @@ impl MemoryGauge {
 pub(crate) struct Reservation {
     budget: MemoryBudget,
     bytes: u64,
+    /// How many of them are beyond the budget.
+    beyond: u64,
 }
 
 impl MemoryBudget {
@@ -47,6 +66,18 @@ impl MemoryBudget {
             bytes,
             free: Arc::new(AtomicU64::new(bytes)),
             exhausted: Arc::default(),
+            beyond: Arc::default(),
+            session: 0,
+        }
+    }
+
+    /// The same budget, for one session: of all sessions one at a time goes beyond it.
+    pub(crate) fn of_session(&self) -> MemoryBudget {
+        let mut beyond = self.beyond();
+        beyond.sessions += 1;
+        MemoryBudget {
+            session: beyond.sessions,
+            ..self.clone()
         }
     }
 
@@ -66,6 +97,7 @@ impl MemoryBudget {
         Reservation {
             budget: self.clone(),
             bytes: 0,
+            beyond: 0,
         }
     }
 
@@ -80,6 +112,20 @@ impl MemoryBudget {
         }
         taken.is_ok()
     }
+
+    fn beyond(&self) -> MutexGuard<'_, Beyond> {
+        self.beyond.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn go_beyond(&self, bytes: u64) -> bool {
+        let mut beyond = self.beyond();
+        let may = beyond.bytes == 0 || beyond.session == self.session;
+        if may {
+            beyond.session = self.session;
+            beyond.bytes += bytes;
+        }
+        may
+    }
 }
 
 impl Reservation {
@@ -93,11 +139,31 @@ impl Reservation {
         taken
     }
 
-    /// Gives so many bytes back.
+    /// Reserves so many bytes more for what can only be in memory: beyond the budget if
+    /// they do not fit, as long as no other session is there.
+    #[must_use]
+    pub(crate) fn grow_anyway(&mut self, bytes: u64) -> bool {
+        if self.grow(bytes) {
+            return true;
+        }
+        let may = self.budget.go_beyond(bytes);
+        if may {
+            self.bytes += bytes;
+            self.beyond += bytes;
+        }
+        may
+    }
+
+    /// Gives so many bytes back, those beyond the budget first.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
+        let beyond = bytes.min(self.beyond);
         self.bytes -= bytes;
-        self.budget.free.fetch_add(bytes, Ordering::Relaxed);
+        self.beyond -= beyond;
+        self.budget.beyond().bytes -= beyond;
+        self.budget
+            .free
+            .fetch_add(bytes - beyond, Ordering::Relaxed);
     }
 
     /// How many bytes are reserved.
@@ -123,6 +189,12 @@ impl SharedReservation {
     #[must_use]
     pub(crate) fn grow(&self, bytes: u64) -> bool {
         self.inner().grow(bytes)
+    }
+
+    /// See [`Reservation::grow_anyway`].
+    #[must_use]
+    pub(crate) fn grow_anyway(&self, bytes: u64) -> bool {
+        self.inner().grow_anyway(bytes)
     }
 
     /// See [`Reservation::shrink`].
@@ -173,6 +245,26 @@ mod tests {
         drop(reservation);
         drop(budget);
         assert_eq!((gauge.reserved_bytes(), gauge.times_exhausted()), (0, 1));
+    }
+
+    #[test]
+    fn one_session_at_a_time_goes_beyond_the_budget() {
+        let budget = MemoryBudget::new(100);
+        let gauge = budget.gauge();
+        let (one, other) = (budget.of_session(), budget.of_session());
+        let (mut rows, mut compared) = (one.empty(), one.empty());
+        assert!(rows.grow(100));
+        assert!(compared.grow_anyway(30) && compared.grow_anyway(300));
+        assert_eq!((compared.bytes(), gauge.reserved_bytes()), (330, 430));
+        let mut late = other.empty();
+        assert!(!late.grow_anyway(1));
+        compared.shrink(329);
+        assert_eq!((budget.free(), gauge.reserved_bytes()), (0, 101));
+        assert!(!late.grow_anyway(1));
+        drop(compared);
+        assert!(late.grow_anyway(1_000));
+        drop((rows, late));
+        assert_eq!((budget.free(), gauge.reserved_bytes()), (100, 0));
     }
 
     #[test]

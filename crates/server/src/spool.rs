@@ -63,7 +63,7 @@ impl RowStore {
     /// # Errors
     /// They have to go to a file, and that fails.
     pub(crate) fn put(&mut self, rows: Vec<u8>) -> io::Result<RowsChunk> {
-        if self.reserve(rows.len() as u64) {
+        if self.hold(rows.len() as u64, SharedReservation::grow) {
             return Ok(RowsChunk::Memory(rows.into()));
         }
         let file = match &self.file {
@@ -80,11 +80,15 @@ impl RowStore {
         })
     }
 
-    /// Reserves memory for bytes that stay in memory whatever they are.
+    /// Reserves memory for bytes that can only be there.
     #[must_use]
     pub(crate) fn reserve(&mut self, bytes: u64) -> bool {
+        self.hold(bytes, SharedReservation::grow_anyway)
+    }
+
+    fn hold(&mut self, bytes: u64, grow: fn(&SharedReservation, u64) -> bool) -> bool {
         let missing = (self.used + bytes).saturating_sub(self.reservation.bytes());
-        let fits = missing == 0 || self.reservation.grow(missing);
+        let fits = missing == 0 || grow(&self.reservation, missing);
         if fits {
             self.used += bytes;
         }

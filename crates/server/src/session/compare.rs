@@ -62,7 +62,7 @@ impl<'a> Comparing<'a> {
         if expected.schema_differs {
             return Ok(());
         }
-        if !self.reservation.grow(bytes as u64 * BYTES_A_BYTE) {
+        if !self.reservation.grow_anyway(bytes as u64 * BYTES_A_BYTE) {
             return Err(Fault::busy(2_000));
         }
         let begin = compare
@@ -118,4 +118,41 @@ fn check(
 
 fn malformed(what: String) -> Fault {
     Fault::peer(Code::MalformedMessage, format!("the remote sent {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_compared_is_taken_although_it_is_larger_than_all_memory() {
+        let budget = MemoryBudget::new(100);
+        let schema = PublicationSchema {
+            name: "p".into(),
+            tables: Vec::new(),
+        };
+        let table = TableBegin {
+            table: "t".repeat(200),
+            ..TableBegin::default()
+        };
+        let compares = || {
+            let expected = Expected {
+                schema: &schema,
+                compares: true,
+                schema_differs: false,
+            };
+            let mut comparing = Comparing::new(vec![expected], &budget.of_session());
+            let taken = comparing.table(CompareTable {
+                subscription: 0,
+                table: Some(table.clone()),
+                ranges: Vec::new(),
+            });
+            taken.map(|()| comparing)
+        };
+        let first = compares().unwrap();
+        assert_eq!(compares().err(), Some(Fault::busy(2_000)));
+        drop(first);
+        compares().unwrap();
+        assert_eq!(budget.gauge().reserved_bytes(), 0);
+    }
 }

@@ -338,7 +338,7 @@ impl<'a> Receiver<'a> {
             table.buffer.len() + (partial / 4).min(4 << 20)
         };
         let reserved = self.partial.bytes() as usize + PARTIAL_ROW_BYTES;
-        if partial > reserved && !self.partial.grow((partial - reserved) as u64) {
+        if partial > reserved && !self.partial.grow_anyway((partial - reserved) as u64) {
             return Err(Fault::busy(2_000));
         }
         if uploading && table.valid >= ROWS_PAYLOAD_BYTES {

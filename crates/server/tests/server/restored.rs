@@ -1,6 +1,8 @@
 //! A centre that was restored: what it forgot is given back, and what remotes hold is
 //! compared.
 
+use futures_util::future::select;
+
 use tidewater_consolidated::records::{IncidentKind, IncidentRecord};
 use tidewater_protocol::compare::{Ranges, pack_key};
 use tidewater_protocol::message::{
@@ -411,14 +413,20 @@ fn many(ranges: i64) -> Vec<CompareTable> {
 async fn what_is_compared_is_bounded_and_taken_from_the_budget() {
     let world = World::with_limits("memory = \"1MiB\"").await;
     let ada = ten_notes(&world).await;
-    let mut client = world.connect().await;
-    client.put(Control::Hello(comparing(ada.token())));
-    for table in many(20_000) {
-        client.put(Control::CompareTable(table));
+    let (mut one, mut other) = (world.connect().await, world.connect().await);
+    let bob = world.remote("bob").await;
+    // Each is larger than the budget: one goes beyond it, and meanwhile no other.
+    for (client, remote) in [(&mut one, &ada), (&mut other, &bob)] {
+        client.put(Control::Hello(comparing(remote.token())));
+        for table in many(20_000) {
+            client.put(Control::CompareTable(table));
+        }
+        client.flush_if_possible().await;
     }
-    client.put_request().flush_if_possible().await;
-    let reply = client.reply().await;
+    let replies = select(Box::pin(one.reply()), Box::pin(other.reply()));
+    let (reply, _) = replies.await.factor_first();
     assert!(reply.busy.is_some(), "{reply:?}");
+    drop((one, other));
     // All of it is free again.
     let mut client = world.connect().await;
     let notes = world.centre.state().notes();

@@ -50,7 +50,7 @@ impl World {
             sequence: 4,
             upload_id: Some(UPLOAD),
         };
-        Receiver::new(&self.limits, &self.budget, vec![expected])
+        Receiver::new(&self.limits, &self.budget.of_session(), vec![expected])
     }
 
     fn header(&self) -> TableBegin {
@@ -241,19 +241,45 @@ fn limits_are_limits() {
 }
 
 #[test]
-fn a_long_row_needs_memory_and_is_turned_away_without() {
+fn a_row_longer_than_all_memory_is_taken_unless_another_session_is_beyond_it() {
     let mut world = World::new();
     world.budget = MemoryBudget::new(300_000);
     let rows = inserts(&world, &["x".repeat(600_000)]);
+    let taken = || {
+        let mut receiver = world.receiver(UploadState::InSequence);
+        receiver.upload_begin(begin())?;
+        receiver.table_begin(world.header())?;
+        let mut pieces = rows.chunks(64 << 10);
+        pieces.try_for_each(|piece| receiver.rows(piece))?;
+        receiver.upload_end(end(1, &rows))
+    };
+    let mut other = world.budget.of_session().empty();
+    assert!(other.grow_anyway(400_000));
+    assert_eq!(code(taken()), Code::Busy);
+    drop(other);
+    taken().unwrap();
+    assert_eq!(world.budget.gauge().reserved_bytes(), 0);
+}
+
+#[test]
+fn keys_are_asked_for_although_the_rows_of_the_same_sync_fill_the_memory() {
+    let mut world = World::new();
+    let rows = inserts(&world, &["x".repeat(1_000)]);
+    world.budget = MemoryBudget::new(rows.len() as u64);
     let mut receiver = world.receiver(UploadState::InSequence);
     receiver.upload_begin(begin()).unwrap();
     receiver.table_begin(world.header()).unwrap();
-    let result = rows
-        .chunks(64 << 10)
-        .try_for_each(|piece| receiver.rows(piece));
-    assert_eq!(code(result), Code::Busy);
-    drop(receiver);
-    assert_eq!(world.budget.free(), 300_000);
+    receiver.rows(&rows).unwrap();
+    receiver.upload_end(end(1, &rows)).unwrap();
+    assert_eq!(world.budget.free(), 0);
+    let shape = world.schema.tables[0].shape();
+    let mut writer = RowsWriter::new(&shape);
+    writer.key(Op::Request, &[Datum::Integer(5)]);
+    receiver.request_begin(RequestBegin::default()).unwrap();
+    receiver.table_begin(world.header()).unwrap();
+    receiver.rows(&writer.take()).unwrap();
+    assert_eq!(receiver.finish().unwrap().requests[0].len(), 1);
+    assert_eq!(world.budget.gauge().reserved_bytes(), 0);
 }
 
 #[test]
