@@ -27,12 +27,13 @@ use crate::intruder::Intruder;
 use crate::network::{Address, Traces, Way, Weather};
 use crate::random::Random;
 use crate::scenario;
+use crate::vfs;
 use crate::world::{BEGIN_MS, Failed};
 
 /// No commit is the last one.
 const NEVER: u64 = u64::MAX;
 
-/// Something did not fit a server's memory, and went to a file.
+/// Something did not fit a server's memory: it went to a file or beyond, or was refused.
 pub(crate) const EXHAUSTED: &str = "memory budget exhausted";
 
 /// How often a process is started again that fails to start.
@@ -59,6 +60,8 @@ struct Process {
 /// Whether a process lives.
 pub(crate) struct Life {
     dead: watch::Sender<bool>,
+    /// As the disk knows it: it may die at a write.
+    on_disk: vfs::Process,
     /// Commits until it is killed.
     commits_left: AtomicU64,
     /// Whether the last one still takes effect.
@@ -66,9 +69,10 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    fn new() -> Life {
+    fn new(on_disk: vfs::Process) -> Life {
         Life {
             dead: watch::channel(false).0,
+            on_disk,
             commits_left: AtomicU64::new(NEVER),
             commits_last: AtomicBool::new(false),
         }
@@ -76,7 +80,7 @@ impl Life {
 
     /// A transaction is about to commit; whether it must not.
     fn refuses_commit(&self) -> bool {
-        if *self.dead.borrow() {
+        if self.is_dead() {
             return true;
         }
         let left = self.commits_left.load(Ordering::Relaxed);
@@ -95,8 +99,22 @@ impl Life {
     /// Ends when the process is dead.
     pub(crate) async fn ended(&self) {
         let mut dead = self.dead.subscribe();
-        // The sender lives as long as this.
-        let _ = dead.wait_for(|dead| *dead).await;
+        tokio::select! {
+            biased;
+            // The sender lives as long as this.
+            _ = dead.wait_for(|dead| *dead) => {}
+            () = self.on_disk.ended() => {}
+        }
+    }
+
+    /// Whether it is dead.
+    pub(crate) fn is_dead(&self) -> bool {
+        *self.dead.borrow() || self.on_disk.is_dead()
+    }
+
+    /// By which an accident of the disk names it.
+    pub(crate) fn number(&self) -> u64 {
+        self.on_disk.number()
     }
 }
 
@@ -113,15 +131,18 @@ impl Host {
     }
 
     /// The centre as a new process opens it.
-    async fn open(&self, path: PathBuf, life: &Arc<Life>) -> Result<Arc<dyn Centre>, Failed> {
+    async fn open(&self, path: PathBuf) -> Result<(Arc<dyn Centre>, Arc<Life>), Failed> {
+        let (process, path) =
+            vfs::start_beside(&path).ok_or_else(|| Failed("the centre has no machine".into()))?;
+        let life = Arc::new(Life::new(process));
         let environment =
             sqlite_environment(&mut self.random.borrow_mut(), life.clone(), &self.intruder);
-        Ok(connect_in(path, environment).await?)
+        Ok((connect_in(path, environment).await?, life))
     }
 
     /// Deploys what the servers serve, as soon as nobody else writes.
     pub(crate) async fn deploy(&self, path: PathBuf) -> Result<Arc<dyn Centre>, Failed> {
-        let centre = self.open(path, &Arc::new(Life::new())).await?;
+        let (centre, _) = self.open(path).await?;
         let config = Config::parse(&scenario::config(""))?;
         patiently(|| async {
             let mut deployed = centre.deploy(&config.publications, false, BEGIN_MS).await;
@@ -141,8 +162,7 @@ impl Host {
     }
 
     async fn try_to_start(&self, path: PathBuf) -> Result<(), Failed> {
-        let life = Arc::new(Life::new());
-        let centre = self.open(path, &life).await?;
+        let (centre, life) = self.open(path).await?;
         let (address, environment, config) = {
             let mut random = self.random.borrow_mut();
             let address = Address::default();
@@ -155,7 +175,7 @@ impl Host {
                 blocking: Arc::new(Inline),
                 network: Arc::new(address.clone()),
             };
-            let limits = ["", "memory = 3000", "backlog = 1", "sync = \"10s\""];
+            let limits = ["", "memory = 2000", "backlog = 1", "sync = \"10s\""];
             let limits = random.pick(&limits).unwrap_or_default();
             let config = Config::parse(&scenario::config(&format!("{limits}\nshutdown = \"1s\"")))?;
             (address, environment, config)
@@ -195,6 +215,12 @@ impl Host {
         life.commits_last.store(takes_effect, Ordering::Relaxed);
         life.commits_left.store(commit, Ordering::Relaxed);
         Some(life.clone())
+    }
+
+    /// Whether the process lives, if there is one.
+    pub(crate) fn life(&self) -> Option<Arc<Life>> {
+        let process = self.process.borrow();
+        process.as_ref().map(|process| process.life.clone())
     }
 
     /// Kills the process at once.
@@ -261,6 +287,10 @@ fn sqlite_environment(
             let filled = bytes.lock().map(|mut random| random.fill(buffer));
             filled.is_ok()
         }),
+        files: Arc::new(|path| {
+            let file = vfs::identity(path).map(Some);
+            file.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+        }),
         opened: Arc::new(move |connection: &Connection| {
             let life = life.clone();
             // There is only one thread: who waits would wait for itself.
@@ -268,7 +298,6 @@ fn sqlite_environment(
             connection.commit_hook(Some(move || life.refuses_commit()));
             intruder.watch(connection);
         }),
-        ..SqliteEnvironment::real()
     }
 }
 

@@ -8,6 +8,7 @@ mod application;
 mod chronicle;
 #[cfg(feature = "defects")]
 mod defects;
+mod disks;
 mod host;
 mod intruder;
 mod judge;
@@ -20,11 +21,6 @@ mod range;
 mod remote;
 mod scenario;
 mod template;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the world's own files are still elsewhere"
-)]
 mod vfs;
 mod world;
 

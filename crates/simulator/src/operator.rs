@@ -49,7 +49,7 @@ pub(crate) async fn operate(
         let Some(host) = world.any_host(&mut random) else {
             return Ok(());
         };
-        match random.below(13) {
+        match random.below(17) {
             0..=3 => ambush(world, host, &mut random).await?,
             4 => {
                 host.kill();
@@ -67,6 +67,7 @@ pub(crate) async fn operate(
             }
             8 | 9 if backups > 0 => restore(world, backups, &mut random).await?,
             10 | 11 => change_schema(world, host, &mut random).await?,
+            12..=15 => trouble_disk(world, host, &mut random).await?,
             _ => {
                 backups += 1;
                 world.back_up(backups)?;
@@ -106,6 +107,23 @@ async fn replace(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<
     host.start(world.centre_path()).await
 }
 
+/// Something happens to the centre's disk while the servers use it.
+async fn trouble_disk(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+    let Some(life) = host.life() else {
+        return Ok(());
+    };
+    world.disk.threaten(life.number(), random);
+    // What does not kill it goes on for so long.
+    let _ = timeout(AMBUSH, life.ended()).await;
+    world.disk.calm(&world.chronicle);
+    for host in &world.hosts {
+        if host.life().is_some_and(|life| life.is_dead()) {
+            replace(world, host, random).await?;
+        }
+    }
+    Ok(())
+}
+
 /// A column comes or goes in the centre; it is deployed, and one server after the other
 /// takes notice.
 async fn change_schema(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
@@ -132,10 +150,7 @@ async fn restore(world: &Rc<World>, backups: u64, random: &mut Random) -> Result
         }
         host.stop(&world.chronicle).await?;
     }
-    let path = world
-        .folder()
-        .join(format!("backup-{}.db", random.between(1, backups)));
-    world.restore(&path)?;
+    world.restore(random.between(1, backups))?;
     world.chronicle.fault(RESTORED);
     for host in &world.hosts {
         host.start(world.centre_path()).await?;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::chronicle::Ended;
+use crate::disks;
 use crate::host;
 use crate::network;
 use crate::operator;
@@ -99,6 +100,7 @@ fn kinds() -> impl Iterator<Item = &'static str> {
         operator::KINDS,
         remote::ACCIDENTS,
         remote::LOSSES,
+        disks::KINDS,
         &[host::EXHAUSTED, world::LOCKED],
     ];
     kinds.into_iter().flatten().copied()

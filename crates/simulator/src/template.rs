@@ -8,18 +8,18 @@ use std::sync::{Mutex, PoisonError};
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use rusqlite::Connection;
-use tempfile::TempDir;
 use tokio::time::Instant;
 
 use tidewater_consolidated::Centre;
 use tidewater_consolidated::records::UserRecord;
 use tidewater_protocol::defect::{self, Defect};
 
+use crate::disks::CentreDisk;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::random::Random;
 use crate::scenario::{self, SCHEMA, USERS};
-use crate::world::{BEGIN_MS, Failed, PASSWORD, folder};
+use crate::world::{BEGIN_MS, Failed, PASSWORD};
 
 /// The file's bytes, by the defect that whoever made it had: in a sound one there is none.
 static CENTRES: Mutex<BTreeMap<Option<&str>, &[u8]>> = Mutex::new(BTreeMap::new());
@@ -39,15 +39,15 @@ pub(crate) fn centre() -> &'static [u8] {
 }
 
 fn make() -> Result<Vec<u8>, Failed> {
-    let folder: TempDir = folder()?;
-    let path = folder.path().join("centre.db");
+    let disk = CentreDisk::new(Random::new(0));
+    let path = disk.path();
     Connection::open(&path)?.execute_batch(&format!("{SCHEMA}{}", scenario::triggers()))?;
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build()?;
     runtime.block_on(deploy(&path))?;
     // With it ends the last connection, and the write-ahead log with that.
     drop(runtime);
-    Ok(std::fs::read(&path)?)
+    Ok(disk.bytes())
 }
 
 async fn deploy(path: &Path) -> Result<(), Failed> {

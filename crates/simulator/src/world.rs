@@ -2,14 +2,12 @@
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{try_join, try_join_all, try_join3};
 use rusqlite::Connection;
-use tempfile::TempDir;
 use tokio::io::DuplexStream;
 use tokio::time::{Instant, sleep};
 
@@ -17,6 +15,7 @@ use tidewater_remote::session::Now;
 
 use crate::application::{self, Application, FreshKeys};
 use crate::chronicle::Chronicle;
+use crate::disks::CentreDisk;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::judge;
@@ -55,12 +54,12 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) chronicle: Rc<Chronicle>,
     pub(crate) keys: FreshKeys,
-    folder: TempDir,
+    /// Where the centre is.
+    pub(crate) disk: CentreDisk,
     began: Instant,
     /// Where servers run; a remote takes any.
     pub(crate) hosts: Vec<Host>,
     next_host: Cell<usize>,
-    centre_path: RefCell<PathBuf>,
     /// How often the centre was restored.
     pub(crate) restorations: Cell<u64>,
     /// The judges' own connection, which only reads.
@@ -82,9 +81,9 @@ pub(crate) async fn play(plan: Plan, chronicle: Rc<Chronicle>) {
 
 async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
     let mut random = Random::new(plan.seed);
-    let folder = folder()?;
-    let path = folder.path().join("centre.db");
-    std::fs::write(&path, template::centre())?;
+    let disk = CentreDisk::new(random.fork());
+    disk.put(template::centre());
+    let path = disk.path();
     let began = Instant::now();
     let intruder = Intruder::new(random.fork());
     let servers = random.between(1, 3) as usize;
@@ -95,12 +94,11 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
         plan,
         chronicle: chronicle.clone(),
         keys: FreshKeys::new(),
-        folder,
+        disk,
         began,
         hosts,
         next_host: Cell::new(0),
         centre: RefCell::new(application::open(&path)?),
-        centre_path: RefCell::new(path),
         restorations: Cell::new(0),
         ever_held: RefCell::default(),
         may_repeat: RefCell::default(),
@@ -166,11 +164,6 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
 }
 
 impl World {
-    /// Where the files are.
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
     /// The time as remotes know it.
     pub(crate) fn now(&self) -> Now {
         let elapsed_ms = self.chronicle.elapsed_ms();
@@ -210,26 +203,26 @@ impl World {
 
     /// Where the centre's file is now.
     pub(crate) fn centre_path(&self) -> PathBuf {
-        self.centre_path.borrow().clone()
+        self.disk.path()
     }
 
     /// Copies the centre as it is now.
     pub(crate) fn back_up(&self, number: u64) -> Result<(), Failed> {
-        let backup = self.folder().join(format!("backup-{number}.db"));
-        Ok(operator::copy(&self.centre.borrow(), &backup)?)
+        Ok(operator::copy(
+            &self.centre_connection(),
+            &self.disk.backup(number),
+        )?)
     }
 
     /// The centre is a copy of this backup from now on.
-    pub(crate) fn restore(&self, backup: &Path) -> Result<(), Failed> {
+    pub(crate) fn restore(&self, backup: u64) -> Result<(), Failed> {
         let number = self.restorations.get() + 1;
         self.restorations.set(number);
-        let path = self.folder().join(format!("centre-{number}.db"));
-        std::fs::copy(backup, &path)?;
-        let connection = application::open(&path)?;
+        self.disk.restore(backup, number);
+        let connection = application::open(&self.centre_path())?;
         // As in the original.
         connection.pragma_update(None, "journal_mode", "wal")?;
         *self.centre.borrow_mut() = connection;
-        *self.centre_path.borrow_mut() = path;
         self.note_held()
     }
 
@@ -240,7 +233,15 @@ impl World {
     }
 
     /// The judges' connection to the centre.
+    ///
+    /// # Panics
+    /// The centre cannot be opened after it was without power: a promise is broken.
     pub(crate) fn centre_connection(&self) -> Ref<'_, Connection> {
+        let path = self.centre_path();
+        if self.centre.borrow().path().map(Path::new) != Some(&path) {
+            let connection = application::open(&path).expect("the centre outlives lost power");
+            *self.centre.borrow_mut() = connection;
+        }
         self.centre.borrow()
     }
 
@@ -251,7 +252,7 @@ impl World {
 
     /// The regions that a user has now.
     pub(crate) fn regions(&self, user: &str) -> Result<Vec<i64>, Failed> {
-        let centre = self.centre.borrow();
+        let centre = self.centre_connection();
         let sql = "SELECT region FROM assignment WHERE login = ?1 ORDER BY region";
         let mut statement = centre.prepare_cached(sql)?;
         let regions = statement.query_map([user], |row| row.get(0))?;
@@ -303,9 +304,4 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// In memory where the system offers that: nothing here depends on a disk.
-pub(crate) fn folder() -> io::Result<TempDir> {
-    TempDir::new_in("/dev/shm").or_else(|_| TempDir::new())
 }

@@ -58,6 +58,8 @@ pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(std::time::Duration::ZERO)?;
     connection.pragma_update(None, "foreign_keys", true)?;
+    // What it commits outlives lost power, also with a rollback journal.
+    connection.pragma_update(None, "synchronous", "EXTRA")?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }
@@ -170,9 +172,12 @@ impl Application {
             return Ok(true);
         };
         if !self.connection.is_autocommit() {
-            self.connection.execute_batch("ROLLBACK")?;
+            // Where there is no power any more it fails, too.
+            let _ = self.connection.execute_batch("ROLLBACK");
         }
-        if is_busy(&error) {
+        // The machine was without power for a moment; what was begun is not there.
+        let gone = error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure);
+        if gone || is_busy(&error) {
             Ok(false)
         } else {
             Err(error)

@@ -1,9 +1,9 @@
 //! What happens to the device that a remote is on.
 
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::{Remote, open};
+use crate::disks::Device;
 use crate::judge;
 use crate::liar::{self, LIED};
 use crate::operator;
@@ -52,18 +52,10 @@ impl Remote {
 
     /// Copies the file as it is now.
     fn copy(&self) -> Result<(), Failed> {
-        let copy = self.copy_path();
-        if copy.exists() {
-            std::fs::remove_file(&copy)?;
-        }
         let application = self.application.borrow();
-        operator::copy(application.connection(), &copy)?;
+        operator::copy(application.connection(), &self.device.path_of_copy())?;
         *self.copy.borrow_mut() = Some(self.ledger.borrow().clone());
         Ok(())
-    }
-
-    fn copy_path(&self) -> PathBuf {
-        self.path.with_extension("copy")
     }
 
     /// The file becomes what it was. What was written since is lost, as the user wanted; what
@@ -75,9 +67,10 @@ impl Remote {
         // Nothing of the old handles may touch the file any more.
         drop(self.database.borrow_mut().take());
         self.application.borrow_mut().close()?;
-        std::fs::copy(self.copy_path(), &self.path)?;
-        *self.database.borrow_mut() = Some(open(&self.path)?);
-        self.application.borrow_mut().reconnect(&self.path)?;
+        self.device.restore_copy();
+        *self.database.borrow_mut() = Some(open(&self.device.path())?);
+        let path = self.device.application_path();
+        self.application.borrow_mut().reconnect(&path)?;
         *self.ledger.borrow_mut() = ledger;
         self.may_repeat()?;
         self.restored.set(self.restored.get() + 1);
@@ -88,10 +81,11 @@ impl Remote {
     /// A copy of the file goes on as another remote, which does not know it yet.
     fn split(&self, random: &mut Random) -> Result<Rc<Remote>, Failed> {
         let name = format!("{}c", self.name);
-        let path = self.world.folder().join(format!("{name}.db"));
+        let device = Device::new(&name, random.fork());
+        let path = device.application_path();
         operator::copy(self.application.borrow().connection(), &path)?;
         let authors = vec![self.name.clone(), name];
-        let twin = Remote::at(&self.world, authors, self.user, random.fork())?;
+        let twin = Remote::at(&self.world, authors, self.user, device, random.fork())?;
         *twin.ledger.borrow_mut() = self.ledger.borrow().clone();
         let twin = Rc::new(twin);
         *self.twin.borrow_mut() = Some(twin.clone());

@@ -9,7 +9,7 @@ pub(crate) use syncing::KINDS as LOSSES;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tidewater_remote::database::Database;
 use tidewater_remote::session::Now;
 
 use crate::application::{self, Application};
+use crate::disks::{self, Device};
 use crate::judge::{self, Ledger, Parties, Seen};
 use crate::network::{Traces, Weather};
 use crate::random::Random;
@@ -33,7 +34,7 @@ pub(crate) struct Remote {
     pub(crate) user: &'static str,
     /// Who wrote what is in the file: its application, and that of the file it is a copy of.
     authors: Vec<String>,
-    path: PathBuf,
+    device: Device,
     database: RefCell<Option<Database>>,
     application: RefCell<Application>,
     ledger: RefCell<Ledger>,
@@ -60,31 +61,33 @@ impl Remote {
         user: &'static str,
         random: Random,
     ) -> Result<Rc<Remote>, Failed> {
-        let remote = Remote::at(world, vec![name], user, random)?;
+        let mut random = random;
+        let device = Device::new(&name, random.fork());
+        let remote = Remote::at(world, vec![name], user, device, random)?;
         if let Some(database) = &mut *remote.database.borrow_mut() {
             database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
         }
         Ok(Rc::new(remote))
     }
 
-    /// One in the file that has its name. Its own name is the last of the authors'.
+    /// One in the file on a device. Its own name is the last of the authors'.
     fn at(
         world: &Rc<World>,
         authors: Vec<String>,
         user: &'static str,
+        device: Device,
         random: Random,
     ) -> Result<Remote, Failed> {
         let name = authors.last().cloned().unwrap_or_default();
-        let path = world.folder().join(format!("{name}.db"));
-        let database = open(&path)?;
-        let connection = application::open(&path)?;
+        let database = open(&device.path())?;
+        let connection = application::open(&device.application_path())?;
         let application = Application::new(connection, name.clone(), random, true);
         Ok(Remote {
             world: world.clone(),
             name,
             user,
             authors,
-            path,
+            device,
             database: RefCell::new(Some(database)),
             application: RefCell::new(application),
             ledger: RefCell::default(),
@@ -117,6 +120,7 @@ impl Remote {
                 match random.below(100) {
                     0..=54 => {
                         let weather = Weather::any(&mut random, remote.world.plan.faults);
+                        remote.threaten(&mut random);
                         remote.sync(&remote.database, &mut random, weather).await?;
                     }
                     55..=59 => remote.sync_twice_at_once(&mut random).await?,
@@ -159,6 +163,30 @@ impl Remote {
         let since = judge::audited(&self.world.centre_connection())?;
         self.ledger.borrow_mut().committed(&touched, since);
         self.judge()
+    }
+
+    /// Perhaps something happens to the disk during the next connection.
+    fn threaten(&self, random: &mut Random) {
+        if self.world.plan.accidents > 0 && random.percent(15) {
+            self.device.threaten(random);
+        }
+    }
+
+    /// Starts again whoever is dead on the device, and gives this handle another database.
+    fn restart(&self, handle: &RefCell<Option<Database>>) -> Result<(), Failed> {
+        self.device.restart();
+        let path = self.device.application_path();
+        self.application.borrow_mut().reconnect(&path)?;
+        *handle.borrow_mut() = Some(open(&self.device.path())?);
+        // The other handle, if nobody uses it now.
+        let idle = self.database.borrow_mut().take();
+        *self.database.borrow_mut() = match idle {
+            Some(idle) if disks::process_at(idle.path()).is_none_or(|it| it.is_dead()) => {
+                Some(open(&self.device.path())?)
+            }
+            other => other,
+        };
+        Ok(())
     }
 
     fn now(&self) -> Now {

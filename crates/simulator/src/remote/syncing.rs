@@ -16,8 +16,10 @@ use tidewater_remote::session::{
 use tidewater_remote::spool::MemorySpool;
 
 use super::Remote;
+use crate::disks;
 use crate::network::Weather;
 use crate::random::Random;
+use crate::vfs::Process;
 use crate::world::{Failed, PASSWORD};
 
 const TWICE: &str = "remote synced by two processes at once";
@@ -60,6 +62,10 @@ impl Remote {
                 .connection(handle, random, weather, first_proof)
                 .await?;
             self.judge()?;
+            // The process died, and another one starts a little later.
+            let Some(outcome) = outcome else {
+                return Ok(Some(1_000));
+            };
             match outcome {
                 Outcome::Done(_) => return Ok(None),
                 Outcome::More(_) => {
@@ -76,7 +82,7 @@ impl Remote {
 
     /// Two processes sync the file at once.
     pub(super) async fn sync_twice_at_once(&self, random: &mut Random) -> Result<(), Failed> {
-        let second = RefCell::new(Some(super::open(&self.path)?));
+        let second = RefCell::new(Some(super::open(&self.device.path_of_another())?));
         let (mut one, mut other) = (random.fork(), random.fork());
         let faults = self.world.plan.faults;
         let here = Weather::any(random, faults);
@@ -90,13 +96,14 @@ impl Remote {
         Ok(())
     }
 
+    /// How it ended; `None` if the process died in it.
     async fn connection(
         &self,
         handle: &RefCell<Option<Database>>,
         random: &mut Random,
         weather: Weather,
         first_proof: ProofKind,
-    ) -> Result<Outcome, Failed> {
+    ) -> Result<Option<Outcome>, Failed> {
         let options = SessionOptions {
             direction: SyncDirection::Both,
             verify: Verify::default(),
@@ -111,13 +118,23 @@ impl Remote {
         random.fill(&mut seed);
         let database = handle.borrow_mut().take();
         let database = database.ok_or_else(|| Failed("two sessions have one handle".into()))?;
+        let process = disks::process_at(database.path())
+            .ok_or_else(|| Failed("a file is on no device".into()))?;
         let mut session = Session::new(database, options, seed, self.now());
         match self.world.dial(weather, &self.traces) {
-            Some(stream) => self.pump(&mut session, stream, random).await,
+            Some(stream) => self.pump(&mut session, stream, &process, random).await,
             None => session.handle_end(None),
         }
         let (database, outcome) = session.finish();
         self.world.chronicle.session();
+        self.device.calm(&self.world.chronicle);
+        if process.is_dead() {
+            drop(database);
+            let note = format!("{} dies and starts again", self.name);
+            self.world.chronicle.note(&note);
+            self.restart(handle)?;
+            return Ok(None);
+        }
         if matches!(outcome, Outcome::Failed(_)) && self.acknowledgement_is_missing(&database)? {
             self.world.chronicle.fault(UPLOAD_UNACKNOWLEDGED);
         }
@@ -126,18 +143,31 @@ impl Remote {
         self.world
             .chronicle
             .note(&format!("{name}: {}", summary(&outcome)));
-        Ok(outcome)
+        Ok(Some(outcome))
     }
 
-    async fn pump(&self, session: &mut Session, stream: DuplexStream, random: &mut Random) {
+    async fn pump(
+        &self,
+        session: &mut Session,
+        stream: DuplexStream,
+        process: &Process,
+        random: &mut Random,
+    ) {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut output = Bytes::new();
         let mut buffer = [0; 2_048];
         loop {
             while session.wants_work() {
                 session.handle_work(self.now());
+                if process.is_dead() {
+                    return;
+                }
                 // Others do something in between.
                 sleep(Duration::from_millis(random.below(3))).await;
+            }
+            // Whoever is dead says nothing more.
+            if process.is_dead() {
+                return;
             }
             if output.is_empty()
                 && let Some(bytes) = session.poll_transmit(self.now())
@@ -151,6 +181,7 @@ impl Remote {
             let deadline = self.world.instant(deadline);
             tokio::select! {
                 biased;
+                () = process.ended() => return,
                 read = reader.read(&mut buffer) => match read {
                     Ok(count) if count > 0 => session.handle_bytes(&buffer[..count], self.now()),
                     Ok(_) => session.handle_end(None),

@@ -45,6 +45,18 @@ pub(super) enum Fate {
 }
 
 impl Content {
+    /// These bytes, all of them on the disk.
+    pub(super) fn of(bytes: Vec<u8>) -> Content {
+        Content {
+            bytes,
+            unsynced: Vec::new(),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }

@@ -167,6 +167,7 @@ impl Process {
     }
 
     /// Kills it between two operations.
+    #[cfg(test)]
     pub(crate) fn kill(&self) {
         self.life.die();
     }
@@ -195,26 +196,12 @@ impl Machine {
 
     /// Starts a process.
     pub(crate) fn start(&self) -> Process {
-        self.process(false)
+        Shared::process(&self.0, false)
     }
 
     /// A process that nothing happens to as long as there is power: it only looks.
     pub(crate) fn observer(&self) -> Process {
-        self.process(true)
-    }
-
-    fn process(&self, spared: bool) -> Process {
-        let mut state = self.0.state();
-        let life = Arc::new(Life {
-            number: state.next_number(),
-            spared,
-            dead: watch::channel(false).0,
-        });
-        state.processes.insert(life.number, life.clone());
-        Process {
-            machine: self.0.clone(),
-            life,
-        }
+        Shared::process(&self.0, true)
     }
 
     /// Lets an accident strike after so many operations that it can strike at.
@@ -233,7 +220,43 @@ impl Machine {
         std::mem::take(&mut self.0.state().struck)
     }
 
+    /// A file becomes a copy of another one, if there is that: on the disk at once, and
+    /// without the log of what was there before.
+    pub(crate) fn copy(&self, from: &str, to: &str) {
+        let mut state = self.0.state();
+        let Some(source) = state.names.get(from).cloned() else {
+            return;
+        };
+        let copy = Content::of(source.content().bytes().to_vec());
+        let number = state.next_number();
+        state.names.remove(&format!("{to}-wal"));
+        state.names.remove(&format!("{to}-journal"));
+        state.names.insert(to.into(), File::new(number, copy));
+        state.unsynced.clear();
+    }
+
+    /// A file that is on the disk.
+    pub(crate) fn put(&self, name: &str, bytes: &[u8]) {
+        let mut state = self.0.state();
+        let number = state.next_number();
+        let file = File::new(number, Content::of(bytes.to_vec()));
+        state.names.insert(name.into(), file);
+    }
+
+    /// What a file holds; nothing if there is none.
+    pub(crate) fn bytes(&self, name: &str) -> Vec<u8> {
+        let file = self.0.find(name);
+        file.map(|file| file.content().bytes().to_vec())
+            .unwrap_or_default()
+    }
+
+    /// Removes a file, if there is one.
+    pub(crate) fn remove(&self, name: &str) {
+        self.0.delete(name, true);
+    }
+
     /// The power goes now.
+    #[cfg(test)]
     pub(crate) fn lose_power(&self) {
         self.0.lose_power();
     }
@@ -257,6 +280,20 @@ impl Drop for Machine {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    fn process(machine: &Arc<Shared>, spared: bool) -> Process {
+        let mut state = machine.state();
+        let life = Arc::new(Life {
+            number: state.next_number(),
+            spared,
+            dead: watch::channel(false).0,
+        });
+        state.processes.insert(life.number, life.clone());
+        Process {
+            machine: machine.clone(),
+            life,
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -427,6 +464,24 @@ pub(crate) fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = registry::find(path.to_str()?)?;
     let file = found.machine.find(&found.file)?;
     Some((0, file.number))
+}
+
+/// The process whose path this is.
+pub(crate) fn process_at(path: &Path) -> Option<Process> {
+    let found = registry::find(path.to_str()?)?;
+    Some(Process {
+        machine: found.machine,
+        life: found.life,
+    })
+}
+
+/// Starts another process on the machine that a path names, and where that one finds the
+/// same file.
+pub(crate) fn start_beside(path: &Path) -> Option<(Process, PathBuf)> {
+    let found = registry::find(path.to_str()?)?;
+    let process = Shared::process(&found.machine, false);
+    let path = process.path(&found.file);
+    Some((process, path))
 }
 
 /// Nobody panics while holding a lock; and if, the simulation has failed anyway.

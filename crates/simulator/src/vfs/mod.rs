@@ -13,7 +13,9 @@ mod machine;
 mod open;
 mod registry;
 
-pub(crate) use machine::{Accident, Machine, Operation, Process, identity};
+pub(crate) use machine::{
+    Accident, Machine, Operation, Process, identity, process_at, start_beside,
+};
 
 #[cfg(test)]
 mod tests;
