@@ -160,7 +160,9 @@ impl Reservation {
         let beyond = bytes.min(self.beyond);
         self.bytes -= bytes;
         self.beyond -= beyond;
-        self.budget.beyond().bytes -= beyond;
+        if beyond > 0 {
+            self.budget.beyond().bytes -= beyond;
+        }
         self.budget
             .free
             .fetch_add(bytes - beyond, Ordering::Relaxed);
