@@ -2,4 +2,6 @@
 
 #![no_main]
 
+use tidewater_fuzz as _;
+
 libfuzzer_sys::fuzz_target!(|data: &[u8]| tidewater_fuzzing::ranges(data));
