@@ -202,6 +202,9 @@ impl Postgres {
             ),
             // It waits for those who are on their way out.
             format!("CREATE DATABASE \"{copy}\" TEMPLATE \"{original}\""),
+            // The sequences of a copy go back when the server crashes before the next checkpoint
+            // (PostgreSQL 15 and later): they believe that the log has their next values.
+            "CHECKPOINT".into(),
             format!("ALTER DATABASE \"{original}\" ALLOW_CONNECTIONS true"),
         ];
         for sql in statements {
