@@ -59,7 +59,8 @@ pub(super) fn download(
     let snapshot = connection.transaction().map_err(reading)?;
     // The first read takes the snapshot.
     snapshot
-        .query_row("SELECT format_version FROM tidewater_meta", [], |_| Ok(()))
+        .prepare_cached("SELECT format_version FROM tidewater_meta")
+        .and_then(|mut statement| statement.query_row([], |_| Ok(())))
         .map_err(reading)?;
     if is_on(Defect::WatermarkAfterReads) {
         snapshot.execute_batch("COMMIT").map_err(reading)?;

@@ -203,10 +203,13 @@ impl<'a> AgreedView<'a> {
         );
         let count: i64 = self
             .connection
-            .query_row(&count, [], |found| found.get(0))?;
+            .prepare_cached(&count)?
+            .query_row([], |found| found.get(0))?;
         let step = rows_per_range(count.unsigned_abs());
         let (rows, images) = self.columns(&self.table.key);
-        let mut statement = self.connection.prepare(&self.select(&rows, &images))?;
+        let mut statement = self
+            .connection
+            .prepare_cached(&self.select(&rows, &images))?;
         let mut found = statement.raw_query();
         let types = row::key_types(self.table);
         let mut bounds = Vec::new();
@@ -227,7 +230,9 @@ impl<'a> AgreedView<'a> {
     fn add_to(&self, ranges: &mut Ranges<'_>) -> rusqlite::Result<()> {
         let all: Vec<usize> = (0..self.types.len()).collect();
         let (rows, images) = self.columns(&all);
-        let mut statement = self.connection.prepare(&self.select(&rows, &images))?;
+        let mut statement = self
+            .connection
+            .prepare_cached(&self.select(&rows, &images))?;
         let mut found = statement.raw_query();
         while let Some(found) = found.next()? {
             let values = datums(found, &self.types)?;

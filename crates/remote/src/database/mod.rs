@@ -138,18 +138,20 @@ impl Database {
     /// SQLite failed.
     pub fn account(&self) -> Result<Account, RemoteError> {
         let sql = "SELECT remote_id, server, user, credential, token, ca FROM tidewater_state";
-        self.connection
-            .query_row(sql, [], |row| {
-                let remote_id: Option<Vec<u8>> = row.get(0)?;
-                Ok(Account {
-                    remote_id: remote_id.and_then(|bytes| RemoteId::from_slice(&bytes)),
-                    server: row.get(1)?,
-                    user: row.get(2)?,
-                    credential: row.get(3)?,
-                    token: row.get(4)?,
-                    ca: row.get(5)?,
-                })
+        let read = |row: &rusqlite::Row<'_>| {
+            let remote_id: Option<Vec<u8>> = row.get(0)?;
+            Ok(Account {
+                remote_id: remote_id.and_then(|bytes| RemoteId::from_slice(&bytes)),
+                server: row.get(1)?,
+                user: row.get(2)?,
+                credential: row.get(3)?,
+                token: row.get(4)?,
+                ca: row.get(5)?,
             })
+        };
+        self.connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row([], read))
             .doing("reading the account")
     }
 
@@ -225,10 +227,8 @@ impl Database {
     /// SQLite failed.
     pub fn store_server(&mut self, server: &str) -> Result<(), RemoteError> {
         self.connection
-            .execute(
-                "UPDATE tidewater_state SET server = ?1 WHERE server IS NOT ?1",
-                [server],
-            )
+            .prepare_cached("UPDATE tidewater_state SET server = ?1 WHERE server IS NOT ?1")
+            .and_then(|mut statement| statement.execute([server]))
             .map(drop)
             .doing("storing the server's address")
     }
@@ -261,12 +261,14 @@ impl Database {
     ) -> Result<(), RemoteError> {
         let doing = "storing the sign-in";
         self.connection
-            .execute(
+            .prepare_cached(
                 "UPDATE tidewater_state SET remote_id = ?1, token = coalesce(?2, token), \
                  credential = coalesce(?3, credential) WHERE remote_id IS ?4 \
                  AND (remote_id IS NOT ?1 OR ?2 IS NOT NULL OR ?3 IS NOT NULL)",
-                params![remote_id.0, token, credential, said.map(|id| id.0)],
             )
+            .and_then(|mut statement| {
+                statement.execute(params![remote_id.0, token, credential, said.map(|id| id.0)])
+            })
             .doing(doing)?;
         match self.account()?.remote_id == Some(remote_id) {
             true => Ok(()),
@@ -280,10 +282,8 @@ impl Database {
     /// SQLite failed.
     pub fn forget_token(&mut self) -> Result<(), RemoteError> {
         self.connection
-            .execute(
-                "UPDATE tidewater_state SET token = NULL WHERE token IS NOT NULL",
-                [],
-            )
+            .prepare_cached("UPDATE tidewater_state SET token = NULL WHERE token IS NOT NULL")
+            .and_then(|mut statement| statement.execute([]))
             .map(drop)
             .doing("forgetting the session token")
     }
@@ -353,7 +353,8 @@ impl Database {
                    WHERE type = 'table' AND name NOT GLOB 'tidewater_*' \
                    AND name NOT GLOB 'sqlite_*')";
         self.connection
-            .query_row(sql, [], |row| row.get(0))
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
             .doing("looking for tables")
     }
 

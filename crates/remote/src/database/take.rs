@@ -48,8 +48,10 @@ impl Database {
         let doing = "beginning a sync";
         let transaction = self.write(doing)?;
         let subscriptions = load_all(&transaction)?;
-        let untracked = triggers::ensure(&transaction, &subscriptions)?;
-        compare::note_untracked(&transaction, &untracked).doing(doing)?;
+        if !triggers::are_checked(&transaction)? {
+            let untracked = triggers::ensure(&transaction, &subscriptions)?;
+            compare::note_untracked(&transaction, &untracked).doing(doing)?;
+        }
         let mut taken_now = Vec::new();
         if !download_only {
             for subscription in &subscriptions {
@@ -137,7 +139,8 @@ fn take(
         }
     };
     connection
-        .execute(sql, params![subscription.id, upload_id.0])
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.execute(params![subscription.id, upload_id.0]))
         .map(drop)
         .doing("taking an upload")
 }

@@ -30,12 +30,12 @@ pub(super) fn acknowledge(
         forget(connection, schema, generation)?;
     }
     connection
-        .execute(
+        .prepare_cached(
             "UPDATE tidewater_subscription SET sequence = sequence + 1, \
              upload_id = taken_upload_id, taken_generation = NULL, taken_upload_id = NULL \
              WHERE id = ?1",
-            params![subscription.id],
         )
+        .and_then(|mut statement| statement.execute([subscription.id]))
         .doing(DOING)?;
     subscription.sequence += 1;
     subscription.upload_id = subscription.taken.take();

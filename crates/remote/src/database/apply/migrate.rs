@@ -61,10 +61,39 @@ pub(super) fn migrate(
             give_up_changes(connection, subscription, old, summary).doing(DOING)?;
         }
     }
-    // References to a table that is being rebuilt must not follow it to its interim name.
+    // References to a table that is being rebuilt must not follow it to its interim name. The
+    // setting makes SQLite forget what it has prepared: it is only on where it is needed.
     connection
         .pragma_update(None, "legacy_alter_table", true)
         .doing(DOING)?;
+    let changed = change_tables(
+        connection,
+        subscription,
+        user_triggers,
+        summary,
+        &mut migration,
+    );
+    let off = connection.pragma_update(None, "legacy_alter_table", false);
+    changed.and(off.doing(DOING))?;
+    connection
+        .execute(
+            "UPDATE tidewater_subscription SET schema = ?2, schema_hash = ?3 WHERE id = ?1",
+            params![subscription.id, schema.encode(), schema.hash()],
+        )
+        .doing(DOING)?;
+    Ok(migration)
+}
+
+/// Drops, creates and rebuilds tables, until they are those of the new schema.
+fn change_tables(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    user_triggers: &mut UserTriggers,
+    summary: &mut ApplySummary,
+    migration: &mut Migration,
+) -> Result<(), RemoteError> {
+    let schema = Arc::clone(&migration.schema);
+    let old_tables = subscription.schema.iter().flat_map(|old| &old.tables);
     for old in old_tables.clone() {
         let keeps_key = schema
             .table(&old.name)
@@ -95,16 +124,7 @@ pub(super) fn migrate(
         }
         migration.indexes.extend(create_indexes(new));
     }
-    connection
-        .pragma_update(None, "legacy_alter_table", false)
-        .doing(DOING)?;
-    connection
-        .execute(
-            "UPDATE tidewater_subscription SET schema = ?2, schema_hash = ?3 WHERE id = ?1",
-            params![subscription.id, schema.encode(), schema.hash()],
-        )
-        .doing(DOING)?;
-    Ok(migration)
+    Ok(())
 }
 
 /// Nothing else in the file, and no other subscription, has a table of these names.

@@ -525,8 +525,7 @@ impl Applier {
     pub fn abort(self) -> Database {
         let connection = &self.database.connection;
         roll_back(connection);
-        // Neither can fail: they only set flags of the connection.
-        let _ = connection.pragma_update(None, "legacy_alter_table", false);
+        // Cannot fail: it only sets a flag of the connection.
         let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false);
         self.database
     }
@@ -733,7 +732,9 @@ fn is_impossible(error: &rusqlite::Error) -> bool {
 /// Write-ahead logging lets the application read and write while we sync. It cannot be
 /// switched on while somebody else uses the file; the next sync tries again.
 fn prefer_wal(connection: &Connection) {
-    let mode = connection.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0));
+    let mode = connection
+        .prepare_cached("PRAGMA journal_mode")
+        .and_then(|mut statement| statement.query_row([], |row| row.get::<_, String>(0)));
     if mode.is_ok_and(|mode| mode != "wal" && mode != "memory") {
         let _ = connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()));
     }

@@ -95,14 +95,14 @@ fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<UniqueInde
         return Ok(Vec::new());
     }
     let columns = connection
-        .prepare("SELECT name FROM pragma_table_info(?1, 'main')")?
+        .prepare_cached("SELECT name FROM pragma_table_info(?1, 'main')")?
         .query_map([table], |row| row.get(0))?
         .collect::<rusqlite::Result<Vec<String>>>()?;
     let mut found = Vec::new();
     for (index, sql) in indexes {
         let expressions = sql.as_deref().map(index_terms).unwrap_or_default();
         let terms = connection
-            .prepare(
+            .prepare_cached(
                 "SELECT seqno, name, coll FROM pragma_index_xinfo(?1, 'main') WHERE key \
                  ORDER BY seqno",
             )?
