@@ -33,7 +33,7 @@ pub(crate) const EDITED: &[Table] = &[
     },
     Table {
         name: "invoice",
-        columns: &["invoice_id", "region", "customer_id", "note"],
+        columns: &["invoice_id", "region", "customer_id", "note", "stamp"],
         text: "note",
         scope: MINE,
         parent: Some(("customer_id", "customer")),
@@ -88,7 +88,8 @@ pub(crate) const SCHEMA: &str = "
         invoice_id INTEGER NOT NULL PRIMARY KEY,
         region INTEGER NOT NULL,
         customer_id INTEGER NOT NULL REFERENCES customer (customer_id) ON DELETE CASCADE,
-        note TEXT NOT NULL CHECK (note NOT LIKE 'refused%'));
+        note TEXT NOT NULL CHECK (note NOT LIKE 'refused%'),
+        stamp INTEGER NOT NULL DEFAULT 0);
     CREATE INDEX invoice_customer ON invoice (customer_id);
     CREATE TABLE product (
         product_id INTEGER NOT NULL PRIMARY KEY,
@@ -99,7 +100,8 @@ pub(crate) const SCHEMA: &str = "
         balance INTEGER NOT NULL);
     INSERT INTO assignment VALUES ('ada', 1), ('ada', 2), ('bob', 2), ('bob', 3), ('cleo', 3);
     INSERT INTO customer VALUES (1, 1, 'one'), (2, 2, 'two'), (3, 3, 'three');
-    INSERT INTO invoice VALUES (1, 1, 1, 'a'), (2, 2, 2, 'b'), (3, 3, 3, 'c'), (4, 2, 3, 'd');
+    INSERT INTO invoice VALUES (1, 1, 1, 'a', 0), (2, 2, 2, 'b', 0), (3, 3, 3, 'c', 0),
+        (4, 2, 3, 'd', 0);
     INSERT INTO product VALUES (1, 'P', 'pen'), (2, 'I', 'ink'), (3, NULL, 'cap');
     INSERT INTO account VALUES (1, 400), (2, 300), (3, 0);
     CREATE TABLE reserve (
@@ -109,8 +111,8 @@ pub(crate) const SCHEMA: &str = "
     CREATE TABLE audit (at INTEGER PRIMARY KEY, \"table\" TEXT, operation TEXT, key INTEGER,
         text TEXT, region INTEGER);";
 
-/// Triggers of the centre: they write down everything that happens to its rows, and refuse
-/// some.
+/// Triggers of the centre: they write down everything that happens to its rows, refuse some,
+/// and stamp some, so that they are not what was uploaded any more.
 pub(crate) fn triggers() -> String {
     let mut sql = String::new();
     for table in EDITED {
@@ -119,9 +121,15 @@ pub(crate) fn triggers() -> String {
             true => format!("{row}.region"),
             false => "NULL".into(),
         };
-        for (operation, row) in [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")] {
+        // A stamp is no change of somebody's.
+        let update = format!("update OF {text}");
+        for (operation, event, row) in [
+            ("insert", "insert", "NEW"),
+            ("update", &update, "NEW"),
+            ("delete", "delete", "OLD"),
+        ] {
             sql += &format!(
-                "CREATE TRIGGER audit_{name}_{operation} AFTER {operation} ON {name} BEGIN
+                "CREATE TRIGGER audit_{name}_{operation} AFTER {event} ON {name} BEGIN
                      INSERT INTO audit (\"table\", operation, key, text, region)
                      VALUES ('{name}', '{operation}', {row}.{key}, {row}.{text}, {});
                  END;",
@@ -134,6 +142,13 @@ pub(crate) fn triggers() -> String {
                  WHEN NEW.{text} LIKE '{DENIED}%' BEGIN SELECT RAISE(ABORT, 'denied'); END;"
             );
         }
+    }
+    for (name, event) in [("insert", "insert"), ("update", "update OF note")] {
+        sql += &format!(
+            "CREATE TRIGGER stamp_invoice_{name} AFTER {event} ON invoice BEGIN
+                 UPDATE invoice SET stamp = stamp + 1 WHERE invoice_id = NEW.invoice_id;
+             END;"
+        );
     }
     sql
 }

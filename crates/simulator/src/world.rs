@@ -154,7 +154,8 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     let found = judge::applied_twice(&world.centre_connection(), &world.may_repeat.borrow())?;
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
     if world.has_one_history() {
-        let found = judge::lost_against_nobody(&world.centre_connection())?;
+        let centre = world.centre_connection();
+        let found = judge::lost_and_taken(&centre)?.or(judge::lost_against_nobody(&centre)?);
         found.map_or(Ok(()), |found| Err(Failed(found)))?;
     }
     for remote in &remotes {

@@ -59,7 +59,7 @@ impl Application {
                 let Some(customer) = self.any_key(&EDITED[0])? else {
                     return Ok(());
                 };
-                format!("?1, ?2, {customer}, ?3")
+                format!("?1, ?2, {customer}, ?3, 0")
             }
             _ => "?1, ?2, ?3".into(),
         };
@@ -205,7 +205,7 @@ impl Application {
             let values = if index == 0 {
                 "?1, ?2, ?3"
             } else {
-                "?1, ?2, ?4, ?3"
+                "?1, ?2, ?4, ?3, 0"
             };
             let sql = format!("INSERT INTO {name} ({columns}) VALUES ({values})");
             let mut statement = self.connection.prepare_cached(&sql)?;

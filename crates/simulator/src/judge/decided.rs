@@ -5,9 +5,11 @@ use rusqlite::{Connection, OptionalExtension};
 use super::ledger::Parties;
 use crate::scenario::EDITED;
 
-/// A refused change of the remote that is not shown in the centre.
+/// A refused change of the remote that is not shown in the centre. Of a column that left before
+/// its change went up only the remote knows, and keeps the values.
 pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Option<String>> {
-    let sql = "SELECT table_name, key, reason FROM tidewater_refused";
+    let sql = "SELECT table_name, key, reason FROM tidewater_refused
+               WHERE code <> 'not_published' OR row_values IS NULL";
     let mut statement = parties.remote.prepare_cached(sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
@@ -20,6 +22,29 @@ pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Optio
         if !shown {
             return Ok(Some(format!(
                 "I2: {table} {key} is refused ({reason}), and the centre does not show it"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// A change that is told as lost, and took effect.
+pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<String>> {
+    for table in EDITED {
+        let (name, text) = (table.name, table.text);
+        let sql = format!(
+            "SELECT c.key, c.uploaded ->> '{text}' FROM tidewater_conflict AS c
+             JOIN audit AS a ON a.\"table\" = c.table_name AND '[' || a.key || ']' = c.key
+                 AND a.text = c.uploaded ->> '{text}' AND a.operation <> 'delete'
+             WHERE c.table_name = '{name}'"
+        );
+        let found: Option<(String, String)> = centre
+            .prepare_cached(&sql)?
+            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        if let Some((key, uploaded)) = found {
+            return Ok(Some(format!(
+                "I2: {uploaded:?} of {name} {key} is told as lost, and took effect"
             )));
         }
     }

@@ -8,7 +8,7 @@ mod ledger;
 mod seen;
 
 pub(crate) use convergence::difference;
-pub(crate) use decided::{lost_against_nobody, refused_here_only};
+pub(crate) use decided::{lost_against_nobody, lost_and_taken, refused_here_only};
 pub(crate) use ledger::{Ledger, Parties};
 pub(crate) use seen::Seen;
 

@@ -213,6 +213,7 @@ impl Remote {
             judge::row_out_of_scope(remote, &self.authors, &held)?,
             self.ledger.borrow_mut().check(&parties)?,
             self.sequence_went_back()?,
+            self.taken_for_another(),
         ] {
             found.map_or(Ok(()), |found| {
                 Err(Failed(format!("{}: {found}", self.name)))
@@ -255,6 +256,15 @@ impl Remote {
             None => judge::refused_here_only(parties)?,
             found => found,
         })
+    }
+
+    /// Only who was copied, or whose centre was restored, becomes another.
+    fn taken_for_another(&self) -> Option<String> {
+        let is_copy = self.authors.len() > 1 || self.twin.borrow().is_some();
+        let restored = self.restored.get() + self.world.restorations.get() > 0;
+        let identities = self.sequences.borrow().len();
+        (identities > 1 && !is_copy && !restored)
+            .then(|| "I1: a file that nobody copied was taken for a copy".to_owned())
     }
 
     fn sequence_went_back(&self) -> Result<Option<String>, Failed> {
