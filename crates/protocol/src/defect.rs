@@ -65,9 +65,13 @@ defects! {
     HalfUploadApplied => "half-upload-applied",
     /// Session: what the remote says of its partitions is believed without a signature.
     ClientScopeTrusted => "client-scope-trusted",
+    /// Session: a remote that was restored or copied is not told from the one that went on.
+    CopyUnnoticed => "copy-unnoticed",
 
     /// Applying uploads: the number of an upload is not compared with the one before.
     SequenceNotClaimed => "sequence-not-claimed",
+    /// Applying uploads: they are acknowledged even if the commit fails.
+    AcknowledgedBeforeCommit => "acknowledged-before-commit",
     /// Applying uploads: the result is not kept for a remote that asks again.
     ResultNotKept => "result-not-kept",
     /// Applying uploads: refused rows are not shown in the centre.

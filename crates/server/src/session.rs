@@ -354,10 +354,11 @@ impl<'a> Sync<'a> {
                 },
                 Event::End(_) if is_on(Defect::HalfUploadApplied) => {
                     receiver.end_half_way()?;
+                    let (compares, reservation) = comparing.finish()?;
                     return Ok(Arrived {
                         received: receiver.finish()?,
-                        compares: Vec::new(),
-                        reservation: comparing.finish()?.1,
+                        compares,
+                        reservation,
                         request: DownloadRequest::default(),
                         standing: self.standing(),
                         early,

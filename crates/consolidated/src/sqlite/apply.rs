@@ -68,12 +68,15 @@ fn run(
         .execute_batch("BEGIN IMMEDIATE")
         .map_err(failure("beginning to apply uploads"))?;
     let result = run_list(connection, served, uploads, endings).and_then(|outcomes| {
-        connection
+        let committed = connection
             .execute_batch("COMMIT")
-            .map_err(failure("committing uploads"))?;
+            .map_err(failure("committing uploads"));
+        if !is_on(Defect::AcknowledgedBeforeCommit) {
+            committed?;
+        }
         Ok(outcomes)
     });
-    if result.is_err() && !connection.is_autocommit() {
+    if !connection.is_autocommit() {
         connection
             .execute_batch("ROLLBACK")
             .map_err(failure("rolling back uploads"))?;

@@ -146,7 +146,7 @@ impl Subscription {
     ) -> UploadState {
         let (sequence, upload_id) =
             stored.map_or((0, None), |record| (record.sequence, record.upload_id));
-        if is_on(Defect::UploadIdForgotten) {
+        if is_on(Defect::CopyUnnoticed) || is_on(Defect::UploadIdForgotten) {
             return UploadState::InSequence;
         }
         if sequence == self.sequence && upload_id == self.upload_id {
