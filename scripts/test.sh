@@ -82,6 +82,10 @@ cargo clippy -p tidewater-simulator --all-targets --features defects --locked --
 step "Tests"
 cargo test --workspace --locked
 
+step "Deliberate defects"
+# Of the workspace, like the tests before it: so only its own crates are built once more.
+cargo test --workspace --locked --features tidewater-simulator/defects --test defects
+
 step "Fault rig"
 cargo build --locked -p tidewater-cli -p tidewater-rig
 cargo run -q --locked -p tidewater-rig -- --seconds 60
