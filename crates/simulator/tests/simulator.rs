@@ -48,3 +48,15 @@ fn ten_remotes_of_three_users_keep_every_promise() {
         faults: 50,
     });
 }
+
+#[test]
+fn a_crowd_of_fifty_remotes_keeps_every_promise() {
+    assert_holds(Plan {
+        seed: 50,
+        remotes: 50,
+        steps: 12,
+        centre_steps: 24,
+        accidents: 3,
+        faults: 50,
+    });
+}
