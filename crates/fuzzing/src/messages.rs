@@ -77,12 +77,17 @@ fn schema(bytes: &[u8]) {
         assert!(!shape.key.is_empty(), "a table without a key");
         for foreign_key in &table.foreign_keys {
             assert!(foreign_key.columns.iter().all(inside));
+            assert_eq!(foreign_key.columns.len(), foreign_key.parent_columns.len());
         }
         for column in &shape.columns {
             let (number, scale_plus_one) = column_type_to_wire(*column);
             assert_eq!(column_type_from_wire(number, scale_plus_one), Some(*column));
         }
         table_begin(&TableBegin::of(table));
+        assert!(
+            TableBegin::of(table).shape().is_some(),
+            "a header that nobody understands"
+        );
         assert!(TableBegin::of(table).has_key_of(table));
     }
 }

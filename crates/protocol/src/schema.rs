@@ -153,7 +153,8 @@ impl PublicationSchema {
     /// Reads what [`Self::encode`] wrote.
     ///
     /// # Errors
-    /// The bytes are not a schema, or an index in it points nowhere.
+    /// The bytes are not a schema, or an index in it points nowhere, or lists in it do not
+    /// fit together. Whether its names can be names in SQLite is for remotes to say.
     pub fn decode(bytes: &[u8]) -> Result<Self, SchemaError> {
         let wire = wire::Publication::decode(bytes)
             .map_err(|error| SchemaError::Encoding(error.to_string()))?;
@@ -212,6 +213,8 @@ pub fn column_type_from_wire(number: u32, scale_plus_one: u32) -> Option<ColumnT
 
 /// The Protocol Buffers messages behind [`PublicationSchema`].
 mod wire {
+    use std::collections::HashSet;
+
     use super::{
         Column as OwnColumn, Direction, ForeignKey as OwnForeignKey, ForeignKeyAction,
         PublicationSchema, SchemaError, Table as OwnTable, column_type_from_wire,
@@ -281,6 +284,11 @@ mod wire {
 
     fn indexes_to_wire(indexes: &[usize]) -> Vec<u32> {
         indexes.iter().map(|&index| index as u32).collect()
+    }
+
+    fn names_one_twice(indexes: &[usize]) -> bool {
+        let mut seen = HashSet::with_capacity(indexes.len());
+        !indexes.iter().all(|index| seen.insert(index))
     }
 
     const ACTIONS: [ForeignKeyAction; 5] = [
@@ -378,9 +386,20 @@ mod wire {
             if key.is_empty() {
                 return Err(inconsistent("no primary key"));
             }
+            if names_one_twice(&key) {
+                return Err(inconsistent("the primary key names a column twice"));
+            }
             let partition = indexes(&wire.partition)?;
+            if names_one_twice(&partition) {
+                return Err(inconsistent("the partition names a column twice"));
+            }
+            // A unique constraint or a reference may well name a column twice: databases
+            // allow it.
             let unique = wire.unique.iter().map(|unique| indexes(&unique.columns));
-            let unique = unique.collect::<Result<_, _>>()?;
+            let unique: Vec<Vec<usize>> = unique.collect::<Result<_, _>>()?;
+            if unique.iter().any(Vec::is_empty) {
+                return Err(inconsistent("a unique constraint without columns"));
+            }
             let action = |number: u32| {
                 ACTIONS
                     .get(number as usize)
@@ -389,6 +408,12 @@ mod wire {
             };
             let mut foreign_keys = Vec::with_capacity(wire.foreign_keys.len());
             for foreign_key in &wire.foreign_keys {
+                let (own, parents) = (&foreign_key.columns, &foreign_key.parent_columns);
+                if own.is_empty() || own.len() != parents.len() {
+                    return Err(inconsistent(
+                        "a foreign key without a parent for each column",
+                    ));
+                }
                 foreign_keys.push(OwnForeignKey {
                     columns: indexes(&foreign_key.columns)?,
                     parent: foreign_key.parent.clone(),
@@ -469,16 +494,48 @@ mod tests {
         assert_ne!(changed.hash(), schema.hash());
     }
 
-    #[test]
-    fn indexes_that_point_nowhere_are_refused() {
+    #[track_caller]
+    fn assert_refused(change: impl Fn(&mut Table)) {
         let mut schema = sample();
-        schema.tables[0].partition = vec![2];
+        change(&mut schema.tables[0]);
         assert!(matches!(
             PublicationSchema::decode(&schema.encode()),
             Err(SchemaError::Inconsistent(_))
         ));
-        schema.tables[0].partition = vec![];
-        schema.tables[0].key = vec![];
-        assert!(PublicationSchema::decode(&schema.encode()).is_err());
+    }
+
+    #[test]
+    fn indexes_that_point_nowhere_are_refused() {
+        assert_refused(|table| table.partition = vec![2]);
+        assert_refused(|table| table.key = vec![]);
+        assert_refused(|table| table.unique = vec![vec![0, 2]]);
+        assert_refused(|table| table.foreign_keys[0].columns = vec![2]);
+    }
+
+    #[test]
+    fn keys_and_partitions_that_name_a_column_twice_are_refused() {
+        assert_refused(|table| table.key = vec![0, 1, 0]);
+        assert_refused(|table| table.partition = vec![1, 1]);
+    }
+
+    #[test]
+    fn references_with_more_columns_on_one_side_are_refused() {
+        assert_refused(|table| table.foreign_keys[0].parent_columns = vec![]);
+        assert_refused(|table| table.foreign_keys[0].columns = vec![0, 1]);
+        assert_refused(|table| {
+            table.foreign_keys[0].columns = vec![];
+            table.foreign_keys[0].parent_columns = vec![];
+        });
+        assert_refused(|table| table.unique = vec![vec![]]);
+    }
+
+    #[test]
+    fn a_unique_index_or_a_reference_may_name_a_column_twice() {
+        let mut schema = sample();
+        let table = &mut schema.tables[0];
+        table.unique = vec![vec![1, 1]];
+        table.foreign_keys[0].columns = vec![0, 0];
+        table.foreign_keys[0].parent_columns = vec!["id".into(), "other".into()];
+        assert_eq!(PublicationSchema::decode(&schema.encode()), Ok(schema));
     }
 }
