@@ -28,7 +28,7 @@ mod unpublished;
 pub mod upload;
 
 pub use arriving::{Arrival, ArrivingUpload, arriving};
-pub use centre::{Centre, Worker, connect};
+pub use centre::{Centre, Worker, check_url, connect};
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableCompare, TableRequest,
 };

@@ -59,12 +59,7 @@ impl ServerConfig {
         let Some(path) = self.consolidated.strip_prefix("sqlite:") else {
             return Ok(());
         };
-        let path = path.strip_prefix("//").unwrap_or(path);
-        // An empty path is none, and stays none.
-        if path.is_empty() {
-            return Ok(());
-        }
-        let path = folder.join(path);
+        let path = folder.join(path.strip_prefix("//").unwrap_or(path));
         let path = path.to_str().ok_or_else(|| {
             ServerError::configuration(
                 format!("the folder {} is not UTF-8", folder.display()),

@@ -30,6 +30,7 @@ use tidewater_protocol::{Code, RemoteId};
 use self::compare::Comparing;
 use self::early::{Early, Pace};
 use self::hello::Greeting;
+pub(crate) use self::hello::MAX_NAME_BYTES;
 use self::opening::Opened;
 use self::reply::Watch;
 use self::sign_in::answered;

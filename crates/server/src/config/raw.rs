@@ -1,17 +1,19 @@
 //! From TOML values to the configuration: types, ranges, and what must be said.
 
-use std::path::PathBuf;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_consolidated::{PartitionSpec, PublicationSpec, TableSpec, Tracking};
+use tidewater_consolidated::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_url};
 use tidewater_protocol::Direction;
 
 use super::keys::nearest;
 use super::text;
 use super::{Config, Limits, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig};
 use crate::error::ServerError;
+use crate::session::MAX_NAME_BYTES;
 
 #[derive(Deserialize)]
 struct RawConfig {
@@ -149,6 +151,9 @@ impl RawServer {
                 "write consolidated = \"postgres://user@host:5432/database\" or \"sqlite:path\"",
             )
         })?;
+        check_url(&consolidated).map_err(|error| {
+            ServerError::configuration(format!("server.consolidated: {error}"), error.hint())
+        })?;
         let listen = if self.listen.is_empty() {
             vec!["tcp://127.0.0.1:7439".to_owned()]
         } else {
@@ -159,7 +164,9 @@ impl RawServer {
             Some(RawTls {
                 certificate: Some(certificate),
                 key: Some(key),
-            }) => Some(TlsConfig { certificate, key }),
+            }) if names_file(&certificate) && names_file(&key) => {
+                Some(TlsConfig { certificate, key })
+            }
             Some(_) => {
                 return Err(ServerError::configuration(
                     "[server.tls] needs both certificate and key",
@@ -175,6 +182,10 @@ impl RawServer {
             limits: self.limits.read()?,
         })
     }
+}
+
+fn names_file(path: &Path) -> bool {
+    !path.as_os_str().is_empty()
 }
 
 impl RawLimits {
@@ -205,7 +216,7 @@ impl RawLimits {
                 self.early_upload,
                 default.early_upload_bytes,
             )?,
-            upload_rows: self.upload_rows.unwrap_or(default.upload_rows),
+            upload_rows: rows("upload_rows", self.upload_rows, default.upload_rows)?,
             row_bytes: usize::try_from(bytes(
                 "row_bytes",
                 self.row_bytes,
@@ -235,6 +246,17 @@ fn count(key: &str, value: Option<u64>, default: usize) -> Result<usize, ServerE
             format!("server.limits.{key} is {value}"),
             "write a number from 1 to 1000000",
         )),
+    }
+}
+
+fn rows(key: &str, value: Option<u64>, default: u64) -> Result<u64, ServerError> {
+    match value {
+        None => Ok(default),
+        Some(0) => Err(ServerError::configuration(
+            format!("server.limits.{key} is 0"),
+            "write a number from 1, or direction = \"download\" below tables that take no uploads",
+        )),
+        Some(value) => Ok(value),
     }
 }
 
@@ -298,10 +320,14 @@ impl RawLog {
             Some("json") => LogFormat::Json,
             Some(other) => return Err(choice("log.format", other, &["text", "json"])),
         };
-        Ok(LogConfig {
-            format,
-            level: self.level.unwrap_or_else(|| "info".into()),
-        })
+        let level = self.level.unwrap_or_else(|| "info".into());
+        if level.trim().is_empty() {
+            return Err(ServerError::configuration(
+                "log.level is empty",
+                "write error, warn, info, debug or trace, or leave the key out",
+            ));
+        }
+        Ok(LogConfig { format, level })
     }
 }
 
@@ -317,6 +343,12 @@ impl RawPublication {
             return Err(ServerError::configuration(
                 format!("publication {name:?}: a name must not contain a comma"),
                 "choose another name",
+            ));
+        }
+        if name.len() > MAX_NAME_BYTES || name.contains('\0') {
+            return Err(ServerError::configuration(
+                format!("publication {name:?}: no remote can ask for a name like this"),
+                format!("choose one of at most {MAX_NAME_BYTES} bytes, without zero bytes"),
             ));
         }
         if self.table.is_empty() {
@@ -388,6 +420,7 @@ impl RawTable {
                 "name the published columns, or leave the key out to publish all",
             ));
         }
+        check_columns(&format!("{place}: columns"), self.columns.iter().flatten())?;
         Ok(TableSpec {
             partition: partition(&place, self.partition)?,
             name,
@@ -422,6 +455,7 @@ fn partition(place: &str, value: Option<toml::Value>) -> Result<PartitionSpec, S
                     "{place}: partition needs columns and values"
                 )));
             }
+            check_columns(&format!("{place}: partition.columns"), &raw.columns)?;
             Ok(PartitionSpec::Columns {
                 columns: raw.columns,
                 values: raw.values,
@@ -429,6 +463,23 @@ fn partition(place: &str, value: Option<toml::Value>) -> Result<PartitionSpec, S
         }
         Some(other) => Err(wrong(format!("{place}: partition is {other}"))),
     }
+}
+
+/// Whether the columns exist, deploying finds out.
+fn check_columns<'a>(
+    place: &str,
+    columns: impl IntoIterator<Item = &'a String>,
+) -> Result<(), ServerError> {
+    let mut seen = HashSet::new();
+    for column in columns {
+        let message = match column.is_empty() {
+            true => format!("{place} holds an empty name"),
+            false if !seen.insert(column) => format!("{place} names {column:?} twice"),
+            false => continue,
+        };
+        return Err(ServerError::configuration(message, "remove it"));
+    }
+    Ok(())
 }
 
 fn choice(key: &str, value: &str, known: &[&str]) -> ServerError {

@@ -30,6 +30,7 @@ tracking = "log"                           # default; "row", "off"
 fn parse(text: &str) -> Result<Config, ServerError> {
     Config::parse_with(text, &|name| match name {
         "DATABASE" => Some("postgres://\"quoted\"@host/shop".into()),
+        "EMPTY" => Some(String::new()),
         _ => None,
     })
 }
@@ -215,6 +216,8 @@ fn durations_and_sizes_have_units() {
         "connections = 0",
         "connections = \"many\"",
         "connections = -1",
+        "upload_rows = 0",
+        "early_upload = 0",
     ] {
         let (message, hint) = error_of(&format!("{limits}{wrong}"));
         assert!(!message.is_empty() && !hint.is_empty(), "{wrong}");
@@ -255,6 +258,64 @@ fn what_must_be_said_is_asked_for() {
 }
 
 #[test]
+fn what_can_never_work_is_refused_before_anything_is_opened() {
+    let publication = ISSUE.split_once("[[publication]]").unwrap().1;
+    let long = "long".repeat(200);
+    for (text, expected) in [
+        ("consolidated = \"\"".to_owned(), "server.consolidated: "),
+        ("consolidated = \" \"".to_owned(), "server.consolidated: "),
+        (
+            "consolidated = \"${EMPTY}\"".to_owned(),
+            "server.consolidated: ",
+        ),
+        (
+            "consolidated = \"sqlite:\"".to_owned(),
+            "server.consolidated: ",
+        ),
+        (
+            "consolidated = \"mysql://u:hunter2@h/d\"".to_owned(),
+            "server.consolidated: \"mysql\" is no kind of consolidated database",
+        ),
+        (
+            "consolidated = \"sqlite:x\"\n[server.tls]\ncertificate = \"\"\nkey = \"k\"".to_owned(),
+            "[server.tls] needs both",
+        ),
+        (
+            "consolidated = \"sqlite:x\"\n[log]\nlevel = \"\"".to_owned(),
+            "log.level is empty",
+        ),
+        (
+            format!("consolidated = \"sqlite:x\"\n[[publication]]\nname = {long:?}"),
+            "publication \"long",
+        ),
+        (
+            publication.replace("\"support_rep_id\"", "\"\""),
+            "publication \"sales\", table \"customer\": partition.columns holds an empty name",
+        ),
+        (
+            publication.replace("\"support_rep_id\"", "\"a\", \"b\", \"a\""),
+            "publication \"sales\", table \"customer\": partition.columns names \"a\" twice",
+        ),
+        (
+            publication.replace("\"price\"", "\"\""),
+            "publication \"sales\", table \"product\": columns holds an empty name",
+        ),
+        (
+            publication.replace("\"price\"", "\"name\""),
+            "publication \"sales\", table \"product\": columns names \"name\" twice",
+        ),
+    ] {
+        let head = match text.starts_with("consolidated") {
+            true => "[server]\n",
+            false => "[server]\nconsolidated = \"sqlite:x\"\n[[publication]]",
+        };
+        let (message, hint) = error_of(&format!("{head}{text}"));
+        assert!(message.starts_with(expected), "{message}");
+        assert!(!hint.is_empty() && !format!("{message}{hint}").contains("hunter2"));
+    }
+}
+
+#[test]
 fn relative_paths_start_at_the_folder_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tidewater.toml");
@@ -270,7 +331,7 @@ fn relative_paths_start_at_the_folder_of_the_file() {
     let tls = server.tls.unwrap();
     assert_eq!(tls.certificate.display().to_string(), inside("a.pem"));
     assert_eq!(tls.key.display().to_string(), "/etc/b.key");
-    for url in ["sqlite:/srv/shop.db", "postgres://me@h/shop", "sqlite:"] {
+    for url in ["sqlite:/srv/shop.db", "postgres://me@h/shop"] {
         assert_eq!(load(url).consolidated, url);
     }
 }

@@ -14,7 +14,7 @@ use crate::auth::signing::{CheckpointFor, Keyring};
 use crate::fault::Fault;
 
 /// Names of users, publications and programs are shorter.
-const MAX_NAME_BYTES: usize = 512;
+pub(crate) const MAX_NAME_BYTES: usize = 512;
 
 /// A Hello whose parts are well-formed.
 pub(crate) struct Greeting {
