@@ -20,6 +20,14 @@ pub enum RemoteError {
         /// SQLite's own words.
         source: rusqlite::Error,
     },
+    /// A trigger of the application ended our transaction, or raised where nothing can wait.
+    #[error("a trigger of the application stopped {doing}: {message}")]
+    Trigger {
+        /// What was being done.
+        doing: String,
+        /// What the trigger says.
+        message: String,
+    },
     /// Another connection holds the lock for longer than we wait.
     #[error("the remote database is locked by another connection ({doing})")]
     Locked {
@@ -148,7 +156,7 @@ impl RemoteError {
     /// The stable code.
     pub fn code(&self) -> Code {
         match self {
-            RemoteError::Sqlite { .. } => Code::RemoteDatabase,
+            RemoteError::Sqlite { .. } | RemoteError::Trigger { .. } => Code::RemoteDatabase,
             RemoteError::Locked { .. } => Code::RemoteLocked,
             RemoteError::NotARemote { .. } => Code::NotARemote,
             RemoteError::TooNew { .. } => Code::RemoteTooNew,
@@ -175,6 +183,10 @@ impl RemoteError {
             RemoteError::Sqlite { .. } => {
                 "check that the disk is not full and that the file and its folder can be written; \
                  `PRAGMA integrity_check` tells whether the file is damaged"
+            }
+            RemoteError::Trigger { .. } => {
+                "nothing was changed; have the trigger RAISE(ABORT, ...) instead of ROLLBACK (then \
+                 only the row that it refuses waits), or drop it"
             }
             RemoteError::Locked { .. } => {
                 "end the transaction that the application holds open, then sync again"
@@ -229,9 +241,24 @@ impl RemoteError {
             Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
                 RemoteError::Locked { doing }
             }
+            _ if has_raised(&source) => RemoteError::by_trigger(doing, &source),
             _ => RemoteError::Sqlite { doing, source },
         }
     }
+
+    /// A statement failed because of a trigger of the application.
+    pub(crate) fn by_trigger(doing: impl Into<String>, source: &rusqlite::Error) -> RemoteError {
+        RemoteError::Trigger {
+            doing: doing.into(),
+            message: source.to_string(),
+        }
+    }
+}
+
+/// Whether a trigger called `RAISE`.
+fn has_raised(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    code == Some(rusqlite::ffi::SQLITE_CONSTRAINT_TRIGGER)
 }
 
 /// Says what was being done when SQLite failed.

@@ -11,7 +11,7 @@ use serde_json::Map;
 use tidewater_protocol::{Datum, Value};
 
 use super::ApplySummary;
-use super::rows::{Sink, is_local_rule};
+use super::rows::{Sink, failed, is_local_rule};
 use super::table::TableApply;
 use crate::database::refused::{self, Refusal};
 use crate::database::take::{PARKED, bind_key, keys_of};
@@ -114,7 +114,7 @@ fn delete_where(
     match deleted {
         Ok(deleted) => count = deleted as u64,
         Err(error) if is_local_rule(connection, &error) => {}
-        Err(error) => return Err(RemoteError::sqlite(DOING, error)),
+        Err(error) => return Err(failed(connection, DOING, error)),
     }
     let triggers_fire = connection
         .db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)
@@ -137,7 +137,7 @@ fn delete_where(
             Err(error) if is_local_rule(connection, &error) => {
                 mark_kept(connection, table, &key)?;
             }
-            Err(error) => return Err(RemoteError::sqlite(DOING, error)),
+            Err(error) => return Err(failed(connection, DOING, error)),
         }
     }
     Ok(count)
@@ -208,7 +208,7 @@ impl Sink<'_> {
                 self.mark_stale(key)?;
                 return Ok(0);
             }
-            Err(error) => return Err(RemoteError::sqlite(DOING, error)),
+            Err(error) => return Err(failed(self.connection, DOING, error)),
         };
         if deleted == 0 && self.exists(key).doing(DOING)? {
             // A trigger of the application ignored it.

@@ -107,7 +107,7 @@ impl<'a> Sink<'a> {
                 self.mark_stale(key)?;
                 return Ok(false);
             }
-            Err(error) => return Err(RemoteError::sqlite(DOING, error)),
+            Err(error) => return Err(failed(self.connection, DOING, error)),
         }
         if self.table.has_stale {
             self.clear_stale(key)?;
@@ -175,8 +175,11 @@ impl<'a> Sink<'a> {
         }
         for found in &in_the_way {
             let found = row::datums(&types, found);
-            self.delete_row(&found).doing(DOING)?;
-            self.mark_stale(&found)?;
+            match self.delete_row(&found) {
+                Ok(_) => self.mark_stale(&found)?,
+                Err(error) if is_local_rule(self.connection, &error) => return Ok(false),
+                Err(error) => return Err(failed(self.connection, DOING, error)),
+            }
         }
         Ok(true)
     }
@@ -341,4 +344,14 @@ fn hash(types: &[tidewater_protocol::ColumnType], key: &[Datum<'_>]) -> u64 {
 /// unique index, a CHECK, a trigger that raises. One that ended our transaction is none.
 pub(super) fn is_local_rule(connection: &Connection, error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) && !connection.is_autocommit()
+}
+
+/// The error of a statement that failed for good. Our transaction ends only with a trigger
+/// of the application: `RAISE(ROLLBACK)`, or a statement `OR ROLLBACK`.
+pub(super) fn failed(connection: &Connection, doing: &str, error: rusqlite::Error) -> RemoteError {
+    let violates = error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation);
+    match violates && connection.is_autocommit() {
+        true => RemoteError::by_trigger(doing, &error),
+        false => RemoteError::sqlite(doing, error),
+    }
 }

@@ -403,6 +403,56 @@ fn a_trigger_that_refuses_a_downloaded_row_does_not_stop_the_sync() {
 }
 
 #[test]
+fn a_trigger_that_rolls_a_sync_back_is_told_by_its_message() {
+    for (trigger, message) in [
+        (
+            "CREATE TRIGGER own BEFORE UPDATE ON item BEGIN SELECT RAISE(ROLLBACK, 'closed'); END",
+            "closed",
+        ),
+        (
+            "CREATE TRIGGER own AFTER DELETE ON item BEGIN SELECT RAISE(ROLLBACK, 'closed'); END",
+            "closed",
+        ),
+        (
+            "CREATE TABLE log (item INTEGER NOT NULL); CREATE TRIGGER own AFTER DELETE ON item \
+             BEGIN INSERT OR ROLLBACK INTO log VALUES (NULL); END",
+            "log.item",
+        ),
+    ] {
+        let mut remote = with_items();
+        remote.run(trigger);
+        let mut applier = remote.applier(None);
+        applier.download_begin(0, false).unwrap();
+        let table = &remote.schema.tables[0];
+        applier.table_begin(&TableBegin::of(table)).unwrap();
+        let shape = table.shape();
+        let mut rows = RowsWriter::new(&shape);
+        rows.row(Op::Upsert, &item(1, "A", 11));
+        rows.key(Op::Remove, &[Datum::Integer(2)]);
+        let error = applier.rows(&rows.take()).unwrap_err();
+        assert!(matches!(error, RemoteError::Trigger { .. }), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
+        assert!(error.hint().contains("RAISE(ABORT"), "{}", error.hint());
+        remote.database = Some(applier.abort());
+        assert_eq!(remote.query(NAMES), ["1:a:10", "2:b:20", "3:c:30"]);
+    }
+}
+
+#[test]
+fn a_row_that_a_trigger_keeps_in_the_way_of_another_does_not_stop_the_sync() {
+    let mut remote = with_items();
+    remote.run(
+        "CREATE UNIQUE INDEX own ON item (name); \
+         CREATE TRIGGER keep BEFORE DELETE ON item BEGIN SELECT RAISE(ABORT, 'never'); END",
+    );
+    let summary = remote.download(|server| {
+        server.table("item", |rows| rows.row(Op::Upsert, &item(4, "a", 40)));
+    });
+    assert_eq!((summary.upserts, summary.stale), (0, 1));
+    assert_eq!(remote.query(NAMES), ["1:a:10", "2:b:20", "3:c:30"]);
+}
+
+#[test]
 fn a_row_that_a_trigger_ignores_is_not_lost_silently() {
     let mut remote = with_items();
     remote.run(
