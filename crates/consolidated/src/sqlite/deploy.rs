@@ -103,7 +103,9 @@ pub(super) fn load(
 }
 
 /// What is served, checked and compiled anew if the file's schema has changed since: a
-/// new unique index needs a trigger of ours, a new trigger may fail half-way.
+/// new unique index needs a trigger of ours, a new trigger may fail half-way. A column that
+/// was added and deployed by another process is left out until a new server begins: ours has
+/// told remotes of the columns that there were.
 ///
 /// # Errors
 /// [`CentreError::NotDeployed`] when the file does not fit any more. Deploying has
@@ -119,9 +121,86 @@ pub(super) fn refresh(
     if served.publications.is_empty() || schema_version(connection)? == served.schema_version {
         return Ok(served);
     }
-    let served = Arc::new(load(connection, &served.specs)?);
+    let mut fresh = load(connection, &served.specs).map_err(changed_since)?;
+    fresh.keep_columns(connection, &served)?;
+    let served = Arc::new(fresh);
     *shared.write().unwrap_or_else(PoisonError::into_inner) = served.clone();
     Ok(served)
+}
+
+/// The file fitted when the server began.
+fn changed_since(error: CentreError) -> CentreError {
+    match error {
+        CentreError::NotDeployed { message } | CentreError::Configuration { message, .. } => {
+            CentreError::NotDeployed {
+                message: format!(
+                    "the file was changed or deployed otherwise since the server began: {message}"
+                ),
+            }
+        }
+        other => other,
+    }
+}
+
+impl Served {
+    /// Serves the columns that were served before.
+    fn keep_columns(
+        &mut self,
+        connection: &Connection,
+        before: &Served,
+    ) -> Result<(), CentreError> {
+        let old = before.publications.iter().map(|it| &it.schema);
+        for ((now, old), spec) in self.publications.iter_mut().zip(old).zip(&self.specs) {
+            if !tables_differ(old, &now.schema) {
+                continue;
+            }
+            let live = live::tables(connection)?;
+            let spec = with_columns_of(spec, old);
+            let mut kept = Publication::compile(connection, &live, &spec).map_err(changed_since)?;
+            if tables_differ(old, &kept.schema) {
+                return Err(changed_since(CentreError::NotDeployed {
+                    message: format!("remotes know other columns or keys of {:?}", old.name),
+                }));
+            }
+            for (table, compiled) in kept.schema.tables.iter().zip(&mut kept.tables) {
+                let mut now = now.schema.tables.iter().zip(&now.tables);
+                let deployed = now.find(|(it, _)| it.name == table.name);
+                let deployed = deployed.ok_or_else(|| CentreError::Internal {
+                    message: format!("the table {:?} was deployed and is not there", table.name),
+                })?;
+                compiled.deployed = deployed.1.deployed;
+            }
+            *now = kept;
+        }
+        Ok(())
+    }
+}
+
+/// Whether remotes that know one schema would be told of other tables, columns or keys by the
+/// other.
+fn tables_differ(old: &PublicationSchema, new: &PublicationSchema) -> bool {
+    old.tables.len() != new.tables.len()
+        || old.tables.iter().any(|old| {
+            new.table(&old.name).is_none_or(|new| {
+                columns_differ(old, new)
+                    || old.partition != new.partition
+                    || old.direction != new.direction
+            })
+        })
+}
+
+/// A publication that names its columns: those that a schema has.
+fn with_columns_of(spec: &PublicationSpec, schema: &PublicationSchema) -> PublicationSpec {
+    let mut spec = spec.clone();
+    for table in &mut spec.tables {
+        let name = table.name.strip_prefix("main.").unwrap_or(&table.name);
+        let mut known = schema.tables.iter();
+        if let Some(known) = known.find(|it| it.name.eq_ignore_ascii_case(name)) {
+            let columns = known.columns.iter().map(|column| column.name.clone());
+            table.columns = Some(columns.collect());
+        }
+    }
+    spec
 }
 
 fn schema_version(connection: &Connection) -> Result<i64, CentreError> {

@@ -1,8 +1,9 @@
 //! A publication that changes while remotes have changes pending.
 
+use tidewater_protocol::Code;
 use tidewater_server::Config;
 
-use crate::backend::{Backend, Postgres};
+use crate::backend::{Backend, Postgres, Sqlite};
 use crate::device::Device;
 use crate::scenario::{Column, Scenario, Table};
 use crate::world::{LiveServer, World};
@@ -73,6 +74,20 @@ fn redeploy<B: Backend>(
     devices: &mut [&mut Device],
     publication: &'static str,
 ) -> LiveServer {
+    deploy_elsewhere(world, publication);
+    for device in &mut *devices {
+        // It may work or not; it must not harm.
+        let _ = device.try_sync();
+    }
+    let server = world.another_server();
+    for device in devices {
+        device.network.redirect(server.address);
+    }
+    server
+}
+
+/// Another process deploys; the server goes on.
+fn deploy_elsewhere<B: Backend>(world: &mut World<B>, publication: &'static str) {
     world.publication = publication.to_owned();
     let text = format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n{publication}",
@@ -89,15 +104,6 @@ fn redeploy<B: Backend>(
             .await
             .expect("it can be deployed");
     });
-    for device in &mut *devices {
-        // It may work or not; it must not harm.
-        let _ = device.try_sync();
-    }
-    let server = world.another_server();
-    for device in devices {
-        device.network.redirect(server.address);
-    }
-    server
 }
 
 fn edit(ada: &mut Device) {
@@ -128,6 +134,70 @@ fn pending_changes_survive_a_column_that_is_added<B: Backend>() {
     assert_eq!(ada.rows(rows), world.rows(rows));
     assert_eq!(bob.rows(rows), world.rows(rows));
     assert_eq!(ada.pending(), 0);
+}
+
+fn an_old_server_goes_on_without_a_column_that_was_added<B: Backend>() {
+    let mut world = world::<B>();
+    let mut ada = world.synced("ada");
+    let mut bob = world.synced("bob");
+    edit(&mut ada);
+    world.execute(
+        "ALTER TABLE item ADD COLUMN extra TEXT DEFAULT 'x'; UPDATE item SET extra = 'e' || id",
+    );
+    deploy_elsewhere(&mut world, ITEM);
+    let rows = "SELECT id, note, amount FROM item ORDER BY id";
+    for _ in 0..2 {
+        ada.sync();
+        bob.sync();
+        assert_eq!(world.rows(rows), ["1|mine|10", "3|c|30", "9|new|90"]);
+        assert_eq!(ada.rows(rows), world.rows(rows));
+        assert_eq!(bob.rows(rows), world.rows(rows));
+        // A change of the schema has it look once more.
+        world.execute("CREATE TABLE IF NOT EXISTS unrelated (a INTEGER PRIMARY KEY)");
+        ada.edit("UPDATE item SET note = 'mine' WHERE id = 1");
+    }
+    let server = world.another_server();
+    let rows = "SELECT id, note, amount, extra FROM item ORDER BY id";
+    for device in [&mut ada, &mut bob] {
+        device.network.redirect(server.address);
+        device.sync();
+        assert_eq!(
+            device.rows(rows),
+            ["1|mine|10|e1", "3|c|30|e3", "9|new|90|x"]
+        );
+    }
+}
+
+#[test]
+fn an_old_server_of_sqlite_says_that_something_else_was_deployed() {
+    let mut world = world::<Sqlite>();
+    let mut ada = world.synced("ada");
+    edit(&mut ada);
+    // What a table has lost in the configuration only, it still has in the file.
+    deploy_elsewhere(&mut world, FEWER_COLUMNS);
+    ada.sync();
+    assert_eq!(world.rows("SELECT amount FROM item WHERE id = 9"), ["90"]);
+    // With its change log gone, changes would be missed.
+    deploy_elsewhere(&mut world, ONLY_KIND);
+    ada.edit("UPDATE item SET note = 'again' WHERE id = 1");
+    let error = ada.try_sync().expect_err("the server began before");
+    assert_eq!(error.code(), Code::NotDeployed, "{error}");
+    assert!(error.hint().contains("restart the server"));
+}
+
+#[test]
+fn an_old_server_of_sqlite_serves_no_table_that_got_another_key() {
+    let mut world = world::<Sqlite>();
+    let mut ada = world.synced("ada");
+    edit(&mut ada);
+    world.execute(
+        "DROP TABLE item;
+         CREATE TABLE item (id INTEGER NOT NULL, note TEXT NOT NULL, amount INTEGER,
+             PRIMARY KEY (id, note))",
+    );
+    deploy_elsewhere(&mut world, ITEM);
+    let error = ada.try_sync().expect_err("the server began before");
+    assert_eq!(error.code(), Code::NotDeployed, "{error}");
 }
 
 fn pending_changes_survive_a_column_that_is_removed<B: Backend>() {
@@ -208,6 +278,7 @@ fn pending_changes_survive_a_column_that_gets_another_type() {
 }
 
 on_both_adapters!(
+    an_old_server_goes_on_without_a_column_that_was_added,
     pending_changes_survive_another_key,
     pending_changes_survive_a_column_that_is_added,
     pending_changes_survive_a_column_that_is_removed,
