@@ -43,10 +43,8 @@ ORDER BY l.id";
 
 /// Remembers all triggers as they are. Whoever deploys has seen to it that they are all there.
 pub(super) fn remember_all() -> String {
-    format!(
-        "DELETE FROM tidewater.untracked; DELETE FROM tidewater.tracked;
-         INSERT INTO tidewater.tracked (log_id, table_oid, trigger_oid, since) {LIVE}"
-    )
+    let remembered = as_they_are("TRUE", "TRUE");
+    format!("DELETE FROM tidewater.untracked; {remembered}")
 }
 
 /// Remembers the triggers of a log on these tables as they are; before, it knew none of them, or
@@ -57,10 +55,19 @@ pub(super) fn remember(id: i32, tables: impl Iterator<Item = u32>) -> String {
         return String::new();
     }
     let tables = tables.join(", ");
+    as_they_are(
+        &format!("log_id = {id} AND table_oid IN ({tables})"),
+        &format!("l.id = {id} AND t.tgrelid IN ({tables})"),
+    )
+}
+
+/// Remembers some triggers as they are: which ones is a condition on what was known, and the
+/// same on [`LIVE`].
+fn as_they_are(known: &str, live: &str) -> String {
     format!(
-        "DELETE FROM tidewater.tracked WHERE log_id = {id} AND table_oid IN ({tables});
+        "DELETE FROM tidewater.tracked WHERE {known};
          INSERT INTO tidewater.tracked (log_id, table_oid, trigger_oid, since) {LIVE}
-           WHERE l.id = {id} AND t.tgrelid IN ({tables});\n"
+           WHERE {live};\n"
     )
 }
 
@@ -155,13 +162,9 @@ impl Found {
     /// What has to be done once all triggers fire again: remotes need all rows once more.
     fn fire_again(&self) -> String {
         let id = self.id;
+        let remembered = as_they_are(&format!("log_id = {id}"), &format!("l.id = {id}"));
         deploy::everything(id)
-            + &format!(
-                "DELETE FROM tidewater.untracked WHERE log_id = {id};
-                 DELETE FROM tidewater.tracked WHERE log_id = {id};
-                 INSERT INTO tidewater.tracked (log_id, table_oid, trigger_oid, since) {LIVE}
-                   WHERE l.id = {id}"
-            )
+            + &format!("DELETE FROM tidewater.untracked WHERE log_id = {id}; {remembered}")
     }
 
     async fn tell(

@@ -210,10 +210,9 @@ pub async fn gained_partitions_are_sent_and_lost_ones_removed<F: Fixture>() {
     assert_eq!(anna.rows("purchase"), ["11|south|3|20.00"]);
 }
 
-/// Its removal is in the log of a partition that the remote did not hold then.
-pub async fn what_went_up_into_a_gained_partition_and_was_deleted_since_goes<F: Fixture>() {
-    let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+/// She gained the south and has uploaded a row of it, and not downloaded since.
+async fn uploaded_into_a_gained_partition<F: Fixture>(world: &World<F>) -> Remote {
+    let mut anna = Remote::synced(world, "anna").await;
     world
         .execute("INSERT INTO visit_plan VALUES ('anna', 'south')")
         .await;
@@ -224,6 +223,13 @@ pub async fn what_went_up_into_a_gained_partition_and_was_deleted_since_goes<F: 
         result,
         ["1 inserted, 0 updated, 0 deleted, 0 conflicts, 0 refused"]
     );
+    anna
+}
+
+/// Its removal is in the log of a partition that the remote did not hold then.
+pub async fn what_went_up_into_a_gained_partition_and_was_deleted_since_goes<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = uploaded_into_a_gained_partition(&world).await;
     world
         .execute("DELETE FROM customer WHERE customer_id = 50")
         .await;
@@ -243,17 +249,7 @@ pub async fn what_went_up_into_a_gained_partition_and_was_deleted_since_goes<F: 
 pub async fn what_went_up_into_a_partition_that_was_lost_before_the_download_goes<F: Fixture>() {
     for answer_was_lost in [false, true] {
         let world = world::<F>().await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        world
-            .execute("INSERT INTO visit_plan VALUES ('anna', 'south')")
-            .await;
-        let result = anna
-            .upload(&[insert("customer", "50|south|Siri|NULL")])
-            .await;
-        assert_eq!(
-            result,
-            ["1 inserted, 0 updated, 0 deleted, 0 conflicts, 0 refused"]
-        );
+        let mut anna = uploaded_into_a_gained_partition(&world).await;
         if answer_was_lost {
             let stored = anna.worker.stored_result(anna.id, &anna.schema.name).await;
             anna.own = None;
