@@ -46,5 +46,5 @@ pub use upload::{
 /// For `tidewater-fuzzing` only.
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::script::{Script, ScriptError};
+    pub use crate::script::{Dialect, Script, ScriptError};
 }

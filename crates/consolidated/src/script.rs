@@ -6,6 +6,15 @@
 
 use crate::publication::SYSTEM_PARAMETERS;
 
+/// Whose quotes and comments a script has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Dollar quotes, `E'...'`, comments within comments.
+    Postgres,
+    /// Names also in backticks and brackets.
+    Sqlite,
+}
+
 /// SQL with positional parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
@@ -50,12 +59,16 @@ impl Script {
     /// Parses SQL. `render` writes the positional parameter of a number that counts
     /// from 1: `?1`, `$1::text`.
     ///
-    /// Text in quotes, dollar quotes and comments is left alone; but a known name within
+    /// Names, quotes and comments of the dialect are left alone; but a known name within
     /// quotes is an error, because nobody means it: the query would find nothing.
     ///
     /// # Errors
     /// A name is not known or stands within quotes, or something has no end.
-    pub fn parse(source: &str, render: impl Fn(usize) -> String) -> Result<Script, ScriptError> {
+    pub fn parse(
+        source: &str,
+        dialect: Dialect,
+        render: impl Fn(usize) -> String,
+    ) -> Result<Script, ScriptError> {
         let mut script = Script {
             sql: String::with_capacity(source.len()),
             parameters: Vec::new(),
@@ -71,7 +84,7 @@ impl Script {
                     at += end + 1;
                     continue;
                 }
-                _ => match opaque_length(source, at)? {
+                _ => match dialect.opaque_length(rest, at)? {
                     Some(length) => {
                         check_quoted(&rest[..length])?;
                         length
@@ -117,62 +130,97 @@ fn check_quoted(opaque: &str) -> Result<(), ScriptError> {
         .map_or(Ok(()), |name| Err(ScriptError::Quoted(name)))
 }
 
-/// The length of the quoted text or comment that begins at `at`; `None` if none does.
-fn opaque_length(source: &str, at: usize) -> Result<Option<usize>, ScriptError> {
-    let rest = &source[at..];
-    let bytes = rest.as_bytes();
-    let unterminated = |what| ScriptError::Unterminated(what, at);
-    match bytes[0] {
-        quote @ (b'\'' | b'"' | b'`') => {
-            let escapes = quote == b'\'' && is_escape_string(&source.as_bytes()[..at]);
-            let mut index = 1;
-            while index < bytes.len() {
-                if escapes && bytes[index] == b'\\' {
-                    index += 2;
-                } else if bytes[index] != quote {
-                    index += 1;
-                } else if bytes.get(index + 1) == Some(&quote) {
-                    index += 2;
-                } else {
-                    return Ok(Some(index + 1));
+impl Dialect {
+    /// The length of the name, quoted text or comment that `rest` begins with; `None` if it
+    /// begins with none. It stands at the byte `at`.
+    fn opaque_length(self, rest: &str, at: usize) -> Result<Option<usize>, ScriptError> {
+        let is_postgres = self == Dialect::Postgres;
+        let length = match rest.as_bytes() {
+            [quote @ (b'\'' | b'"'), ..] => quoted_length(rest, *quote, false),
+            [b'`', ..] if !is_postgres => quoted_length(rest, b'`', false),
+            [b'[', ..] if !is_postgres => rest.find(']').map(|end| end + 1),
+            [b'e' | b'E', b'\'', ..] if is_postgres => {
+                quoted_length(&rest[1..], b'\'', true).map(|length| length + 1)
+            }
+            [b'-', b'-', ..] => Some(self.line_length(rest)),
+            [b'/', b'*', ..] => self.comment_length(rest),
+            [b'$', ..] if is_postgres => match dollar_tag(rest) {
+                Some(tag) => {
+                    let body = rest[tag.len()..].find(tag);
+                    body.map(|body| body + 2 * tag.len())
+                }
+                None => return Ok(None),
+            },
+            // As a whole: a '$' in a name begins nothing.
+            _ => match name_length(rest) {
+                0 => return Ok(None),
+                length => Some(length),
+            },
+        };
+        let first = rest.chars().next().unwrap_or_default();
+        length.map(Some).ok_or(ScriptError::Unterminated(first, at))
+    }
+
+    fn line_length(self, rest: &str) -> usize {
+        let ends = |each| each == '\n' || each == '\r' && self == Dialect::Postgres;
+        rest.find(ends).unwrap_or(rest.len())
+    }
+
+    /// In PostgreSQL comments stand within comments.
+    fn comment_length(self, rest: &str) -> Option<usize> {
+        let mut depth = 0;
+        let mut at = 0;
+        while at < rest.len() {
+            match rest.as_bytes()[at..] {
+                [b'/', b'*', ..] if depth == 0 || self == Dialect::Postgres => depth += 1,
+                [b'*', b'/', ..] => depth -= 1,
+                _ => {
+                    at += 1;
+                    continue;
                 }
             }
-            Err(unterminated(quote as char))
-        }
-        b'-' if rest.starts_with("--") => Ok(Some(rest.find('\n').unwrap_or(rest.len()))),
-        b'/' if rest.starts_with("/*") => {
-            let end = rest[2..].find("*/").ok_or_else(|| unterminated('/'))?;
-            Ok(Some(end + 4))
-        }
-        b'$' => {
-            let Some(end) = rest[1..].find('$') else {
-                return Ok(None);
-            };
-            let tag = &rest[..end + 2];
-            let inner = &tag[1..tag.len() - 1];
-            let is_tag = !inner.starts_with(|first: char| first.is_ascii_digit())
-                && inner
-                    .chars()
-                    .all(|each| each.is_alphanumeric() || each == '_');
-            if !is_tag {
-                return Ok(None);
+            at += 2;
+            if depth == 0 {
+                return Some(at);
             }
-            let body = rest[tag.len()..]
-                .find(tag)
-                .ok_or_else(|| unterminated('$'))?;
-            Ok(Some(body + 2 * tag.len()))
         }
-        _ => Ok(None),
+        None
     }
 }
 
-/// Whether the quote after `before` begins a string with backslash escapes (`E'...'`).
-fn is_escape_string(before: &[u8]) -> bool {
-    match before {
-        [.., word, b'e' | b'E'] => !word.is_ascii_alphanumeric() && *word != b'_',
-        [b'e' | b'E'] => true,
-        _ => false,
+/// The length of text in quotes, which are doubled within it; `None` if it has no end.
+fn quoted_length(rest: &str, quote: u8, has_escapes: bool) -> Option<usize> {
+    let bytes = rest.as_bytes();
+    let mut index = 1;
+    while index < bytes.len() {
+        if has_escapes && bytes[index] == b'\\' {
+            index += 2;
+        } else if bytes[index] != quote {
+            index += 1;
+        } else if bytes.get(index + 1) == Some(&quote) {
+            index += 2;
+        } else {
+            return Some(index + 1);
+        }
     }
+    None
+}
+
+/// The `$tag$` that a dollar quote begins with.
+fn dollar_tag(rest: &str) -> Option<&str> {
+    let name = name_length(&rest[1..]);
+    let name = rest[1..=name].split('$').next()?.len();
+    rest[1 + name..].starts_with('$').then(|| &rest[..name + 2])
+}
+
+/// The length of the name, not quoted, that text begins with.
+fn name_length(rest: &str) -> usize {
+    let begins = |each: char| !each.is_ascii() || each.is_ascii_alphabetic() || each == '_';
+    let goes_on = |each: char| begins(each) || each.is_ascii_digit() || each == '$';
+    if !rest.starts_with(begins) {
+        return 0;
+    }
+    rest.find(|each| !goes_on(each)).unwrap_or(rest.len())
 }
 
 #[cfg(test)]
@@ -180,7 +228,11 @@ mod tests {
     use super::*;
 
     fn parse(source: &str) -> Result<Script, ScriptError> {
-        Script::parse(source, |number| format!("${number}"))
+        parse_for(Dialect::Postgres, source)
+    }
+
+    fn parse_for(dialect: Dialect, source: &str) -> Result<Script, ScriptError> {
+        Script::parse(source, dialect, |number| format!("${number}"))
     }
 
     #[test]
@@ -205,6 +257,65 @@ mod tests {
             assert_eq!(script.sql, format!("SELECT {opaque} , $1"));
             assert_eq!(script.parameters, ["publication"]);
         }
+    }
+
+    #[track_caller]
+    fn assert_replaced(dialect: Dialect, source: &str, sql: &str) {
+        assert_eq!(
+            parse_for(dialect, source).map(|script| script.sql),
+            Ok(sql.to_owned())
+        );
+    }
+
+    #[test]
+    fn comments_stand_within_comments_in_postgresql_only() {
+        let source = "SELECT 1 /* a /* {s.x} */ ' */ + {s.username}";
+        let replaced = "SELECT 1 /* a /* {s.x} */ ' */ + $1";
+        assert_replaced(Dialect::Postgres, source, replaced);
+        let source = "SELECT 1 /* a /* {s.x} */ + {s.username}";
+        let replaced = "SELECT 1 /* a /* {s.x} */ + $1";
+        assert_replaced(Dialect::Sqlite, source, replaced);
+        assert_eq!(
+            parse_for(Dialect::Postgres, source),
+            Err(ScriptError::Unterminated('/', 9))
+        );
+        assert_replaced(Dialect::Postgres, "/*/**/*/{s.username}", "/*/**/*/$1");
+        assert_replaced(Dialect::Sqlite, "/*/*/{s.username}", "/*/*/$1");
+    }
+
+    #[test]
+    fn a_dollar_in_a_name_begins_no_quote() {
+        for name in ["a$b$", "a$$", "_$x$", "\u{e9}$b$", "e$$"] {
+            for dialect in [Dialect::Postgres, Dialect::Sqlite] {
+                let source = format!("SELECT {name} FROM {name} WHERE x = {{s.username}}");
+                let replaced = format!("SELECT {name} FROM {name} WHERE x = $1");
+                assert_replaced(dialect, &source, &replaced);
+            }
+        }
+        // After a quote another one may begin.
+        let source = "SELECT $a$ ' $a$$b$ ' $b$, {s.username}";
+        assert_replaced(Dialect::Postgres, source, "SELECT $a$ ' $a$$b$ ' $b$, $1");
+        // A name that ends in "e" makes no escapes of what follows.
+        let source = "SELECT date'\\', {s.username}";
+        assert_replaced(Dialect::Postgres, source, "SELECT date'\\', $1");
+    }
+
+    #[test]
+    fn each_database_has_quotes_of_its_own() {
+        assert_replaced(
+            Dialect::Sqlite,
+            "SELECT [it's], `it's`, $a, e'\\', {s.username}",
+            "SELECT [it's], `it's`, $a, e'\\', $1",
+        );
+        assert_replaced(
+            Dialect::Postgres,
+            "SELECT a[1], '[', b ` 1 -- '\r, {s.username}",
+            "SELECT a[1], '[', b ` 1 -- '\r, $1",
+        );
+        assert_eq!(
+            parse_for(Dialect::Sqlite, "SELECT [{s.username}]"),
+            Err(ScriptError::Quoted("username"))
+        );
     }
 
     #[test]
@@ -242,6 +353,10 @@ mod tests {
                 matches!(parse(source), Err(ScriptError::Unterminated(..))),
                 "{source}"
             );
+        }
+        for source in ["[a", "`a", "'a"] {
+            let error = parse_for(Dialect::Sqlite, source).unwrap_err();
+            assert!(matches!(error, ScriptError::Unterminated(_, 0)), "{source}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The parameters in operators' SQL: what stands outside of quotes and comments is
 //! replaced, and nothing else is touched.
 
-use tidewater_consolidated::fuzzing::Script;
+use tidewater_consolidated::fuzzing::{Dialect, Script};
 
 /// Stands for a parameter in what was rendered; no SQL has it.
 const MARK: char = '\u{1}';
@@ -17,8 +17,14 @@ pub fn scripts(data: &[u8]) {
     if source.contains(MARK) {
         return;
     }
+    for dialect in [Dialect::Postgres, Dialect::Sqlite] {
+        script(source, dialect);
+    }
+}
+
+fn script(source: &str, dialect: Dialect) {
     let render = |number: usize| format!("{MARK}{number}{MARK}");
-    let script = match Script::parse(source, render) {
+    let script = match Script::parse(source, dialect, render) {
         Ok(script) => script,
         Err(error) => {
             assert!(!error.to_string().is_empty() && !error.hint().is_empty());
@@ -33,7 +39,7 @@ pub fn scripts(data: &[u8]) {
         );
     }
     // What was rendered is left alone by a second look, and asks for nothing more.
-    let again = Script::parse(&script.sql, render).expect("nothing is left to replace");
+    let again = Script::parse(&script.sql, dialect, render).expect("nothing is left to replace");
     assert_eq!((&again.sql, again.parameters.len()), (&script.sql, 0));
     only_parameters_differ(source, &script);
 }

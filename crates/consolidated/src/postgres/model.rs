@@ -18,7 +18,7 @@ use super::quote::ident;
 use super::triggers::{LogSpec, log_column};
 use crate::error::CentreError;
 use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking};
-use crate::script::Script;
+use crate::script::{Dialect, Script};
 
 /// A publication, ready to be served.
 #[derive(Debug)]
@@ -584,7 +584,7 @@ fn scope_query(
     values: &str,
     partition: &[&PgColumn],
 ) -> Result<ScopeQuery, CentreError> {
-    let script = Script::parse(values, |number| format!("${number}"))
+    let script = Script::parse(values, Dialect::Postgres, |number| format!("${number}"))
         .map_err(|error| wrong(format!("{place}: partition values: {error}"), error.hint()))?;
     let inner = script.sql.trim().trim_end_matches(';').to_owned();
     let names: Vec<String> = (0..partition.len()).map(log_column).collect();

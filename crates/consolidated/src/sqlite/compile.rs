@@ -14,7 +14,7 @@ use super::live::{self, Live};
 use super::{quote, types};
 use crate::error::CentreError;
 use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking};
-use crate::script::Script;
+use crate::script::{Dialect, Script};
 
 /// A publication ready to be served.
 #[derive(Debug)]
@@ -535,7 +535,7 @@ fn values_script(
     let wrong = |what: String, hint: String| {
         configuration(format!("the values query of {:?} {what}", table.name), hint)
     };
-    let script = Script::parse(values, |number| format!("?{number}"))
+    let script = Script::parse(values, Dialect::Sqlite, |number| format!("?{number}"))
         .map_err(|error| wrong(format!("is wrong: {error}"), error.hint()))?;
     let statement = connection.prepare(&script.sql).map_err(|error| {
         let hint = "try it in the sqlite3 shell with a value in place of {s.username}";
