@@ -35,7 +35,9 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 pub(super) const ADOPT_AGAIN_MS: u64 = 60_000;
 
 /// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one. `$3` to `$5`: remote,
-/// publication and serial of the scope, NULL without one.
+/// publication and serial of the scope, NULL without one. The last column is whether the remote
+/// presents the newest scope for the first time; NULL if the serial is none of the last two, or
+/// is spent: changes could not be taken under it.
 const STATE: &str = "
 SELECT pg_catalog.pg_current_snapshot()::text,
   EXISTS (SELECT FROM tidewater.mark WHERE id = $1)
@@ -44,9 +46,9 @@ SELECT pg_catalog.pg_current_snapshot()::text,
     WHERE version >= (SELECT pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot))
       AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot))
     UNION ALL SELECT log_id FROM tidewater.untracked),
-  EXISTS (SELECT FROM tidewater.subscription
-    WHERE remote_id = $3 AND publication = $4 AND scope_serial = $5
-      AND graced_serial < previous_serial)";
+  (SELECT scope_serial = $5 AND graced_serial < previous_serial FROM tidewater.subscription
+    WHERE remote_id = $3 AND publication = $4
+      AND $5 IN (scope_serial, previous_serial) AND $5 > graced_serial)";
 
 /// What has to be sent of one table.
 enum TablePlan {
@@ -72,8 +74,8 @@ struct Plan {
     watermark: Option<Watermark>,
     /// Whether the logs have anything new for the partitions held.
     news: bool,
-    /// The remote presents the newest scope for the first time.
-    arrived: bool,
+    /// See [`STATE`].
+    arrived: Option<bool>,
 }
 
 /// What a remote presented and holds, as far as it can be understood.
@@ -103,7 +105,7 @@ pub(super) async fn download(
     let mut mark = None;
     for (index, (plan, subscription)) in plans.iter().zip(&job.subscriptions).enumerate() {
         let publication = &publications[index];
-        if plan.arrived {
+        if plan.arrived == Some(true) {
             spend_previous(shared, &job, subscription).await?;
         }
         let outcome = if !plan.is_due(subscription) {
@@ -305,7 +307,7 @@ impl Plan {
         presented: Option<Held<'_>>,
         scope: Scope,
         news: bool,
-        arrived: bool,
+        arrived: Option<bool>,
     ) -> Plan {
         let held = presented.as_ref().map(|it| it.scope);
         let gained = presented.as_ref().map_or(&[][..], |it| it.gained);
@@ -336,12 +338,17 @@ impl Plan {
         }
     }
 
+    /// Whether the scope needs a serial of its own.
+    fn is_new_scope(&self) -> bool {
+        self.scope_changed || self.arrived.is_none()
+    }
+
     /// Whether anything has to be sent, or the watermark has to move past what the
     /// remote itself just uploaded.
     fn is_due(&self, subscription: &DownloadSubscription) -> bool {
         let own = subscription.own.as_ref();
         self.news
-            || self.scope_changed
+            || self.is_new_scope()
             || !subscription.requests.is_empty()
             || !subscription.compares.is_empty()
             || own.is_some_and(|own| own.version != 0)
@@ -492,8 +499,8 @@ impl<'j> Held<'j> {
     }
 }
 
-/// The checkpoint to hand out. A changed scope gets a new serial, committed before
-/// anybody sees it.
+/// The checkpoint to hand out. A changed scope, and one whose serial does not count any more,
+/// gets a new serial, committed before anybody sees it.
 async fn new_checkpoint(
     shared: &Shared,
     job: &DownloadJob,
@@ -504,7 +511,7 @@ async fn new_checkpoint(
 ) -> Result<Checkpoint, CentreError> {
     let old = subscription.checkpoint.as_ref().map(|it| it.serial);
     let serial = match old {
-        Some(serial) if !plan.scope_changed => serial,
+        Some(serial) if !plan.is_new_scope() => serial,
         _ => {
             let mut connection = shared.pool.get().await?;
             let statement = connection.prepare(NEW_SERIAL, &[]).await?;

@@ -127,6 +127,7 @@ macro_rules! suite {
             uploading::changes_of_a_lost_partition_are_taken_once,
             uploading::a_replayed_old_scope_is_refused,
             uploading::a_scope_is_spent_when_the_next_one_was_presented,
+            uploading::a_spent_scope_is_issued_anew_when_it_holds_again,
             uploading::a_scope_counts_while_the_next_one_was_lost_on_the_way,
             uploading::a_scope_counts_while_the_next_two_were_lost_on_the_way,
             uploading::what_triggers_change_beside_an_upload_is_sent,

@@ -522,6 +522,26 @@ pub async fn a_scope_counts_while_the_next_two_were_lost_on_the_way<F: Fixture>(
     assert!(result[1].contains("out_of_scope"), "{result:?}");
 }
 
+/// What was made under it was taken once; when the partition is held again, what is made from
+/// then on is taken once more.
+pub async fn a_spent_scope_is_issued_anew_when_it_holds_again<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    visits(&world, "west").await;
+    let change = update("customer", "2|north|Niels|NULL", "2|north|Nils|NULL");
+    assert_eq!(anna.upload(&[change]).await.len(), 1);
+    // That the partition was lost she never heard.
+    visits(&world, "north").await;
+    assert!(!anna.download().await.scope_changed);
+    visits(&world, "west").await;
+    let change = update("customer", "2|north|Nils|NULL", "2|north|N|NULL");
+    let result = anna.upload(&[change]).await;
+    assert_eq!(result.len(), 1, "{result:?}");
+    let change = update("customer", "2|north|N|NULL", "2|north|Nie|NULL");
+    let result = anna.upload(&[change]).await;
+    assert!(result[1].contains("out_of_scope"), "{result:?}");
+}
+
 pub async fn what_triggers_change_beside_an_upload_is_sent<F: Fixture>() {
     let world = world::<F>().await;
     world.execute(&F::stock_trigger()).await;
