@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fails when the documents have fallen behind the code:
 #   a Markdown file names a path in backticks, or links to one, that does not exist;
+#   a Markdown file names a test that does not exist (a name of five words or more);
 #   a dependency has no reason in CONTRIBUTING.md;
 #   a Rust file does not begin by saying what it owns.
 set -euo pipefail
@@ -39,6 +40,14 @@ while read -r document; do
     exists "$folder/$path" || complain "$document links to $path, which does not exist"
   done < <(prose "$document" | sed 's/`[^`]*`//g' |
     grep -oE '\]\([^)# ]+' | sed 's/^](//' | grep -vE '^[a-z]+:' | sort -u)
+done < <(files '*.md')
+
+functions=$(files '*.rs' | xargs grep -hoE '\bfn [a-z0-9_]+' | cut -c 4- | sort -u)
+while read -r document; do
+  while read -r name; do
+    grep -qx "$name" <<<"$functions" ||
+      complain "$document names the test $name, which does not exist"
+  done < <(prose "$document" | grep -oE '`[a-z0-9]+(_[a-z0-9]+){4,}`' | tr -d '`' | sort -u)
 done < <(files '*.md')
 
 while read -r dependency; do
