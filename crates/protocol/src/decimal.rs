@@ -117,7 +117,9 @@ impl<'a> Decimal<'a> {
             return (self, false);
         }
         if own < wanted {
+            // Longer than that it would be read back as text: one number has one form only.
             let grown = power_of_ten(u32::from(wanted - own))
+                .filter(|_| usize::from(wanted) <= MAX_EXACT_DIGITS)
                 .and_then(|factor| unscaled.checked_mul(factor))
                 .filter(|grown| grown.unsigned_abs() < 10u128.pow(MAX_EXACT_DIGITS as u32));
             return match grown {
@@ -272,6 +274,19 @@ mod tests {
                 Some((decimal, true)),
                 "{spelled}"
             );
+        }
+    }
+
+    #[test]
+    fn a_number_has_one_form_however_many_digits_its_column_has() {
+        for spelled in ["0.0", "0.054", "-7", "1e-38"] {
+            for scale in [37, 38, 39, 40, 41, 76, 77, 1_000] {
+                let (decimal, _) = Decimal::parse(spelled).unwrap();
+                let (scaled, _) = decimal.with_scale(Some(scale));
+                let canonical = text(scaled);
+                let again = Decimal::parse(&canonical).unwrap();
+                assert_eq!(again, (scaled, true), "{spelled} with {scale} digits");
+            }
         }
     }
 
