@@ -18,7 +18,7 @@ use tidewater_protocol::*;
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 2] = [
+const COMMITTED: [(usize, &str); 3] = [
     (
         54,
         "3c00cc5ca447fa11404dd8be06bcce13e17436f5645935c13e8cffe9e343531d",
@@ -26,6 +26,10 @@ const COMMITTED: [(usize, &str); 2] = [
     (
         55,
         "47e47a43b6fab7094c68fc6a2c0614216f4b9ba91163e755b56de7db0a8863bd",
+    ),
+    (
+        56,
+        "b9625e8d48dd1c407c5a2e7faa8ad5bc583cf244274fbc4cf18e14ece07203a7",
     ),
 ];
 
@@ -238,6 +242,7 @@ fn controls() -> Vec<(&'static str, Control)> {
                 conflicts: 4,
                 refused: 5,
                 checksum: 6,
+                ..ResultEnd::default()
             }),
         ),
         (
@@ -359,6 +364,14 @@ fn controls_since_1_1() -> Vec<(&'static str, Control)> {
                     },
                 ],
                 ..TableBegin::of(&publication().tables[0])
+            }),
+        ),
+        (
+            "result-end-compare",
+            Control::ResultEnd(ResultEnd {
+                inserts: 1,
+                compare: true,
+                ..ResultEnd::default()
             }),
         ),
         (

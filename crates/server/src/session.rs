@@ -448,7 +448,7 @@ impl<'a> Sync<'a> {
             .map(|(index, subscription)| (index, subscription.published.schema.name.clone()))
             .collect();
         if wanted.upload_only && stored.is_empty() {
-            return reply::send_results(self, opened, applied.results).await;
+            return reply::send_results(self, opened, applied.results, true).await;
         }
         let job = (!wanted.upload_only).then(|| {
             let besides = wanted.requests.into_iter().zip(wanted.compares);
@@ -487,7 +487,8 @@ impl<'a> Sync<'a> {
             reservation: wanted.reservation,
             spool: writer,
         });
-        reply::send_all(self, opened, applied.results, reader, ticket).await
+        let upload_only = wanted.upload_only;
+        reply::send_all(self, opened, applied.results, upload_only, reader, ticket).await
     }
 
     /// Logs and records the sync.

@@ -94,6 +94,16 @@ impl Database {
     }
 }
 
+/// The tables of a subscription are compared by its next download.
+pub(crate) fn make_due(connection: &Connection, subscription: i64) -> rusqlite::Result<()> {
+    connection
+        .execute(
+            "UPDATE tidewater_subscription SET compare_due = max(compare_due, ?2) WHERE id = ?1",
+            [subscription, CompareDue::Yes.stored()],
+        )
+        .map(drop)
+}
+
 /// Tables were not tracked: they are compared, and what differs in them may be the user's.
 ///
 /// Not so where only `REPLACE` through a new unique index was missed. Every row that is here is
@@ -107,10 +117,7 @@ pub(crate) fn note_untracked(
     untracked: &[Untracked],
 ) -> rusqlite::Result<()> {
     for table in untracked {
-        connection.execute(
-            "UPDATE tidewater_subscription SET compare_due = max(compare_due, ?2) WHERE id = ?1",
-            [table.subscription, CompareDue::Yes.stored()],
-        )?;
+        make_due(connection, table.subscription)?;
         if table.uploads && table.missed == Missed::Anything {
             connection.execute(
                 "INSERT INTO tidewater_untracked (table_name) VALUES (?1) ON CONFLICT DO NOTHING",

@@ -51,7 +51,12 @@ impl Feed {
                 self.rows = 0;
                 applier.result_begin(begin.subscription as usize)?;
             }
-            Control::ResultEnd(_) => applier.result_end()?,
+            Control::ResultEnd(end) => {
+                if end.compare {
+                    applier.compare_next()?;
+                }
+                applier.result_end()?;
+            }
             Control::DownloadBegin(begin) => {
                 self.rows = 0;
                 applier.download_begin(begin.subscription as usize, begin.scope_changed)?;

@@ -68,6 +68,7 @@ pub(super) async fn send_results(
     sync: &Sync<'_>,
     opened: &Opened,
     mut results: Vec<(usize, UploadResult)>,
+    upload_only: bool,
 ) -> Result<(), Fault> {
     results.sort_by_key(|(index, _)| *index);
     for (index, result) in results {
@@ -90,6 +91,9 @@ pub(super) async fn send_results(
             conflicts: result.conflicts,
             refused: result.refused,
             checksum: checksum.finalize(),
+            // A download takes away what was lost of these partitions; its checkpoint names
+            // the others. Where none follows, nobody would know of them at the next one.
+            compare: upload_only && !result.gained.is_empty(),
         }))?;
     }
     Ok(())
@@ -110,6 +114,7 @@ pub(super) async fn send_all(
     sync: &mut Sync<'_>,
     opened: &Opened,
     results: Vec<(usize, UploadResult)>,
+    upload_only: bool,
     mut spool: SpoolReader,
     ticket: Ticket,
 ) -> Result<(), Fault> {
@@ -142,7 +147,7 @@ pub(super) async fn send_all(
             continue;
         }
         if let (false, Some(results)) = (is_failure(&item), results.take()) {
-            send_results(sync, opened, results).await?;
+            send_results(sync, opened, results, upload_only).await?;
         }
         match item {
             SpoolItem::Stored(..) => {}

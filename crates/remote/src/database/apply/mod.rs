@@ -312,6 +312,18 @@ impl Applier {
         Ok(())
     }
 
+    /// The next download has to compare the tables of the subscription whose result this is.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn compare_next(&self) -> Result<(), RemoteError> {
+        let (Phase::Result(index) | Phase::Given(index)) = self.phase else {
+            return Err(out_of_order("a compare"));
+        };
+        let id = self.subscriptions[index].state.id;
+        compare::make_due(&self.database.connection, id).doing("making a compare due")
+    }
+
     /// The download of a subscription follows. Its new schema, if any, is put in place.
     ///
     /// # Errors
