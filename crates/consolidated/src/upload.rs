@@ -175,7 +175,8 @@ pub struct UploadResult {
 
 /// Partitions of one table that came into a remote's scope after its checkpoint and before
 /// its upload. Rows of them may be on the remote without its checkpoint saying so: should they
-/// leave the scope before it has downloaded, they have to be taken from it all the same.
+/// leave the scope before it has downloaded, they have to be taken from it all the same. A sync
+/// that has no download tells the remote to compare with its next one.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct GainedPartitions {
     /// The table's name on remotes.

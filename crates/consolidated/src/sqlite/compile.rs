@@ -271,7 +271,9 @@ fn schema_table(
             live::Term::Expression(_) => None,
         });
         let columns = columns.collect::<Option<Vec<usize>>>();
-        columns.filter(|_| !unique.is_primary_key && unique.condition.is_none())
+        // Of an index whose SQL is not understood no term may be known.
+        let tells = !unique.is_primary_key && unique.condition.is_none();
+        columns.filter(|columns| tells && !columns.is_empty())
     });
     let key = live.key.iter().map(|&index| place(index, "key"));
     let partition = partition.iter().map(|&index| place(index, "partition"));

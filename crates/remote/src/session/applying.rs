@@ -53,7 +53,7 @@ impl Feed {
             }
             Control::ResultEnd(end) => {
                 if end.compare {
-                    applier.compare_next()?;
+                    applier.make_compare_due()?;
                 }
                 applier.result_end()?;
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tidewater_remote::database::{RefusedRow, Which};
+use tidewater_remote::session::SyncDirection;
 use tidewater_remote::{Remote, Report, SyncError};
 use tidewater_testing::FrameProxy;
 
@@ -87,6 +88,15 @@ impl Device {
                 error.hint()
             ),
         }
+    }
+
+    /// Syncs in one direction only, without an accident.
+    #[track_caller]
+    pub(crate) fn sync_only(&mut self, direction: SyncDirection) -> Report {
+        self.remote.set_direction(direction);
+        let report = self.sync();
+        self.remote.set_direction(SyncDirection::Both);
+        report
     }
 
     /// Syncs, whatever comes of it.

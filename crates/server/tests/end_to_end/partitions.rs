@@ -302,39 +302,33 @@ fn a_customer_that_leaves_the_scope_takes_no_invoice_that_stays_in_it<B: Backend
     );
 }
 
-/// The fault rig found it: what lost as a conflict stayed on the device.
 fn i5_what_went_up_alone_into_a_partition_that_was_lost_since_goes<B: Backend>() {
     let world = World::<B>::open(shop());
     let mut bob = world.synced("bob");
     world.execute("INSERT INTO assignment VALUES ('bob', 1)");
     bob.edit("INSERT INTO customer VALUES (50, 1, 'mine', NULL, '0.00')");
-    bob.remote.set_direction(SyncDirection::UploadOnly);
-    bob.sync();
+    bob.sync_only(SyncDirection::UploadOnly);
     assert_eq!(bob.pending(), 0);
     assert_eq!(bob.refused().len(), 0);
     world.execute("DELETE FROM assignment WHERE login = 'bob' AND region = 1");
-    bob.remote.set_direction(SyncDirection::Both);
     bob.sync();
     assert_eq!(bob.rows(CUSTOMERS), ["2"]);
     assert_converged(&world, &[&bob]);
 }
 
-/// The same where a row was there, lost against the centre's, and its partition went.
+/// The fault rig found it.
 fn i5_a_row_that_lost_without_a_download_leaves_with_its_partition<B: Backend>() {
     let world = World::<B>::open(shop());
     let mut bob = world.synced("bob");
     bob.edit("UPDATE customer SET name = 'mine' WHERE customer_id = 2");
     world.execute("DELETE FROM assignment WHERE login = 'bob' AND region = 2");
-    bob.remote.set_direction(SyncDirection::DownloadOnly);
-    bob.sync();
+    bob.sync_only(SyncDirection::DownloadOnly);
     world.execute(
         "INSERT INTO assignment VALUES ('bob', 2);
          UPDATE customer SET name = 'theirs' WHERE customer_id = 2;",
     );
-    bob.remote.set_direction(SyncDirection::UploadOnly);
-    bob.sync();
+    bob.sync_only(SyncDirection::UploadOnly);
     world.execute("DELETE FROM assignment WHERE login = 'bob' AND region = 2");
-    bob.remote.set_direction(SyncDirection::Both);
     bob.sync();
     assert_eq!(bob.rows(CUSTOMERS), [""; 0]);
     assert_converged(&world, &[&bob]);

@@ -316,7 +316,7 @@ impl Applier {
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn compare_next(&self) -> Result<(), RemoteError> {
+    pub fn make_compare_due(&self) -> Result<(), RemoteError> {
         let (Phase::Result(index) | Phase::Given(index)) = self.phase else {
             return Err(out_of_order("a compare"));
         };

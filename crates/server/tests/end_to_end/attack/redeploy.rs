@@ -114,14 +114,20 @@ fn edit(ada: &mut Device) {
     );
 }
 
-fn pending_changes_survive_a_column_that_is_added<B: Backend>() {
-    let mut world = world::<B>();
+/// Ada has changes pending, and a column has come to a table.
+fn column_added<B: Backend>() -> (World<B>, Device, Device) {
+    let world = world::<B>();
     let mut ada = world.synced("ada");
-    let mut bob = world.synced("bob");
+    let bob = world.synced("bob");
     edit(&mut ada);
     world.execute(
         "ALTER TABLE item ADD COLUMN extra TEXT DEFAULT 'x'; UPDATE item SET extra = 'e' || id",
     );
+    (world, ada, bob)
+}
+
+fn pending_changes_survive_a_column_that_is_added<B: Backend>() {
+    let (mut world, mut ada, mut bob) = column_added::<B>();
     let _server = redeploy(&mut world, &mut [&mut ada, &mut bob], ITEM);
     ada.sync();
     ada.sync();
@@ -137,13 +143,7 @@ fn pending_changes_survive_a_column_that_is_added<B: Backend>() {
 }
 
 fn an_old_server_goes_on_without_a_column_that_was_added<B: Backend>() {
-    let mut world = world::<B>();
-    let mut ada = world.synced("ada");
-    let mut bob = world.synced("bob");
-    edit(&mut ada);
-    world.execute(
-        "ALTER TABLE item ADD COLUMN extra TEXT DEFAULT 'x'; UPDATE item SET extra = 'e' || id",
-    );
+    let (mut world, mut ada, mut bob) = column_added::<B>();
     deploy_elsewhere(&mut world, ITEM);
     let rows = "SELECT id, note, amount FROM item ORDER BY id";
     for _ in 0..2 {
