@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use tidewater_protocol::RemoteId;
 use tidewater_remote::database::Database;
-use tidewater_remote::session::Now;
+use tidewater_remote::session::{Now, SyncDirection};
 
 use crate::application::{self, Application};
 use crate::disks::{self, Device};
@@ -121,7 +121,15 @@ impl Remote {
                     0..=54 => {
                         let weather = Weather::any(&mut random, remote.world.plan.faults);
                         remote.threaten(&mut random);
-                        remote.sync(&remote.database, &mut random, weather).await?;
+                        let direction = match random.below(100) {
+                            0..=14 => SyncDirection::UploadOnly,
+                            15..=19 => SyncDirection::DownloadOnly,
+                            _ => SyncDirection::Both,
+                        };
+                        let database = &remote.database;
+                        remote
+                            .sync_in(direction, database, &mut random, weather)
+                            .await?;
                     }
                     55..=59 => remote.sync_twice_at_once(&mut random).await?,
                     60..=91 => remote.edit()?,

@@ -43,10 +43,22 @@ const PATIENCE: usize = 24;
 const HEALED_WITHIN: Duration = Duration::from_secs(600);
 
 impl Remote {
+    /// A sync of both directions, see [`Remote::sync_in`].
+    async fn sync(
+        &self,
+        handle: &RefCell<Option<Database>>,
+        random: &mut Random,
+        weather: Weather,
+    ) -> Result<Option<u64>, Failed> {
+        self.sync_in(SyncDirection::Both, handle, random, weather)
+            .await
+    }
+
     /// A sync: as many connections as it takes, the first in this weather. How long to wait
     /// before the next attempt, if it failed.
-    pub(super) async fn sync(
+    pub(super) async fn sync_in(
         &self,
+        direction: SyncDirection,
         handle: &RefCell<Option<Database>>,
         random: &mut Random,
         weather: Weather,
@@ -59,7 +71,7 @@ impl Remote {
             let fine = Weather::fine(random.fork());
             let weather = weather.take().unwrap_or(fine);
             let outcome = self
-                .connection(handle, random, weather, first_proof)
+                .connection(direction, handle, random, weather, first_proof)
                 .await?;
             self.judge()?;
             // The process died, and another one starts a little later.
@@ -99,13 +111,14 @@ impl Remote {
     /// How it ended; `None` if the process died in it.
     async fn connection(
         &self,
+        direction: SyncDirection,
         handle: &RefCell<Option<Database>>,
         random: &mut Random,
         weather: Weather,
         first_proof: ProofKind,
     ) -> Result<Option<Outcome>, Failed> {
         let options = SessionOptions {
-            direction: SyncDirection::Both,
+            direction,
             verify: Verify::default(),
             password: Some(PASSWORD.into()),
             server: None,
