@@ -77,17 +77,17 @@ done
 
 step "Lints"
 cargo clippy --workspace --all-targets --locked -- -D warnings
-cargo clippy -p tidewater-simulator --all-targets --features defects --locked -- -D warnings
+# Features of the workspace here and below, whatever is built: so dependencies are built once.
+cargo clippy --workspace --locked --features tidewater-simulator/defects --test defects -- -D warnings
 
 step "Tests"
 cargo test --workspace --locked
 
 step "Deliberate defects"
-# Of the workspace, like the tests before it: so only its own crates are built once more.
 cargo test --workspace --locked --features tidewater-simulator/defects --test defects
 
 step "Fault rig"
-cargo build --locked -p tidewater-cli -p tidewater-rig
-cargo run -q --locked -p tidewater-rig -- --seconds 60
+cargo build --workspace --bins --locked
+"${CARGO_TARGET_DIR:-target}/debug/tidewater-rig" --seconds 60
 
 step "All good"

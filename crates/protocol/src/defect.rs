@@ -58,6 +58,9 @@ defects! {
     RemovalCascades => "removal-cascades",
     /// Result: a refused change is forgotten like one that was taken.
     RefusalForgotten => "refusal-forgotten",
+    /// Result: after an upload without a download, the server's word that the next sync has to
+    /// compare is not heeded.
+    CompareNotHeeded => "compare-not-heeded",
 
     /// Session: the server does not know again what it has applied.
     UploadIdForgotten => "upload-id-forgotten",

@@ -67,7 +67,8 @@ impl Accidents<'_> {
             for accident in deck {
                 let pause = Duration::from_millis(self.chance.between(200, longest_pause));
                 std::thread::sleep(pause);
-                if all_have_happened && self.stage.elapsed() > end {
+                let is_over = all_have_happened && self.stage.elapsed() > end;
+                if is_over || !self.stage.breaks() {
                     return Ok(());
                 }
                 self.happen(accident)?;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use rusqlite::ErrorCode;
 
 use crate::chance::Chance;
 use crate::program::{Program, Run};
@@ -234,7 +235,11 @@ impl Device {
         if !self.has_synced {
             return Ok(());
         }
-        let identity: Vec<u8> = self.ask("SELECT remote_id FROM tidewater_state")?;
+        let identity = match self.identity_now() {
+            // The application may have taken the room that was left; it is looked at next time.
+            Err(error) if self.stage.breaks() && is_about_disk(&error) => return Ok(()),
+            identity => identity?,
+        };
         if self.identity.is_empty() {
             self.identity.clone_from(&identity);
         }
@@ -250,13 +255,12 @@ impl Device {
         &self.identity
     }
 
-    /// Asks the file something, patiently.
-    fn ask<T: rusqlite::types::FromSql>(&self, sql: &str) -> anyhow::Result<T> {
-        let connection = self.open()?;
-        Ok(connection.query_row(sql, [], |row| row.get(0))?)
+    fn identity_now(&self) -> rusqlite::Result<Vec<u8>> {
+        let sql = "SELECT remote_id FROM tidewater_state";
+        self.open()?.query_row(sql, [], |row| row.get(0))
     }
 
-    pub(crate) fn open(&self) -> anyhow::Result<rusqlite::Connection> {
+    pub(crate) fn open(&self) -> rusqlite::Result<rusqlite::Connection> {
         let connection = rusqlite::Connection::open(&self.path)?;
         connection.busy_timeout(Duration::from_secs(60))?;
         Ok(connection)
@@ -306,6 +310,13 @@ impl Device {
                 .command(&["verify", &file, "--json", "--quiet"]),
         )
     }
+}
+
+fn is_about_disk(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure)
+    )
 }
 
 /// Whether a sync that was done moved a row.

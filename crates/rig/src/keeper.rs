@@ -24,8 +24,9 @@ while read -r word argument; do
     watch) processes="$processes$argument " ;;
     forget) processes="${processes%% $argument *} ${processes#* $argument }" ;;
     mount)
-      if mount -t tmpfs -o size=96m,mode=700 tidewater-rig "$argument" 2>/dev/null; then
-        mounts="$mounts $argument"
+      folder=${argument#* }
+      if mount -t tmpfs -o "size=${argument%% *}m,mode=700" tidewater-rig "$folder" 2>/dev/null; then
+        mounts="$mounts $folder"
         echo mounted
       else
         echo refused
@@ -72,10 +73,10 @@ impl Keeper {
         self.order(&format!("forget {process}\n"))
     }
 
-    /// Puts a small file system in memory at a folder (without spaces in its name), if the
-    /// system lets us.
-    pub(crate) fn mount(&self, folder: &Path) -> anyhow::Result<bool> {
-        self.order(&format!("mount {}\n", folder.display()))?;
+    /// Puts a file system of so many MiB in memory at a folder (without spaces in its name), if
+    /// the system lets us.
+    pub(crate) fn mount(&self, folder: &Path, size: u64) -> anyhow::Result<bool> {
+        self.order(&format!("mount {size} {}\n", folder.display()))?;
         let mut orders = lock(&self.orders);
         let (_, answers) = orders.as_mut().context("the keeper was dismissed")?;
         let mut answer = String::new();

@@ -210,7 +210,9 @@ impl Players {
                 _ => format!("tls://127.0.0.1:{}", networks[1].port),
             };
             let mut device = Device::new(stage, program, number, &server, chance.fork())?;
-            if number == 1 && keeper.mount(device.folder())? {
+            // The file grows for as long as somebody edits; after an hour it has some 40 MiB.
+            let small = 96 + arguments.seconds / 20;
+            if number == 1 && keeper.mount(device.folder(), small)? {
                 stage.note("device-1 has a small disk");
                 device.set_small_disk();
             }
@@ -218,7 +220,10 @@ impl Players {
             let path = device.path.clone();
             let application = Application::new(stage, number as i64, path, regions, chance.fork());
             devices.push((
-                std::thread::spawn(move || device.run()),
+                std::thread::spawn({
+                    let stage = stage.clone();
+                    move || stage.unless_it_fails(device.run())
+                }),
                 std::thread::spawn(move || application.run()),
             ));
         }
@@ -231,7 +236,10 @@ impl Players {
     fn add_offices(&mut self, stage: &Arc<Stage>, url: &str, chance: &mut Chance) {
         for number in 0..OFFICES {
             let office = Office::new(stage, number, url.to_owned(), chance.fork());
-            self.offices.push(std::thread::spawn(move || office.run()));
+            self.offices.push(std::thread::spawn({
+                let stage = stage.clone();
+                move || stage.unless_it_fails(office.run())
+            }));
         }
     }
 }

@@ -62,6 +62,15 @@ impl Stage {
         self.breaks.load(Ordering::SeqCst)
     }
 
+    /// Nothing more is broken if somebody cannot go on: an hour would be spent for nothing.
+    pub(crate) fn unless_it_fails<T>(&self, played: anyhow::Result<T>) -> anyhow::Result<T> {
+        if let Err(error) = &played {
+            self.note(&format!("somebody cannot go on: {error:#}"));
+            self.breaks.store(false, Ordering::SeqCst);
+        }
+        played
+    }
+
     /// Counts a fault that took effect.
     pub(crate) fn fault(&self, kind: &str) {
         *lock(&self.faults).entry(kind.to_owned()).or_default() += 1;

@@ -108,8 +108,8 @@ pub(crate) const SCHEMA: &str = "
         account_id INTEGER NOT NULL PRIMARY KEY,
         balance INTEGER NOT NULL);
     INSERT INTO reserve VALUES (1, 100), (2, 0), (3, 200);
-    CREATE TABLE audit (at INTEGER PRIMARY KEY, \"table\" TEXT, operation TEXT, key INTEGER,
-        text TEXT, region INTEGER);";
+    CREATE TABLE audit (at INTEGER PRIMARY KEY AUTOINCREMENT, \"table\" TEXT, operation TEXT,
+        key INTEGER, text TEXT, region INTEGER);";
 
 /// Triggers of the centre: they write down everything that happens to its rows, refuse some,
 /// and stamp some, so that they are not what was uploaded any more.

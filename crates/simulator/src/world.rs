@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_util::future::{try_join, try_join_all, try_join3};
+use futures_util::future::{ready, try_join, try_join3};
+use futures_util::stream::{FuturesUnordered, TryStreamExt};
 use rusqlite::Connection;
 use tokio::io::DuplexStream;
 use tokio::time::{Instant, sleep};
@@ -35,6 +36,9 @@ pub(crate) const BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// After so long nothing of what went wrong is under way any more.
 const HEALING: Duration = Duration::from_secs(200);
+
+/// How often all remotes may have to sync, one after the other, until nobody uploads anything.
+const ROUNDS: usize = 6;
 
 /// A transaction of an application stays open: SQLite lets nobody else write meanwhile.
 pub(crate) const LOCKED: &str = "centre locked by a long transaction";
@@ -129,7 +133,9 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
         let steps = world.plan.steps;
         try_join(remote.live(own, steps), remote.disturb(other, steps / 2))
     });
-    let lives: Vec<_> = lives.collect();
+    // Not in their order: whoever finds something first ends the simulation.
+    let lives: FuturesUnordered<_> = lives.collect();
+    let lives = lives.try_for_each(|_| ready(Ok(())));
     let application = Application::new(
         application::open(&world.centre_path())?,
         "centre".into(),
@@ -139,18 +145,13 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     let steps = world.plan.centre_steps;
     let centre_life = world.centre_life(application, random.fork(), steps);
     let operated = operator::operate(world, random.fork(), world.plan.accidents);
-    try_join3(try_join_all(lives), centre_life, operated).await?;
+    try_join3(lives, centre_life, operated).await?;
     world.chronicle.note("the world heals");
     world.intruder.leave();
     sleep(HEALING).await;
     let twins: Vec<_> = remotes.iter().filter_map(|remote| remote.twin()).collect();
     remotes.extend(twins);
-    // Twice: what the last one uploads, the first one does not have.
-    for _ in 0..2 {
-        for remote in &remotes {
-            remote.settle(random).await?;
-        }
-    }
+    come_to_rest(world, &remotes, random).await?;
     let found = judge::applied_twice(&world.centre_connection(), &world.may_repeat.borrow())?;
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
     if world.has_one_history() {
@@ -162,6 +163,28 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
         remote.judge_at_rest()?;
     }
     Ok(())
+}
+
+/// Everybody syncs until nobody's sync changes anything in the centre: what the last one
+/// uploads, the first one does not have, and a remote that learns late that its file was
+/// copied goes on as a new one, with what had been refused to it.
+async fn come_to_rest(
+    world: &Rc<World>,
+    remotes: &[Rc<Remote>],
+    random: &mut Random,
+) -> Result<(), Failed> {
+    for _ in 0..ROUNDS {
+        let before = judge::audited(&world.centre_connection())?;
+        for remote in remotes {
+            remote.settle(random).await?;
+        }
+        if judge::audited(&world.centre_connection())? == before {
+            return Ok(());
+        }
+    }
+    Err(Failed(format!(
+        "I6: something is uploaded in each of {ROUNDS} rounds"
+    )))
 }
 
 impl World {
@@ -219,10 +242,12 @@ impl World {
     pub(crate) fn restore(&self, backup: u64) -> Result<(), Failed> {
         let number = self.restorations.get() + 1;
         self.restorations.set(number);
+        let numbered = operator::audit_number(&self.centre_connection())?;
         self.disk.restore(backup, number);
         let connection = application::open(&self.centre_path())?;
         // As in the original.
         connection.pragma_update(None, "journal_mode", "wal")?;
+        operator::number_audit_after(&connection, numbered)?;
         *self.centre.borrow_mut() = connection;
         self.note_held()
     }

@@ -3,7 +3,7 @@
 use tidewater_simulator::{Plan, assert_holds, run, run_all};
 
 /// How many seeds the ordinary tests take.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 1_000;
 
 #[test]
 fn the_same_seed_gives_the_same_history_to_the_byte() {

@@ -51,6 +51,8 @@ pub(crate) struct Application {
     count: u64,
     /// Whether some of its changes are refused by the centre.
     refusable: bool,
+    /// The user and the region that came together last.
+    given: Option<(String, i64)>,
 }
 
 /// Opens a connection as an application does that never waits.
@@ -85,6 +87,7 @@ impl Application {
             random,
             count: 0,
             refusable,
+            given: None,
         }
     }
 
@@ -227,28 +230,35 @@ impl Application {
     ///
     /// # Errors
     /// Of SQLite, other than that somebody else writes.
-    pub(crate) fn administer(&mut self, users: &[&str]) -> rusqlite::Result<Option<(String, i64)>> {
+    pub(crate) fn administer(&mut self, users: &[&str]) -> rusqlite::Result<()> {
         let amount = self.random.between(1, 50) as i64;
         let (from, to) = (self.random.between(1, 3), self.random.between(1, 3));
         let tables = ["account", "reserve"];
         let to_table = self.random.pick(&tables).unwrap_or_default();
         let user = self.random.pick(users).unwrap_or_default().to_owned();
         let region = self.random.between(1, REGIONS) as i64;
-        let sql = match self.random.below(4) {
-            0 => format!("DELETE FROM assignment WHERE login = '{user}' AND region = {region}"),
-            1 => format!("INSERT OR IGNORE INTO assignment VALUES ('{user}', {region})"),
+        let leaves = |user: &str, region: i64| {
+            format!("DELETE FROM assignment WHERE login = '{user}' AND region = {region}")
+        };
+        let sql = match self.random.below(8) {
+            0 => leaves(&user, region),
+            1 | 2 => format!("INSERT OR IGNORE INTO assignment VALUES ('{user}', {region})"),
+            // Soon enough, perhaps, that a remote meets both in one sync, or between two.
+            3 | 4 if let Some((user, region)) = self.given.take() => leaves(&user, region),
             _ => format!(
                 "UPDATE account SET balance = balance - {amount} WHERE account_id = {from};
                  UPDATE {to_table} SET balance = balance + {amount} WHERE account_id = {to}"
             ),
         };
-        match self
-            .connection
-            .execute_batch(&format!("BEGIN IMMEDIATE; {sql}; COMMIT"))
-        {
-            Ok(()) if sql.starts_with("INSERT") => Ok(Some((user, region))),
-            Ok(()) => Ok(None),
-            Err(error) if is_busy(&error) => Ok(None),
+        let transaction = format!("BEGIN IMMEDIATE; {sql}; COMMIT");
+        match self.connection.execute_batch(&transaction) {
+            Ok(()) => {
+                if sql.starts_with("INSERT") {
+                    self.given = Some((user, region));
+                }
+                Ok(())
+            }
+            Err(error) if is_busy(&error) => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -115,6 +115,8 @@ impl Remote {
     ) -> LocalBoxFuture<'static, Result<(), Failed>> {
         let remote = self.clone();
         Box::pin(async move {
+            // Some often upload without a download: on the way, where every byte costs.
+            let alone = random.pick(&[5, 15, 60]).unwrap_or_default();
             for left in (0..steps).rev() {
                 sleep(Duration::from_millis(random.below(3_000))).await;
                 match random.below(100) {
@@ -122,8 +124,8 @@ impl Remote {
                         let weather = Weather::any(&mut random, remote.world.plan.faults);
                         remote.threaten(&mut random);
                         let direction = match random.below(100) {
-                            0..=14 => SyncDirection::UploadOnly,
-                            15..=19 => SyncDirection::DownloadOnly,
+                            chance if chance < alone => SyncDirection::UploadOnly,
+                            95.. => SyncDirection::DownloadOnly,
                             _ => SyncDirection::Both,
                         };
                         let database = &remote.database;
