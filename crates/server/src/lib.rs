@@ -17,6 +17,7 @@ mod listener;
 mod memory;
 mod server;
 mod session;
+mod signal;
 mod spool;
 mod worker;
 
@@ -27,6 +28,7 @@ pub use error::ServerError;
 pub use listener::{DEFAULT_PORT, dev_certificate};
 pub use memory::MemoryGauge;
 pub use server::{Running, Server};
+pub use signal::Signal;
 
 /// For `tidewater-fuzzing` only.
 #[doc(hidden)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -27,6 +27,7 @@ use crate::link::{self, Link};
 use crate::listener::{ListenUrl, tls_acceptor};
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::session;
+use crate::signal::Signal;
 use crate::worker::{DrainRate, SessionTask, Workers};
 
 /// How long a closing connection may take to send its last words and to see the
@@ -71,7 +72,7 @@ pub(crate) struct Shared {
     pub(crate) workers: Workers,
     pub(crate) drain: DrainRate,
     publications: HashMap<String, Arc<Published>>,
-    phase: watch::Receiver<Phase>,
+    phase: Arc<Signal<Phase>>,
 }
 
 impl Shared {
@@ -105,9 +106,7 @@ impl Shared {
     }
 
     async fn reached(&self, phase: Phase) {
-        let mut current = self.phase.clone();
-        // The sender is gone only when the server is.
-        let _ = current.wait_for(|current| *current >= phase).await;
+        self.phase.wait_for(|current| current >= phase).await;
     }
 }
 
@@ -120,7 +119,7 @@ pub struct Running {
     /// configuration.
     pub addresses: Vec<String>,
     shared: Arc<Shared>,
-    phase: watch::Sender<Phase>,
+    phase: Phases,
     tasks: Vec<JoinHandle<()>>,
     /// Yields nothing, and ends when the last connection has.
     connections: mpsc::Receiver<()>,
@@ -165,7 +164,7 @@ impl Server {
         }
 
         let limits = config.server.limits;
-        let (phase, phases) = watch::channel(Phase::Running);
+        let phase = Arc::new(Signal::new(Phase::Running));
         let shared = Arc::new(Shared {
             signer,
             passwords: PasswordChecks::new(environment.blocking.clone(), limits.password_checks),
@@ -175,7 +174,7 @@ impl Server {
             workers: Workers::start(centre.clone(), &limits),
             drain: DrainRate::new(),
             publications,
-            phase: phases,
+            phase: phase.clone(),
             environment,
             limits,
         });
@@ -211,7 +210,7 @@ impl Server {
         Ok(Running {
             addresses,
             shared,
-            phase,
+            phase: Phases(phase),
             tasks,
             connections,
         })
@@ -235,7 +234,7 @@ impl Running {
             ..
         } = self;
         tracing::info!("shutting down");
-        phase.send_replace(Phase::Draining);
+        phase.0.set(Phase::Draining);
         for task in tasks {
             task.abort();
             // Either it ended or it was aborted; its listener is closed.
@@ -246,11 +245,20 @@ impl Running {
             .is_err()
         {
             tracing::warn!("syncs are cut short by the shutdown");
-            phase.send_replace(Phase::Aborting);
+            phase.0.set(Phase::Aborting);
             let _ = timeout(LINGER * 2, connections.recv()).await;
         }
         shared.workers.close(LINGER).await;
         tracing::info!("shut down");
+    }
+}
+
+/// Who tells the phase; syncs do not go on without the server.
+struct Phases(Arc<Signal<Phase>>);
+
+impl Drop for Phases {
+    fn drop(&mut self) {
+        self.0.set(Phase::Aborting);
     }
 }
 

@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::io::DuplexStream;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use tidewater_consolidated::sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_consolidated::{Centre, CentreError};
 use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
-use tidewater_server::{Config, Running, Server};
+use tidewater_server::{Config, Running, Server, Signal};
 
 use crate::chronicle::Chronicle;
 use crate::intruder::Intruder;
@@ -59,7 +58,7 @@ struct Process {
 
 /// Whether a process lives.
 pub(crate) struct Life {
-    dead: watch::Sender<bool>,
+    dead: Signal<bool>,
     /// As the disk knows it: it may die at a write.
     on_disk: vfs::Process,
     /// Commits until it is killed.
@@ -71,7 +70,7 @@ pub(crate) struct Life {
 impl Life {
     fn new(on_disk: vfs::Process) -> Life {
         Life {
-            dead: watch::channel(false).0,
+            dead: Signal::new(false),
             on_disk,
             commits_left: AtomicU64::new(NEVER),
             commits_last: AtomicBool::new(false),
@@ -92,24 +91,22 @@ impl Life {
         if left > 1 {
             return false;
         }
-        self.dead.send_replace(true);
+        self.dead.set(true);
         !self.commits_last.load(Ordering::Relaxed)
     }
 
     /// Ends when the process is dead.
     pub(crate) async fn ended(&self) {
-        let mut dead = self.dead.subscribe();
         tokio::select! {
             biased;
-            // The sender lives as long as this.
-            _ = dead.wait_for(|dead| *dead) => {}
+            _ = self.dead.wait_for(|dead| dead) => {}
             () = self.on_disk.ended() => {}
         }
     }
 
     /// Whether it is dead.
     pub(crate) fn is_dead(&self) -> bool {
-        *self.dead.borrow() || self.on_disk.is_dead()
+        self.dead.get() || self.on_disk.is_dead()
     }
 
     /// By which an accident of the disk names it.
@@ -226,7 +223,7 @@ impl Host {
     /// Kills the process at once.
     pub(crate) fn kill(&self) {
         if let Some(process) = &*self.process.borrow() {
-            process.life.dead.send_replace(true);
+            process.life.dead.set(true);
         }
     }
 

@@ -19,7 +19,7 @@ use crate::chronicle::Chronicle;
 use crate::disks::CentreDisk;
 use crate::host::Host;
 use crate::intruder::Intruder;
-use crate::judge;
+use crate::judge::{self, MayRepeat};
 use crate::network::{Traces, Weather};
 use crate::operator;
 use crate::plan::Plan;
@@ -70,8 +70,7 @@ pub(crate) struct World {
     centre: RefCell<Connection>,
     /// The regions that a user has had at any time.
     ever_held: RefCell<BTreeMap<&'static str, BTreeSet<i64>>>,
-    /// Texts in the files of remotes that were copied or restored from a copy.
-    may_repeat: RefCell<BTreeSet<String>>,
+    may_repeat: RefCell<MayRepeat>,
     intruder: Intruder,
 }
 
@@ -152,7 +151,11 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     let twins: Vec<_> = remotes.iter().filter_map(|remote| remote.twin()).collect();
     remotes.extend(twins);
     come_to_rest(world, &remotes, random).await?;
-    let found = judge::applied_twice(&world.centre_connection(), &world.may_repeat.borrow())?;
+    let found = judge::applied_twice(
+        &world.centre_connection(),
+        &world.may_repeat.borrow(),
+        world.restorations.get() > 0,
+    )?;
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
     if world.has_one_history() {
         let centre = world.centre_connection();
@@ -271,9 +274,9 @@ impl World {
         self.centre.borrow()
     }
 
-    /// These texts are in two files.
-    pub(crate) fn may_repeat(&self, texts: BTreeSet<String>) {
-        self.may_repeat.borrow_mut().extend(texts);
+    /// What this file holds is, or was, in another one as well.
+    pub(crate) fn may_repeat(&self, remote: &Connection) -> Result<(), Failed> {
+        Ok(self.may_repeat.borrow_mut().add(remote)?)
     }
 
     /// The regions that a user has now.

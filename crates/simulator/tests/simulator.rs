@@ -7,11 +7,15 @@ const SEEDS: u64 = 1_000;
 
 #[test]
 fn the_same_seed_gives_the_same_history_to_the_byte() {
-    for seed in 0..8 {
-        let (first, second) = (run(Plan::of(seed), true), run(Plan::of(seed), true));
+    let crowd = Plan {
+        remotes: 40,
+        ..Plan::of(253)
+    };
+    for plan in (0..8).map(Plan::of).chain([crowd]) {
+        let (first, second) = (run(plan, true), run(plan, true));
         let differing = first.lines.iter().zip(&second.lines).find(|(a, b)| a != b);
-        assert_eq!(differing, None, "seed {seed}");
-        assert_eq!(first.hash, second.hash, "seed {seed}");
+        assert_eq!(differing, None, "{plan:?}");
+        assert_eq!(first.hash, second.hash, "{plan:?}");
         assert_eq!(first.sessions, second.sessions);
     }
 }

@@ -5,17 +5,18 @@
 mod convergence;
 mod decided;
 mod ledger;
+mod repeated;
 mod seen;
 
 pub(crate) use convergence::difference;
 pub(crate) use decided::{lost_against_nobody, lost_and_taken, refused_here_only};
 pub(crate) use ledger::{Ledger, Parties};
+pub(crate) use repeated::{MayRepeat, applied_twice};
 pub(crate) use seen::Seen;
 
 use std::collections::BTreeSet;
 
 use rusqlite::Connection;
-use rusqlite::types::Value;
 
 use crate::scenario::{BALANCE, BALANCES, EDITED};
 
@@ -109,59 +110,6 @@ pub(crate) fn upload_out_of_scope(
         if !held.contains(&region) {
             return Ok(Some(format!(
                 "I5: {name} wrote {table} {key} in region {region}"
-            )));
-        }
-    }
-    Ok(None)
-}
-
-/// The texts of all changes that a remote's file holds: pending ones, and those that a
-/// restored centre would be given back.
-pub(crate) fn kept_texts(remote: &Connection) -> rusqlite::Result<BTreeSet<String>> {
-    let mut texts = BTreeSet::new();
-    for table in EDITED {
-        let (name, key, text) = (table.name, table.key(), table.text);
-        if !has_table(remote, &format!("tidewater_change_{name}"))? {
-            continue;
-        }
-        for sql in [
-            format!("SELECT * FROM tidewater_change_{name}"),
-            format!(
-                "SELECT {text} FROM {name}
-                 WHERE {key} IN (SELECT key_{key} FROM tidewater_change_{name})"
-            ),
-        ] {
-            let mut statement = remote.prepare_cached(&sql)?;
-            let columns = statement.column_count();
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                for column in 0..columns {
-                    if let Value::Text(text) = row.get(column)? {
-                        texts.insert(text);
-                    }
-                }
-            }
-        }
-    }
-    Ok(texts)
-}
-
-/// I1: no change took effect twice. Every text is written once, but for those that somebody
-/// gave back by restoring a file in which they were pending.
-pub(crate) fn applied_twice(
-    centre: &Connection,
-    may_repeat: &BTreeSet<String>,
-) -> rusqlite::Result<Option<String>> {
-    let sql = "SELECT \"table\", key, text, count(*) FROM audit WHERE operation <> 'delete'
-               GROUP BY 1, 2, 3 HAVING count(*) > 1";
-    let mut statement = centre.prepare_cached(sql)?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let (table, key, text, count): (String, i64, String, i64) =
-            (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        if !may_repeat.contains(&text) {
-            return Ok(Some(format!(
-                "I1: {table} {key} {text:?} took effect {count} times"
             )));
         }
     }

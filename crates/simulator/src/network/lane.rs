@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+
+use tidewater_server::Signal;
 
 use super::{Fault, Kind, OVERTAKEN, REPLAYED, WIRE_BYTES, Way, Weather};
 use crate::random::Random;
@@ -21,8 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) fn carry(near: DuplexStream, far: DuplexStream, mut weather: Weather, way: &Way) {
     let (near_read, near_write) = tokio::io::split(near);
     let (far_read, far_write) = tokio::io::split(far);
-    let (cut, _) = watch::channel(Ending::None);
-    let cut = Rc::new(cut);
+    let cut = Rc::new(Signal::new(Ending::None));
     for (up, reader, writer) in [(true, near_read, far_write), (false, far_read, near_write)] {
         let lane = Lane {
             up,
@@ -63,7 +63,7 @@ struct Lane {
     latency_ms: u64,
     piece: u64,
     random: Random,
-    cut: Rc<watch::Sender<Ending>>,
+    cut: Rc<Signal<Ending>>,
     /// All that was sent, if it is to be sent once more.
     sent: Option<Vec<u8>>,
     way: Way,
@@ -86,15 +86,13 @@ impl Lane {
     }
 
     async fn run(&mut self) {
-        let mut cut = self.cut.subscribe();
+        let cut = self.cut.clone();
         let server = self.way.server.clone();
         let ending = tokio::select! {
             biased;
             // The end of a process is the end of its connections.
             () = server.ended() => return,
-            ending = cut.wait_for(|ending| *ending != Ending::None) => {
-                ending.map_or(Ending::Cut, |ending| *ending)
-            }
+            ending = cut.wait_for(|ending| ending != Ending::None) => ending,
             () = self.pass() => return,
         };
         if let (Ending::Linger(ms), true) = (ending, self.up) {
@@ -198,7 +196,7 @@ impl Lane {
 
     /// Ends both directions; this future is dropped at its next wait.
     async fn end(&self, ending: Ending) -> io::Result<()> {
-        self.cut.send_replace(ending);
+        self.cut.set(ending);
         std::future::pending().await
     }
 

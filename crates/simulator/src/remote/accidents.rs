@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use super::{Remote, open};
 use crate::disks::Device;
-use crate::judge;
 use crate::liar::{self, LIED};
 use crate::operator;
 use crate::random::Random;
@@ -96,9 +95,7 @@ impl Remote {
 
     /// What the file holds is there twice, and may take effect twice.
     fn may_repeat(&self) -> Result<(), Failed> {
-        let application = self.application.borrow();
-        let texts = judge::kept_texts(application.connection())?;
-        self.world.may_repeat(texts);
-        Ok(())
+        self.world
+            .may_repeat(self.application.borrow().connection())
     }
 }

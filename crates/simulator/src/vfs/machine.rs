@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tidewater_server::Signal;
 
 use super::file::{Content, Fate};
 use super::locks::Locks;
@@ -122,16 +122,16 @@ pub(super) struct Life {
     number: u64,
     /// Nothing happens to it but power loss: it only looks.
     spared: bool,
-    dead: watch::Sender<bool>,
+    dead: Signal<bool>,
 }
 
 impl Life {
     pub(super) fn is_dead(&self) -> bool {
-        *self.dead.borrow()
+        self.dead.get()
     }
 
     pub(super) fn die(&self) {
-        self.dead.send_replace(true);
+        self.dead.set(true);
     }
 }
 
@@ -161,9 +161,7 @@ impl Process {
 
     /// Returns when it is dead.
     pub(crate) async fn ended(&self) {
-        let mut dead = self.life.dead.subscribe();
-        // The sender lives as long as this.
-        let _ = dead.wait_for(|dead| *dead).await;
+        self.life.dead.wait_for(|dead| dead).await;
     }
 
     /// Kills it between two operations.
@@ -287,7 +285,7 @@ impl Shared {
         let life = Arc::new(Life {
             number: state.next_number(),
             spared,
-            dead: watch::channel(false).0,
+            dead: Signal::new(false),
         });
         state.processes.insert(life.number, life.clone());
         Process {

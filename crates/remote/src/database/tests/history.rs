@@ -325,9 +325,12 @@ impl Choice {
             10 => format!("DELETE FROM {table} WHERE {is_key}"),
             11 => format!("DELETE FROM {table} WHERE amount = {amount}"),
             12 => format!("DELETE FROM {table}"),
+            // Sorted by what no index has: SQLite by itself may read rows that a trigger of the
+            // user writes into the other table meanwhile, and so never come to an end.
             13 => format!(
                 "INSERT {clause} INTO {table} ({keys}, name, amount) \
-                 SELECT {keys}, {name}, amount FROM {other}"
+                 SELECT {keys}, {name}, amount FROM {other} ORDER BY {}",
+                quote::list(0..key_len, ", ", |n| format!("k{n} || ''"))
             ),
             14 => format!(
                 "UPDATE {clause} {table} SET name = o.name, amount = o.amount FROM {other} AS o \
