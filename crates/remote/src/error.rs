@@ -152,6 +152,15 @@ pub enum RemoteError {
     },
 }
 
+fn is_internal_table_gone(error: &rusqlite::Error) -> bool {
+    let message = error.to_string();
+    let name = message.strip_prefix("no such table: ");
+    name.is_some_and(|name| {
+        let name = name.strip_prefix("main.").unwrap_or(name);
+        name.starts_with("tidewater_")
+    })
+}
+
 impl RemoteError {
     /// The stable code.
     pub fn code(&self) -> Code {
@@ -180,6 +189,11 @@ impl RemoteError {
     /// What to do next.
     pub fn hint(&self) -> String {
         match self {
+            RemoteError::Sqlite { source, .. } if is_internal_table_gone(source) => {
+                "somebody has dropped or renamed a table of Tidewater's own; restore a copy of the \
+                 file, or set it aside and sync into a new one: its own tables still hold what \
+                 was not uploaded"
+            }
             RemoteError::Sqlite { .. } => {
                 "check that the disk is not full and that the file and its folder can be written; \
                  `PRAGMA integrity_check` tells whether the file is damaged"

@@ -97,7 +97,15 @@ impl Report {
         self.conflict_rows.extend(later.conflict_rows);
         self.conflict_rows.truncate(ROWS_TOLD);
         self.refused += later.refused;
-        self.refused_rows.extend(later.refused_rows);
+        for row in later.refused_rows {
+            // What is pending may go up twice in one call, and be refused twice.
+            let is_same = |told: &RefusedSummary| told.table == row.table && told.key == row.key;
+            if let Some(told) = self.refused_rows.iter().position(is_same) {
+                self.refused_rows.remove(told);
+                self.refused -= 1;
+            }
+            self.refused_rows.push(row);
+        }
         self.refused_rows.truncate(ROWS_TOLD);
         self.not_restored.extend(later.not_restored);
         self.compared.extend(later.compared);
@@ -122,6 +130,28 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_refused_twice_in_one_call_is_told_once() {
+        let refused = |key: &str| RefusedSummary {
+            table: "t".into(),
+            key: key.into(),
+            reason: "no".into(),
+        };
+        let mut report = Report {
+            refused: 2,
+            refused_rows: vec![refused("[1]"), refused("[2]")],
+            ..Report::default()
+        };
+        report.add(Report {
+            refused: 2,
+            refused_rows: vec![refused("[3]"), refused("[1]")],
+            ..Report::default()
+        });
+        assert_eq!(report.refused, 3);
+        let keys: Vec<_> = report.refused_rows.iter().map(|row| &row.key).collect();
+        assert_eq!(keys, ["[2]", "[3]", "[1]"]);
+    }
 
     #[test]
     fn the_names_in_json_are_the_documented_ones() {

@@ -1,6 +1,7 @@
 //! `tidewater serve`: the server, until it is asked to end.
 
 use std::io::{self, IsTerminal};
+use std::str::FromStr;
 
 use clap::Args;
 use tidewater_protocol::Code;
@@ -9,6 +10,7 @@ use tidewater_server::{Config, Environment, Server};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
@@ -109,15 +111,30 @@ impl Stop {
     }
 }
 
+/// A word that stands alone, as a level does, and is none: as the name of a part of a program it
+/// would switch everything else off.
+fn unknown_word(level: &str) -> Option<&str> {
+    let words = level.split(',').map(str::trim);
+    let mut unknown = words.filter(|word| {
+        let is_level = LevelFilter::from_str(word).is_ok();
+        !is_level && !word.contains(['=', '[']) && !word.starts_with("tidewater")
+    });
+    unknown.find(|word| !word.is_empty())
+}
+
 fn start_log(args: &ServeArgs, config: &LogConfig) -> Result<(), Failure> {
     let level = args.log_level.as_deref().unwrap_or(&config.level);
-    let filter = EnvFilter::try_new(level).map_err(|error| {
+    let meaningless = |what: String| {
         Failure::usage(
-            format!("{level:?} does not say what to log: {error}"),
-            "write error, warn, info, debug, trace, or directives such as \
+            format!("{level:?} does not say what to log: {what}"),
+            "write off, error, warn, info, debug, trace, or directives such as \
              info,tidewater_server=debug",
         )
-    })?;
+    };
+    if let Some(word) = unknown_word(level) {
+        return Err(meaningless(format!("{word:?} is no level")));
+    }
+    let filter = EnvFilter::try_new(level).map_err(|error| meaningless(error.to_string()))?;
     let format = match args.log_format.as_deref() {
         Some("json") => LogFormat::Json,
         Some(_) => LogFormat::Text,
@@ -137,4 +154,27 @@ fn start_log(args: &ServeArgs, config: &LogConfig) -> Result<(), Failure> {
 fn cannot_start(error: &io::Error) -> Failure {
     let message = format!("cannot start the server: {}", describe(error));
     Failure::new(Code::Internal, message, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_are_no_level_are_not_taken_for_parts_of_a_program() {
+        for known in [
+            "info",
+            "WARN",
+            "off",
+            "info,tidewater_server=debug",
+            "tidewater_server",
+        ] {
+            assert_eq!(unknown_word(known), None);
+        }
+        assert_eq!(unknown_word("inf"), Some("inf"));
+        assert_eq!(
+            unknown_word("tidewater_server=debug, warning"),
+            Some("warning")
+        );
+    }
 }

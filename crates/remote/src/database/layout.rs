@@ -89,6 +89,26 @@ UPDATE tidewater_state SET format_version = 2;
 /// What makes each format out of the one before it; the first out of nothing.
 const FORMATS: [&str; FORMAT_VERSION as usize] = [FORMAT_1, FORMAT_2];
 
+/// Why a file without our state cannot become a remote: other tables of Tidewater's are in it.
+pub(crate) fn obstacle(connection: &Connection) -> Result<Option<&'static str>, RemoteError> {
+    if version(connection)?.is_some() {
+        return Ok(None);
+    }
+    let count = |pattern: &str| {
+        let sql = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name GLOB ?1";
+        connection
+            .query_row(sql, [pattern], |row| row.get::<_, i64>(0))
+            .doing("looking for other tables of Tidewater's")
+    };
+    // Only a consolidated database has users.
+    if count("tidewater_user_account")? > 0 {
+        return Ok(Some("it is a consolidated database"));
+    }
+    let remains = "it was one, but its table tidewater_state is gone; what was not uploaded is \
+                   still in its own tables";
+    Ok((count("tidewater_*")? > 0).then_some(remains))
+}
+
 /// Makes the internal tables in a file that has none, migrates older ones, and refuses
 /// newer ones.
 pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {

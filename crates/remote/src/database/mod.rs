@@ -103,17 +103,22 @@ impl Database {
             goes_on: false,
         };
         // SQLite looks into the file only when it is used for the first time.
-        configure(&database.connection)
+        let prepared = configure(&database.connection)
             .doing("opening the file")
-            .and_then(|()| layout::ensure(&mut database.connection))
-            .map_err(|error| match error {
-                RemoteError::Sqlite { source, .. }
-                    if source.sqlite_error_code() == Some(ErrorCode::NotADatabase) =>
-                {
-                    not_a_remote("it is not an SQLite database".into())
-                }
-                other => other,
-            })?;
+            .and_then(|()| layout::obstacle(&database.connection));
+        let prepared = match prepared {
+            Ok(Some(obstacle)) => return Err(not_a_remote(obstacle.into())),
+            Ok(None) => layout::ensure(&mut database.connection),
+            Err(error) => Err(error),
+        };
+        prepared.map_err(|error| match error {
+            RemoteError::Sqlite { source, .. }
+                if source.sqlite_error_code() == Some(ErrorCode::NotADatabase) =>
+            {
+                not_a_remote("it is not an SQLite database".into())
+            }
+            other => other,
+        })?;
         Ok(database)
     }
 

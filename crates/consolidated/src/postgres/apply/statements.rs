@@ -487,7 +487,11 @@ impl Statements<'_, '_, '_, '_> {
                     let reason = "this row is not in your partitions";
                     outcomes.refused(incoming, uploaded, Code::RowOutOfScope, reason);
                 }
-                (Op::Insert | Op::Update, true) if equal => outcomes.applied(op, 1),
+                (Op::Insert | Op::Update, true)
+                    if equal && !lost_what_is_computed(incoming, uploaded, &central) =>
+                {
+                    outcomes.applied(op, 1);
+                }
                 _ => outcomes.conflict(incoming, uploaded, Some(&central)),
             });
             Ok(())
@@ -640,5 +644,22 @@ fn unfit_value(
             let fits = column.kind.encode(value, encoded).is_ok();
             (!fits).then(|| unfit(column, value))
         })
+    })
+}
+
+/// Whether a remote wrote another value into a generated column than the centre computes. It is
+/// told, because no change of the centre brings the centre's value back to it.
+fn lost_what_is_computed(
+    incoming: &Incoming<'_>,
+    uploaded: &Uploaded<'_, '_>,
+    central: &[Datum<'_>],
+) -> bool {
+    let (Some(old), Some(new)) = (uploaded.old, uploaded.new) else {
+        return false;
+    };
+    let mut columns = incoming.table.columns.iter().enumerate();
+    columns.any(|(index, column)| {
+        let was_written = column.generated && !pack::same(&old[index], &new[index]);
+        was_written && !pack::same(&new[index], &central[index])
     })
 }

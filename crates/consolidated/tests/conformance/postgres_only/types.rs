@@ -130,6 +130,17 @@ async fn identity_and_generated_columns_are_respected() {
         .await;
     assert_eq!(result.len(), 1, "{result:?}");
     assert_eq!(anna.download().await.rows(), ["v: 1000|5|1|10"]);
+    // What only the centre computes is told to whoever wrote it.
+    let result = anna
+        .upload(&[update("v", "1000|5|1|10", "1000|5|1|99")])
+        .await;
+    assert_eq!(
+        result,
+        [
+            "0 inserted, 0 updated, 0 deleted, 1 conflicts, 0 refused",
+            "conflict v: 1000|5|1|10"
+        ]
+    );
     let changes = (0..200).map(|id| insert("v", &format!("{id}|{id}|{id}|NULL")));
     let result = anna.upload(&changes.collect::<Vec<_>>()).await;
     assert_eq!(

@@ -69,6 +69,41 @@ fn a_file_of_a_newer_version_is_refused() {
 }
 
 #[test]
+fn files_with_other_tables_of_ours_are_no_remotes_and_stay_as_they_are() {
+    let folder = TempDir::new().unwrap();
+    for (table, what) in [
+        ("tidewater_user_account", "it is a consolidated database"),
+        (
+            "tidewater_subscription",
+            "its table tidewater_state is gone",
+        ),
+    ] {
+        let path = folder.path().join(table);
+        let file = Connection::open(&path).unwrap();
+        file.execute_batch(&format!("CREATE TABLE {table} (name)"))
+            .unwrap();
+        let error = Database::open(&path).unwrap_err();
+        assert_eq!(error.code(), Code::NotARemote);
+        assert!(error.to_string().contains(what), "{error}");
+        let tables: i64 = file
+            .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(tables, 1);
+    }
+}
+
+#[test]
+fn a_table_of_ours_that_is_gone_is_told_from_a_full_disk() {
+    let remote = with_items();
+    remote.run("DROP TABLE tidewater_subscription");
+    let error = Database::open(&remote.path())
+        .and_then(|database| database.status())
+        .unwrap_err();
+    assert_eq!(error.code(), Code::RemoteDatabase);
+    assert!(error.hint().contains("Tidewater's own"), "{error}");
+}
+
+#[test]
 fn a_remote_that_has_signed_in_belongs_to_one_user_and_keeps_its_server() {
     let mut remote = with_items();
     let database = remote.database_mut();
