@@ -82,7 +82,7 @@ consolidated = {consolidated}
 # key = \"tidewater-dev.key\"
 
 [retention]
-# How long changes are remembered. A remote that stays away longer gets its rows whole.
+# How long changes are remembered. A remote that stays away longer compares what it holds.
 log = \"60d\"
 # How long finished syncs stay listed in `tidewater status`.
 history = \"14d\"

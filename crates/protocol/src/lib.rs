@@ -11,6 +11,7 @@ pub mod decimal;
 pub mod defect;
 pub mod frame;
 pub mod identity;
+pub mod index_sql;
 pub mod message;
 pub mod pack;
 pub mod schema;

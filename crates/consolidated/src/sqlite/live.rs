@@ -2,9 +2,9 @@
 
 use rusqlite::Connection;
 
-use tidewater_protocol::ForeignKeyAction;
+use tidewater_protocol::{ForeignKeyAction, index_sql};
 
-use super::{failure, index_sql, state, types};
+use super::{failure, state, types};
 use crate::error::CentreError;
 use crate::publication::{LiveColumn, LiveTable};
 
@@ -63,6 +63,15 @@ pub(super) struct Reference {
     pub(super) parent_columns: Vec<String>,
     pub(super) on_delete: ForeignKeyAction,
     pub(super) on_update: ForeignKeyAction,
+}
+
+impl Column {
+    /// The value that `REPLACE` puts in the place of NULL where the column has none, unless it
+    /// is computed. BEFORE triggers see the NULL.
+    pub(super) fn replaces_null(&self) -> Option<&str> {
+        let default = self.default.as_deref().filter(|_| !self.nullable);
+        default.filter(|sql| !sql.contains('('))
+    }
 }
 
 impl Live {

@@ -17,7 +17,6 @@ mod deploy;
 mod download;
 mod environment;
 mod file;
-mod index_sql;
 mod live;
 mod row;
 mod row_error;

@@ -13,7 +13,7 @@
 
 use tidewater_protocol::defect::{Defect, is_on};
 
-use super::live::{Live, Term, Unique};
+use super::live::{Column, Live, Term, Unique};
 use super::{quote, state};
 
 /// A change log and what it records.
@@ -150,17 +150,17 @@ impl Log {
         let on = quote(&table.name);
         let terms = unique.terms.iter().map(|term| match term {
             Term::Column(column, collation) => {
-                let column = quote(&table.columns[*column].name);
-                let collation = quote(collation);
-                format!("{on}.{column} COLLATE {collation} = NEW.{column}")
+                let column = &table.columns[*column];
+                let (name, collation) = (quote(&column.name), quote(collation));
+                format!("{on}.{name} COLLATE {collation} = {}", replacing(column))
             }
             Term::Expression(expression) => {
                 // The expression names columns without saying whose: once they are the
                 // table's, once those of a row that is made of NEW's.
-                let new = table.columns.iter().map(|column| {
-                    let column = quote(&column.name);
-                    format!("NEW.{column} AS {column}")
-                });
+                let new = table
+                    .columns
+                    .iter()
+                    .map(|column| format!("{} AS {}", replacing(column), quote(&column.name)));
                 let new = new.collect::<Vec<_>>().join(", ");
                 format!("({expression}) = (SELECT ({expression}) FROM (SELECT {new}) AS {on})")
             }
@@ -173,5 +173,14 @@ impl Log {
             self.values_of(&on),
             conditions.join(" AND ")
         )
+    }
+}
+
+/// What a column of the new row is going to be, as far as a BEFORE trigger can know.
+fn replacing(column: &Column) -> String {
+    let name = quote(&column.name);
+    match column.replaces_null() {
+        Some(default) => format!("coalesce(NEW.{name}, {default})"),
+        None => format!("NEW.{name}"),
     }
 }

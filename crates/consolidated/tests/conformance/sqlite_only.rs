@@ -47,7 +47,7 @@ async fn converges(world: &SqliteWorld, remotes: &mut [Remote]) {
     }
 }
 
-const TABLES: [&str; 5] = [
+const TABLES: [&str; 6] = [
     "CREATE TABLE t (id INTEGER PRIMARY KEY, part TEXT NOT NULL, a TEXT UNIQUE, b TEXT)",
     "CREATE TABLE t (id INTEGER NOT NULL PRIMARY KEY, part TEXT NOT NULL, a TEXT COLLATE NOCASE,
          b TEXT, UNIQUE (a)) WITHOUT ROWID",
@@ -58,6 +58,8 @@ const TABLES: [&str; 5] = [
     "CREATE TABLE t (id INTEGER PRIMARY KEY, part TEXT NOT NULL, a TEXT, b TEXT);
      CREATE UNIQUE INDEX by_a ON t ((a || '-' || coalesce(b, '')), a COLLATE NOCASE);
      CREATE UNIQUE INDEX by_a_alone ON t (a)",
+    "CREATE TABLE t (id INTEGER PRIMARY KEY, part TEXT NOT NULL, a TEXT NOT NULL DEFAULT 'a2' UNIQUE,
+         b TEXT)",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,6 +74,9 @@ async fn every_way_to_change_a_row_reaches_its_partitions() {
              ON CONFLICT (id) DO UPDATE SET part = 'z', a = excluded.a",
         "INSERT OR IGNORE INTO t VALUES (3, 'x', 'a7', 'b7')",
         "UPDATE t SET part = CASE part WHEN 'x' THEN 'y' ELSE 'x' END",
+        // NULL becomes the default, where there is one.
+        "INSERT OR REPLACE INTO t VALUES (9, 'x', NULL, 'b9')",
+        "UPDATE OR REPLACE t SET a = NULL WHERE id = 1",
         "UPDATE t SET id = id + 10",
         "DELETE FROM t",
         "UPDATE t SET b = NULL WHERE id = 3; UPDATE t SET a = 'a5' WHERE id = 2;

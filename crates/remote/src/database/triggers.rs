@@ -135,10 +135,16 @@ fn ensure_table(
     let without_rowid = is_without_rowid(connection, &table.name)?;
     altered::check(connection, table)?;
     let unique = unique_indexes(connection, &table.name)?;
-    let wanted = statements(subscription, table, &unique, without_rowid);
+    let writer = Writer {
+        names: Names::of(table),
+        table,
+        subscription,
+        defaults: defaults(connection, &table.name)?,
+    };
+    let wanted = statements(&writer, &unique, without_rowid);
     let mut missed = None;
     let displaces = existing.get(&trigger_name("insert_displaces", &table.name));
-    if has_new_index(subscription, table, &unique, displaces) {
+    if has_new_index(&writer, &unique, displaces) {
         missed = Some(Missed::Displaced);
     }
     for kind in KINDS {
@@ -165,19 +171,9 @@ fn ensure_table(
 }
 
 /// Whether there is a unique index through which `REPLACE` was not tracked by this trigger.
-fn has_new_index(
-    subscription: i64,
-    table: &Table,
-    unique: &[UniqueIndex],
-    displaces: Option<&String>,
-) -> bool {
-    let writer = Writer {
-        names: Names::of(table),
-        table,
-        subscription,
-    };
+fn has_new_index(writer: &Writer<'_>, unique: &[UniqueIndex], displaces: Option<&String>) -> bool {
     let mut known = unique.iter().filter(|index| index.is_known());
-    table.direction.uploads()
+    writer.table.direction.uploads()
         && known.any(|index| {
             let tracking = writer.displaced(index, "");
             displaces.is_none_or(|trigger| !trigger.contains(&tracking))
@@ -211,6 +207,24 @@ fn is_without_rowid(connection: &Connection, table: &str) -> Result<bool, Remote
         })
 }
 
+/// The values that `REPLACE` puts in the place of NULL in columns that have none, by the
+/// column's name in SQL. BEFORE triggers see the NULL. What is computed is not known.
+fn defaults(connection: &Connection, table: &str) -> Result<BTreeMap<String, String>, RemoteError> {
+    let doing = "looking at the defaults of a table";
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT name, dflt_value FROM pragma_table_info(?1, 'main') \
+             WHERE \"notnull\" AND dflt_value IS NOT NULL AND instr(dflt_value, '(') = 0",
+        )
+        .doing(doing)?;
+    let rows = statement
+        .query_map([table], |row| {
+            Ok((quote::name(&row.get::<_, String>(0)?), row.get(1)?))
+        })
+        .doing(doing)?;
+    rows.collect::<rusqlite::Result<_>>().doing(doing)
+}
+
 const KINDS: [&str; 7] = [
     "insert",
     "inserted",
@@ -227,17 +241,11 @@ fn trigger_name(kind: &str, table: &str) -> String {
 
 /// The triggers that a table should have, by kind.
 fn statements(
-    subscription: i64,
-    table: &Table,
+    writer: &Writer<'_>,
     unique: &[UniqueIndex],
     without_rowid: bool,
 ) -> BTreeMap<&'static str, String> {
-    let writer = Writer {
-        names: Names::of(table),
-        table,
-        subscription,
-    };
-    if !table.direction.uploads() {
+    if !writer.table.direction.uploads() {
         return BTreeMap::from([
             ("insert", writer.download_only("insert", "INSERT")),
             ("update", writer.download_only("update", "UPDATE")),
@@ -247,7 +255,7 @@ fn statements(
     let mut statements = BTreeMap::from([
         ("insert", writer.insert()),
         ("update", writer.gone("update", "BEFORE UPDATE")),
-        ("rekey", writer.rekey()),
+        ("rekey", writer.rekey(without_rowid)),
         ("delete", writer.gone("delete", "BEFORE DELETE")),
     ]);
     if !without_rowid {
@@ -266,6 +274,8 @@ struct Writer<'a> {
     names: Names,
     table: &'a Table,
     subscription: i64,
+    /// See [`defaults`].
+    defaults: BTreeMap<String, String>,
 }
 
 impl Writer<'_> {
@@ -287,8 +297,16 @@ impl Writer<'_> {
     /// The application gets SQLite's own error for a NULL in the key, not one about our table.
     fn key_is_complete(&self) -> String {
         quote::list(&self.names.key, " AND ", |key| {
-            format!("NEW.{key} IS NOT NULL")
+            format!("{} IS NOT NULL", self.new(key))
         })
+    }
+
+    /// What a column (its name in SQL) is going to be in the new row.
+    fn new(&self, column: &str) -> String {
+        match self.defaults.get(column) {
+            Some(default) => format!("coalesce(NEW.{column}, {default})"),
+            None => format!("NEW.{column}"),
+        }
     }
 
     fn generation(&self) -> String {
@@ -349,7 +367,7 @@ impl Writer<'_> {
     /// Records what stands under the key of NEW now: the row that is displaced, or nothing.
     fn under_new_key(&self) -> String {
         let same_key = quote::list(&self.names.key, " AND ", |key| {
-            format!("t.{key} = NEW.{key}")
+            format!("t.{key} = {}", self.new(key))
         });
         format!(
             "  INSERT INTO {} ({})\n  SELECT {}, s.generation, t.{} IS NOT NULL{}\n  \
@@ -357,7 +375,7 @@ impl Writer<'_> {
              WHERE s.id = {} AND {}\n  ON CONFLICT DO NOTHING;\n",
             self.names.change,
             self.change_columns(),
-            self.key("NEW"),
+            quote::list(&self.names.key, ", ", |key| self.new(key)),
             self.names.key[0],
             self.values("t"),
             self.names.table,
@@ -384,18 +402,22 @@ impl Writer<'_> {
     }
 
     /// An update of the key is a delete (recorded by `update`) and an insert.
-    fn rekey(&self) -> String {
+    fn rekey(&self, without_rowid: bool) -> String {
         let changed = quote::list(&self.names.key, " OR ", |key| {
-            format!("NEW.{key} IS NOT OLD.{key}")
+            format!("{} IS NOT OLD.{key}", self.new(key))
         });
-        let event = format!("BEFORE UPDATE OF {}", self.names.key.join(", "));
+        let event = match without_rowid {
+            true => format!("BEFORE UPDATE OF {}", self.names.key.join(", ")),
+            // Setting the rowid names no column, and may be setting the key.
+            false => "BEFORE UPDATE".to_owned(),
+        };
         let when = format!("WHEN {changed}\n");
         self.create("rekey", &event, &when, &self.under_new_key())
     }
 
     /// Records the rows that share a unique value with NEW.
     fn displaced(&self, index: &UniqueIndex, condition: &str) -> String {
-        let row = |column: &str| format!("NEW.{}", quote::name(column));
+        let row = |column: &str| self.new(&quote::name(column));
         let Some(collides) = index.collides("t", &row) else {
             return String::new();
         };

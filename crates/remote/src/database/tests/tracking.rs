@@ -122,6 +122,8 @@ fn replace_by_a_secondary_unique_key_is_a_tracked_delete() {
         "(lower(name))",
         "(lower(name) DESC, amount / 1000)",
         "(name) WHERE amount > 0",
+        "/* (id) */ (lower(name)\nDESC)",
+        "(lower(name) -- don't (care)\n)",
     ] {
         let mut remote = with_items();
         remote.run(&format!("CREATE UNIQUE INDEX own ON item {index}"));
@@ -139,6 +141,64 @@ fn replace_by_a_secondary_unique_key_is_a_tracked_delete() {
             "{index}"
         );
     }
+}
+
+/// BEFORE triggers see the NULL in whose place REPLACE puts the default.
+#[test]
+fn a_default_that_replace_puts_in_the_place_of_null_is_tracked() {
+    let with_default = |name: &str, default: &str| Column {
+        default: Some(default.into()),
+        ..column(name, ColumnType::Text, false)
+    };
+    let schema = publication(vec![table(
+        "item",
+        vec![with_default("k", "'d'"), with_default("code", "'c'")],
+        vec![0],
+    )]);
+    fn entry<'a>(k: &'a str, code: &'a str) -> [Datum<'a>; 2] {
+        [k, code].map(Datum::Text)
+    }
+    let mut remote = Remote::new(schema);
+    remote.download(|_| {});
+    remote.run("INSERT OR REPLACE INTO item VALUES (NULL, 'mine')");
+    assert_eq!(remote.upload(), [insert(&entry("d", "mine"))]);
+    remote.begin();
+    remote.acknowledge(|_| {});
+    remote.run("INSERT OR REPLACE INTO item VALUES (NULL, 'again'), ('e', 'f')");
+    remote.run("UPDATE OR REPLACE item SET k = NULL WHERE k = 'e'");
+    let lost = update(&entry("d", "mine"), &entry("d", "f"));
+    assert_eq!(remote.upload(), [lost]);
+    remote.begin();
+    remote.acknowledge(|_| {});
+    remote.run("CREATE UNIQUE INDEX own ON item (code)");
+    remote.run("INSERT INTO item VALUES ('x', 'c')");
+    remote.begin();
+    remote.acknowledge(|_| {});
+    remote.run("INSERT OR REPLACE INTO item VALUES ('y', NULL)");
+    let expected = [delete(&entry("x", "c")), insert(&entry("y", "c"))];
+    assert_eq!(remote.upload(), expected);
+    remote.begin();
+    remote.acknowledge(|_| {});
+    remote.run("UPDATE OR REPLACE item SET code = NULL WHERE k = 'd'");
+    let expected = [
+        update(&entry("d", "f"), &entry("d", "c")),
+        delete(&entry("y", "c")),
+    ];
+    assert_eq!(remote.upload(), expected);
+}
+
+#[test]
+fn setting_the_rowid_of_a_table_that_a_tool_made_again_is_changing_the_key() {
+    let mut remote = with_items();
+    remote.run(
+        "ALTER TABLE item RENAME TO old; \
+         CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT, amount INTEGER); \
+         INSERT INTO item SELECT * FROM old; DROP TABLE old",
+    );
+    remote.begin();
+    remote.run("UPDATE item SET rowid = 100 WHERE id = 1");
+    let expected = [delete(&item(1, "a", 10)), insert(&item(100, "a", 10))];
+    assert_eq!(remote.upload(), expected);
 }
 
 #[test]

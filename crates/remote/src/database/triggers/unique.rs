@@ -3,6 +3,7 @@
 //! Publications bring no unique index but the primary key; these are the application's own.
 
 use rusqlite::Connection;
+use tidewater_protocol::index_sql;
 
 use crate::database::quote;
 use crate::error::{Doing, RemoteError};
@@ -100,7 +101,8 @@ fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<UniqueInde
         .collect::<rusqlite::Result<Vec<String>>>()?;
     let mut found = Vec::new();
     for (index, sql) in indexes {
-        let expressions = sql.as_deref().map(index_terms).unwrap_or_default();
+        let parts = sql.as_deref().and_then(index_sql::parts);
+        let expressions = parts.map(|(terms, _)| terms).unwrap_or_default();
         let terms = connection
             .prepare_cached(
                 "SELECT seqno, name, coll FROM pragma_index_xinfo(?1, 'main') WHERE key \
@@ -124,72 +126,4 @@ fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<UniqueInde
         });
     }
     Ok(found)
-}
-
-/// The terms of a CREATE INDEX statement, without sort orders.
-fn index_terms(sql: &str) -> Vec<String> {
-    let mut terms = vec![String::new()];
-    let mut depth = 0;
-    let mut quoted_until = None;
-    for character in sql.chars() {
-        if let Some(end) = quoted_until {
-            if character == end {
-                quoted_until = None;
-            }
-        } else {
-            match character {
-                '\'' | '"' | '`' => quoted_until = Some(character),
-                '[' => quoted_until = Some(']'),
-                '(' => {
-                    depth += 1;
-                    if depth == 1 {
-                        continue;
-                    }
-                }
-                ')' => {
-                    depth -= 1;
-                    if depth == 0 {
-                        break;
-                    }
-                }
-                ',' if depth == 1 => {
-                    terms.push(String::new());
-                    continue;
-                }
-                _ => {}
-            }
-        }
-        if depth > 0
-            && let Some(term) = terms.last_mut()
-        {
-            term.push(character);
-        }
-    }
-    terms.iter().map(|term| without_order(term)).collect()
-}
-
-fn without_order(term: &str) -> String {
-    let term = term.trim();
-    let upper = term.to_ascii_uppercase();
-    for order in [" ASC", " DESC"] {
-        if upper.ends_with(order) {
-            return term[..term.len() - order.len()].trim().to_owned();
-        }
-    }
-    term.to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_terms_of_an_index_are_found_among_quotes_and_parentheses() {
-        assert_eq!(
-            index_terms(
-                "CREATE UNIQUE INDEX \"i(,\" ON t (lower(a || ',)'), \"b,\" DESC) WHERE (c)"
-            ),
-            ["lower(a || ',)')", "\"b,\""]
-        );
-    }
 }

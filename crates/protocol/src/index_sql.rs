@@ -1,9 +1,11 @@
 //! What SQLite's pragmas do not tell of an index: the text of its expressions and of
-//! its condition, cut out of its CREATE INDEX statement.
+//! its condition, cut out of its CREATE INDEX statement. For both ends: a remote and an
+//! SQLite centre.
 
-/// The terms and the condition of a CREATE INDEX statement; `None` if it is not
-/// understood. ASC and DESC are cut off.
-pub(super) fn parts(sql: &str) -> Option<(Vec<String>, Option<String>)> {
+/// The terms and the condition of a CREATE INDEX statement of SQLite's; `None` if it is not
+/// understood. Comments, ASC and DESC are cut off.
+pub fn parts(sql: &str) -> Option<(Vec<String>, Option<String>)> {
+    let sql = &without_comments(sql)?;
     let mut terms = Vec::new();
     let mut depth = 0;
     let mut start = 0;
@@ -33,6 +35,22 @@ pub(super) fn parts(sql: &str) -> Option<(Vec<String>, Option<String>)> {
         at += token_length(rest)?;
     }
     None
+}
+
+/// The same statement, with a blank for each comment.
+fn without_comments(sql: &str) -> Option<String> {
+    let mut kept = String::with_capacity(sql.len());
+    let mut at = 0;
+    while at < sql.len() {
+        let rest = &sql[at..];
+        let length = token_length(rest)?;
+        match rest.starts_with("--") || rest.starts_with("/*") {
+            true => kept.push(' '),
+            false => kept.push_str(&rest[..length]),
+        }
+        at += length;
+    }
+    Some(kept)
 }
 
 /// The length of what must not be looked into (quoted text, a comment), else of the
@@ -94,6 +112,11 @@ mod tests {
         let (terms, condition) = parts(sql).unwrap();
         assert_eq!(terms, ["lower(a, ')')", "b COLLATE nocase", "\"c,\"\"d\""]);
         assert_eq!(condition.as_deref(), Some("deleted = 0"));
+        let sql = "CREATE UNIQUE INDEX i /* (x, */ ON t(lower(a) -- it's (\n , b\nDESC -- last\n) \
+                   WHERE c /* , */ > '--'";
+        let (terms, condition) = parts(sql).unwrap();
+        assert_eq!(terms, ["lower(a)", "b"]);
+        assert_eq!(condition.as_deref(), Some("c   > '--'"));
         let (terms, condition) = parts("CREATE UNIQUE INDEX i ON t(a)").unwrap();
         assert_eq!((terms, condition), (vec!["a".to_owned()], None));
     }
