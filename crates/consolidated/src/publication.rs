@@ -1,7 +1,9 @@
 //! Publications as an operator writes them down, live tables as `init` sees them,
 //! and what deploying reports.
 
-use tidewater_protocol::{Direction, RemoteId, pack};
+use tidewater_protocol::{Direction, PublicationSchema, RemoteId, pack};
+
+use crate::error::CentreError;
 
 /// A publication of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,6 +224,17 @@ fn reads(query: &str, table: &str) -> bool {
     query
         .split(|character| !is_word(character))
         .any(|word| word.eq_ignore_ascii_case(bare(table)))
+}
+
+/// Whether remotes can have tables and columns of these names.
+pub(crate) fn check_names(schema: &PublicationSchema) -> Result<(), CentreError> {
+    match schema.unusable_name() {
+        None => Ok(()),
+        Some(what) => Err(CentreError::Configuration {
+            message: format!("publication {:?}: {what}", schema.name),
+            hint: "remotes are SQLite files; rename it, or leave it out (columns = [...])".into(),
+        }),
+    }
 }
 
 #[cfg(test)]

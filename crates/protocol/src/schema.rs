@@ -1,5 +1,7 @@
 //! Publications as remotes know them: tables, columns, keys, references.
 
+use std::collections::HashSet;
+
 use prost::Message;
 use sha2::{Digest, Sha256};
 
@@ -159,6 +161,45 @@ impl PublicationSchema {
         let wire = wire::Publication::decode(bytes)
             .map_err(|error| SchemaError::Encoding(error.to_string()))?;
         Self::try_from(wire)
+    }
+
+    /// A name that no table or column of a remote can have, and why. SQLite's names differ by
+    /// more than upper and lower case, and some beginnings are reserved.
+    pub fn unusable_name(&self) -> Option<String> {
+        let is_no_name = |name: &str| name.is_empty() || name.contains('\0');
+        let mut tables = HashSet::new();
+        for table in &self.tables {
+            let (name, lower) = (&table.name, table.name.to_ascii_lowercase());
+            if is_no_name(name) {
+                return Some(format!("{name:?} is no name for a table"));
+            }
+            if lower.starts_with("sqlite_") || lower.starts_with("tidewater_") {
+                return Some(format!(
+                    "the name of table {name:?} begins with a reserved prefix"
+                ));
+            }
+            if !tables.insert(lower) {
+                return Some(format!(
+                    "two tables differ from {name:?} only by upper and lower case"
+                ));
+            }
+            let mut columns = HashSet::new();
+            for column in &table.columns {
+                let column = &column.name;
+                if is_no_name(column) {
+                    return Some(format!(
+                        "table {name:?}: {column:?} is no name for a column"
+                    ));
+                }
+                if !columns.insert(column.to_ascii_lowercase()) {
+                    return Some(format!(
+                        "table {name:?}: two columns differ from {column:?} only by upper and \
+                         lower case"
+                    ));
+                }
+            }
+        }
+        None
     }
 
     /// SHA-256 of the encoding: two sides with the same hash agree on every detail.

@@ -17,7 +17,7 @@ use super::live::{Catalog, LiveColumnInfo, TableInfo};
 use super::quote::ident;
 use super::triggers::{LogSpec, log_column};
 use crate::error::CentreError;
-use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking};
+use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_names};
 use crate::script::{Dialect, Script};
 
 /// A publication, ready to be served.
@@ -284,6 +284,7 @@ pub(super) fn compile(spec: &PublicationSpec, catalog: &Catalog) -> Result<Compi
         name: spec.name.clone(),
         tables,
     };
+    check_names(&schema)?;
     Ok(Compiled {
         shapes: schema.tables.iter().map(Table::shape).collect(),
         layout: layout(&schema),

@@ -13,7 +13,7 @@ use tidewater_protocol::{
 use super::live::{self, Live};
 use super::{quote, types};
 use crate::error::CentreError;
-use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking};
+use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_names};
 use crate::script::{Dialect, Script};
 
 /// A publication ready to be served.
@@ -117,6 +117,7 @@ impl Publication {
             publication.schema.tables.push(table);
         }
         add_references(&mut publication.schema, &parts);
+        check_names(&publication.schema)?;
         Ok(publication)
     }
 

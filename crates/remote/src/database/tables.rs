@@ -104,38 +104,11 @@ pub(crate) fn check_schema(schema: &PublicationSchema) -> Result<(), RemoteError
         publication: schema.name.clone(),
         what,
     };
-    let mut tables = HashSet::new();
+    if let Some(what) = schema.unusable_name() {
+        return Err(unusable(what));
+    }
     for table in &schema.tables {
-        let name = table.name.to_ascii_lowercase();
-        if name.is_empty() || name.contains('\0') {
-            return Err(unusable(format!("{:?} is no name for a table", table.name)));
-        }
-        if name.starts_with("sqlite_") || name.starts_with(PREFIX) {
-            return Err(unusable(format!(
-                "the name of table {:?} begins with a reserved prefix",
-                table.name
-            )));
-        }
-        if !tables.insert(name) {
-            return Err(unusable(format!(
-                "two tables differ from {:?} only by upper and lower case",
-                table.name
-            )));
-        }
-        let mut columns = HashSet::new();
         for column in &table.columns {
-            if column.name.is_empty() || column.name.contains('\0') {
-                return Err(unusable(format!(
-                    "table {:?}: {:?} is no name for a column",
-                    table.name, column.name
-                )));
-            }
-            if !columns.insert(column.name.to_ascii_lowercase()) {
-                return Err(unusable(format!(
-                    "table {:?}: two columns differ from {:?} only by upper and lower case",
-                    table.name, column.name
-                )));
-            }
             if let Some(default) = &column.default
                 && !is_literal(default)
             {

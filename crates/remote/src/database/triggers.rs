@@ -297,12 +297,12 @@ impl Writer<'_> {
     /// The application gets SQLite's own error for a NULL in the key, not one about our table.
     fn key_is_complete(&self) -> String {
         quote::list(&self.names.key, " AND ", |key| {
-            format!("{} IS NOT NULL", self.new(key))
+            format!("{} IS NOT NULL", self.new_value(key))
         })
     }
 
     /// What a column (its name in SQL) is going to be in the new row.
-    fn new(&self, column: &str) -> String {
+    fn new_value(&self, column: &str) -> String {
         match self.defaults.get(column) {
             Some(default) => format!("coalesce(NEW.{column}, {default})"),
             None => format!("NEW.{column}"),
@@ -367,7 +367,7 @@ impl Writer<'_> {
     /// Records what stands under the key of NEW now: the row that is displaced, or nothing.
     fn under_new_key(&self) -> String {
         let same_key = quote::list(&self.names.key, " AND ", |key| {
-            format!("t.{key} = {}", self.new(key))
+            format!("t.{key} = {}", self.new_value(key))
         });
         format!(
             "  INSERT INTO {} ({})\n  SELECT {}, s.generation, t.{} IS NOT NULL{}\n  \
@@ -375,7 +375,7 @@ impl Writer<'_> {
              WHERE s.id = {} AND {}\n  ON CONFLICT DO NOTHING;\n",
             self.names.change,
             self.change_columns(),
-            quote::list(&self.names.key, ", ", |key| self.new(key)),
+            quote::list(&self.names.key, ", ", |key| self.new_value(key)),
             self.names.key[0],
             self.values("t"),
             self.names.table,
@@ -404,7 +404,7 @@ impl Writer<'_> {
     /// An update of the key is a delete (recorded by `update`) and an insert.
     fn rekey(&self, without_rowid: bool) -> String {
         let changed = quote::list(&self.names.key, " OR ", |key| {
-            format!("{} IS NOT OLD.{key}", self.new(key))
+            format!("{} IS NOT OLD.{key}", self.new_value(key))
         });
         let event = match without_rowid {
             true => format!("BEFORE UPDATE OF {}", self.names.key.join(", ")),
@@ -417,7 +417,7 @@ impl Writer<'_> {
 
     /// Records the rows that share a unique value with NEW.
     fn displaced(&self, index: &UniqueIndex, condition: &str) -> String {
-        let row = |column: &str| self.new(&quote::name(column));
+        let row = |column: &str| self.new_value(&quote::name(column));
         let Some(collides) = index.collides("t", &row) else {
             return String::new();
         };

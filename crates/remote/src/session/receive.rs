@@ -264,8 +264,9 @@ impl Session {
                     what: format!("it sent no schema of {:?}", subscription.publication),
                 });
             }
-            // A new schema is put in place by the download that was made for it.
-            self.schemas.push(schema.filter(|_| !upload_only));
+            // A new schema is put in place by the download that was made for it. Without one it
+            // still tells which of the uploaded columns have left.
+            self.schemas.push(schema);
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ const NAMES: &[[&str; 4]] = &[
     ["r", "r", "r", "tidewater_new"],
     ["old", "new", "new", "old"],
     ["c0", "c0", "c0", "version"],
-    ["public2", "tidewater_old", "tg_op", "c1"],
+    ["public2", "old_tidewater", "tg_op", "c1"],
     [
         "a234567890123456789012345678901234567890123456789012345678901bc",
         "b234567890123456789012345678901234567890123456789012345678901bc",
@@ -229,4 +229,28 @@ async fn a_generated_column_is_no_partition_of_a_table_that_takes_uploads() {
         .await;
     anna.download().await;
     assert_eq!(anna.rows("t"), ["2|north-2|north"]);
+}
+
+/// No remote could have such a table: all of them would be told so, and by nobody here.
+#[tokio::test]
+async fn names_that_no_remote_can_have_are_refused_at_deploy() {
+    let fixture = PostgresFixture::new().await;
+    let tables = "CREATE TABLE t (id integer PRIMARY KEY, v text, \"V\" text);
+         CREATE TABLE \"T\" (id integer PRIMARY KEY);
+         CREATE TABLE sqlite_t (id integer PRIMARY KEY);
+         CREATE TABLE tidewater_state (id integer PRIMARY KEY)";
+    fixture.execute(tables).await;
+    let centre = connect(&fixture.url()).await.unwrap();
+    let mut two = vec![everyone("t"), everyone("T")];
+    two[0].columns = Some(vec!["id".into(), "v".into()]);
+    for (tables, what) in [
+        (vec![everyone("t")], "two columns differ from \"V\""),
+        (two, "two tables differ from"),
+        (vec![everyone("sqlite_t")], "reserved prefix"),
+        (vec![everyone("tidewater_state")], "reserved prefix"),
+    ] {
+        let specs = [publication("sales", tables)];
+        let error = centre.deploy(&specs, false, NOW_MS).await.unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+    }
 }

@@ -206,6 +206,13 @@ impl<B: Backend> Fleet<B> {
         }
     }
 
+    /// Everybody uploads, and downloads nothing.
+    pub(super) fn upload_alone(&mut self) {
+        for ship in &mut self.ships {
+            ship.device.sync_only(SyncDirection::UploadOnly);
+        }
+    }
+
     /// Everybody syncs until there is nothing left to say; then nothing is lost, and the
     /// tables (with these columns) are what they are in the centre.
     #[track_caller]

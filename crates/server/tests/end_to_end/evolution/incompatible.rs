@@ -45,6 +45,16 @@ fn a_column_that_leaves_the_publication_loses_no_change<B: Backend>() {
     );
 }
 
+/// The remotes hear of it only when their changes have been acknowledged.
+fn a_column_that_leaves_before_an_upload_alone_loses_no_change<B: Backend>() {
+    let columns = "columns = [\"item_id\", \"region\", \"area\", \"note\", \"price\"]";
+    let mut fleet = Fleet::<B>::open();
+    fleet.deploy(&format!("{BEFORE}{columns}\n"));
+    fleet.upload_alone();
+    let tables = [KIND, ("item", "item_id, region, area, note")];
+    fleet.assert_arrives(Fate::RefusedOrKept, &tables);
+}
+
 fn a_column_that_is_renamed_loses_no_change<B: Backend>() {
     goes_ahead::<B>(
         "ALTER TABLE item RENAME COLUMN note TO remark",
@@ -164,6 +174,7 @@ fn a_table_that_is_only_downloaded_now_loses_no_change<B: Backend>() {
 on_both_adapters!(
     a_column_that_is_dropped_loses_no_change,
     a_column_that_leaves_the_publication_loses_no_change,
+    a_column_that_leaves_before_an_upload_alone_loses_no_change,
     a_column_that_is_renamed_loses_no_change,
     a_column_of_a_narrower_type_loses_no_change,
     a_decimal_that_gets_fewer_places_loses_no_change,
