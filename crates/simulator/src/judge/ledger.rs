@@ -15,6 +15,8 @@ use crate::scenario::EDITED;
 #[derive(Clone, Debug)]
 struct Open {
     text: Option<String>,
+    /// What a row had here that is gone: where that did not reach the centre, nothing does.
+    before: Option<String>,
     /// The row was made here, and perhaps nobody else knows of it.
     is_new: bool,
     /// How far the centre's audit was by then.
@@ -52,13 +54,16 @@ impl Ledger {
     pub(crate) fn committed(&mut self, touched: &[Touched], since: i64) {
         for change in touched {
             let row = (change.table, change.key);
-            let was_new = self.open.get(&row).map(|open| open.is_new);
+            let was_open = self.open.get(&row);
+            let was_new = was_open.map(|open| open.is_new);
+            let before = was_open.and_then(|open| open.text.clone());
             if change.text.is_none() && was_new == Some(true) {
                 // Nobody may ever have heard of the row.
                 self.open.remove(&row);
                 continue;
             }
             let open = Open {
+                before: before.filter(|_| change.text.is_none()),
                 text: change.text.clone(),
                 is_new: was_new.unwrap_or(change.inserted),
                 since,
@@ -105,7 +110,14 @@ impl Parties<'_> {
         if self.is_refused_here(row)? {
             return Ok(Place::Refused);
         }
-        if self.took_effect(row, open)? || self.lost_or_refused(row, open)? {
+        let mut texts = vec![&open.text];
+        texts.extend(open.before.is_some().then_some(&open.before));
+        for text in texts {
+            if self.lost_or_refused(row, text.as_ref())? {
+                return Ok(Place::Decided);
+            }
+        }
+        if self.took_effect(row, open)? {
             return Ok(Place::Decided);
         }
         Ok(match self.gives_back()? {
@@ -241,10 +253,14 @@ impl Parties<'_> {
             .exists(params![key, table.name, text])
     }
 
-    fn lost_or_refused(&self, (table, key): (usize, i64), open: &Open) -> rusqlite::Result<bool> {
+    fn lost_or_refused(
+        &self,
+        (table, key): (usize, i64),
+        text: Option<&String>,
+    ) -> rusqlite::Result<bool> {
         let table = EDITED[table].name;
         let key = format!("[{key}]");
-        let text = open.text.as_ref().map(|text| format!("%{text:?}%"));
+        let text = text.map(|text| format!("%{text:?}%"));
         for sql in [
             "SELECT 1 FROM tidewater_conflict WHERE table_name = ?1 AND key = ?2
              AND CASE WHEN ?3 IS NULL THEN operation = 'delete' ELSE uploaded LIKE ?3 END",
