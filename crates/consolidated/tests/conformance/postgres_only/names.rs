@@ -26,7 +26,7 @@ const NAMES: &[[&str; 4]] = &[
     ["r", "r", "r", "tidewater_new"],
     ["old", "new", "new", "old"],
     ["c0", "c0", "c0", "version"],
-    ["public2", "old_tidewater", "tg_op", "c1"],
+    ["public2", "old_tidewater", "tg_op", "tidewater_old"],
     [
         "a234567890123456789012345678901234567890123456789012345678901bc",
         "b234567890123456789012345678901234567890123456789012345678901bc",
@@ -231,7 +231,7 @@ async fn a_generated_column_is_no_partition_of_a_table_that_takes_uploads() {
     assert_eq!(anna.rows("t"), ["2|north-2|north"]);
 }
 
-/// No remote could have such a table: all of them would be told so, and by nobody here.
+/// No remote can have such a table: every sync would fail, and deploying would have told nobody.
 #[tokio::test]
 async fn names_that_no_remote_can_have_are_refused_at_deploy() {
     let fixture = PostgresFixture::new().await;
