@@ -21,7 +21,8 @@ impl ToSql for Bind<'_> {
 }
 
 /// A value that SQLite read. TEXT that is no UTF-8 counts as a blob: the centre will refuse
-/// it by name.
+/// it by name. As a key it is compared as TEXT all the same, see
+/// [`Names::key_parameters`](super::tables::Names::key_parameters).
 pub(crate) fn value(value: SqlRef<'_>) -> ValueRef<'_> {
     match value {
         SqlRef::Null => ValueRef::Null,

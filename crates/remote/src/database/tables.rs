@@ -29,6 +29,8 @@ pub(crate) struct Names {
     pub(crate) key: Vec<String>,
     /// The same columns in the change table.
     pub(crate) change_key: Vec<String>,
+    /// What the key columns are compared with: the parameters from 1 on.
+    pub(crate) key_parameters: Vec<String>,
     /// The columns that are not part of the key, as indexes into the schema's.
     pub(crate) values: Vec<usize>,
     /// The same columns in the change table.
@@ -60,6 +62,11 @@ impl Names {
                 .iter()
                 .map(|&index| change_column("key_", index))
                 .collect(),
+            key_parameters: table
+                .key_columns()
+                .enumerate()
+                .map(|(index, column)| key_parameter(index + 1, column.column_type))
+                .collect(),
             pre: values
                 .iter()
                 .map(|&index| change_column("pre_", index))
@@ -78,19 +85,32 @@ impl Names {
 
     /// `a = ?1 AND b = ?2 ...` over the user table.
     pub(crate) fn key_is_bound(&self) -> String {
-        bound(&self.key)
+        self.bound(&self.key)
     }
 
     /// `key_a = ?1 AND key_b = ?2 ...` over the change table.
     pub(crate) fn change_key_is_bound(&self) -> String {
-        bound(&self.change_key)
+        self.bound(&self.change_key)
+    }
+
+    fn bound(&self, columns: &[String]) -> String {
+        let pairs = columns.iter().zip(&self.key_parameters);
+        quote::list(pairs, " AND ", |(column, parameter)| {
+            format!("{column} = {parameter}")
+        })
     }
 }
 
-fn bound(columns: &[String]) -> String {
-    quote::list(columns.iter().enumerate(), " AND ", |(index, column)| {
-        format!("{column} = ?{}", index + 1)
-    })
+/// The parameter of this number, for a key column of this type. TEXT that is not UTF-8 has been
+/// read as a blob (see [`super::row::value`]), and its row is found as TEXT only. A genuine blob
+/// is no key of such a column, see [`canonical`].
+fn key_parameter(number: usize, column_type: ColumnType) -> String {
+    match column_type {
+        ColumnType::Text | ColumnType::Json | ColumnType::Opaque => {
+            format!("CAST(?{number} AS TEXT)")
+        }
+        _ => format!("?{number}"),
+    }
 }
 
 /// The name of a table's change table.

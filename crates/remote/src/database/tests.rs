@@ -54,8 +54,11 @@ impl Remote {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("remote.db");
         let application = Connection::open(&path).unwrap();
+        // An empty file forgets its encoding.
         application
-            .execute_batch(&format!("PRAGMA encoding = '{encoding}'; VACUUM"))
+            .execute_batch(&format!(
+                "PRAGMA encoding = '{encoding}'; CREATE TABLE t (x); DROP TABLE t"
+            ))
             .unwrap();
         let mut database = Database::open(&path).unwrap();
         database
@@ -68,6 +71,7 @@ impl Remote {
             next_upload_id: 0,
         };
         remote.download_schema(Some(schema), |_| {});
+        assert_eq!(remote.query("PRAGMA encoding"), [encoding]);
         remote
     }
 

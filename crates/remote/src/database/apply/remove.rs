@@ -439,18 +439,14 @@ pub(super) fn own_values(
     let now = quote::list(&names.values, "", |&index| {
         format!(", p.{}", names.columns[index])
     });
-    let key_is = quote::list(
-        names.change_key.iter().enumerate(),
-        " AND ",
-        |(index, key)| format!("h.{key} = ?{}", index + 1),
-    );
     let mut statement = connection.prepare_cached(&format!(
         "SELECT h.present, p.{} IS NOT NULL{pre}{now} FROM {} AS h LEFT JOIN {} AS p ON {} \
-         WHERE {key_is} AND h.generation = ?{}",
+         WHERE {} AND h.generation = ?{}",
         names.key[0],
         names.change,
         names.table,
         names.change_of("h", "p"),
+        names.change_key_is_bound(),
         key.len() + 1,
     ))?;
     bind_key(&mut statement, key)?;

@@ -456,3 +456,51 @@ fn a_row_whose_change_is_refused_is_asked_for_only_when_the_change_is_gone() {
     remote.database_mut().discard_refused(Which::All).unwrap();
     assert_eq!(remote.requested(), 1);
 }
+
+#[test]
+fn a_row_whose_key_is_text_that_is_no_unicode_is_refused_like_any_other() {
+    let word = table(
+        "word",
+        vec![
+            column("w", ColumnType::Text, false),
+            column("n", ColumnType::Integer, true),
+        ],
+        vec![0],
+    );
+    let mut remote = Remote::new(publication(vec![word]));
+    remote.run("INSERT INTO word VALUES (CAST(x'61ff' AS TEXT), 1), ('good', 1)");
+    let sent = |n: i64| Change {
+        table: "word".into(),
+        op: Op::Insert,
+        old: Vec::new(),
+        new: vec![Value::Blob(vec![0x61, 0xff]), Value::Integer(n)],
+    };
+    assert_eq!(remote.upload()[0], sent(1));
+    let refuse = |server: &mut Sender<'_>| {
+        server.table("word", |rows| {
+            let key = Datum::Loose(tidewater_protocol::ValueRef::Blob(b"a\xff"));
+            let code = Code::RowBadValue.number();
+            rows.refused(&[key], Op::Insert, code, "w: no text");
+        });
+    };
+    assert_eq!(remote.acknowledge(refuse).refused, 1);
+    assert_eq!(refused_keys(&remote), ["[\"x'61ff'\"]"]);
+    assert_eq!(remote.upload(), []);
+    assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 1);
+    assert_eq!(remote.upload(), [sent(1)]);
+    assert_eq!(remote.acknowledge(refuse).refused, 1);
+    // Changed again, before the next sync and while it is under way.
+    remote.run("UPDATE word SET n = 2");
+    let state = remote.begin();
+    remote.run("UPDATE word SET n = 3 WHERE w <> 'good'");
+    assert_eq!(remote.changes(&state)[0], sent(2));
+    assert_eq!(remote.acknowledge(refuse).refused, 0);
+    assert_eq!(remote.upload(), [sent(3)]);
+    assert_eq!(remote.acknowledge(refuse).refused, 1);
+    assert_eq!(
+        remote.database_mut().discard_refused(Which::All).unwrap(),
+        1
+    );
+    assert_eq!(remote.query("SELECT w FROM word"), ["good"]);
+    assert_eq!(remote.upload(), []);
+}

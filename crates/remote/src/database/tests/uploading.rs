@@ -107,3 +107,28 @@ fn a_large_upload_under_composite_keys_has_every_row_once_and_in_order() {
         assert!(found == expected, "{rows_of_each}: {} rows", found.len());
     }
 }
+
+/// Bound as the blob that it was read as, it would come after all text.
+#[test]
+fn text_that_is_no_unicode_as_a_key_takes_no_other_row_along() {
+    for (encoding, bad) in [("UTF-8", "ff"), ("UTF-16le", "00d8"), ("UTF-16be", "d800")] {
+        let mut remote = Remote::encoded(words(), encoding);
+        remote.run(&format!(
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 18000) \
+             INSERT INTO word SELECT CASE n % 2 WHEN 0 THEN CAST(x'{bad}' AS TEXT) ELSE 'a' END \
+             || printf('%09d', n), n, 0 FROM n"
+        ));
+        remote.acknowledge(|_| {});
+        remote.run(&format!(
+            "INSERT INTO word SELECT substr(w, 1, 1), -n, 0 FROM word WHERE n % 3 = 0; \
+             INSERT INTO word VALUES (CAST(x'{bad}' AS TEXT), 0, 0), \
+             (char(65535), 0, 0), ('', 0, 0); \
+             UPDATE word SET x = 1 WHERE n > 0"
+        ));
+        let state = remote.begin();
+        let changes = remote.changes(&state);
+        let of = |op: Op| changes.iter().filter(|change| change.op == op).count();
+        assert_eq!((of(Op::Update), of(Op::Delete)), (18_000, 0), "{encoding}");
+        assert_eq!(of(Op::Insert), 6_000 + 3, "{encoding}");
+    }
+}

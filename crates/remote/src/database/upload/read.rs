@@ -88,33 +88,34 @@ impl Keys {
     }
 
     /// The condition on these columns, with a parameter for each.
-    fn condition(&self, columns: &[String]) -> String {
+    fn condition(&self, columns: &[String], parameters: &[String]) -> String {
         let within = columns.len() - 1;
         match self {
             Keys::All => "TRUE".into(),
-            Keys::After(_) => compared(columns, ">"),
-            Keys::From(_) => compared(columns, ">="),
-            Keys::AfterWithin(_) => equal(&columns[..within], &columns[within], ">"),
-            Keys::FromWithin(_) => equal(&columns[..within], &columns[within], ">="),
+            Keys::After(_) => compared(columns, ">", parameters),
+            Keys::From(_) => compared(columns, ">=", parameters),
+            Keys::AfterWithin(_) => equal_but_last(columns, ">", parameters),
+            Keys::FromWithin(_) => equal_but_last(columns, ">=", parameters),
             Keys::Beyond(_) if within == 0 => "FALSE".into(),
-            Keys::Beyond(_) => compared(&columns[..within], ">"),
+            Keys::Beyond(_) => compared(&columns[..within], ">", &parameters[..within]),
         }
     }
 }
 
 /// `(a, b) > (?1, ?2)`
-fn compared(columns: &[String], operator: &str) -> String {
-    let parameters = quote::list(1..=columns.len(), ", ", |n| format!("?{n}"));
-    format!("({}) {operator} ({parameters})", columns.join(", "))
+fn compared(columns: &[String], operator: &str, parameters: &[String]) -> String {
+    let (columns, parameters) = (columns.join(", "), parameters.join(", "));
+    format!("({columns}) {operator} ({parameters})")
 }
 
 /// `a = ?1 AND b > ?2`
-fn equal(same: &[String], last: &str, operator: &str) -> String {
-    let parameter = same.len() + 1;
-    let same = quote::list(same.iter().enumerate(), "", |(index, column)| {
-        format!("{column} = ?{} AND ", index + 1)
-    });
-    format!("{same}{last} {operator} ?{parameter}")
+fn equal_but_last(columns: &[String], operator: &str, parameters: &[String]) -> String {
+    let last = columns.len() - 1;
+    let pairs = columns.iter().zip(parameters).enumerate();
+    quote::list(pairs, " AND ", |(index, (column, parameter))| {
+        let operator = if index == last { operator } else { "=" };
+        format!("{column} {operator} {parameter}")
+    })
 }
 
 /// Whether the changes of a table and the table itself are read in the same order.
@@ -212,7 +213,10 @@ impl<'a> Reader<'a> {
             self.packer.pack(change, now, &self.columns, &mut these)?;
             images = these.recycle();
             if self.is_full() {
-                return self.key_of(change).map(Some);
+                let last = self.key_of(change)?;
+                if self.is_found(&last)? {
+                    return Ok(Some(last));
+                }
             }
         }
         Ok(None)
@@ -271,6 +275,20 @@ impl<'a> Reader<'a> {
         row::owned(change, Columns::KEY, self.table.key.len())
     }
 
+    /// Whether a key means its row when it is bound. Text that is no Unicode does not where the
+    /// file is encoded in UTF-16: going on after it would skip rows.
+    fn is_found(&self, key: &[Value]) -> rusqlite::Result<bool> {
+        let mut statement = self.connection.prepare_cached(&format!(
+            "SELECT 1 FROM {} WHERE {} AND generation = ?{}",
+            self.names.change,
+            self.names.change_key_is_bound(),
+            key.len() + 1
+        ))?;
+        bind_key(&mut statement, key)?;
+        statement.raw_bind_parameter(key.len() + 1, self.part.generation)?;
+        Ok(statement.raw_query().next()?.is_some())
+    }
+
     /// The changes in key order, with the row as it is now or without.
     fn changes(&self, keys: &Keys, with_row: bool) -> rusqlite::Result<CachedStatement<'a>> {
         let sql = changes_sql(self.names, keys, self.part.may_have_later, with_row);
@@ -293,7 +311,7 @@ impl<'a> Reader<'a> {
         let mut statement = self.connection.prepare_cached(&format!(
             "SELECT {key}{values} FROM {} WHERE {} ORDER BY {key}",
             names.table,
-            keys.condition(&names.key),
+            keys.condition(&names.key, &names.key_parameters),
         ))?;
         if let Some(key) = keys.bound() {
             bind_key(&mut statement, key)?;
@@ -319,7 +337,7 @@ fn changes_sql(names: &Names, keys: &Keys, may_have_later: bool, with_row: bool)
         .iter()
         .map(|key| format!("c.{key}"))
         .collect();
-    let condition = keys.condition(&key);
+    let condition = keys.condition(&key, &names.key_parameters);
     let key = key.join(", ");
     let pre = quote::list(&names.pre, "", |pre| format!(", c.{pre}"));
     let same = quote::list(&names.change_key, " AND ", |key| {
