@@ -19,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Map;
 use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_control, put_rows, take_frame};
 use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
-use tidewater_protocol::{Op, Row, RowsReader, UploadId};
+use tidewater_protocol::{Datum, Op, PublicationSchema, Row, RowsReader, UploadId};
 
 use super::row;
 use super::{CompareDue, Database, Said, SubscriptionState};
@@ -167,8 +167,11 @@ pub(crate) enum Keep {
     },
 }
 
-/// Tables and packed keys of refused changes.
-pub(crate) type Refused = HashSet<(String, Vec<u8>)>;
+/// A table and a packed key of it.
+pub(crate) type TableAndKey = (String, Vec<u8>);
+
+/// Refused changes.
+pub(crate) type Refused = HashSet<TableAndKey>;
 
 impl Keep {
     /// What is to be kept of the upload that the subscription's result is about. `index` is the
@@ -448,7 +451,7 @@ pub(crate) fn own_changes(
     connection: &Connection,
     giving: Giving,
     wanted: &Refused,
-) -> Result<HashMap<(String, Vec<u8>), OwnChange>, RemoteError> {
+) -> Result<HashMap<TableAndKey, OwnChange>, RemoteError> {
     let mut found = HashMap::new();
     if wanted.is_empty() {
         return Ok(found);
@@ -460,21 +463,73 @@ pub(crate) fn own_changes(
         each_row(&begin, &rows, |row, key_packed, _| {
             let key = (begin.table.clone(), key_packed);
             if wanted.contains(&key) {
-                found.insert(key, own_change(&begin, row));
+                found.insert(key, own_change(&begin, row, &|_| true));
             }
         })
     })?;
     Ok(found)
 }
 
-fn own_change(begin: &TableBegin, row: &Row<'_>) -> OwnChange {
+/// What an upload that is given back says of columns that the schema lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DroppedChange {
+    pub(crate) key: TableAndKey,
+    pub(crate) change: OwnChange,
+    /// The table's columns that the schema lacks.
+    pub(crate) columns: Vec<String>,
+}
+
+/// Finds the changes of columns that the schema lacks in an upload that is given back. A table
+/// that it lacks altogether is none of these.
+pub(crate) fn dropped_changes(
+    connection: &Connection,
+    giving: Giving,
+    schema: Option<&PublicationSchema>,
+) -> Result<Vec<DroppedChange>, RemoteError> {
+    let mut found = Vec::new();
+    each_part(&frames(connection, giving)?, |part| {
+        let Part::Table(begin, rows) = part else {
+            return Ok(());
+        };
+        let Some(table) = schema.and_then(|schema| schema.table(&begin.table)) else {
+            return Ok(());
+        };
+        let columns = begin.columns.iter().enumerate();
+        let lacking = columns.filter(|(_, column)| table.column(&column.name).is_none());
+        let (lacking, columns): (Vec<usize>, Vec<String>) = lacking
+            .map(|(index, column)| (index, column.name.clone()))
+            .unzip();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        each_row(&begin, &rows, |row, key_packed, _| {
+            let is_changed = |&index: &usize| match row.op {
+                Some(Op::Insert) => row.new[index] != Datum::Null,
+                Some(Op::Update) => row.old[index] != row.new[index],
+                _ => false,
+            };
+            if lacking.iter().any(is_changed) {
+                found.push(DroppedChange {
+                    key: (begin.table.clone(), key_packed),
+                    change: own_change(&begin, row, &|index| lacking.contains(&index)),
+                    columns: columns.clone(),
+                });
+            }
+        })
+    })?;
+    Ok(found)
+}
+
+/// The key, and the changed columns among those that are meant.
+fn own_change(begin: &TableBegin, row: &Row<'_>, is_meant: &dyn Fn(usize) -> bool) -> OwnChange {
     let mut values = Map::new();
     for (index, header) in begin.columns.iter().enumerate() {
         let in_key = begin.key.iter().any(|&key| key as usize == index);
         let is_own = match row.op {
-            Some(Op::Insert) => true,
-            Some(Op::Update) => in_key || row.old[index] != row.new[index],
-            _ => in_key,
+            _ if in_key => true,
+            Some(Op::Insert) => is_meant(index),
+            Some(Op::Update) => is_meant(index) && row.old[index] != row.new[index],
+            _ => false,
         };
         let image = if row.new.is_empty() {
             &row.old

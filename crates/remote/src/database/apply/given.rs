@@ -2,15 +2,19 @@
 //!
 //! Its changes are not pending here: what became of them in the centre arrives by the compare
 //! that follows. A change that lost is a conflict like any other; one that is refused is listed
-//! with the user's own values out of the kept upload. No row and no pending change is touched.
+//! with the user's own values out of the kept upload, and so is what it says of columns that are
+//! not published any more. No row and no pending change is touched.
 
 use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{ColumnType, Op, Row, RowShape, RowsReader, UnpackError};
+use tidewater_protocol::{
+    Code, ColumnType, Op, PublicationSchema, Row, RowShape, RowsReader, UnpackError,
+};
 
 use super::ApplySummary;
 use super::ack::{acknowledge_given, note_conflict};
-use crate::database::kept::{self, Giving, own_changes};
+use super::migrate::columns_left;
+use crate::database::kept::{self, Giving, OwnChange, dropped_changes, own_changes};
 use crate::database::refused::{self, Refusal};
 use crate::database::{SubscriptionState, row};
 use crate::error::{Doing, RemoteError};
@@ -111,36 +115,47 @@ impl Given {
     }
 
     /// The result is complete: what was refused is written down, and the upload acknowledged.
+    /// The schema is the one that the server has.
     pub(super) fn settle(
         self,
         connection: &Connection,
         subscription: &mut SubscriptionState,
+        schema: Option<&PublicationSchema>,
         summary: &mut ApplySummary,
     ) -> Result<(), RemoteError> {
-        let own = own_changes(connection, self.giving, &self.refused_keys())?;
+        let refused_keys = self.refused_keys();
+        let own = own_changes(connection, self.giving, &refused_keys)?;
+        let mut note = |(table, key_packed): &kept::TableAndKey,
+                        change: &OwnChange,
+                        code: &str,
+                        reason: &str| {
+            summary.note_refused(table, &change.key, reason);
+            let refusal = Refusal {
+                publication: &subscription.publication,
+                table,
+                key: &change.key,
+                key_packed,
+                operation: change.operation,
+                code,
+                reason,
+                sequence: subscription.sequence + 1,
+                row_values: Some(&change.values),
+            };
+            refused::record(connection, &refusal).doing(DOING)
+        };
         for refused in self.refused {
             let key = (refused.table, refused.key_packed);
-            let Some(change) = own.get(&key) else {
-                // Not a change of ours: there is nothing to keep.
-                continue;
-            };
-            let (table, key_packed) = &key;
-            summary.note_refused(table, &change.key, &refused.reason);
-            refused::record(
-                connection,
-                &Refusal {
-                    publication: &subscription.publication,
-                    table,
-                    key: &change.key,
-                    key_packed,
-                    operation: change.operation,
-                    code: &refused.code,
-                    reason: &refused.reason,
-                    sequence: subscription.sequence + 1,
-                    row_values: Some(&change.values),
-                },
-            )
-            .doing(DOING)?;
+            // Otherwise it is not a change of ours: there is nothing to keep.
+            if let Some(change) = own.get(&key) {
+                note(&key, change, &refused.code, &refused.reason)?;
+            }
+        }
+        for dropped in dropped_changes(connection, self.giving, schema)? {
+            if !refused_keys.contains(&dropped.key) {
+                let columns: Vec<&str> = dropped.columns.iter().map(String::as_str).collect();
+                let code = Code::RowNotPublished.name();
+                note(&dropped.key, &dropped.change, code, &columns_left(&columns))?;
+            }
         }
         acknowledge_given(connection, subscription, self.giving)
     }

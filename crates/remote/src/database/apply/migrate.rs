@@ -279,13 +279,8 @@ fn keep_columns(
             names.columns[index]
         )
     });
-    let columns = quote::list(dropped, ", ", |&index| {
-        format!("{:?}", table.columns[index].name)
-    });
-    let reason = match dropped {
-        [_] => format!("the column {columns} left the publication before its change arrived"),
-        _ => format!("the columns {columns} left the publication before their changes arrived"),
-    };
+    let dropped_names = dropped.iter().map(|&index| &*table.columns[index].name);
+    let reason = columns_left(&dropped_names.collect::<Vec<_>>());
     for change in first_changes(connection, table)? {
         let (Some(operation @ ("insert" | "update")), key) = (change.operation(), &change.key)
         else {
@@ -317,6 +312,15 @@ fn keep_columns(
         )?;
     }
     Ok(())
+}
+
+/// Why changes of these columns are refused.
+pub(super) fn columns_left(names: &[&str]) -> String {
+    let columns = quote::list(names, ", ", |name| format!("{name:?}"));
+    match names {
+        [_] => format!("the column {columns} left the publication before its change arrived"),
+        _ => format!("the columns {columns} left the publication before their changes arrived"),
+    }
 }
 
 /// The oldest change of a row that is still there, and what came of the row.

@@ -295,7 +295,10 @@ impl Applier {
                 let subscription = &mut self.subscriptions[index];
                 if let Some(given) = self.uploads.given.take() {
                     self.uploads.refused = given.refused_keys();
-                    given.settle(connection, &mut subscription.state, &mut self.summary)?;
+                    let present = subscription.state.schema.clone();
+                    let schema = subscription.new_schema.as_ref().or(present.as_deref());
+                    let state = &mut subscription.state;
+                    given.settle(connection, state, schema, &mut self.summary)?;
                 }
                 subscription
             }

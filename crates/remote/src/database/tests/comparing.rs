@@ -422,6 +422,49 @@ fn a_refused_change_that_was_given_back_is_told_with_the_users_own_values() {
 }
 
 #[test]
+fn columns_that_left_before_their_upload_was_given_back_are_told_with_the_users_own_values() {
+    let mut remote = with_items();
+    remote.run(
+        "UPDATE item SET name = 'one' WHERE id = 1; UPDATE item SET amount = 21 WHERE id = 2; \
+         INSERT INTO item VALUES (9, NULL, 90), (10, 'new', 100); DELETE FROM item WHERE id = 3",
+    );
+    remote.acknowledge(|_| {});
+    remote.run("UPDATE item SET amount = 22 WHERE id = 2");
+    remote.acknowledge(|_| {});
+    restored(&mut remote);
+    let mut schema = items();
+    schema.tables[0].columns.remove(1);
+    schema.tables[0].partition = vec![1];
+    let told = |summary: &ApplySummary| -> Vec<(String, String)> {
+        let refused = summary.refused_rows.iter();
+        refused
+            .map(|it| (it.key.clone(), it.reason.clone()))
+            .collect()
+    };
+    let reason = "the column \"name\" left the publication before its change arrived";
+    // With the schema that the column left, and after it.
+    for (schema, keys) in [(Some(schema), vec!["[1]", "[10]"]), (None, vec![])] {
+        let mut applier = remote.applier(schema.clone());
+        applier.result_begin(0).unwrap();
+        applier.result_end().unwrap();
+        applier.download_begin(0, false).unwrap();
+        applier.download_end(b"checkpoint").unwrap();
+        let summary = remote.commit(applier);
+        let expected = keys.iter().map(|&key| (key.into(), reason.into()));
+        assert_eq!(told(&summary), expected.collect::<Vec<_>>());
+    }
+    let refused = remote.database().refused().unwrap();
+    let values: Vec<_> = refused.iter().map(|it| it.values.as_deref()).collect();
+    assert_eq!(
+        values,
+        [
+            Some(r#"{"id":1,"name":"one"}"#),
+            Some(r#"{"id":10,"name":"new"}"#)
+        ]
+    );
+}
+
+#[test]
 fn what_was_refused_is_not_kept() {
     let mut remote = with_items();
     remote.run("UPDATE item SET name = 'secret' WHERE id < 3");
