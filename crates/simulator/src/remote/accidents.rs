@@ -73,6 +73,7 @@ impl Remote {
         *self.ledger.borrow_mut() = ledger;
         self.may_repeat()?;
         self.restored.set(self.restored.get() + 1);
+        self.forget_sequences();
         self.world.chronicle.fault(RESTORED);
         self.judge()
     }

@@ -41,8 +41,8 @@ pub(crate) struct Remote {
     seen: RefCell<Seen>,
     /// The last acknowledged upload that the file has told of, of an identity.
     sequences: RefCell<BTreeMap<RemoteId, u64>>,
-    /// Restorations of the centre, and of this file, when the sequence last went back.
-    restorations: Cell<(u64, u64)>,
+    /// Restorations of the centre when the sequence last went back.
+    restorations: Cell<u64>,
     restored: Cell<u64>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
@@ -277,6 +277,16 @@ impl Remote {
             .then(|| "I1: a file that nobody copied was taken for a copy".to_owned())
     }
 
+    /// The file is an older one: what it tells of is believed, and may go back once if the
+    /// centre was ever restored.
+    fn forget_sequences(&self) {
+        self.sequences
+            .borrow_mut()
+            .values_mut()
+            .for_each(|last| *last = 0);
+        self.restorations.set(0);
+    }
+
     fn sequence_went_back(&self) -> Result<Option<String>, Failed> {
         let database = self.database.borrow();
         let Some(database) = database.as_ref() else {
@@ -288,7 +298,7 @@ impl Remote {
         let mut sequences = self.sequences.borrow_mut();
         let last = sequences.entry(id).or_default();
         for subscription in database.subscriptions()? {
-            let restorations = (self.world.restorations.get(), self.restored.get());
+            let restorations = self.world.restorations.get();
             if subscription.sequence < *last
                 && self.restorations.replace(restorations) == restorations
             {
