@@ -65,7 +65,7 @@ impl Sync<'_> {
             signed.push(token);
         }
         let now_ms = server.environment.clock.now_ms();
-        let keyring = server.signer.keyring(&signed, now_ms).await;
+        let mut keyring = server.signer.keyring(&signed, now_ms).await;
         greeting.verify(&keyring);
         let SignedIn {
             remote_id,
@@ -76,6 +76,13 @@ impl Sync<'_> {
         } = sign_in(server, &greeting, &keyring, self.peer).await?;
         self.signed_in = true;
         self.record.remote_id = Some(remote_id);
+        if new_id && greeting.remote_id.is_some() {
+            // Whoever was deployed anew knows neither the remote nor the key that signed its
+            // checkpoints; keys that this server has not yet forgotten prove nothing.
+            server.signer.refresh(now_ms).await;
+            keyring = server.signer.keyring(&[], now_ms).await;
+            greeting.verify(&keyring);
+        }
         self.link.sign_in();
 
         let mut subscriptions = self.subscriptions(&greeting, new_id, state)?;
@@ -198,6 +205,7 @@ impl Sync<'_> {
             let genuine = subscription.genuine.as_ref();
             let checkpoint = genuine.filter(|_| !new_id && !schema_differs);
             let history = state.histories.get(index).copied().flatten();
+            let history = history.filter(|_| genuine.is_some());
             let strange = !subscription.checkpoint.is_empty() && history != Some(History::Known);
             Ok(OpenSubscription {
                 state: subscription.upload_state(stored.as_ref(), greeting.version),

@@ -121,6 +121,16 @@ impl<B: Backend> World<B> {
         self.server = LiveServer::deploy(&config, &[]);
     }
 
+    /// Undeploys and deploys again, with the same users, while the server is running.
+    pub(crate) fn deploy_anew(&self) {
+        let config = config(&self.backend, &self.scenario, &self.publication);
+        self.server.ask(async |centre| {
+            let undeployed = centre.undeploy(false).await;
+            undeployed.expect("nothing else uses what is deployed");
+            deploy(centre, &config, self.scenario.users).await;
+        });
+    }
+
     /// Puts this database in the place of the one that is served; deploys and serves it.
     pub(crate) fn replace(&mut self, backend: B) {
         let config = config(&backend, &self.scenario, &self.publication);
@@ -208,6 +218,22 @@ pub(crate) struct LiveServer {
     runtime: Option<Runtime>,
 }
 
+/// Deploys and adds users.
+async fn deploy(centre: &dyn Centre, config: &Config, users: &[&str]) {
+    let deploy = centre.deploy_refusing_pending(&config.publications, NOW_MS);
+    let deployed = deploy.await;
+    deployed.expect("the publication fits the tables");
+    for user in users {
+        let user = UserRecord {
+            name: (*user).into(),
+            password_hash: HASH.clone(),
+            disabled: false,
+            created_ms: NOW_MS,
+        };
+        assert!(centre.add_user(&user).await.expect("a user can be added"));
+    }
+}
+
 impl LiveServer {
     /// Deploys, adds users and serves.
     pub(crate) fn deploy(config: &Config, users: &[&str]) -> LiveServer {
@@ -221,18 +247,7 @@ impl LiveServer {
         environment: Environment,
     ) -> LiveServer {
         LiveServer::prepare(config, environment, async |centre| {
-            let deploy = centre.deploy_refusing_pending(&config.publications, NOW_MS);
-            let deployed = deploy.await;
-            deployed.expect("the publication fits the tables");
-            for user in users {
-                let user = UserRecord {
-                    name: (*user).into(),
-                    password_hash: HASH.clone(),
-                    disabled: false,
-                    created_ms: NOW_MS,
-                };
-                assert!(centre.add_user(&user).await.expect("a user can be added"));
-            }
+            deploy(centre, config, users).await;
         })
     }
 

@@ -136,6 +136,21 @@ fn i1_a_centre_from_before_it_knew_the_remote_gets_everything_back<B: Backend>()
     assert_eq!(incidents, [(IncidentKind::NewIdentity, "ada".to_owned())]);
 }
 
+/// The server still has the signing keys of before, which it looks at every second.
+fn i1_nothing_is_given_back_to_a_database_that_is_deployed_anew<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    ada.edit("INSERT INTO product VALUES (70, 'sold out', 1)");
+    ada.sync();
+    world.execute("DELETE FROM product WHERE product_id = 70");
+    world.deploy_anew();
+    ada.edit("INSERT INTO product VALUES (71, 'pending', 1)");
+    ada.sync();
+    let rows = world.rows("SELECT product_id FROM product WHERE product_id >= 70");
+    assert_eq!(rows, ["71"]);
+    assert_converged(&world, &[&ada]);
+}
+
 fn i1_an_update_that_is_given_back_and_lost_is_a_conflict_with_both_images<B: Backend>() {
     let mut world = World::<B>::open(shop());
     let mut ada = world.synced("ada");
@@ -377,6 +392,7 @@ on_both_adapters!(
     i1_what_a_restored_centre_forgot_is_given_back_and_everybody_ends_equal,
     i1_a_row_that_left_the_scope_is_given_back_and_not_deleted,
     i1_a_centre_from_before_it_knew_the_remote_gets_everything_back,
+    i1_nothing_is_given_back_to_a_database_that_is_deployed_anew,
     i1_an_update_that_is_given_back_and_lost_is_a_conflict_with_both_images,
     i2_what_a_restored_centre_refuses_to_take_back_stays_visible,
     i2_what_a_restored_centre_had_refused_is_refused_again_by_the_next_sync,
