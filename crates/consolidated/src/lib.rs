@@ -15,6 +15,7 @@ pub mod download;
 pub mod error;
 mod evolution;
 mod orphans;
+mod own_tables;
 mod postgres;
 pub mod publication;
 pub mod records;

@@ -45,7 +45,7 @@ pub(crate) struct UndeployArgs {
 
 pub(crate) fn run(args: &UndeployArgs) -> Result<Done, Failure> {
     let centre = OpenCentre::open(&args.config)?;
-    if !args.dry_run {
+    if !args.dry_run && !args.discard {
         let (conflicts, refused) = match centre.kept_records() {
             // What was never deployed keeps nothing, but may have left traces.
             Err(failure) if failure.code == Code::NotDeployed => Default::default(),
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &UndeployArgs) -> Result<Done, Failure> {
         };
         if let Some(folder) = &args.export {
             export(folder, &conflicts, &refused)?;
-        } else if !(args.discard || conflicts.is_empty() && refused.is_empty()) {
+        } else if !(conflicts.is_empty() && refused.is_empty()) {
             return Err(Failure::usage(
                 format!(
                     "{} and {} are kept in the database and would be lost",

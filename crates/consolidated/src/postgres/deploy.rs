@@ -25,6 +25,7 @@ use super::tracked;
 use super::triggers::{LogSpec, marker};
 use crate::error::CentreError;
 use crate::evolution::{Mode, Review};
+use crate::own_tables;
 use crate::publication::{
     DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking, circle_warnings,
     self_service_warnings,
@@ -115,7 +116,8 @@ impl Deployed {
                 ..Deployed::default()
             });
         }
-        let version = client
+        check_there(client, &["tidewater.meta"]).await?;
+        let version: i32 = client
             .query_one("SELECT format_version FROM tidewater.meta", &[])
             .await
             .map_err(error)?
@@ -129,6 +131,8 @@ impl Deployed {
                 hint: "update this Tidewater".into(),
             });
         }
+        let scripts = usize::try_from(version).unwrap_or_default();
+        check_there(client, &own_tables::made_by(&MIGRATIONS[..scripts])).await?;
         // A column of the second format.
         let members = match version {
             1 => "NULL",
@@ -343,8 +347,10 @@ pub(super) async fn load(
 /// Whether our schema is there. One of the same name that is somebody else's is left alone.
 async fn is_there(client: &impl GenericClient) -> Result<bool, CentreError> {
     let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
-               to_regclass('tidewater.meta') IS NOT NULL";
-    let row = client.query_one(sql, &[]).await;
+               EXISTS (SELECT FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
+    let row = client
+        .query_one(sql, &[&own_tables::made_by(&MIGRATIONS)])
+        .await;
     let row = row.map_err(refused("reading the deployed state"))?;
     match (row.get(0), row.get(1)) {
         (true, false) => Err(CentreError::Configuration {
@@ -352,6 +358,18 @@ async fn is_there(client: &impl GenericClient) -> Result<bool, CentreError> {
             hint: "rename that schema, or drop it if it is empty: Tidewater needs the name".into(),
         }),
         (_, ours) => Ok(ours),
+    }
+}
+
+/// Refuses to work with a state of which somebody has dropped these tables.
+async fn check_there(client: &impl GenericClient, tables: &[&str]) -> Result<(), CentreError> {
+    let sql = "SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NULL";
+    let missing = client.query(sql, &[&tables]).await;
+    let missing = missing.map_err(refused("looking for the server's tables"))?;
+    let missing: Vec<String> = missing.iter().map(|row| row.get(0)).collect();
+    match missing.as_slice() {
+        [] => Ok(()),
+        missing => Err(own_tables::missing(missing)),
     }
 }
 

@@ -57,6 +57,7 @@ pub(super) fn deploy(
         report,
         secret,
     };
+    state::check_complete(&transaction)?;
     deployment.report.is_first = state::version(&transaction)? == 0;
     let before = remotes::deployed(&transaction)?;
     let served = deployment.run(specs, now_ms)?;
@@ -220,17 +221,23 @@ pub(super) fn undeploy(
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(undeploying)?;
-    if state::version(&transaction)? > 0 {
+    let tables = state::tables(&transaction)?;
+    if tables.contains(&"tidewater_change_log") {
         for id in state::logs(&transaction)? {
             let table = drop_log(&transaction, id)?;
             report.steps.push(step(format!(
                 "drop the change log and the triggers of {table:?}"
             )));
         }
-        let drops: String = state::TABLE_NAMES
-            .iter()
-            .map(|name| format!("DROP TABLE IF EXISTS {};", quote(name)))
-            .collect();
+    }
+    for leftover in logs_left_over(&transaction).map_err(undeploying)? {
+        let sql = format!("DROP {leftover}");
+        transaction.execute_batch(&sql).map_err(undeploying)?;
+        report.steps.push(step(format!("drop the {leftover}")));
+    }
+    if !tables.is_empty() {
+        let drop = |name: &&str| format!("DROP TABLE {};", quote(name));
+        let drops: String = tables.iter().map(drop).collect();
         transaction.execute_batch(&drops).map_err(undeploying)?;
         report.steps.push(step(
             "drop the server's state: users, remotes, history".into(),
@@ -295,6 +302,21 @@ fn drop_log(connection: &Connection, id: i64) -> Result<String, CentreError> {
     let sql = format!("DROP TABLE IF EXISTS {}", quote(&state::log_table(id)));
     connection.execute_batch(&sql).map_err(dropping)?;
     Ok(table)
+}
+
+/// Change logs and their triggers that are in no list, because somebody dropped the list:
+/// `TRIGGER "name"` or `TABLE "name"`, in the order in which they can be dropped.
+fn logs_left_over(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    connection
+        .prepare(
+            "SELECT upper(type), name FROM sqlite_schema WHERE type IN ('trigger', 'table')
+             AND name GLOB ?1 || '[0-9]*' ORDER BY type DESC, name",
+        )?
+        .query_map([state::log_prefix()], |row| {
+            let (kind, name): (String, String) = (row.get(0)?, row.get(1)?);
+            Ok(format!("{kind} {}", quote(&name)))
+        })?
+        .collect()
 }
 
 /// The triggers that feed a log now: name and SQL.
@@ -390,7 +412,14 @@ impl Deployment<'_> {
         let mut logs = BTreeMap::new();
         let mut interrupted = BTreeSet::new();
         for (id, table, identity) in self.existing_logs()? {
-            match wanted.remove(&(table.clone(), identity)) {
+            let listed = (table.clone(), identity);
+            if !self.log_exists(id)? {
+                // It is made anew below if it is wanted.
+                drop_log(self.connection, id)?;
+                self.step(format!("the change log of {table:?} is missing: forget it"));
+                continue;
+            }
+            match wanted.remove(&listed) {
                 Some(log) => {
                     let log = Log { id, ..log };
                     if self.triggers(&table, &log, false)? {
@@ -431,6 +460,12 @@ impl Deployment<'_> {
             logs.insert(log.id, log);
         }
         Ok((logs, interrupted))
+    }
+
+    fn log_exists(&self, id: i64) -> Result<bool, CentreError> {
+        self.connection
+            .table_exists(None, state::log_table(id).as_str())
+            .map_err(failure("looking for a change log"))
     }
 
     fn existing_logs(&self) -> Result<Vec<(i64, String, String)>, CentreError> {

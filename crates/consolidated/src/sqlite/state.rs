@@ -1,9 +1,10 @@
 //! The server's own tables in the centre: their definition and its version.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::{failure, quote};
 use crate::error::CentreError;
+use crate::own_tables;
 
 /// One script for each format version; the first makes version 1 out of nothing. Scripts
 /// are only ever added.
@@ -11,6 +12,9 @@ const MIGRATIONS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
 
 /// The format version that this code reads and writes.
 pub(super) const FORMAT_VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// The table that tells the version.
+const META: &str = "tidewater_meta";
 
 /// Everything of ours begins with this.
 pub(super) const PREFIX: &str = "tidewater_";
@@ -85,39 +89,13 @@ CREATE TABLE tidewater_incident (
 UPDATE tidewater_meta SET format_version = 3;
 ";
 
-/// The tables above; change logs are dropped by their own list.
-pub(super) const TABLE_NAMES: [&str; 14] = [
-    "tidewater_meta",
-    "tidewater_signing_key",
-    "tidewater_user_account",
-    "tidewater_remote",
-    "tidewater_subscription",
-    "tidewater_publication",
-    "tidewater_published_table",
-    "tidewater_change_log",
-    "tidewater_mark",
-    "tidewater_conflict",
-    "tidewater_refused",
-    "tidewater_sync_history",
-    "tidewater_past_schema",
-    "tidewater_incident",
-];
-
 /// The version of the server's tables; 0 if there are none.
 ///
 /// # Errors
 /// A newer program has been here.
 pub(super) fn version(connection: &Connection) -> Result<i64, CentreError> {
     let read = failure("reading the version of the server's state");
-    let found: Option<i64> = connection
-        .query_row(
-            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tidewater_meta'",
-            [],
-            |row| row.get(0),
-        )
-        .optional()
-        .map_err(read)?;
-    if found.is_none() {
+    if !connection.table_exists(None, META).map_err(read)? {
         return Ok(0);
     }
     let version: i64 = connection
@@ -138,6 +116,48 @@ pub(super) fn version(connection: &Connection) -> Result<i64, CentreError> {
     }
 }
 
+/// The server's tables that are there; change logs have their own list.
+///
+/// # Errors
+/// SQLite failed.
+pub(super) fn tables(connection: &Connection) -> Result<Vec<&'static str>, CentreError> {
+    let reading = failure("looking for the server's tables");
+    let mut find = connection
+        .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")
+        .map_err(reading)?;
+    let mut found = own_tables::made_by(&MIGRATIONS);
+    let mut failed = None;
+    found.retain(|table| match find.exists([table]) {
+        Ok(exists) => exists,
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    });
+    failed.map_or(Ok(found), |error| Err(reading(error)))
+}
+
+/// Refuses to work with a state of which somebody has dropped a part.
+///
+/// # Errors
+/// Tables are missing, though others are there; or a newer program has been here.
+pub(super) fn check_complete(connection: &Connection) -> Result<(), CentreError> {
+    let found = tables(connection)?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    let version = match found.contains(&META) {
+        true => version(connection)?.unsigned_abs() as usize,
+        false => MIGRATIONS.len(),
+    };
+    let mut wanted = own_tables::made_by(&MIGRATIONS[..version]);
+    wanted.retain(|table| !found.contains(table));
+    match wanted.as_slice() {
+        [] => Ok(()),
+        missing => Err(own_tables::missing(missing)),
+    }
+}
+
 /// Makes the server's tables, or brings those of an older version up to date.
 pub(super) fn migrate(connection: &Connection, from: i64) -> Result<(), CentreError> {
     for script in MIGRATIONS.iter().skip(from.unsigned_abs() as usize) {
@@ -148,9 +168,14 @@ pub(super) fn migrate(connection: &Connection, from: i64) -> Result<(), CentreEr
     Ok(())
 }
 
+/// The names of change logs' tables and triggers begin with this, and a number.
+pub(super) fn log_prefix() -> String {
+    format!("{PREFIX}log_")
+}
+
 /// The name of a change log's table.
 pub(super) fn log_table(id: i64) -> String {
-    format!("{PREFIX}log_{id}")
+    format!("{}{id}", log_prefix())
 }
 
 /// The position that a change log has reached, in the connection's snapshot. The

@@ -53,6 +53,59 @@ pub async fn a_dry_run_tells_and_changes_nothing<F: Fixture>() {
     centre.load(&specs).await.unwrap();
 }
 
+/// Somebody has dropped a table of the server's by hand.
+pub async fn a_missing_table_of_the_servers_is_named_and_undeploying_still_works<F: Fixture>() {
+    for dropped in ["refused", "meta", "change_log", "publication"] {
+        let world = World::<F>::new(SHOP_DDL, shop()).await;
+        Remote::synced(&world, "anna").await;
+        let specs = [publication(PUBLICATION, shop())];
+        let own = F::own_table(dropped);
+        world.execute(&format!("DROP TABLE {own}")).await;
+        let message = format!("the server's table {own} is missing from the database");
+        for failed in [
+            world.centre.deploy(&specs, true, NOW_MS).await.map(drop),
+            world.centre.deploy(&specs, false, NOW_MS).await.map(drop),
+            world.centre.load(&specs).await.map(drop),
+        ] {
+            let error = failed.unwrap_err().to_string();
+            assert!(error.contains(&message), "{error}");
+        }
+        world.centre.undeploy(false).await.unwrap();
+        assert_eq!(world.fixture.traces().await, [] as [&str; 0], "{dropped}");
+        world.centre.deploy(&specs, false, NOW_MS).await.unwrap();
+        world.centre.load(&specs).await.unwrap();
+    }
+}
+
+pub async fn a_missing_change_log_is_made_anew<F: Fixture>() {
+    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut before = Remote::synced(&world, "anna").await;
+    let specs = [publication(PUBLICATION, shop())];
+    world
+        .execute(&format!("DROP TABLE {}", F::own_table("log_1")))
+        .await;
+    let error = world.centre.load(&specs).await.unwrap_err();
+    assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
+    world.centre.deploy(&specs, false, NOW_MS).await.unwrap();
+    assert_eq!(
+        world
+            .centre
+            .deploy(&specs, false, NOW_MS)
+            .await
+            .unwrap()
+            .steps,
+        []
+    );
+    world.centre.load(&specs).await.unwrap();
+    world
+        .execute("INSERT INTO customer VALUES (9, 'north', 'x', NULL)")
+        .await;
+    before.download().await;
+    let rows = before.rows("customer");
+    assert!(rows.contains(&"9|north|x|NULL".into()), "{rows:?}");
+    assert_eq!(rows, Remote::synced(&world, "anna").await.rows("customer"));
+}
+
 pub async fn undeploying_removes_every_trace<F: Fixture>() {
     let world = World::<F>::new(SHOP_DDL, shop()).await;
     Remote::synced(&world, "anna").await;

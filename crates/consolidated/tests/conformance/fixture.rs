@@ -40,6 +40,9 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// the product 1 `tea of NAME` and turns the name into capitals.
     fn stock_trigger() -> String;
 
+    /// A table of the server's own, in SQL.
+    fn own_table(name: &str) -> String;
+
     /// Runs SQL statements that must succeed.
     fn execute(&self, sql: &str) -> impl Future<Output = ()> + Send {
         async move {

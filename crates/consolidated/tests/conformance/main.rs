@@ -71,6 +71,8 @@ macro_rules! suite {
             deploying::deploying_twice_does_nothing_the_second_time,
             deploying::a_dry_run_tells_and_changes_nothing,
             deploying::undeploying_removes_every_trace,
+            deploying::a_missing_table_of_the_servers_is_named_and_undeploying_still_works,
+            deploying::a_missing_change_log_is_made_anew,
             deploying::what_the_database_does_not_have_is_named,
             deploying::key_and_partition_columns_must_be_published,
             deploying::a_values_query_that_cannot_be_is_refused,

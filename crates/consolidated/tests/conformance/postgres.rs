@@ -61,6 +61,10 @@ impl Fixture for PostgresFixture {
         PostgresTransaction { client }
     }
 
+    fn own_table(name: &str) -> String {
+        format!("tidewater.{name}")
+    }
+
     fn stock_trigger() -> String {
         "CREATE FUNCTION stock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
              UPDATE product SET name = 'tea of ' || NEW.name WHERE product_id = 1;

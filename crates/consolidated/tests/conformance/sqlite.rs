@@ -78,6 +78,10 @@ impl Fixture for SqliteFixture {
         SqliteTransaction { connection }
     }
 
+    fn own_table(name: &str) -> String {
+        format!("tidewater_{name}")
+    }
+
     fn stock_trigger() -> String {
         "CREATE TRIGGER stock AFTER INSERT ON customer BEGIN
              UPDATE product SET name = 'tea of ' || NEW.name WHERE product_id = 1;
