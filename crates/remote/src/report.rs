@@ -68,7 +68,7 @@ pub struct Downloaded {
     pub removals: u64,
 }
 
-/// What [`crate::Remote::verify`] found: the object that `tidewater verify --json` prints.
+/// What [`crate::Remote::verify`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Verification {

@@ -55,8 +55,9 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
     if !args.dry_run {
         let report = centre.deploy(false, args.refuse_pending)?;
         output::text(&describe(&report, false))?;
-        output::note("next: tidewater user add NAME, then tidewater serve");
-        if !report.steps.is_empty() && !report.is_first {
+        if report.is_first {
+            output::note("next: tidewater user add NAME, then tidewater serve");
+        } else if !report.steps.is_empty() {
             output::note("servers that run already must be restarted to serve the change");
         }
     }

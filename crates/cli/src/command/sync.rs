@@ -142,7 +142,7 @@ pub(super) fn signed_in<T>(
 }
 
 /// How many rows wait in the file that earlier syncs were refused.
-fn refused_before(remote: &mut Remote, report: &Report) -> Result<u64, Failure> {
+pub(super) fn refused_before(remote: &mut Remote, report: &Report) -> Result<u64, Failure> {
     let all = remote.database()?.status()?.refused;
     Ok(all.saturating_sub(report.refused))
 }
@@ -312,7 +312,9 @@ fn tell_conflicts(report: &Report) {
     output::note("changes that lost:");
     output::note(table.render(2).trim_end());
     tell_more(report.conflicts, report.conflict_rows.len());
-    output::note("both versions are kept in the centre: tidewater conflicts list -c FILE");
+    output::note(
+        "both versions are kept in the centre; its operator lists them: tidewater conflicts list",
+    );
 }
 
 /// Says what of the application a new schema has broken.

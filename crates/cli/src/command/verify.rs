@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
 use tidewater_remote::{Remote, Verification};
 
 use super::sync;
@@ -11,10 +12,12 @@ use crate::Done;
 use crate::args::with_exit_codes;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::kept::{Embedded, embedded};
 use crate::output::{self, Table};
 use crate::password::PasswordArgs;
 use crate::progress::ProgressLine;
 use crate::remote_file;
+use crate::sync_object::SyncObject;
 
 /// Compare a remote's file with the centre, and repair it if asked to
 ///
@@ -78,7 +81,8 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
         })
     })?;
     if args.json {
-        output::json(&verification)?;
+        let refused_before = sync::refused_before(&mut remote, &verification.sync)?;
+        output::json(&VerifyObject::of(&verification, refused_before))?;
     } else {
         output::text(&describe(&verification))?;
     }
@@ -88,6 +92,59 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
     }
     output::note(&advice(args.repair, &args.remote));
     Ok(Done::WithDifferences)
+}
+
+/// The object of `--json`.
+#[derive(Serialize)]
+struct VerifyObject<'a> {
+    is_equal: bool,
+    repaired: bool,
+    rebuilt: &'a [String],
+    tables: Vec<TableObject<'a>>,
+    sync: SyncObject<'a>,
+}
+
+#[derive(Serialize)]
+struct TableObject<'a> {
+    table: &'a str,
+    equal: u64,
+    missing: u64,
+    extra: u64,
+    different: u64,
+    rows: Vec<RowObject>,
+}
+
+#[derive(Serialize)]
+struct RowObject {
+    key: Embedded,
+    what: &'static str,
+}
+
+impl VerifyObject<'_> {
+    fn of(verification: &Verification, refused_before: u64) -> VerifyObject<'_> {
+        let tables = verification.tables.iter().map(|table| TableObject {
+            table: &table.table,
+            equal: table.equal,
+            missing: table.missing,
+            extra: table.extra,
+            different: table.different,
+            rows: table
+                .rows
+                .iter()
+                .map(|row| RowObject {
+                    key: embedded(&row.key),
+                    what: row.what,
+                })
+                .collect(),
+        });
+        VerifyObject {
+            is_equal: verification.is_equal,
+            repaired: verification.repaired,
+            rebuilt: &verification.rebuilt,
+            tables: tables.collect(),
+            sync: SyncObject::of(&verification.sync, refused_before),
+        }
+    }
 }
 
 /// What was found, for people.

@@ -254,10 +254,9 @@ fn a_remote_that_never_synced_is_listed_as_such_and_a_mistyped_publication_lists
         .tells(&["no publication \"mian\""]);
     let list = || shop.place.tidewater(&["remote", "list", "--json"]).json();
     assert_eq!(list()["remotes"].as_array().map(Vec::len), Some(0));
-    // The sync itself fails after signing in: the tables are in the way.
-    crate::program::sqlite(&shop.place.path("nancy.db"))
-        .execute_batch("CREATE TABLE customer (other TEXT); INSERT INTO customer VALUES ('mine');")
-        .unwrap();
+    // The sync itself fails after signing in: there is nothing to download from.
+    shop.centre
+        .execute("ALTER TABLE product RENAME TO elsewhere");
     let failed = shop.first_sync("nancy", &[]);
     assert_ne!(failed.code, 0, "{failed:#?}");
     assert!(list()["remotes"][0]["last_sync_ms"].is_null());

@@ -43,7 +43,7 @@ fn people_are_told_what_they_lost_and_where_it_is_kept() {
     for part in [
         "product  [1]",
         "product  [2]",
-        "both versions are kept in the centre: tidewater conflicts list -c FILE",
+        "both versions are kept in the centre; its operator lists them: tidewater conflicts list",
     ] {
         assert!(run.stderr.contains(part), "{part}: {run:?}");
     }

@@ -58,6 +58,9 @@ fn what_differs_is_told_by_key_and_exit_code_and_repaired_on_request() {
             (&1.into(), &1.into())
         );
         assert_eq!(customer["rows"][0]["what"], "different");
+        // Keys are JSON, as the sync object has them, which is whole.
+        assert_eq!(customer["rows"][0]["key"][0], 10);
+        assert_eq!(object["sync"]["refused_before"], 0);
         assert_eq!(
             nancy.rows("SELECT name FROM customer WHERE customer_id = 10"),
             ["Other"]
