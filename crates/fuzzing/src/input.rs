@@ -92,19 +92,11 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Whether two values are the same to whoever stores them: all NaN are one.
-pub(crate) fn alike(left: &Datum<'_>, right: &Datum<'_>) -> bool {
-    match (left, right) {
-        (Datum::Real(left), Datum::Real(right)) if left.is_nan() => right.is_nan(),
-        _ => same(left, right),
-    }
-}
-
-/// [`alike`] for rows.
-pub(crate) fn all_alike(left: &[Datum<'_>], right: &[Datum<'_>]) -> bool {
+/// [`same`] for rows.
+pub(crate) fn all_same(left: &[Datum<'_>], right: &[Datum<'_>]) -> bool {
     left.len() == right.len()
         && left
             .iter()
             .zip(right)
-            .all(|(left, right)| alike(left, right))
+            .all(|(left, right)| same(left, right))
 }

@@ -10,7 +10,7 @@ use tidewater_protocol::message::KeyInterval;
 use tidewater_protocol::pack::unpack_values;
 use tidewater_protocol::{ColumnType, Datum, RowShape};
 
-use crate::input::{Input, all_alike};
+use crate::input::{Input, all_same};
 
 /// More keys than this say nothing new.
 const MAX_KEYS: usize = 12;
@@ -41,7 +41,7 @@ pub fn ranges(data: &[u8]) {
     for (key, packed) in keys.iter().zip(&packed) {
         let mut again = Vec::new();
         pack_key(&mut again, &columns, key);
-        assert!(all_alike(&read(&again, &columns), &read(packed, &columns)));
+        assert!(all_same(&read(&again, &columns), &read(packed, &columns)));
     }
     let bounds: Vec<Vec<Datum<'_>>> = sorted.iter().map(|key| read(key, &columns)).collect();
     let ascend = |keys: &[Vec<Datum<'_>>]| {

@@ -3,7 +3,7 @@
 
 use tidewater_protocol::{Op, Row, RowShape, RowsReader, RowsWriter, UnpackError};
 
-use crate::input::{Input, all_alike};
+use crate::input::{Input, all_same};
 
 /// The first bytes say what the table looks like and where the rows are cut; the others
 /// are packed rows.
@@ -87,7 +87,7 @@ fn comes_back(shape: &RowShape, row: &Row<'_>) {
         (&row.key, &again.key),
         (&row.partition, &again.partition),
     ] {
-        assert!(all_alike(before, after), "{before:?} became {after:?}");
+        assert!(all_same(before, after), "{before:?} became {after:?}");
     }
     assert_eq!(pack(shape, &again), Some(packed), "one row, two spellings");
 }

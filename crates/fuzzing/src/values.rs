@@ -1,10 +1,10 @@
 //! Values: what a type understands, it stores in one form, and understands that form as
 //! the same value.
 
-use tidewater_protocol::pack::{pack_values, unpack_values};
+use tidewater_protocol::pack::{pack_values, same, unpack_values};
 use tidewater_protocol::{ColumnType, Fit, ValueRef};
 
-use crate::input::{Input, alike};
+use crate::input::Input;
 
 /// A type, a class of storage, and the value.
 ///
@@ -44,7 +44,7 @@ fn one(column: ColumnType, value: ValueRef<'_>) {
     assert_eq!(fit == Fit::Unfit, datum.is_loose());
     let (again, fit_again) = column.datum(stored);
     assert!(
-        alike(&datum, &again),
+        same(&datum, &again),
         "{value:?}: {datum:?} became {again:?}"
     );
     let mut scratch = String::new();
@@ -60,7 +60,7 @@ fn one(column: ColumnType, value: ValueRef<'_>) {
     let mut packed = Vec::new();
     pack_values(&mut packed, &[column], &[datum]);
     let unpacked = unpack_values(&packed, &[column]).expect("it was just packed");
-    assert!(alike(&unpacked[0], &datum), "{datum:?} became {unpacked:?}");
+    assert!(same(&unpacked[0], &datum), "{datum:?} became {unpacked:?}");
 }
 
 /// To the bit, all NaN being one.

@@ -242,12 +242,15 @@ impl<'a> RowsWriter<'a> {
     }
 }
 
-/// Whether two values pack to the same bytes (NaN equals NaN).
+/// Whether two values pack to the same bytes (NaN equals NaN, whatever bits either has).
 pub fn same(left: &Datum<'_>, right: &Datum<'_>) -> bool {
+    let same_real = |left: f64, right: f64| {
+        left.to_bits() == right.to_bits() || left.is_nan() && right.is_nan()
+    };
     match (left, right) {
-        (Datum::Real(left), Datum::Real(right)) => left.to_bits() == right.to_bits(),
+        (Datum::Real(left), Datum::Real(right)) => same_real(*left, *right),
         (Datum::Loose(ValueRef::Real(left)), Datum::Loose(ValueRef::Real(right))) => {
-            left.to_bits() == right.to_bits()
+            same_real(*left, *right)
         }
         _ => left == right,
     }

@@ -114,6 +114,25 @@ fn a_row_cut_anywhere_is_truncated_and_can_be_read_again() {
     }
 }
 
+/// A peer may send any of the many NaN, and text beside it has a row spelled loosely, where NaN
+/// is text.
+#[test]
+fn a_nan_of_other_bits_is_no_change() {
+    let shape = RowShape {
+        columns: vec![ColumnType::Integer, ColumnType::Real],
+        key: vec![0],
+        partition: Vec::new(),
+    };
+    let odd = Datum::Real(f64::from_bits(0xffff_ffff_0000_0001));
+    let nan = Datum::Real(f64::NAN);
+    assert!(super::same(&odd, &nan));
+    let mut writer = RowsWriter::new(&shape);
+    writer.update(&[Datum::Integer(1), odd], &[Datum::Integer(1), nan]);
+    let changed = writer.take();
+    writer.update(&[Datum::Integer(1), nan], &[Datum::Integer(1), nan]);
+    assert_eq!(changed, writer.take());
+}
+
 #[test]
 fn unfit_values_travel_as_they_are() {
     let shape = shape();
