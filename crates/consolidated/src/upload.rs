@@ -171,6 +171,20 @@ pub struct UploadResult {
     /// Not sent; see [`GainedPartitions`].
     #[prost(message, repeated, tag = "7")]
     pub gained: Vec<GainedPartitions>,
+    /// The serial of the scope in that checkpoint, if there was one. Not sent; see
+    /// [`UploadResult::is_of_another_scope`].
+    #[prost(uint64, optional, tag = "8")]
+    pub held: Option<u64>,
+}
+
+impl UploadResult {
+    /// Whether a remote that presents this checkpoint holds other partitions than the one that
+    /// uploaded, which then was another copy of its file: what the result says was gained is
+    /// not what this copy has gained.
+    pub fn is_of_another_scope(&self, presented: Option<&Checkpoint>) -> bool {
+        let presented = presented.map(|checkpoint| checkpoint.serial);
+        presented.is_some() && self.held.is_some() && presented != self.held
+    }
 }
 
 /// Partitions of one table that came into a remote's scope after its checkpoint and before

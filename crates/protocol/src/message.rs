@@ -463,8 +463,8 @@ pub struct ResultEnd {
     /// CRC-32 (IEEE) of all rows' bytes of the result.
     #[prost(uint32, tag = "6")]
     pub checksum: u32,
-    /// The next download has to compare: this sync has none, and the upload may have reached
-    /// partitions that the remote's checkpoint does not name. Since 1.1.
+    /// The next download has to compare: the upload may have reached partitions that neither
+    /// the remote's checkpoint nor this sync's download knows of. Since 1.1.
     #[prost(bool, tag = "7")]
     pub compare: bool,
 }

@@ -157,6 +157,7 @@ fn one(
     let run = UploadRun::new(connection, publication, &scope, upload, index, endings)?;
     let mut effects = run.run()?;
     effects.result.gained = gained;
+    effects.result.held = upload.checkpoint.as_ref().map(|held| held.serial);
     record(connection, upload, &effects)?;
     Ok(UploadOutcome::Applied {
         result: effects.result,

@@ -73,6 +73,10 @@ pub(super) async fn send_results(
     results.sort_by_key(|(index, _)| *index);
     for (index, result) in results {
         let subscription = &opened.subscriptions[index];
+        // A download takes away what was lost of gained partitions; its checkpoint names the
+        // others. Where none follows, nobody would know of them at the next one.
+        let compare = upload_only && !result.gained.is_empty()
+            || result.is_of_another_scope(subscription.checkpoint.as_ref());
         sync.link.send(Control::ResultBegin(ResultBegin {
             subscription: index as u32,
             sequence: subscription.sequence,
@@ -91,9 +95,7 @@ pub(super) async fn send_results(
             conflicts: result.conflicts,
             refused: result.refused,
             checksum: checksum.finalize(),
-            // A download takes away what was lost of these partitions; its checkpoint names
-            // the others. Where none follows, nobody would know of them at the next one.
-            compare: upload_only && !result.gained.is_empty(),
+            compare,
         }))?;
     }
     Ok(())

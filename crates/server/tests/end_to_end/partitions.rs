@@ -7,7 +7,7 @@ use tidewater_protocol::message::Control;
 use tidewater_remote::session::SyncDirection;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, save_sqlite};
 use crate::compare::{assert_converged, assert_converged_but_refused};
 use crate::device::Device;
 use crate::scenario::{audited_shop, shop};
@@ -316,6 +316,30 @@ fn i5_what_went_up_alone_into_a_partition_that_was_lost_since_goes<B: Backend>()
     assert_converged(&world, &[&bob]);
 }
 
+/// Seed 29767: the copy has downloaded in between, and gained nothing when it uploaded.
+fn i5_what_a_copy_of_the_file_uploaded_leaves_the_original_with_its_partition<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut bob = world.synced("bob");
+    world.execute("INSERT INTO assignment VALUES ('bob', 1)");
+    bob.edit("INSERT INTO customer VALUES (50, 1, 'mine', NULL, '0.00')");
+    // The upload is taken, and so the same in both files.
+    bob.network
+        .plan(Place::frame(Way::Up, 0), Accident::CutInside);
+    bob.try_sync().unwrap_err();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("copy.db");
+    save_sqlite(&bob.path, &path);
+    let mut copy = Device::at(&path, &bob);
+    copy.sync_only(SyncDirection::DownloadOnly);
+    copy.sync();
+    assert_eq!(copy.rows(CUSTOMERS), ["1", "2", "50"]);
+    world.execute("DELETE FROM assignment WHERE login = 'bob' AND region = 1");
+    bob.sync();
+    bob.sync();
+    assert_eq!(bob.rows(CUSTOMERS), ["2"]);
+    assert_converged(&world, &[&bob]);
+}
+
 /// The fault rig found it.
 fn i5_a_row_that_lost_without_a_download_leaves_with_its_partition<B: Backend>() {
     let world = World::<B>::open(shop());
@@ -339,6 +363,7 @@ on_both_adapters!(
     i5_a_row_that_moves_leaves_one_remote_and_reaches_another,
     i5_partitions_gained_and_lost_come_and_go_whole,
     i5_what_went_up_alone_into_a_partition_that_was_lost_since_goes,
+    i5_what_a_copy_of_the_file_uploaded_leaves_the_original_with_its_partition,
     i5_a_row_that_lost_without_a_download_leaves_with_its_partition,
     i5_a_change_pending_in_a_lost_partition_is_uploaded_under_the_last_signed_scope,
     i5_an_old_signed_scope_is_refused_and_the_user_keeps_only_his_own_values,

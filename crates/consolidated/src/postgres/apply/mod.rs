@@ -391,6 +391,7 @@ impl One<'_> {
         let error = |error| refused("storing the result of an upload")(error);
         let mut result = outcomes.record(connection, self.upload).await?;
         result.gained.clone_from(&admitted.gained);
+        result.held = self.upload.checkpoint.as_ref().map(|held| held.serial);
         let store = connection.prepare(STORE_RESULT, &[]).await?;
         let encoded = result.encode_to_vec();
         let (remote, publication) = self.key();
