@@ -175,6 +175,16 @@ fn a_tool_that_leaves_out_a_column_or_the_key_is_told_before_anything_is_taken()
             "id, amount",
             "\"name\" is a generated one",
         ),
+        (
+            "id VARCHAR(9) PRIMARY KEY, name TEXT, amount INTEGER",
+            "id, name, amount",
+            "its key column \"id\" is VARCHAR(9) now, and was INTEGER",
+        ),
+        (
+            "id REAL PRIMARY KEY, name TEXT, amount INTEGER",
+            "id, name, amount",
+            "its key column \"id\" is REAL now",
+        ),
     ] {
         let mut remote = with_items();
         remote.run("UPDATE item SET name = 'before' WHERE id = 1");

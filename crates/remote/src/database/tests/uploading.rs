@@ -49,8 +49,7 @@ fn an_upload_is_the_same_in_whatever_order_the_table_is_kept() {
         "w TEXT, n INTEGER, x INTEGER, PRIMARY KEY (n, w)) WITHOUT ROWID",
         "w TEXT COLLATE NOCASE, n INTEGER, x INTEGER, PRIMARY KEY (w, n)) WITHOUT ROWID",
         "w TEXT COLLATE NOCASE, n, x, PRIMARY KEY (w COLLATE BINARY, n)) WITHOUT ROWID",
-        "w TEXT, n TEXT, x INTEGER, PRIMARY KEY (w, n)) WITHOUT ROWID",
-        "w TEXT, n REAL, x INTEGER, PRIMARY KEY (w, n)) WITHOUT ROWID",
+        "w TEXT, n NUMERIC, x INTEGER, PRIMARY KEY (w, n)) WITHOUT ROWID",
         "w TEXT, n INTEGER, x INTEGER, PRIMARY KEY (w, n))",
     ] {
         let mut remote = Remote::new(words());

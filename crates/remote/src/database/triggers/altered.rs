@@ -3,13 +3,14 @@
 //! no harm.
 
 use rusqlite::Connection;
-use tidewater_protocol::Table;
+use tidewater_protocol::{ColumnType, Table};
 
 use crate::error::{Doing, RemoteError};
 
 const DOING: &str = "looking at a table";
 
-/// Checks that all published columns are there, and that the key is unique.
+/// Checks that all published columns are there, that the key is unique, and that it holds the
+/// values of its types.
 pub(super) fn check(connection: &Connection, table: &Table) -> Result<(), RemoteError> {
     let altered = |what: String| RemoteError::TableAltered {
         table: table.name.clone(),
@@ -26,6 +27,17 @@ pub(super) fn check(connection: &Connection, table: &Table) -> Result<(), Remote
                 return Err(altered(what));
             }
             Some(_) => {}
+        }
+    }
+    for published in table.key_columns() {
+        let found = columns.iter().find(|column| is(column, &published.name));
+        let declared = found.map_or("", |column| &column.declared);
+        if !keeps(declared, published.column_type) {
+            return Err(altered(format!(
+                "its key column {:?} is {declared} now, and was {}",
+                published.name,
+                published.column_type.sqlite_type()
+            )));
         }
     }
     let key: Vec<&str> = table
@@ -47,7 +59,7 @@ pub(crate) enum Lack {
     Table,
     /// These columns, by their index in the schema; they can be added.
     Columns(Vec<usize>),
-    /// Its key, or a column that cannot be added.
+    /// Its key, or the type of its key, or a column that cannot be added.
     Key,
 }
 
@@ -82,21 +94,59 @@ pub(crate) fn lack(connection: &Connection, table: &Table) -> Result<Option<Lack
     }))
 }
 
+/// Whether a column that is declared so stores values of the type as they are: else no row would
+/// be found by its key. (https://www.sqlite.org/datatype3.html, "Determination Of Column
+/// Affinity")
+fn keeps(declared: &str, column_type: ColumnType) -> bool {
+    let declared = declared.to_ascii_uppercase();
+    let has = |parts: &[&str]| parts.iter().any(|part| declared.contains(part));
+    let affinity = if has(&["INT"]) {
+        Affinity::Integer
+    } else if has(&["CHAR", "CLOB", "TEXT"]) {
+        Affinity::Text
+    } else if declared.is_empty() || has(&["BLOB"]) {
+        return true;
+    } else if has(&["REAL", "FLOA", "DOUB"]) {
+        Affinity::Real
+    } else {
+        Affinity::Numeric
+    };
+    match column_type.sqlite_type() {
+        "INTEGER" => matches!(affinity, Affinity::Integer | Affinity::Numeric),
+        "REAL" => affinity == Affinity::Real,
+        "TEXT" => affinity == Affinity::Text,
+        // No affinity changes a blob.
+        _ => true,
+    }
+}
+
+/// What SQLite makes of the values of a column; a column without affinity makes nothing of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Affinity {
+    Integer,
+    Text,
+    Real,
+    Numeric,
+}
+
 /// A column as SQLite has it.
 struct Column {
     name: String,
+    /// The type that it was declared with, maybe none.
+    declared: String,
     in_key: bool,
     generated: bool,
 }
 
 fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Column>> {
     connection
-        .prepare("SELECT name, pk > 0, hidden > 1 FROM pragma_table_xinfo(?1, 'main')")?
+        .prepare("SELECT name, type, pk > 0, hidden > 1 FROM pragma_table_xinfo(?1, 'main')")?
         .query_map([table], |row| {
             Ok(Column {
                 name: row.get(0)?,
-                in_key: row.get(1)?,
-                generated: row.get(2)?,
+                declared: row.get(1)?,
+                in_key: row.get(2)?,
+                generated: row.get(3)?,
             })
         })?
         .collect()
