@@ -16,7 +16,7 @@ use tidewater_protocol::{Code, Table, Value};
 use super::apply::{ApplySummary, fire_harmless_triggers};
 use super::subscription::load_all;
 use super::tables::Names;
-use super::take::{PARKED, bind_key, keys_of, merge_into};
+use super::take::{PARKED, keys_of, merge_into};
 use super::upload::mark_stale;
 use super::{Database, SubscriptionState, row};
 use crate::error::{Doing, RemoteError};
@@ -238,7 +238,7 @@ fn has_change(
         names.change_key_is_bound(),
         key.len() + 1
     ))?;
-    bind_key(&mut statement, key)?;
+    names.bind_key(&mut statement, key)?;
     statement.raw_bind_parameter(key.len() + 1, generation)?;
     let found = statement.raw_query().next()?.is_some();
     Ok(found)
@@ -261,7 +261,7 @@ fn unpark(
         key.len() + 1,
         names.change_key_is_bound(),
     ))?;
-    bind_key(&mut statement, key)?;
+    names.bind_key(&mut statement, key)?;
     statement.raw_bind_parameter(key.len() + 1, generation)?;
     statement.raw_execute().map(drop)
 }
@@ -437,7 +437,7 @@ fn give_up(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()>
             names.change,
             names.change_key_is_bound()
         ))?;
-        bind_key(&mut delete, &parked.key)?;
+        names.bind_key(&mut delete, &parked.key)?;
         return delete.raw_execute().map(drop);
     }
     // Changed again since: the newer change stays pending, against the centre's row.
@@ -451,7 +451,7 @@ fn restore_row(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result
         names.table,
         names.key_is_bound()
     ))?;
-    bind_key(&mut delete, &parked.key)?;
+    names.bind_key(&mut delete, &parked.key)?;
     delete.raw_execute()?;
     let columns: Vec<&str> = names
         .key
@@ -479,7 +479,7 @@ fn restore_row(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result
         names.change,
         names.change_key_is_bound()
     ))?;
-    bind_key(&mut insert, &parked.key)?;
+    names.bind_key(&mut insert, &parked.key)?;
     insert.raw_execute().map(drop)
 }
 

@@ -6,23 +6,41 @@ use tidewater_protocol::pack::{pack_values, unpack_values};
 use tidewater_protocol::{ColumnType, Datum, Fit, Table, UnpackError, Value, ValueRef};
 
 /// A value of the protocol as a parameter of a statement.
-pub(crate) struct Bind<'a>(pub(crate) ValueRef<'a>);
+pub(crate) struct Bind<'a>(SqlRef<'a>);
 
-impl ToSql for Bind<'_> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(ToSqlOutput::Borrowed(match self.0 {
+impl<'a> Bind<'a> {
+    pub(crate) fn of(value: ValueRef<'a>) -> Bind<'a> {
+        Bind(match value {
             ValueRef::Null => SqlRef::Null,
             ValueRef::Integer(integer) => SqlRef::Integer(integer),
             ValueRef::Real(real) => SqlRef::Real(real),
             ValueRef::Text(text) => SqlRef::Text(text.as_bytes()),
             ValueRef::Blob(blob) => SqlRef::Blob(blob),
-        }))
+        })
+    }
+
+    /// A value of a key column. TEXT that is no UTF-8 was read as a blob (see [`value`]), but
+    /// its row is found as TEXT only.
+    pub(crate) fn of_key(value: ValueRef<'a>, column_type: ColumnType) -> Bind<'a> {
+        match value {
+            ValueRef::Blob(blob)
+                if column_type != ColumnType::Bytes && std::str::from_utf8(blob).is_err() =>
+            {
+                Bind(SqlRef::Text(blob))
+            }
+            value => Bind::of(value),
+        }
+    }
+}
+
+impl ToSql for Bind<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(self.0))
     }
 }
 
 /// A value that SQLite read. TEXT that is no UTF-8 counts as a blob: the centre will refuse
-/// it by name. As a key it is compared as TEXT all the same, see
-/// [`Names::key_parameters`](super::tables::Names::key_parameters).
+/// it by name.
 pub(crate) fn value(value: SqlRef<'_>) -> ValueRef<'_> {
     match value {
         SqlRef::Null => ValueRef::Null,
@@ -46,7 +64,7 @@ pub(crate) fn datum(column_type: ColumnType, stored: SqlRef<'_>) -> (Datum<'_>, 
     }
 }
 
-/// Binds the values of a key (or any row) to the parameters from `first` on.
+/// Binds values that are no key to the parameters from `first` on.
 pub(crate) fn bind(
     statement: &mut rusqlite::Statement<'_>,
     first: usize,
@@ -54,9 +72,51 @@ pub(crate) fn bind(
     scratch: &mut String,
 ) -> rusqlite::Result<()> {
     for (index, datum) in values.iter().enumerate() {
-        statement.raw_bind_parameter(first + index, Bind(datum.stored(scratch)))?;
+        statement.raw_bind_parameter(first + index, Bind::of(datum.stored(scratch)))?;
     }
     Ok(())
+}
+
+/// Binds a key to the parameters from 1 on.
+pub(crate) fn bind_key(
+    statement: &mut rusqlite::Statement<'_>,
+    key: &[Datum<'_>],
+    scratch: &mut String,
+) -> rusqlite::Result<()> {
+    for (index, datum) in key.iter().enumerate() {
+        bind_key_column(statement, index + 1, datum, scratch)?;
+    }
+    Ok(())
+}
+
+/// Binds a whole row to the parameters from 1 on; the key's columns are these.
+pub(crate) fn bind_row(
+    statement: &mut rusqlite::Statement<'_>,
+    row: &[Datum<'_>],
+    key: &[usize],
+    scratch: &mut String,
+) -> rusqlite::Result<()> {
+    bind(statement, 1, row, scratch)?;
+    for &index in key {
+        if row[index].is_loose() {
+            bind_key_column(statement, index + 1, &row[index], scratch)?;
+        }
+    }
+    Ok(())
+}
+
+fn bind_key_column(
+    statement: &mut rusqlite::Statement<'_>,
+    parameter: usize,
+    datum: &Datum<'_>,
+    scratch: &mut String,
+) -> rusqlite::Result<()> {
+    // What fits its column is no blob in a column of text.
+    let column_type = match datum.is_loose() {
+        true => ColumnType::Text,
+        false => ColumnType::Bytes,
+    };
+    statement.raw_bind_parameter(parameter, Bind::of_key(datum.stored(scratch), column_type))
 }
 
 /// The types of a table's key columns, in key order.

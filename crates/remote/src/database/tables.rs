@@ -9,11 +9,11 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::{
-    Column, ColumnType, ForeignKey, ForeignKeyAction, PublicationSchema, Table,
+    Column, ColumnType, ForeignKey, ForeignKeyAction, PublicationSchema, Table, Value,
 };
 
 use super::layout::PREFIX;
-use super::quote;
+use super::{quote, row};
 use crate::error::{Doing, RemoteError};
 
 /// The names of a published table in SQL, quoted.
@@ -29,8 +29,8 @@ pub(crate) struct Names {
     pub(crate) key: Vec<String>,
     /// The same columns in the change table.
     pub(crate) change_key: Vec<String>,
-    /// What the key columns are compared with: the parameters from 1 on.
-    pub(crate) key_parameters: Vec<String>,
+    /// The types of the key columns.
+    key_types: Vec<ColumnType>,
     /// The columns that are not part of the key, as indexes into the schema's.
     pub(crate) values: Vec<usize>,
     /// The same columns in the change table.
@@ -62,11 +62,7 @@ impl Names {
                 .iter()
                 .map(|&index| change_column("key_", index))
                 .collect(),
-            key_parameters: table
-                .key_columns()
-                .enumerate()
-                .map(|(index, column)| key_parameter(index + 1, column.column_type))
-                .collect(),
+            key_types: row::key_types(table),
             pre: values
                 .iter()
                 .map(|&index| change_column("pre_", index))
@@ -85,32 +81,32 @@ impl Names {
 
     /// `a = ?1 AND b = ?2 ...` over the user table.
     pub(crate) fn key_is_bound(&self) -> String {
-        self.bound(&self.key)
+        bound(&self.key)
     }
 
     /// `key_a = ?1 AND key_b = ?2 ...` over the change table.
     pub(crate) fn change_key_is_bound(&self) -> String {
-        self.bound(&self.change_key)
+        bound(&self.change_key)
     }
 
-    fn bound(&self, columns: &[String]) -> String {
-        let pairs = columns.iter().zip(&self.key_parameters);
-        quote::list(pairs, " AND ", |(column, parameter)| {
-            format!("{column} = {parameter}")
-        })
+    /// Binds an owned key to the parameters from 1 on.
+    pub(crate) fn bind_key(
+        &self,
+        statement: &mut rusqlite::Statement<'_>,
+        key: &[Value],
+    ) -> rusqlite::Result<()> {
+        for (index, (value, column_type)) in key.iter().zip(&self.key_types).enumerate() {
+            let value = value.as_ref();
+            statement.raw_bind_parameter(index + 1, row::Bind::of_key(value, *column_type))?;
+        }
+        Ok(())
     }
 }
 
-/// The parameter of this number, for a key column of this type. TEXT that is not UTF-8 has been
-/// read as a blob (see [`super::row::value`]), and its row is found as TEXT only. A genuine blob
-/// is no key of such a column, see [`canonical`].
-fn key_parameter(number: usize, column_type: ColumnType) -> String {
-    match column_type {
-        ColumnType::Text | ColumnType::Json | ColumnType::Opaque => {
-            format!("CAST(?{number} AS TEXT)")
-        }
-        _ => format!("?{number}"),
-    }
+fn bound(columns: &[String]) -> String {
+    quote::list(columns.iter().enumerate(), " AND ", |(index, column)| {
+        format!("{column} = ?{}", index + 1)
+    })
 }
 
 /// The name of a table's change table.

@@ -198,27 +198,16 @@ pub(crate) fn merge_into(
          WHERE {key_is} AND generation = ?{}) WHERE {key_is} AND generation = ?{parameter}",
         parameter + 1
     ))?;
-    bind_key(&mut update, key)?;
+    names.bind_key(&mut update, key)?;
     update.raw_bind_parameter(parameter, to)?;
     update.raw_bind_parameter(parameter + 1, from)?;
     update.raw_execute()?;
     let mut delete = connection.prepare_cached(&format!(
         "DELETE FROM {change} WHERE {key_is} AND generation = ?{parameter}"
     ))?;
-    bind_key(&mut delete, key)?;
+    names.bind_key(&mut delete, key)?;
     delete.raw_bind_parameter(parameter, from)?;
     delete.raw_execute()?;
-    Ok(())
-}
-
-/// Binds an owned key to the parameters from 1 on.
-pub(crate) fn bind_key(
-    statement: &mut rusqlite::Statement<'_>,
-    key: &[tidewater_protocol::Value],
-) -> rusqlite::Result<()> {
-    for (index, value) in key.iter().enumerate() {
-        statement.raw_bind_parameter(index + 1, row::Bind(value.as_ref()))?;
-    }
     Ok(())
 }
 

@@ -309,7 +309,7 @@ fn request_rows(
             names.change_key_is_bound(),
             key.len() + 1
         ))?;
-        row::bind(&mut busy, 1, &key, &mut scratch)?;
+        row::bind_key(&mut busy, &key, &mut scratch)?;
         busy.raw_bind_parameter(key.len() + 1, taken)?;
         if busy.raw_query().next()?.is_none() {
             writer.key(Op::Request, &key);

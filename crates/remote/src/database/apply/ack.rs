@@ -147,7 +147,7 @@ impl Sink<'_> {
                 names.change_key_is_bound(),
                 key.len() + 1
             ))?;
-            row::bind(&mut statement, 1, key, scratch)?;
+            row::bind_key(&mut statement, key, scratch)?;
             statement.raw_bind_parameter(key.len() + 1, taken)?;
             statement.raw_execute()
         };

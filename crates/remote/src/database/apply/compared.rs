@@ -260,7 +260,7 @@ impl Sink<'_> {
             names.table,
             names.key_is_bound()
         ))?;
-        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        row::bind_key(&mut statement, key, &mut self.scratch)?;
         let mut rows = statement.raw_query();
         let Some(found) = rows.next()? else {
             return Ok(None);
@@ -310,7 +310,7 @@ impl Sink<'_> {
             quote::list(1..=count, ", ", |n| format!("?{n}")),
             count + 1,
         ))?;
-        row::bind(&mut statement, 1, &arrived.key, &mut self.scratch)?;
+        row::bind_key(&mut statement, &arrived.key, &mut self.scratch)?;
         let first = names.change_key.len() + 1;
         let values: Vec<Datum<'_>> = names.values.iter().map(|&at| arrived.new[at]).collect();
         row::bind(&mut statement, first, &values, &mut self.scratch)?;
@@ -330,7 +330,7 @@ impl Sink<'_> {
             quote::list(1..=key.len(), ", ", |n| format!("?{n}")),
             key.len() + 1,
         ))?;
-        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        row::bind_key(&mut statement, key, &mut self.scratch)?;
         statement.raw_bind_parameter(key.len() + 1, self.subscription.generation)?;
         statement.raw_execute()?;
         self.table.has_changes = true;

@@ -15,7 +15,6 @@ use crate::database::tables::{
     Names, change_table, create_change_table, create_indexes, create_user_table, filler,
     name_is_taken,
 };
-use crate::database::take::bind_key;
 use crate::database::{SubscriptionState, quote, row, triggers};
 use crate::error::{Doing, RemoteError};
 
@@ -295,7 +294,7 @@ fn keep_columns(
             names.change_key_is_bound(),
             key.len() + 1,
         ))?;
-        bind_key(&mut differs, key)?;
+        names.bind_key(&mut differs, key)?;
         differs.raw_bind_parameter(key.len() + 1, change.generation)?;
         if differs.raw_query().next()?.is_none() {
             continue;

@@ -14,7 +14,7 @@ use super::ApplySummary;
 use super::rows::{Sink, failed, is_local_rule};
 use super::table::TableApply;
 use crate::database::refused::{self, Refusal};
-use crate::database::take::{PARKED, bind_key, keys_of};
+use crate::database::take::{PARKED, keys_of};
 use crate::database::upload::mark_stale;
 use crate::database::{quote, row};
 use crate::error::{Doing, RemoteError};
@@ -128,7 +128,7 @@ fn delete_where(
     for key in keys_of(connection, &select, parameters, table.table()).doing(DOING)? {
         let delete = || -> rusqlite::Result<usize> {
             let mut statement = connection.prepare_cached(&one)?;
-            bind_key(&mut statement, &key)?;
+            names.bind_key(&mut statement, &key)?;
             statement.raw_execute()
         };
         match delete() {
@@ -194,7 +194,7 @@ impl Sink<'_> {
                 names.change,
                 names.change_key_is_bound()
             ))?;
-            row::bind(&mut statement, 1, key, scratch)?;
+            row::bind_key(&mut statement, key, scratch)?;
             let found = statement.raw_query().next()?.is_some();
             Ok(found)
         };
@@ -234,7 +234,7 @@ impl Sink<'_> {
         );
         let check = |scratch: &mut String| -> rusqlite::Result<bool> {
             let mut statement = self.connection.prepare_cached(&sql)?;
-            row::bind(&mut statement, 1, key, scratch)?;
+            row::bind_key(&mut statement, key, scratch)?;
             let found = statement.raw_query().next()?.is_some();
             Ok(found)
         };
@@ -246,7 +246,7 @@ impl Sink<'_> {
         let values: Vec<Value> = values.iter().map(Datum::to_value).collect();
         let binds: Vec<row::Bind<'_>> = values
             .iter()
-            .map(|value| row::Bind(value.as_ref()))
+            .map(|value| row::Bind::of(value.as_ref()))
             .collect();
         let parameters: Vec<&dyn rusqlite::ToSql> = binds
             .iter()
@@ -449,7 +449,7 @@ pub(super) fn own_values(
         names.change_key_is_bound(),
         key.len() + 1,
     ))?;
-    bind_key(&mut statement, key)?;
+    names.bind_key(&mut statement, key)?;
     statement.raw_bind_parameter(key.len() + 1, generation)?;
     let mut own = Map::new();
     let types = row::key_types(table);

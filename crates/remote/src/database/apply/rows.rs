@@ -11,7 +11,7 @@ use tidewater_protocol::{Datum, Row, Value};
 
 use super::ApplySummary;
 use super::table::TableApply;
-use crate::database::take::{PARKED, bind_key, keys_of};
+use crate::database::take::{PARKED, keys_of};
 use crate::database::upload::mark_stale;
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{Doing, RemoteError};
@@ -126,7 +126,8 @@ impl<'a> Sink<'a> {
     /// Whether the row is there now: `RAISE(IGNORE)` in a trigger of the application keeps it
     /// out without an error.
     fn try_write(&mut self, new: &[Datum<'_>], key: &[Datum<'_>]) -> rusqlite::Result<bool> {
-        row::bind(&mut self.upsert, 1, new, &mut self.scratch)?;
+        let key_columns = &self.table.table().key;
+        row::bind_row(&mut self.upsert, new, key_columns, &mut self.scratch)?;
         if self.upsert.raw_execute()? > 0 {
             return Ok(true);
         }
@@ -142,7 +143,7 @@ impl<'a> Sink<'a> {
             names.table,
             names.key_is_bound()
         ))?;
-        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        row::bind_key(&mut statement, key, &mut self.scratch)?;
         let found = statement.raw_query().next()?.is_some();
         Ok(found)
     }
@@ -216,7 +217,7 @@ impl<'a> Sink<'a> {
         let owned: Vec<Value> = new.iter().map(Datum::to_value).collect();
         let binds: Vec<row::Bind<'_>> = owned
             .iter()
-            .map(|value| row::Bind(value.as_ref()))
+            .map(|value| row::Bind::of(value.as_ref()))
             .collect();
         let parameters: Vec<&dyn rusqlite::ToSql> = binds
             .iter()
@@ -234,7 +235,7 @@ impl<'a> Sink<'a> {
                 names.change,
                 names.change_key_is_bound()
             ))?;
-            row::bind(&mut statement, 1, key, scratch)?;
+            row::bind_key(&mut statement, key, scratch)?;
             let mut rows = statement.raw_query();
             rows.next()?.map(|found| found.get(0)).transpose()
         };
@@ -266,7 +267,7 @@ impl<'a> Sink<'a> {
             names.table,
             names.key_is_bound()
         ))?;
-        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        row::bind_key(&mut statement, key, &mut self.scratch)?;
         Ok(statement.raw_execute()? as u64)
     }
 
@@ -283,7 +284,7 @@ impl<'a> Sink<'a> {
             names.change_key_is_bound(),
             key.len() + 1
         ))?;
-        row::bind(&mut statement, 1, key, &mut self.scratch)?;
+        row::bind_key(&mut statement, key, &mut self.scratch)?;
         statement.raw_bind_parameter(key.len() + 1, generation)?;
         statement.raw_execute().map(drop)
     }
@@ -323,8 +324,8 @@ impl<'a> Sink<'a> {
                     ),
                 ] {
                     let mut statement = self.connection.prepare_cached(&sql)?;
-                    bind_key(&mut statement, &key)?;
-                    statement.raw_bind_parameter(parameter, row::Bind(value.as_ref()))?;
+                    names.bind_key(&mut statement, &key)?;
+                    statement.raw_bind_parameter(parameter, row::Bind::of(value.as_ref()))?;
                     statement.raw_execute()?;
                 }
             }

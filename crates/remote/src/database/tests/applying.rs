@@ -524,3 +524,49 @@ fn bytes_that_are_no_rows_are_refused() {
         Err(RemoteError::BadRows { .. })
     ));
 }
+
+/// An SQLite centre has them, and blobs in columns of text.
+#[test]
+fn rows_whose_key_is_text_that_is_no_unicode_come_and_go_alone() {
+    let word = table(
+        "word",
+        vec![
+            column("w", ColumnType::Text, false),
+            column("x", ColumnType::Text, true),
+        ],
+        vec![0],
+    );
+    let mut remote = Remote::new(publication(vec![word]));
+    fn blob(bytes: &[u8]) -> Datum<'_> {
+        Datum::Loose(tidewater_protocol::ValueRef::Blob(bytes))
+    }
+    let keys = [
+        blob(b"a\xff"),
+        blob(b"a"),
+        Datum::Text("a"),
+        Datum::Text("b"),
+    ];
+    let rows = "SELECT typeof(w) || hex(w) || typeof(x) FROM word ORDER BY 1";
+    for value in [[0xfe, 0], [0xfe, 1]] {
+        remote.download(|server| {
+            server.table("word", |rows| {
+                for key in keys {
+                    rows.row(Op::Upsert, &[key, blob(&value)]);
+                }
+            });
+        });
+        assert_eq!(
+            remote.query(rows),
+            ["blob61blob", "text61FFblob", "text61blob", "text62blob"]
+        );
+    }
+    for (gone, left) in [
+        (0, "blob61blob text61blob text62blob"),
+        (1, "text61blob text62blob"),
+    ] {
+        remote.download(|server| {
+            server.table("word", |rows| rows.key(Op::Remove, &[keys[gone]]));
+        });
+        assert_eq!(remote.query(rows).join(" "), left);
+    }
+}

@@ -7,7 +7,6 @@ use tidewater_protocol::{ColumnType, Datum, Fit, Op, RowShape, RowsWriter, Table
 use super::read::Columns;
 use super::too_long::TooLong;
 use crate::database::tables::Names;
-use crate::database::take::bind_key;
 use crate::database::{quote, row};
 
 /// Packs changes one after the other.
@@ -228,7 +227,7 @@ fn later_image(
     names: &Names,
     values: &mut [Value],
 ) -> rusqlite::Result<bool> {
-    bind_key(statement, key)?;
+    names.bind_key(statement, key)?;
     statement.raw_bind_parameter(key.len() + 1, later)?;
     let mut rows = statement.raw_query();
     let Some(found) = rows.next()? else {

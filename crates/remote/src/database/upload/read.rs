@@ -13,7 +13,6 @@ use super::packer::{Images, Packer};
 use super::too_long::TooLong;
 use super::{UploadChunk, order};
 use crate::database::tables::{Names, change_table};
-use crate::database::take::bind_key;
 use crate::database::{quote, row};
 
 /// So many unchanged rows of the table may be passed, beside one for each change, before
@@ -88,34 +87,33 @@ impl Keys {
     }
 
     /// The condition on these columns, with a parameter for each.
-    fn condition(&self, columns: &[String], parameters: &[String]) -> String {
+    fn condition(&self, columns: &[String]) -> String {
         let within = columns.len() - 1;
         match self {
             Keys::All => "TRUE".into(),
-            Keys::After(_) => compared(columns, ">", parameters),
-            Keys::From(_) => compared(columns, ">=", parameters),
-            Keys::AfterWithin(_) => equal_but_last(columns, ">", parameters),
-            Keys::FromWithin(_) => equal_but_last(columns, ">=", parameters),
+            Keys::After(_) => compared(columns, ">"),
+            Keys::From(_) => compared(columns, ">="),
+            Keys::AfterWithin(_) => equal(&columns[..within], &columns[within], ">"),
+            Keys::FromWithin(_) => equal(&columns[..within], &columns[within], ">="),
             Keys::Beyond(_) if within == 0 => "FALSE".into(),
-            Keys::Beyond(_) => compared(&columns[..within], ">", &parameters[..within]),
+            Keys::Beyond(_) => compared(&columns[..within], ">"),
         }
     }
 }
 
 /// `(a, b) > (?1, ?2)`
-fn compared(columns: &[String], operator: &str, parameters: &[String]) -> String {
-    let (columns, parameters) = (columns.join(", "), parameters.join(", "));
-    format!("({columns}) {operator} ({parameters})")
+fn compared(columns: &[String], operator: &str) -> String {
+    let parameters = quote::list(1..=columns.len(), ", ", |n| format!("?{n}"));
+    format!("({}) {operator} ({parameters})", columns.join(", "))
 }
 
 /// `a = ?1 AND b > ?2`
-fn equal_but_last(columns: &[String], operator: &str, parameters: &[String]) -> String {
-    let last = columns.len() - 1;
-    let pairs = columns.iter().zip(parameters).enumerate();
-    quote::list(pairs, " AND ", |(index, (column, parameter))| {
-        let operator = if index == last { operator } else { "=" };
-        format!("{column} {operator} {parameter}")
-    })
+fn equal(same: &[String], last: &str, operator: &str) -> String {
+    let parameter = same.len() + 1;
+    let same = quote::list(same.iter().enumerate(), "", |(index, column)| {
+        format!("{column} = ?{} AND ", index + 1)
+    });
+    format!("{same}{last} {operator} ?{parameter}")
 }
 
 /// Whether the changes of a table and the table itself are read in the same order.
@@ -284,7 +282,7 @@ impl<'a> Reader<'a> {
             self.names.change_key_is_bound(),
             key.len() + 1
         ))?;
-        bind_key(&mut statement, key)?;
+        self.names.bind_key(&mut statement, key)?;
         statement.raw_bind_parameter(key.len() + 1, self.part.generation)?;
         Ok(statement.raw_query().next()?.is_some())
     }
@@ -294,7 +292,7 @@ impl<'a> Reader<'a> {
         let sql = changes_sql(self.names, keys, self.part.may_have_later, with_row);
         let mut statement = self.connection.prepare_cached(&sql)?;
         if let Some(key) = keys.bound() {
-            bind_key(&mut statement, key)?;
+            self.names.bind_key(&mut statement, key)?;
         }
         let generation = self.names.key.len() + 1;
         statement.raw_bind_parameter(generation, self.part.generation)?;
@@ -311,10 +309,10 @@ impl<'a> Reader<'a> {
         let mut statement = self.connection.prepare_cached(&format!(
             "SELECT {key}{values} FROM {} WHERE {} ORDER BY {key}",
             names.table,
-            keys.condition(&names.key, &names.key_parameters),
+            keys.condition(&names.key),
         ))?;
         if let Some(key) = keys.bound() {
-            bind_key(&mut statement, key)?;
+            self.names.bind_key(&mut statement, key)?;
         }
         Ok(statement)
     }
@@ -337,7 +335,7 @@ fn changes_sql(names: &Names, keys: &Keys, may_have_later: bool, with_row: bool)
         .iter()
         .map(|key| format!("c.{key}"))
         .collect();
-    let condition = keys.condition(&key, &names.key_parameters);
+    let condition = keys.condition(&key);
     let key = key.join(", ");
     let pre = quote::list(&names.pre, "", |pre| format!(", c.{pre}"));
     let same = quote::list(&names.change_key, " AND ", |key| {

@@ -10,7 +10,7 @@ use tidewater_protocol::{Code, Table, Value};
 
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::Names;
-use crate::database::take::{PARKED, bind_key, merge_into};
+use crate::database::take::{PARKED, merge_into};
 use crate::database::{Database, SubscriptionState, row};
 use crate::error::{Doing, RemoteError};
 
@@ -76,7 +76,7 @@ fn park(
             names.change_key_is_bound(),
             key + 1
         ))?;
-        bind_key(&mut statement, &row.key)?;
+        names.bind_key(&mut statement, &row.key)?;
         statement.raw_bind_parameter(key + 1, generation)?;
         statement.raw_execute()
     };
@@ -123,7 +123,7 @@ fn later_generation(
         names.change_key_is_bound(),
         key.len() + 1
     ))?;
-    bind_key(&mut statement, key)?;
+    names.bind_key(&mut statement, key)?;
     statement.raw_bind_parameter(key.len() + 1, generation)?;
     let mut rows = statement.raw_query();
     rows.next()?.map_or(Ok(None), |row| row.get(0))
