@@ -223,8 +223,9 @@ impl RemoteError {
                  FILE --repair` makes it again; what is pending is kept"
             }
             RemoteError::TableAltered { .. } => {
-                "undo the change, or let `tidewater verify FILE --repair` make the table as it \
-                 was published; what is pending is kept"
+                "undo the change, and what is pending goes up; or let `tidewater verify FILE \
+                 --repair` make the table as it was published, and list what is pending among \
+                 the refused rows"
             }
             RemoteError::ColumnInTheWay { .. } => {
                 "rename it (ALTER TABLE ... RENAME COLUMN ... TO ...) or drop it, then sync \

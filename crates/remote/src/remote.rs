@@ -137,7 +137,9 @@ impl Remote {
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<Verification, SyncError> {
         let rebuilt = match repair {
-            true => self.database()?.rebuild_broken_tables()?,
+            true => self
+                .database()?
+                .rebuild_broken_tables(blocking::unix_ms())?,
             false => Vec::new(),
         };
         let direction = std::mem::replace(&mut self.options.direction, SyncDirection::Both);

@@ -27,7 +27,8 @@ use crate::sync_object::SyncObject;
 ///
 /// With --repair the centre's rows take the place of what differs, and synced tables and
 /// columns that were dropped are made again and filled. Nothing else is lost: a table that
-/// cannot be completed is set aside as TABLE_unsynced_1.
+/// cannot be completed is set aside as TABLE_unsynced_1, and what was pending in it is listed
+/// by `tidewater refused list`.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -80,13 +81,20 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
             }
         })
     })?;
+    let refused_before = sync::refused_before(&mut remote, &verification.sync)?;
     if args.json {
-        let refused_before = sync::refused_before(&mut remote, &verification.sync)?;
         output::json(&VerifyObject::of(&verification, refused_before))?;
     } else {
         output::text(&describe(&verification))?;
     }
     tell_rows(&verification);
+    if refused_before > 0 {
+        output::note(&format!(
+            "{} refused; see: tidewater refused list {}",
+            output::counted(refused_before, "row", "rows"),
+            args.remote.display()
+        ));
+    }
     if verification.is_equal {
         return Ok(Done::Fully);
     }

@@ -217,15 +217,20 @@ impl Clock {
     }
 
     fn now(&self) -> Now {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unix_ms = unix
-            .ok()
-            .and_then(|unix| i64::try_from(unix.as_millis()).ok());
         Now {
             ticks_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
-            unix_ms: unix_ms.unwrap_or(0),
+            unix_ms: unix_ms(),
         }
     }
+}
+
+/// The time in milliseconds since 1970.
+pub(crate) fn unix_ms() -> i64 {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+    let unix_ms = unix
+        .ok()
+        .and_then(|unix| i64::try_from(unix.as_millis()).ok());
+    unix_ms.unwrap_or(0)
 }
 
 /// The loop between a session and its connection.

@@ -2,28 +2,30 @@
 //! asks for it. The compare that follows fills them: the centre's rows count.
 //!
 //! Nothing of the user's is thrown away here: a table that cannot be completed is set aside
-//! under another name.
+//! under another name, and what was pending in it is listed among the refused, with its values.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 use tidewater_protocol::{PublicationSchema, Table};
 
+use super::apply::{ApplySummary, keep_values};
+use super::refused::TIME_UNKNOWN;
 use super::subscription::load_all;
 use super::tables::{
     Names, change_table, create_change_table, create_indexes, create_user_table, name_is_taken,
 };
 use super::triggers::{self, Lack};
-use super::{Database, compare, quote};
+use super::{Database, SubscriptionState, compare, quote};
 use crate::error::{Doing, RemoteError};
 
 const DOING: &str = "making synced tables again";
 
 impl Database {
     /// Makes tables again that are missing, or lack a published column or their key; returns
-    /// their names. A compare is due then.
+    /// their names. A compare is due then. The time is in milliseconds since 1970.
     ///
     /// # Errors
     /// Something else has the name of a table, or SQLite failed.
-    pub fn rebuild_broken_tables(&mut self) -> Result<Vec<String>, RemoteError> {
+    pub fn rebuild_broken_tables(&mut self, now_ms: i64) -> Result<Vec<String>, RemoteError> {
         let transaction = self.write(DOING)?;
         let subscriptions = load_all(&transaction)?;
         let mut rebuilt = Vec::new();
@@ -32,7 +34,7 @@ impl Database {
                 continue;
             };
             for table in &schema.tables {
-                if rebuild(&transaction, table, schema)? {
+                if rebuild(&transaction, subscription, table, schema)? {
                     rebuilt.push(table.name.clone());
                 }
             }
@@ -45,6 +47,9 @@ impl Database {
         let mut untracked = triggers::ensure(&transaction, &subscriptions)?;
         untracked.retain(|it| !rebuilt.contains(&it.table));
         compare::note_untracked(&transaction, &untracked).doing(DOING)?;
+        let sql = "UPDATE tidewater_refused SET at = ?2 WHERE at = ?1";
+        let told = transaction.execute(sql, params![TIME_UNKNOWN, now_ms]);
+        told.doing(DOING)?;
         transaction.commit().doing(DOING)?;
         self.make_compare_due()?;
         Ok(rebuilt)
@@ -54,6 +59,7 @@ impl Database {
 /// Completes a table; whether there was something to do.
 fn rebuild(
     connection: &Connection,
+    subscription: &SubscriptionState,
     table: &Table,
     schema: &PublicationSchema,
 ) -> Result<bool, RemoteError> {
@@ -66,7 +72,7 @@ fn rebuild(
             return Ok(true);
         }
         Some(Lack::Table) => {}
-        Some(Lack::Key) => set_aside(connection, table)?,
+        Some(Lack::Key) => set_aside(connection, subscription, table)?,
     }
     if name_is_taken(connection, &table.name)? {
         return Err(RemoteError::TableInTheWay {
@@ -133,8 +139,12 @@ fn add_column(connection: &Connection, table: &Table, index: usize) -> rusqlite:
     ))
 }
 
-/// Gives a table that cannot be completed another name.
-fn set_aside(connection: &Connection, table: &Table) -> Result<(), RemoteError> {
+/// Gives a table that cannot be completed another name, once what is pending in it is listed.
+fn set_aside(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    table: &Table,
+) -> Result<(), RemoteError> {
     triggers::drop_table_triggers(connection, &table.name)?;
     let mut number = 1;
     let aside = loop {
@@ -144,6 +154,16 @@ fn set_aside(connection: &Connection, table: &Table) -> Result<(), RemoteError> 
         }
         number += 1;
     };
+    let missing = triggers::missing_columns(connection, table)?;
+    // Without its key, nobody knows which row a change is about.
+    if missing.iter().all(|index| !table.key.contains(index)) {
+        for index in missing {
+            add_column(connection, table, index).doing(DOING)?;
+        }
+        let reason = format!("the table was taken apart, and made again: it is {aside} now");
+        let mut summary = ApplySummary::default();
+        keep_values(connection, subscription, table, &reason, &mut summary).doing(DOING)?;
+    }
     let rename = || -> rusqlite::Result<()> {
         // References of other tables stay with the name.
         connection.pragma_update(None, "legacy_alter_table", true)?;

@@ -19,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::Table;
 use tidewater_protocol::defect::{Defect, is_on};
 
-pub(crate) use altered::{Lack, lack};
+pub(crate) use altered::{Lack, lack, missing_columns};
 pub(crate) use unique::{UniqueIndex, unique_indexes};
 
 use super::SubscriptionState;

@@ -76,10 +76,7 @@ impl Judge<'_> {
         for stock in self.centre.texts(wrong)? {
             self.finding(format!("stock of product {stock}"));
         }
-        // A sync that another one of the same file overtook looks like a file that was restored.
-        // Whether somebody took the identity that was offered to it, each device has judged.
-        let incidents = "SELECT kind || ' ' || user_name || ': ' || detail FROM tidewater.incident
-                         WHERE kind <> 'new_identity'";
+        let incidents = "SELECT kind || ' ' || user_name || ': ' || detail FROM tidewater.incident";
         for incident in self.centre.texts(incidents)? {
             self.finding(format!("incident: {incident}"));
         }

@@ -70,6 +70,7 @@ impl Sync<'_> {
         let SignedIn {
             remote_id,
             new_id,
+            was,
             state,
             token,
             credential,
@@ -97,12 +98,15 @@ impl Sync<'_> {
             (remote_id, token, credential)
         };
         self.note_incidents(&greeting, &subscriptions, new_id, remote_id);
+        if let Some(was) = was {
+            self.note_successor(&greeting, was, remote_id);
+        }
         if restored {
             tracing::info!(
                 user = greeting.user,
                 old = ?greeting.remote_id,
                 new = %remote_id,
-                "a remote was restored or copied, or is not known any more, and has a new identity"
+                "a remote was restored or copied, or is not known any more: it becomes another"
             );
             for subscription in &mut subscriptions {
                 subscription.state = UploadState::NewIdentity;
@@ -154,19 +158,15 @@ impl Sync<'_> {
                     IncidentKind::NewIdentity,
                     format!("the centre does not know the remote, which is {now} from now on"),
                 )),
-                UploadState::NewIdentity => found.push((
-                    IncidentKind::NewIdentity,
-                    format!(
-                        "the remote's last upload is number {}, the centre's number {has}; \
-                         the remote is {now} from now on",
-                        said.sequence
-                    ),
-                )),
                 UploadState::CentreRestored => found.push((
                     IncidentKind::UploadsMissing,
                     format!("uploads {} to {} are missing", has + 1, said.sequence),
                 )),
-                UploadState::InSequence | UploadState::AlreadyApplied => {}
+                // A sync that another of the same file overtook looks like this, too, and takes
+                // no new identity: it is noted when somebody comes with it.
+                UploadState::NewIdentity
+                | UploadState::InSequence
+                | UploadState::AlreadyApplied => {}
             }
             if subscription.history == Some(History::Unknown) && !said.compares && !unknown {
                 let detail = match subscription.compare {
@@ -185,6 +185,21 @@ impl Sync<'_> {
             });
             self.record.incidents.extend(incidents);
         }
+    }
+
+    /// Notes that a remote whose file was restored or copied is another from now on.
+    fn note_successor(&mut self, greeting: &Greeting, was: RemoteId, now: RemoteId) {
+        let incidents = greeting.subscriptions.iter().map(|said| IncidentRecord {
+            at_ms: self.record.started_ms,
+            kind: IncidentKind::NewIdentity,
+            remote_id: Some(was),
+            user: greeting.user.clone(),
+            publication: said.publication.clone(),
+            detail: format!(
+                "the remote's file was restored or copied; the remote is {now} from now on"
+            ),
+        });
+        self.record.incidents.extend(incidents);
     }
 
     /// Compares what the remote says of its subscriptions with what is stored. A remote

@@ -26,6 +26,9 @@ pub(crate) struct SignedIn {
     pub(crate) remote_id: RemoteId,
     /// The id is another than that of the Hello.
     pub(crate) new_id: bool,
+    /// What the remote was, if it comes for the first time under the new identity that it was
+    /// offered.
+    pub(crate) was: Option<RemoteId>,
     pub(crate) state: SessionState,
     /// For the Welcome; empty if nothing changes.
     pub(crate) token: Vec<u8>,
@@ -83,6 +86,7 @@ async fn by_token(
     Ok(SignedIn {
         remote_id,
         new_id: false,
+        was: None,
         state,
         token: Vec::new(),
         credential: Vec::new(),
@@ -96,8 +100,13 @@ async fn by_credential(
     presented: &[u8],
 ) -> Result<SignedIn, Fault> {
     let mut state = open(server, greeting).await?;
-    if state.remote.is_none() {
-        state.remote = take_up_identity(server, greeting, keyring, presented).await?;
+    let mut was = None;
+    if state.remote.is_none()
+        && let Some((before, remote)) =
+            take_up_identity(server, greeting, keyring, presented).await?
+    {
+        was = Some(before);
+        state.remote = Some(remote);
     }
     let (user, remote) = known(&state, greeting)?;
     let now_ms = server.environment.clock.now_ms();
@@ -131,20 +140,21 @@ async fn by_credential(
     Ok(SignedIn {
         remote_id: remote.id,
         new_id: false,
+        was,
         token: keyring.token(remote.id, &greeting.user, now_ms),
         state,
         credential,
     })
 }
 
-/// Registers a remote under the new identity that it was given at its last Hello, if that is
-/// what it presents. Only now is it known that the remote has it.
+/// Registers a remote under the new identity that it was offered at its last Hello, if that is
+/// what it presents; gives what it was, too. Only now is it known that the remote has it.
 async fn take_up_identity(
     server: &Shared,
     greeting: &Greeting,
     keyring: &Keyring,
     presented: &[u8],
-) -> Result<Option<RemoteRecord>, Fault> {
+) -> Result<Option<(RemoteId, RemoteRecord)>, Fault> {
     let (user, now_ms) = (&greeting.user, server.environment.clock.now_ms());
     let Some(remote_id) = greeting.remote_id else {
         return Ok(None);
@@ -163,7 +173,7 @@ async fn take_up_identity(
         ..blank_remote(server, user)?
     };
     save(server, remote.clone()).await?;
-    Ok(Some(remote))
+    Ok(Some((before, remote)))
 }
 
 async fn by_password(
@@ -233,6 +243,7 @@ async fn by_password(
     Ok(SignedIn {
         remote_id,
         new_id,
+        was: None,
         state,
         token: keyring.token(remote_id, user, now_ms),
         credential,

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+use tidewater_consolidated::records::IncidentKind;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
 use tidewater_remote::SyncError;
@@ -458,6 +459,8 @@ fn two_syncs_of_a_restored_file_at_once_end_equal<B: Backend>() {
     let line = "SELECT count(*) FROM audit WHERE line = 'product|insert|7002|of the copy'";
     assert_eq!(world.rows(line), ["1"]);
     assert_converged(&world, &[&ada, &copy]);
+    let incidents = world.server.incidents(1);
+    assert_eq!(incidents, [(IncidentKind::NewIdentity, "ada".to_owned())]);
 }
 
 on_both_adapters!(

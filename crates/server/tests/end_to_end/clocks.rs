@@ -252,6 +252,8 @@ fn i1_a_sync_that_was_overtaken_takes_no_new_identity<B: Backend>() {
     let report = ada.sync();
     assert_eq!((report.uploaded.updates, report.conflicts), (1, 0));
     assert_converged(&world, &[&ada]);
+    // Nobody has become another, so there is nothing for the operator to look at.
+    assert_eq!(world.server.incidents(0), []);
 }
 
 on_both_adapters!(

@@ -35,6 +35,8 @@ pub(crate) struct Parties<'a> {
     pub(crate) centre: &'a Connection,
     /// Whether the centre is what it was before, or has been.
     pub(crate) centre_restored: bool,
+    /// Whether somebody ever forged the remote's checkpoint.
+    pub(crate) lied: bool,
 }
 
 /// Where a change is.
@@ -122,6 +124,9 @@ impl Parties<'_> {
         }
         Ok(match self.gives_back()? {
             true => Place::GivenBack,
+            // A centre that was restored to before it knew the remote, and is shown no genuine
+            // checkpoint, may as well be a new one: it is given nothing back.
+            false if self.lied && self.centre_restored => Place::Decided,
             false => Place::Nowhere,
         })
     }
@@ -331,6 +336,7 @@ mod tests {
                 remote: &remote,
                 centre: &centre,
                 centre_restored,
+                lied: false,
             };
             let found = ledger.check(&parties).unwrap();
             assert!(found.iter().all(|it| it.contains("nowhere")), "{found:?}");

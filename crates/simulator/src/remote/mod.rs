@@ -44,6 +44,8 @@ pub(crate) struct Remote {
     /// Restorations of the centre when the sequence last went back.
     restorations: Cell<u64>,
     restored: Cell<u64>,
+    /// Its checkpoint was ever forged.
+    lied: Cell<bool>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
     /// A copy of the file, and what the application had committed by then.
@@ -95,6 +97,7 @@ impl Remote {
             sequences: RefCell::default(),
             restorations: Cell::default(),
             restored: Cell::default(),
+            lied: Cell::default(),
             clock_ms: Cell::default(),
             copy: RefCell::default(),
             twin: RefCell::default(),
@@ -217,6 +220,7 @@ impl Remote {
             remote,
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
+            lied: self.lied.get(),
         };
         for found in [
             judge::torn_download(remote)?,
@@ -240,6 +244,7 @@ impl Remote {
             remote: application.connection(),
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
+            lied: self.lied.get(),
         };
         let held = self.world.ever_held(self.user);
         for found in [

@@ -368,7 +368,7 @@ fn first_changes(connection: &Connection, table: &Table) -> rusqlite::Result<Vec
 }
 
 /// Writes down what the user has changed in a table, before the changes go.
-fn keep_values(
+pub(in crate::database) fn keep_values(
     connection: &Connection,
     subscription: &SubscriptionState,
     table: &Table,

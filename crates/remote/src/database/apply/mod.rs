@@ -29,6 +29,7 @@ use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
 pub(super) use self::ack::forget;
 use self::dependents::Dependents;
 use self::given::Given;
+pub(super) use self::migrate::keep_values;
 use self::own_columns::Aside;
 use self::rows::Sink;
 pub use self::summary::{

@@ -185,6 +185,36 @@ fn a_tool_that_leaves_out_a_column_or_the_key_is_told_before_anything_is_taken()
             "id, name, amount",
             "its key column \"id\" is REAL now",
         ),
+        (
+            "id PRIMARY KEY, name TEXT, amount INTEGER",
+            "id, name, amount",
+            "its key column \"id\" is without a type now",
+        ),
+        (
+            "id BLOB NOT NULL PRIMARY KEY, name TEXT, amount INTEGER",
+            "id, name, amount",
+            "its key column \"id\" is BLOB now",
+        ),
+        (
+            "id INT PRIMARY KEY, name TEXT, amount INTEGER",
+            "id, name, amount",
+            "its key column \"id\" may be NULL now",
+        ),
+        (
+            "id INTEGER PRIMARY KEY DESC, name TEXT, amount INTEGER",
+            "id, name, amount",
+            "its key column \"id\" may be NULL now",
+        ),
+        (
+            "id INTEGER PRIMARY KEY, name TEXT, amount TEXT",
+            "id, name, amount",
+            "column \"amount\" is TEXT now, and was INTEGER",
+        ),
+        (
+            "id INTEGER PRIMARY KEY, name NUMERIC, amount INTEGER",
+            "id, name, amount",
+            "column \"name\" is NUMERIC now, and was TEXT",
+        ),
     ] {
         let mut remote = with_items();
         remote.run("UPDATE item SET name = 'before' WHERE id = 1");
@@ -200,6 +230,49 @@ fn a_tool_that_leaves_out_a_column_or_the_key_is_told_before_anything_is_taken()
             [update(&item(1, "a", 10), &item(1, "before", 10))],
             "{definition}"
         );
+    }
+}
+
+#[test]
+fn what_is_pending_in_a_table_that_is_set_aside_is_listed_with_its_values() {
+    for definition in [
+        // With the key gone, with another type, and with another column missing.
+        "id INTEGER, name TEXT, amount INTEGER",
+        "id, name TEXT, amount INTEGER",
+        "id TEXT, name TEXT",
+    ] {
+        let mut remote = with_items();
+        remote.run(
+            "UPDATE item SET amount = 11 WHERE id = 1; DELETE FROM item WHERE id = 2;
+             INSERT INTO item VALUES (9, 'new', 90)",
+        );
+        let copied = definition.replace(" INTEGER", "").replace(" TEXT", "");
+        remote.run(&format!(
+            "CREATE TABLE other ({definition}); INSERT INTO other SELECT {copied} FROM item;
+             DROP TABLE item; ALTER TABLE other RENAME TO item"
+        ));
+        let rebuilt = remote.database_mut().rebuild_broken_tables(5).unwrap();
+        assert_eq!(rebuilt, ["item"]);
+        let refused = remote.database().refused().unwrap();
+        let told: Vec<(&str, &str, i64)> = refused
+            .iter()
+            .map(|it| (it.operation.as_str(), it.key.as_str(), it.at_ms))
+            .collect();
+        let expected = [
+            ("update", "[1]", 5),
+            ("delete", "[2]", 5),
+            ("insert", "[9]", 5),
+        ];
+        assert_eq!(told, expected, "{definition}");
+        assert!(refused[0].reason.contains("item_unsynced_1"), "{refused:?}");
+        if definition.contains("amount") {
+            let values = |index: usize| refused[index].values.as_deref().unwrap();
+            assert_eq!(values(0), r#"{"amount":11,"id":1}"#);
+            assert_eq!(values(2), r#"{"amount":90,"id":9,"name":"new"}"#);
+        }
+        let aside = remote.query("SELECT count(*) FROM item_unsynced_1");
+        assert_eq!(aside, ["3"]);
+        assert_eq!(remote.upload(), []);
     }
 }
 

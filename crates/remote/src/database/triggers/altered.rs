@@ -9,35 +9,43 @@ use crate::error::{Doing, RemoteError};
 
 const DOING: &str = "looking at a table";
 
-/// Checks that all published columns are there, that the key is unique, and that it holds the
-/// values of its types.
+/// Checks that all published columns are there and hold the values of their types, and that the
+/// key is unique and complete.
 pub(super) fn check(connection: &Connection, table: &Table) -> Result<(), RemoteError> {
-    let altered = |what: String| RemoteError::TableAltered {
-        table: table.name.clone(),
-        what,
-    };
     let columns = columns(connection, &table.name).doing(DOING)?;
-    let is = |column: &Column, name: &str| column.name.eq_ignore_ascii_case(name);
-    for published in &table.columns {
-        let found = columns.iter().find(|column| is(column, &published.name));
-        match found {
-            None => return Err(altered(format!("column {:?} is gone", published.name))),
-            Some(column) if column.generated => {
-                let what = format!("column {:?} is a generated one now", published.name);
-                return Err(altered(what));
-            }
-            Some(_) => {}
-        }
+    if let Some(&index) = missing(&columns, table).first() {
+        let name = &table.columns[index].name;
+        return Err(altered(table, format!("column {name:?} is gone")));
     }
-    for published in table.key_columns() {
-        let found = columns.iter().find(|column| is(column, &published.name));
-        let declared = found.map_or("", |column| &column.declared);
-        if !keeps(declared, published.column_type) {
-            return Err(altered(format!(
-                "its key column {:?} is {declared} now, and was {}",
-                published.name,
+    check_present(connection, table, &columns)
+}
+
+/// [`check`], of the columns that are there.
+fn check_present(
+    connection: &Connection,
+    table: &Table,
+    columns: &[Column],
+) -> Result<(), RemoteError> {
+    let altered = |what: String| Err(altered(table, what));
+    for (index, published) in table.columns.iter().enumerate() {
+        let name = &published.name;
+        let Some(column) = columns.iter().find(|column| column.is(name)) else {
+            continue;
+        };
+        if column.generated {
+            return altered(format!("column {name:?} is a generated one now"));
+        }
+        let in_key = table.key.contains(&index);
+        if !keeps(&column.declared, published.column_type, in_key) {
+            return altered(format!(
+                "{} {name:?} is {} now, and was {}",
+                if in_key { "its key column" } else { "column" },
+                match column.declared.as_str() {
+                    "" => "without a type",
+                    declared => declared,
+                },
                 published.column_type.sqlite_type()
-            )));
+            ));
         }
     }
     let key: Vec<&str> = table
@@ -46,10 +54,24 @@ pub(super) fn check(connection: &Connection, table: &Table) -> Result<(), Remote
         .collect();
     let primary = columns.iter().filter(|column| column.in_key);
     let primary: Vec<String> = primary.map(|column| column.name.clone()).collect();
-    if same(&primary, &key) || has_unique_index(connection, &table.name, &key).doing(DOING)? {
-        return Ok(());
+    if !same(&primary, &key) && !has_unique_index(connection, &table.name, &key).doing(DOING)? {
+        return altered(format!("its key ({}) is gone", key.join(", ")));
     }
-    Err(altered(format!("its key ({}) is gone", key.join(", "))))
+    // Nothing finds a row by a key that is NULL.
+    let is_rowid = is_rowid(connection, &table.name).doing(DOING)?;
+    let in_key = |column: &&Column| key.iter().any(|name| column.is(name));
+    let may_be_null = |column: &&Column| !column.not_null && !(column.in_key && is_rowid);
+    match columns.iter().filter(in_key).find(may_be_null) {
+        None => Ok(()),
+        Some(column) => altered(format!("its key column {:?} may be NULL now", column.name)),
+    }
+}
+
+fn altered(table: &Table, what: String) -> RemoteError {
+    RemoteError::TableAltered {
+        table: table.name.clone(),
+        what,
+    }
 }
 
 /// What a synced table lacks.
@@ -59,7 +81,7 @@ pub(crate) enum Lack {
     Table,
     /// These columns, by their index in the schema; they can be added.
     Columns(Vec<usize>),
-    /// Its key, or the type of its key, or a column that cannot be added.
+    /// Its key, the type of a column, or a column that cannot be added.
     Key,
 }
 
@@ -69,64 +91,100 @@ pub(crate) fn lack(connection: &Connection, table: &Table) -> Result<Option<Lack
         Err(RemoteError::TableMissing { .. }) => return Ok(Some(Lack::Table)),
         found => found?,
     };
-    if check(connection, table).is_ok() {
-        return Ok(None);
-    }
     let columns = columns(connection, &table.name).doing(DOING)?;
-    let is_there = |index: &usize| {
-        let published = &table.columns[*index].name;
-        let mut columns = columns.iter();
-        columns.any(|column| column.name.eq_ignore_ascii_case(published))
-    };
-    let missing = (0..table.columns.len()).filter(|index| !is_there(index));
-    let missing: Vec<usize> = missing.collect();
-    let key: Vec<&str> = table
-        .key_columns()
-        .map(|column| column.name.as_str())
-        .collect();
-    let primary = columns.iter().filter(|column| column.in_key);
-    let primary: Vec<String> = primary.map(|column| column.name.clone()).collect();
-    let has_key =
-        same(&primary, &key) || has_unique_index(connection, &table.name, &key).doing(DOING)?;
-    Ok(Some(match has_key && !missing.is_empty() {
-        true => Lack::Columns(missing),
-        false => Lack::Key,
-    }))
+    let missing = missing(&columns, table);
+    Ok(match check_present(connection, table, &columns) {
+        Err(RemoteError::TableAltered { .. }) => Some(Lack::Key),
+        Err(error) => return Err(error),
+        Ok(()) if missing.is_empty() => None,
+        Ok(()) => Some(Lack::Columns(missing)),
+    })
 }
 
-/// Whether a column that is declared so stores values of the type as they are: else no row would
-/// be found by its key. (https://www.sqlite.org/datatype3.html, "Determination Of Column
-/// Affinity")
-fn keeps(declared: &str, column_type: ColumnType) -> bool {
-    let declared = declared.to_ascii_uppercase();
-    let has = |parts: &[&str]| parts.iter().any(|part| declared.contains(part));
-    let affinity = if has(&["INT"]) {
-        Affinity::Integer
-    } else if has(&["CHAR", "CLOB", "TEXT"]) {
-        Affinity::Text
-    } else if declared.is_empty() || has(&["BLOB"]) {
-        return true;
-    } else if has(&["REAL", "FLOA", "DOUB"]) {
-        Affinity::Real
-    } else {
-        Affinity::Numeric
+/// The published columns that are not there, by their index in the schema.
+pub(crate) fn missing_columns(
+    connection: &Connection,
+    table: &Table,
+) -> Result<Vec<usize>, RemoteError> {
+    let columns = columns(connection, &table.name).doing(DOING)?;
+    Ok(missing(&columns, table))
+}
+
+fn missing(columns: &[Column], table: &Table) -> Vec<usize> {
+    let is_there = |index: &usize| {
+        let name = &table.columns[*index].name;
+        columns.iter().any(|column| column.is(name))
     };
-    match column_type.sqlite_type() {
-        "INTEGER" => matches!(affinity, Affinity::Integer | Affinity::Numeric),
-        "REAL" => affinity == Affinity::Real,
-        "TEXT" => affinity == Affinity::Text,
+    (0..table.columns.len())
+        .filter(|index| !is_there(index))
+        .collect()
+}
+
+/// Whether a column that is declared so stores values of the type as the change table does: else
+/// no row would be found by its key, and other values would never be those of the centre.
+fn keeps(declared: &str, column_type: ColumnType, in_key: bool) -> bool {
+    let affinity = Affinity::of(declared);
+    match column_type {
         // No affinity changes a blob.
-        _ => true,
+        ColumnType::Bytes => true,
+        // What is stored as it is written is as good as the application.
+        _ if affinity == Affinity::None => !in_key,
+        ColumnType::Integer | ColumnType::Boolean => {
+            matches!(affinity, Affinity::Integer | Affinity::Numeric)
+        }
+        ColumnType::Real => affinity == Affinity::Real,
+        // None of these looks like a number.
+        ColumnType::Date
+        | ColumnType::Time
+        | ColumnType::Timestamp
+        | ColumnType::TimestampTz
+        | ColumnType::Uuid
+            if !in_key =>
+        {
+            true
+        }
+        _ => affinity == Affinity::Text,
     }
 }
 
-/// What SQLite makes of the values of a column; a column without affinity makes nothing of them.
+/// What SQLite makes of the values of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Affinity {
     Integer,
     Text,
     Real,
     Numeric,
+    /// It leaves them as they are.
+    None,
+}
+
+impl Affinity {
+    /// That of a declared type. (https://www.sqlite.org/datatype3.html, "Determination Of Column
+    /// Affinity"; ANY is without affinity in STRICT tables only, and taken for that everywhere.)
+    fn of(declared: &str) -> Affinity {
+        let declared = declared.to_ascii_uppercase();
+        let has = |parts: &[&str]| parts.iter().any(|part| declared.contains(part));
+        if has(&["INT"]) {
+            Affinity::Integer
+        } else if has(&["CHAR", "CLOB", "TEXT"]) {
+            Affinity::Text
+        } else if declared.is_empty() || declared == "ANY" || has(&["BLOB"]) {
+            Affinity::None
+        } else if has(&["REAL", "FLOA", "DOUB"]) {
+            Affinity::Real
+        } else {
+            Affinity::Numeric
+        }
+    }
+}
+
+/// Whether the primary key of a table is its rowid, which is never NULL whatever its column says:
+/// then no index is made for it.
+fn is_rowid(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    let indexed = connection
+        .prepare("SELECT 1 FROM pragma_index_list(?1, 'main') WHERE origin = 'pk'")?
+        .exists([table])?;
+    Ok(!indexed)
 }
 
 /// A column as SQLite has it.
@@ -134,19 +192,30 @@ struct Column {
     name: String,
     /// The type that it was declared with, maybe none.
     declared: String,
+    not_null: bool,
     in_key: bool,
     generated: bool,
 }
 
+impl Column {
+    fn is(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+}
+
 fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Column>> {
     connection
-        .prepare("SELECT name, type, pk > 0, hidden > 1 FROM pragma_table_xinfo(?1, 'main')")?
+        .prepare(
+            "SELECT name, type, \"notnull\", pk > 0, hidden > 1 \
+             FROM pragma_table_xinfo(?1, 'main')",
+        )?
         .query_map([table], |row| {
             Ok(Column {
                 name: row.get(0)?,
                 declared: row.get(1)?,
-                in_key: row.get(2)?,
-                generated: row.get(3)?,
+                not_null: row.get(2)?,
+                in_key: row.get(3)?,
+                generated: row.get(4)?,
             })
         })?
         .collect()
