@@ -21,6 +21,9 @@ struct Open {
     is_new: bool,
     /// How far the centre's audit was by then.
     since: i64,
+    /// How far it was when the row was first deleted, though it has been made again since: what
+    /// is deleted once more need not be gone once more.
+    deleted: Option<i64>,
 }
 
 /// What the application of a remote committed.
@@ -64,11 +67,16 @@ impl Ledger {
                 self.open.remove(&row);
                 continue;
             }
+            let deleted = was_open.and_then(|open| match open.text {
+                None => open.deleted.or(Some(open.since)),
+                Some(_) => open.deleted,
+            });
             let open = Open {
                 before: before.filter(|_| change.text.is_none()),
                 text: change.text.clone(),
                 is_new: was_new.unwrap_or(change.inserted),
-                since,
+                since: deleted.filter(|_| change.text.is_none()).unwrap_or(since),
+                deleted,
             };
             self.open.insert(row, open);
         }
