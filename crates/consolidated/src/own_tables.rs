@@ -23,9 +23,9 @@ pub(crate) fn missing(tables: &[impl AsRef<str>]) -> CentreError {
             "the server's {noun} {} {verb} missing from the database",
             names.join(", ")
         ),
-        hint: "restore the database from a backup; without one, run tidewater undeploy --discard, \
-               tidewater deploy and tidewater user add: the remotes then begin anew, and what \
-               they have pending goes up"
+        hint: "restore the database from a backup; without one, run tidewater undeploy (with \
+               --discard if it cannot read what is kept), tidewater deploy and tidewater user \
+               add: the remotes then begin anew, and what they have pending goes up"
             .into(),
     }
 }

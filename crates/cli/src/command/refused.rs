@@ -39,7 +39,8 @@ of the centre, newest first (at_ms and the rest are of the last attempt):
 ///
 /// A refused change stays in the remote's file and does not hold up others. It goes up
 /// again after you change the row, after `retry`, and by itself after your partitions
-/// or the tables' columns change.
+/// or the tables' columns change. One of which only the values are left (its row or column
+/// left the remote) does not: write them once more where they belong, and discard it.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct RefusedArgs {

@@ -139,6 +139,9 @@ impl Shared {
 
     async fn status(&self) -> Result<CentreStatus, CentreError> {
         let what = "reading the status";
+        let connection = self.pool.get().await?;
+        deploy::version(connection.client()).await?;
+        drop(connection);
         let counts = self
             .query(
                 what,

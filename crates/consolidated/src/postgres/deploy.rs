@@ -110,29 +110,12 @@ impl DeployedLog {
 impl Deployed {
     async fn read(client: &impl GenericClient) -> Result<Deployed, CentreError> {
         let error = |error| refused("reading the deployed state")(error);
-        if !is_there(client).await? {
+        let Some(version) = version(client).await? else {
             return Ok(Deployed {
                 at_home: true,
                 ..Deployed::default()
             });
-        }
-        check_there(client, &["tidewater.meta"]).await?;
-        let version: i32 = client
-            .query_one("SELECT format_version FROM tidewater.meta", &[])
-            .await
-            .map_err(error)?
-            .get(0);
-        if version > FORMAT_VERSION {
-            return Err(CentreError::Configuration {
-                message: format!(
-                    "the schema tidewater has format version {version}, made by a newer \
-                     Tidewater; this one knows {FORMAT_VERSION}"
-                ),
-                hint: "update this Tidewater".into(),
-            });
-        }
-        let scripts = usize::try_from(version).unwrap_or_default();
-        check_there(client, &own_tables::made_by(&MIGRATIONS[..scripts])).await?;
+        };
         // A column of the second format.
         let members = match version {
             1 => "NULL",
@@ -359,6 +342,31 @@ async fn is_there(client: &impl GenericClient) -> Result<bool, CentreError> {
         }),
         (_, ours) => Ok(ours),
     }
+}
+
+/// The format version of the state, all of whose tables are there; `None` if there is none.
+pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, CentreError> {
+    if !is_there(client).await? {
+        return Ok(None);
+    }
+    check_there(client, &["tidewater.meta"]).await?;
+    let version: i32 = client
+        .query_one("SELECT format_version FROM tidewater.meta", &[])
+        .await
+        .map_err(refused("reading the deployed state"))?
+        .get(0);
+    if version > FORMAT_VERSION {
+        return Err(CentreError::Configuration {
+            message: format!(
+                "the schema tidewater has format version {version}, made by a newer \
+                 Tidewater; this one knows {FORMAT_VERSION}"
+            ),
+            hint: "update this Tidewater".into(),
+        });
+    }
+    let scripts = usize::try_from(version).unwrap_or_default();
+    check_there(client, &own_tables::made_by(&MIGRATIONS[..scripts])).await?;
+    Ok(Some(version))
 }
 
 /// Refuses to work with a state of which somebody has dropped these tables.

@@ -313,6 +313,7 @@ pub(super) fn refused(connection: &Connection) -> Result<Vec<RefusedRecord>, Cen
 }
 
 pub(super) fn status(connection: &Connection) -> Result<CentreStatus, CentreError> {
+    state::check_complete(connection)?;
     let count = |sql: &str| one::<i64>(connection, sql).map(|count| count as u64);
     let sql = "SELECT id, table_name FROM tidewater_change_log ORDER BY table_name, id";
     let logs = list(connection, sql, [], |row| {

@@ -66,6 +66,7 @@ pub async fn a_missing_table_of_the_servers_is_named_and_undeploying_still_works
             world.centre.deploy(&specs, true, NOW_MS).await.map(drop),
             world.centre.deploy(&specs, false, NOW_MS).await.map(drop),
             world.centre.load(&specs).await.map(drop),
+            world.centre.status().await.map(drop),
         ] {
             let error = failed.unwrap_err().to_string();
             assert!(error.contains(&message), "{error}");
