@@ -38,8 +38,9 @@ pub(crate) struct Parties<'a> {
     pub(crate) centre: &'a Connection,
     /// Whether the centre is what it was before, or has been.
     pub(crate) centre_restored: bool,
-    /// Whether somebody ever forged the remote's checkpoint.
-    pub(crate) lied: bool,
+    /// Whether a restored centre may not be able to know what the remote was told: somebody
+    /// forged its checkpoint, or another copy of its file goes on under its identity.
+    pub(crate) doubtful: bool,
 }
 
 /// Where a change is.
@@ -132,9 +133,8 @@ impl Parties<'_> {
         }
         Ok(match self.gives_back()? {
             true => Place::GivenBack,
-            // A centre that was restored to before it knew the remote, and is shown no genuine
-            // checkpoint, may as well be a new one: it is given nothing back.
-            false if self.lied && self.centre_restored => Place::Decided,
+            // Then nothing is given back: known limits.
+            false if self.doubtful && self.centre_restored => Place::Decided,
             false => Place::Nowhere,
         })
     }
@@ -344,7 +344,7 @@ mod tests {
                 remote: &remote,
                 centre: &centre,
                 centre_restored,
-                lied: false,
+                doubtful: false,
             };
             let found = ledger.check(&parties).unwrap();
             assert!(found.iter().all(|it| it.contains("nowhere")), "{found:?}");

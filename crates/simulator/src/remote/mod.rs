@@ -220,7 +220,7 @@ impl Remote {
             remote,
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
-            lied: self.lied.get(),
+            doubtful: self.lied.get() || self.is_copied(),
         };
         for found in [
             judge::torn_download(remote)?,
@@ -244,7 +244,7 @@ impl Remote {
             remote: application.connection(),
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
-            lied: self.lied.get(),
+            doubtful: self.lied.get() || self.is_copied(),
         };
         let held = self.world.ever_held(self.user);
         for found in [
@@ -273,9 +273,14 @@ impl Remote {
         })
     }
 
+    /// Whether there is another copy of the file.
+    fn is_copied(&self) -> bool {
+        self.authors.len() > 1 || self.twin.borrow().is_some()
+    }
+
     /// Only who was copied, or whose centre was restored, becomes another.
     fn taken_for_another(&self) -> Option<String> {
-        let is_copy = self.authors.len() > 1 || self.twin.borrow().is_some();
+        let is_copy = self.is_copied();
         let restored = self.restored.get() + self.world.restorations.get() > 0;
         let identities = self.sequences.borrow().len();
         (identities > 1 && !is_copy && !restored)
