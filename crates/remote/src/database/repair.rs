@@ -20,7 +20,7 @@ use crate::error::{Doing, RemoteError};
 const DOING: &str = "making synced tables again";
 
 impl Database {
-    /// Makes tables again that are missing, or lack a published column or their key; returns
+    /// Makes tables again that are missing, or are not as they were published; returns
     /// their names. A compare is due then. The time is in milliseconds since 1970.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ fn rebuild(
             return Ok(true);
         }
         Some(Lack::Table) => {}
-        Some(Lack::Key) => set_aside(connection, subscription, table)?,
+        Some(Lack::Broken) => set_aside(connection, subscription, table)?,
     }
     if name_is_taken(connection, &table.name)? {
         return Err(RemoteError::TableInTheWay {

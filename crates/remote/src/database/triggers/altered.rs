@@ -81,8 +81,8 @@ pub(crate) enum Lack {
     Table,
     /// These columns, by their index in the schema; they can be added.
     Columns(Vec<usize>),
-    /// Its key, the type of a column, or a column that cannot be added.
-    Key,
+    /// More than columns that can be added: its key, or the type of a column.
+    Broken,
 }
 
 /// What a table lacks of what is published, if anything.
@@ -94,7 +94,7 @@ pub(crate) fn lack(connection: &Connection, table: &Table) -> Result<Option<Lack
     let columns = columns(connection, &table.name).doing(DOING)?;
     let missing = missing(&columns, table);
     Ok(match check_present(connection, table, &columns) {
-        Err(RemoteError::TableAltered { .. }) => Some(Lack::Key),
+        Err(RemoteError::TableAltered { .. }) => Some(Lack::Broken),
         Err(error) => return Err(error),
         Ok(()) if missing.is_empty() => None,
         Ok(()) => Some(Lack::Columns(missing)),
