@@ -123,7 +123,16 @@ async fn what_remotes_and_the_centre_are_at_odds_about_is_recorded() {
         upload_id: Vec::new(),
         ..ada.clone()
     };
-    world.connect().await.sync(behind.token()).await;
+    let reply = world.connect().await.sync(behind.token()).await;
+    // Noted when it comes with the new identity: it may never have heard of it.
+    let mut successor = Remote {
+        checkpoint: Vec::new(),
+        ..behind
+    };
+    successor.learn(&reply);
+    assert_ne!(successor.id, ada.id);
+    let reply = world.connect().await.sync(successor.token()).await;
+    assert!(reply.complete, "{reply:?}");
     // A comparison that was asked for is none.
     let notes = world.centre.state().notes();
     let mut client = world.connect().await;
