@@ -31,7 +31,7 @@ mkdir -p "fuzz/found/$target"
 # An input that takes ten seconds is a finding, and so is a single allocation of more than
 # 32 MiB, for inputs of at most 64 KiB: see fuzz/src/lib.rs. Code that the target does not
 # reach is not linked: libFuzzer looks at the counters of all that is, after every input.
-cargo +nightly fuzz run --sanitizer "${SANITIZER:-none}" --strip-dead-code "$target" \
+cargo +nightly fuzz run --strip-dead-code --sanitizer "${SANITIZER:-none}" "$target" \
   "fuzz/found/$target" "fuzz/corpus/$target" -- \
   -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=1024 -timeout=10 \
   -print_final_stats=1 "$@"
