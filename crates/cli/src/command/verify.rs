@@ -88,10 +88,11 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
         output::text(&describe(&verification))?;
     }
     tell_rows(&verification);
-    if refused_before > 0 {
+    let refused = refused_before + verification.sync.refused;
+    if refused > 0 {
         output::note(&format!(
             "{} refused; see: tidewater refused list {}",
-            output::counted(refused_before, "row", "rows"),
+            output::counted(refused, "row", "rows"),
             args.remote.display()
         ));
     }

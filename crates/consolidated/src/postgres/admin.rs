@@ -139,9 +139,7 @@ impl Shared {
 
     async fn status(&self) -> Result<CentreStatus, CentreError> {
         let what = "reading the status";
-        let connection = self.pool.get().await?;
-        deploy::version(connection.client()).await?;
-        drop(connection);
+        deploy::version(self.pool.get().await?.client()).await?;
         let counts = self
             .query(
                 what,

@@ -463,8 +463,7 @@ impl Deployment<'_> {
     }
 
     fn log_exists(&self, id: i64) -> Result<bool, CentreError> {
-        self.connection
-            .table_exists(None, state::log_table(id).as_str())
+        state::is_there(self.connection, &state::log_table(id))
             .map_err(failure("looking for a change log"))
     }
 

@@ -95,7 +95,7 @@ UPDATE tidewater_meta SET format_version = 3;
 /// A newer program has been here.
 pub(super) fn version(connection: &Connection) -> Result<i64, CentreError> {
     let read = failure("reading the version of the server's state");
-    if !connection.table_exists(None, META).map_err(read)? {
+    if !is_there(connection, META).map_err(read)? {
         return Ok(0);
     }
     let version: i64 = connection
@@ -116,25 +116,27 @@ pub(super) fn version(connection: &Connection) -> Result<i64, CentreError> {
     }
 }
 
+/// Whether a table is there. It is asked of the file: what SQLite tells of a column's metadata
+/// may be from before another connection dropped the table.
+pub(super) fn is_there(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?
+        .exists([table])
+}
+
 /// The server's tables that are there; change logs have their own list.
 ///
 /// # Errors
 /// SQLite failed.
 pub(super) fn tables(connection: &Connection) -> Result<Vec<&'static str>, CentreError> {
     let reading = failure("looking for the server's tables");
-    let mut find = connection
-        .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")
-        .map_err(reading)?;
-    let mut found = own_tables::made_by(&MIGRATIONS);
-    let mut failed = None;
-    found.retain(|table| match find.exists([table]) {
-        Ok(exists) => exists,
-        Err(error) => {
-            failed = Some(error);
-            false
+    let mut found = Vec::new();
+    for table in own_tables::made_by(&MIGRATIONS) {
+        if is_there(connection, table).map_err(reading)? {
+            found.push(table);
         }
-    });
-    failed.map_or(Ok(found), |error| Err(reading(error)))
+    }
+    Ok(found)
 }
 
 /// Refuses to work with a state of which somebody has dropped a part.

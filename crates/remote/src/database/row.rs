@@ -19,13 +19,11 @@ impl<'a> Bind<'a> {
         })
     }
 
-    /// A value of a key column. TEXT that is no UTF-8 was read as a blob (see [`value`]), but
-    /// its row is found as TEXT only.
-    pub(crate) fn of_key(value: ValueRef<'a>, column_type: ColumnType) -> Bind<'a> {
+    /// A value of a key column, which may be of bytes. In any other, TEXT that is no UTF-8 was
+    /// read as a blob (see [`value`]), but its row is found as TEXT only.
+    pub(crate) fn of_key(value: ValueRef<'a>, of_bytes: bool) -> Bind<'a> {
         match value {
-            ValueRef::Blob(blob)
-                if column_type != ColumnType::Bytes && std::str::from_utf8(blob).is_err() =>
-            {
+            ValueRef::Blob(blob) if !of_bytes && std::str::from_utf8(blob).is_err() => {
                 Bind(SqlRef::Text(blob))
             }
             value => Bind::of(value),
@@ -111,12 +109,8 @@ fn bind_key_column(
     datum: &Datum<'_>,
     scratch: &mut String,
 ) -> rusqlite::Result<()> {
-    // What fits its column is no blob in a column of text.
-    let column_type = match datum.is_loose() {
-        true => ColumnType::Text,
-        false => ColumnType::Bytes,
-    };
-    statement.raw_bind_parameter(parameter, Bind::of_key(datum.stored(scratch), column_type))
+    let of_bytes = matches!(datum, Datum::Bytes(_));
+    statement.raw_bind_parameter(parameter, Bind::of_key(datum.stored(scratch), of_bytes))
 }
 
 /// The types of a table's key columns, in key order.

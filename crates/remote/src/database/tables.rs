@@ -96,8 +96,9 @@ impl Names {
         key: &[Value],
     ) -> rusqlite::Result<()> {
         for (index, (value, column_type)) in key.iter().zip(&self.key_types).enumerate() {
-            let value = value.as_ref();
-            statement.raw_bind_parameter(index + 1, row::Bind::of_key(value, *column_type))?;
+            let of_bytes = *column_type == ColumnType::Bytes;
+            let value = row::Bind::of_key(value.as_ref(), of_bytes);
+            statement.raw_bind_parameter(index + 1, value)?;
         }
         Ok(())
     }
