@@ -149,6 +149,9 @@ pub(crate) struct Passed {
 }
 
 impl House {
+    /// How many files there are that a session may begin with.
+    pub(crate) const FILES: usize = 3;
+
     pub(crate) fn start() -> House {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_time().start_paused(true).build();
@@ -350,8 +353,13 @@ impl House {
 
     /// A copy of one of the files.
     pub(crate) fn work_on(&self, file: usize) -> PathBuf {
-        let files = [&self.files.changed, &self.files.blank, &self.files.compares];
-        let work = &self.files.work;
+        let Files {
+            changed,
+            blank,
+            compares,
+            work,
+        } = &self.files;
+        let files: [_; House::FILES] = [changed, blank, compares];
         for leftover in ["-wal", "-shm", "-journal"] {
             let mut name = work.clone().into_os_string();
             name.push(leftover);
@@ -359,7 +367,7 @@ impl House {
             let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
             assert!(removed.as_ref().err().is_none_or(missing), "{removed:?}");
         }
-        std::fs::write(work, files[file % files.len()]).expect("the folder is writable");
+        std::fs::write(work, files[file]).expect("the folder is writable");
         work.clone()
     }
 }

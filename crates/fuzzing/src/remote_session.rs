@@ -22,7 +22,31 @@ const MAX_SAID_BYTES: usize = 4 << 20;
 const MAX_WORK: usize = 100_000;
 
 thread_local! {
-    static HOUSE: RefCell<Option<(House, Mender)>> = const { RefCell::new(None) };
+    static SCENE: RefCell<Option<Scene>> = const { RefCell::new(None) };
+}
+
+struct Scene {
+    house: House,
+    mender: Mender,
+    /// What a user sees of each of the house's files before a sync.
+    told: Vec<Told>,
+}
+
+impl Scene {
+    fn set() -> Scene {
+        let mut house = House::start();
+        let mender = Mender::new(&mut house);
+        let told = |file| {
+            let path = house.work_on(file);
+            Told::of(&Database::open(&path).expect("it is a remote"), &path)
+        };
+        let told = (0..House::FILES).map(told).collect();
+        Scene {
+            house,
+            mender,
+            told,
+        }
+    }
 }
 
 /// The first byte says which remote begins which sync, and how the others come: as they
@@ -36,15 +60,12 @@ pub fn remote_session(data: &[u8]) {
 
 /// How the sync ended.
 fn listen_to(data: &[u8]) -> Outcome {
-    HOUSE.with_borrow_mut(|slot| {
-        let (house, mender) = slot.get_or_insert_with(|| {
-            let mut house = House::start();
-            let mender = Mender::new(&mut house);
-            (house, mender)
-        });
+    SCENE.with_borrow_mut(|slot| {
+        let scene = slot.get_or_insert_with(Scene::set);
         let mut input = Input::new(data);
         let (flags, piece) = (input.byte(), usize::from(input.byte()) * 16 + 1);
-        let path = house.work_on(usize::from(flags & 3));
+        let file = usize::from(flags & 3) % House::FILES;
+        let path = scene.house.work_on(file);
         let begin = match flags >> 2 & 7 {
             1 => Begin::UploadOnly,
             2 => Begin::DownloadOnly,
@@ -52,7 +73,6 @@ fn listen_to(data: &[u8]) -> Outcome {
             4 => Begin::Repair,
             _ => Begin::Both,
         };
-        let before = Told::of(&path);
         let database = Database::open(&path).expect("it is a remote");
         let mut session = new_session(database, begin);
         let mut said = Vec::new();
@@ -60,7 +80,9 @@ fn listen_to(data: &[u8]) -> Outcome {
         let bytes = match flags & 32 == 0 {
             true => {
                 let upload_id = said.get(PREFACE.len()..).map(upload_id);
-                mender.mend_down(input.rest(), &upload_id.unwrap_or_default())
+                scene
+                    .mender
+                    .mend_down(input.rest(), &upload_id.unwrap_or_default())
             }
             false => input.rest().to_vec(),
         };
@@ -88,7 +110,8 @@ fn listen_to(data: &[u8]) -> Outcome {
             "a dead connection keeps a sync alive"
         );
         let (database, outcome) = session.finish();
-        judge(database, &outcome, &path, &before);
+        drop(database);
+        judge(&outcome, &path, &scene.told[file]);
         outcome
     })
 }
@@ -109,7 +132,8 @@ fn work(session: &mut Session) {
     }
 }
 
-fn judge(database: Database, outcome: &Outcome, path: &Path, before: &Told) {
+fn judge(outcome: &Outcome, path: &Path, before: &Told) {
+    let database = Database::open(path).expect("it is still a remote");
     match outcome {
         Outcome::Done(_) | Outcome::More(_) => {
             let connection = Connection::open(path).expect("it is a database");
@@ -120,7 +144,7 @@ fn judge(database: Database, outcome: &Outcome, path: &Path, before: &Told) {
         }
         // Another try, or none: the user's tables are what they were, and as much waits.
         Outcome::Again(_) | Outcome::Failed(_) => {
-            assert_eq!(Told::of(path), *before, "I4: after {outcome:?}");
+            assert_eq!(Told::of(&database, path), *before, "I4: after {outcome:?}");
         }
         _ => {}
     }
@@ -128,8 +152,6 @@ fn judge(database: Database, outcome: &Outcome, path: &Path, before: &Told) {
         assert!(!error.to_string().is_empty());
         let _ = (error.code(), error.hint(), error.retry_after_ms());
     }
-    drop(database);
-    let database = Database::open(path).expect("it is still a remote");
     let session = new_session(database, Begin::Both);
     drop(session.finish());
 }
@@ -144,8 +166,7 @@ struct Told {
 }
 
 impl Told {
-    fn of(path: &Path) -> Told {
-        let database = Database::open(path).expect("it is a remote");
+    fn of(database: &Database, path: &Path) -> Told {
         let status = database.status().expect("it is a remote");
         let tables = status.subscriptions.iter().flat_map(|it| &it.tables);
         Told {

@@ -58,6 +58,10 @@ defects! {
     RemovalCascades => "removal-cascades",
     /// Result: a refused change is forgotten like one that was taken.
     RefusalForgotten => "refusal-forgotten",
+    /// Result: the row that won against an uploaded one is not written.
+    WinnerIgnored => "winner-ignored",
+    /// Result: acknowledged uploads are not kept for a centre that will be restored.
+    KeptUploadsForgotten => "kept-uploads-forgotten",
     /// Result: after an upload without a download, the server's word that the next sync has to
     /// compare is not heeded.
     CompareNotHeeded => "compare-not-heeded",
@@ -102,6 +106,8 @@ defects! {
     LostPartitionsNotRemoved => "lost-partitions-not-removed",
     /// Download: what the same sync uploaded is left out, whatever became of it since.
     OwnRowsNotSent => "own-rows-not-sent",
+    /// Download: a watermark whose mark is not known is believed.
+    UnknownMarkBelieved => "unknown-mark-believed",
 }
 
 impl fmt::Display for Defect {

@@ -18,6 +18,7 @@ use prost::Message;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use tidewater_protocol::RemoteId;
+use tidewater_protocol::defect::{Defect, is_on};
 
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
@@ -214,6 +215,9 @@ pub(super) fn history(connection: &Connection, bytes: &[u8]) -> Result<History, 
 
 /// When a mark was made; `None` if this history of the file has no such mark.
 pub(super) fn mark_created(connection: &Connection, id: &[u8]) -> Result<Option<i64>, CentreError> {
+    if is_on(Defect::UnknownMarkBelieved) {
+        return Ok(Some(i64::MAX));
+    }
     connection
         .prepare_cached("SELECT created_ms FROM tidewater_mark WHERE id = ?1")
         .and_then(|mut statement| statement.query_row([id], |row| row.get(0)).optional())

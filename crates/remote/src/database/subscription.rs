@@ -64,6 +64,9 @@ pub struct SubscriptionState {
     /// The first of the kept uploads that the centre has forgotten, and is given again before
     /// anything that is pending.
     pub giving: Option<Giving>,
+    /// When the newest kept upload of the file was acknowledged, or given back, in milliseconds
+    /// since 1970.
+    pub(crate) last_kept_ms: Option<i64>,
     /// Whether the sync under way compares the tables: what it brings settles the compare.
     pub compares: bool,
     /// The generation that changes are recorded under now.
@@ -101,8 +104,9 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
     let mut statement = connection
         .prepare_cached(
             "SELECT id, publication, sequence, upload_id, taken_upload_id, checkpoint, schema, \
-             schema_hash, generation, taken_generation, compare_due FROM tidewater_subscription \
-             ORDER BY id",
+             schema_hash, generation, taken_generation, compare_due, \
+             (SELECT at FROM tidewater_kept ORDER BY id DESC LIMIT 1) \
+             FROM tidewater_subscription ORDER BY id",
         )
         .doing(doing)?;
     let mut rows = statement.query([]).doing(doing)?;
@@ -139,6 +143,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Option<
         taken_under: None,
         compare_due: CompareDue::from_stored(row.get(10)?),
         giving: None,
+        last_kept_ms: row.get(11)?,
         compares: false,
     };
     Ok((subscription, row.get(6)?))

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::application::Touched;
 use crate::scenario::EDITED;
 
-/// The last change of a row that is not known to be decided.
+/// The last change of a row.
 #[derive(Clone, Debug)]
 struct Open {
     text: Option<String>,
@@ -29,7 +29,10 @@ struct Open {
 /// What the application of a remote committed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
+    /// What is not known to be decided.
     open: BTreeMap<(usize, i64), Open>,
+    /// What took effect, in a centre that may be restored to before that.
+    closed: BTreeMap<(usize, i64), Open>,
 }
 
 /// Where changes may be.
@@ -49,6 +52,8 @@ enum Place {
     Pending,
     /// It goes up again when the row is changed again.
     Refused,
+    TookEffect,
+    /// Lost or refused, or nobody can tell.
     Decided,
     /// The centre that acknowledged it is gone; it may be in what the remote gives back.
     GivenBack,
@@ -60,6 +65,7 @@ impl Ledger {
     pub(crate) fn committed(&mut self, touched: &[Touched], since: i64) {
         for change in touched {
             let row = (change.table, change.key);
+            self.closed.remove(&row);
             let was_open = self.open.get(&row);
             let was_new = was_open.map(|open| open.is_new);
             let before = was_open.and_then(|open| open.text.clone());
@@ -83,9 +89,17 @@ impl Ledger {
         }
     }
 
+    /// The centre was restored. What it has forgotten must come back if the remote gives it back.
+    pub(crate) fn reopen(&mut self, gives_back: bool) {
+        let closed = std::mem::take(&mut self.closed);
+        if gives_back {
+            self.open.extend(closed);
+        }
+    }
+
     /// Looks for every change; those that are decided are closed.
     pub(crate) fn check(&mut self, parties: &Parties<'_>) -> rusqlite::Result<Option<String>> {
-        let mut decided = Vec::new();
+        let (mut took_effect, mut decided) = (Vec::new(), Vec::new());
         for (&row, open) in &self.open {
             match parties.place(row, open)? {
                 Place::Pending => {
@@ -95,6 +109,7 @@ impl Ledger {
                 }
                 // It is looked for again until somebody has decided.
                 Place::Refused | Place::GivenBack => {}
+                Place::TookEffect => took_effect.push(row),
                 Place::Decided => decided.push(row),
                 Place::Nowhere => {
                     let (table, key) = (EDITED[row.0].name, row.1);
@@ -105,6 +120,9 @@ impl Ledger {
                     )));
                 }
             }
+        }
+        for row in took_effect {
+            self.closed.extend(self.open.remove_entry(&row));
         }
         for row in decided {
             self.open.remove(&row);
@@ -129,7 +147,7 @@ impl Parties<'_> {
             }
         }
         if self.took_effect(row, open)? {
-            return Ok(Place::Decided);
+            return Ok(Place::TookEffect);
         }
         Ok(match self.gives_back()? {
             true => Place::GivenBack,
@@ -327,18 +345,50 @@ mod tests {
         centre
     }
 
-    #[test]
-    fn what_a_restored_centre_forgot_is_somewhere_only_until_it_was_given_back() {
-        let (remote, centre) = (remote(), centre());
-        let product = EDITED.iter().position(|it| it.name == "product").unwrap();
-        let touched = Touched {
-            table: product,
+    fn change_of_product_4() -> Touched {
+        Touched {
+            table: EDITED.iter().position(|it| it.name == "product").unwrap(),
             key: 4,
             text: Some("mine".into()),
             inserted: true,
+        }
+    }
+
+    #[test]
+    fn what_took_effect_must_come_back_after_the_centre_was_restored() {
+        let (remote, centre) = (remote(), centre());
+        let parties = Parties {
+            remote: &remote,
+            centre: &centre,
+            centre_restored: true,
+            doubtful: false,
         };
+        let run = |sql: &str| centre.execute_batch(sql).unwrap();
+        let acknowledge = "UPDATE tidewater_subscription SET sequence = 1, upload_id = x'01';";
+        let take_effect = "INSERT INTO audit VALUES (1, 'product', 'insert', 4, 'mine');";
+        for (gives_back, is_lost) in [(false, false), (true, true)] {
+            let mut ledger = Ledger::default();
+            ledger.committed(&[change_of_product_4()], 0);
+            run(acknowledge);
+            run(take_effect);
+            assert_eq!(ledger.check(&parties).unwrap(), None);
+            // Restored.
+            run("DELETE FROM audit; UPDATE tidewater_subscription SET sequence = 0");
+            ledger.reopen(gives_back);
+            assert_eq!(ledger.check(&parties).unwrap(), None);
+            // Given back, with or without the change.
+            run(acknowledge);
+            assert_eq!(ledger.check(&parties).unwrap().is_some(), is_lost);
+            run(take_effect);
+            assert_eq!(ledger.check(&parties).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn what_a_restored_centre_forgot_is_somewhere_only_until_it_was_given_back() {
+        let (remote, centre) = (remote(), centre());
         let mut ledger = Ledger::default();
-        ledger.committed(&[touched], 0);
+        ledger.committed(&[change_of_product_4()], 0);
         let mut is_lost = |centre_restored| {
             let parties = Parties {
                 remote: &remote,

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, try_join_all};
+use rusqlite::Connection;
 use tokio::time::sleep;
 
 use tidewater_protocol::RemoteId;
@@ -48,6 +49,10 @@ pub(crate) struct Remote {
     lied: Cell<bool>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
+    /// The clock has jumped: what was kept may be taken for too old.
+    jumped: Cell<bool>,
+    /// Restorations of the centre that the ledger knows of.
+    reopened: Cell<u64>,
     /// A copy of the file, and what the application had committed by then.
     copy: RefCell<Option<Ledger>>,
     /// A copy of the file that goes on elsewhere.
@@ -99,6 +104,8 @@ impl Remote {
             restored: Cell::default(),
             lied: Cell::default(),
             clock_ms: Cell::default(),
+            jumped: Cell::default(),
+            reopened: Cell::new(world.restorations.get()),
             copy: RefCell::default(),
             twin: RefCell::default(),
             traces: Rc::default(),
@@ -216,6 +223,7 @@ impl Remote {
         let remote = application.connection();
         let held = self.world.ever_held(self.user);
         let centre = self.world.centre_connection();
+        self.reopen(remote)?;
         let parties = Parties {
             remote,
             centre: &centre,
@@ -232,6 +240,21 @@ impl Remote {
             found.map_or(Ok(()), |found| {
                 Err(Failed(format!("{}: {found}", self.name)))
             })?;
+        }
+        Ok(())
+    }
+
+    /// A restored centre has to be given back what it forgot. Not by whoever was restored or
+    /// copied himself, nor by whoever has not downloaded yet under a new identity and so has
+    /// nothing to prove it with: those are known limits.
+    fn reopen(&self, remote: &Connection) -> Result<(), Failed> {
+        let restorations = self.world.restorations.get();
+        if self.reopened.replace(restorations) != restorations {
+            let doubtful = self.lied.get() || self.is_copied() || self.restored.get() > 0;
+            let proof = "SELECT 1 FROM tidewater_subscription WHERE checkpoint IS NOT NULL";
+            let has_proof = remote.prepare_cached(proof)?.exists([])?;
+            let gives_back = has_proof && !doubtful && !self.jumped.get();
+            self.ledger.borrow_mut().reopen(gives_back);
         }
         Ok(())
     }

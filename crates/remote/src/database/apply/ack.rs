@@ -182,7 +182,7 @@ impl Sink<'_> {
 
     /// A change that lost against a row of the centre.
     pub(super) fn conflict_row(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
-        if !self.lost(&row.key)? {
+        if !self.lost(&row.key)? || is_on(Defect::WinnerIgnored) {
             return Ok(());
         }
         if self.table.same_layout {

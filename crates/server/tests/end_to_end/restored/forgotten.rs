@@ -1,9 +1,14 @@
 //! Restored from a backup: uploads are given back, tables compared.
 
+use std::ops::ControlFlow;
+
 use bytes::BytesMut;
 use tidewater_consolidated::records::IncidentKind;
+use tidewater_protocol::Code;
 use tidewater_protocol::frame::{Frame, take_frame};
 use tidewater_protocol::message::Control;
+use tidewater_remote::SyncDirection;
+use tidewater_testing::proxy::{Accident, Place, Way};
 
 use super::{backup, restore};
 use crate::backend::{Backend, Sqlite};
@@ -134,6 +139,37 @@ fn i1_a_centre_from_before_it_knew_the_remote_gets_everything_back<B: Backend>()
     assert_converged(&world, &[&ada]);
     let incidents = world.server.incidents(1);
     assert_eq!(incidents, [(IncidentKind::NewIdentity, "ada".to_owned())]);
+}
+
+/// Two processes sync one file. What the centre has forgotten is told to both; when the second
+/// hears of it, the first has given everything back, and the file is as if nobody had.
+fn i1_what_one_sync_gave_back_another_one_does_not_give_back_again<B: Backend>() {
+    let mut world = World::<B>::open(audited_shop::<B>());
+    let mut ada = world.synced("ada");
+    let backup = backup(&world);
+    ada.edit("INSERT INTO product VALUES (70, 'came', 1)");
+    ada.sync();
+    ada.edit("DELETE FROM product WHERE product_id = 70");
+    ada.sync();
+    restore(&mut world, &backup, &[&ada]);
+    let mut slow = ada.second_handle();
+    let welcome = |control: &Control| matches!(control, Control::Welcome(_));
+    ada.network
+        .plan(Place::message(Way::Down, welcome), Accident::Stall);
+    let late = std::thread::scope(|scope| {
+        let sync = scope.spawn(move || slow.sync(&mut |_| ControlFlow::Continue(())));
+        ada.network.wait_for_stall().expect("it is let in");
+        ada.sync_only(SyncDirection::UploadOnly);
+        ada.network.release();
+        sync.join().expect("it ends")
+    });
+    ada.network.finish_plan();
+    ada.sync();
+    let audit = "SELECT count(*) FROM audit WHERE line LIKE 'product|%'";
+    assert_eq!(world.rows(audit), ["2"]);
+    let error = late.expect_err("it is too late");
+    assert_eq!(error.code(), Code::SyncInProgress, "{error}");
+    assert_converged(&world, &[&ada]);
 }
 
 /// The server still has the signing keys of before, which it looks at every second.
@@ -392,6 +428,7 @@ on_both_adapters!(
     i1_what_a_restored_centre_forgot_is_given_back_and_everybody_ends_equal,
     i1_a_row_that_left_the_scope_is_given_back_and_not_deleted,
     i1_a_centre_from_before_it_knew_the_remote_gets_everything_back,
+    i1_what_one_sync_gave_back_another_one_does_not_give_back_again,
     i1_nothing_is_given_back_to_a_database_that_is_deployed_anew,
     i1_an_update_that_is_given_back_and_lost_is_a_conflict_with_both_images,
     i2_what_a_restored_centre_refuses_to_take_back_stays_visible,
