@@ -222,8 +222,8 @@ pub struct WelcomeSubscription {
     /// The publication's schema, when it is another than the remote's.
     #[prost(bytes = "vec", tag = "2")]
     pub schema: Vec<u8>,
-    /// With [`UploadState::CentreRestored`]: the last upload that the centre has; 0
-    /// if none. Since 1.1.
+    /// With [`UploadState::CentreRestored`] and [`UploadState::NewIdentity`]: the last
+    /// upload that the centre has of the remote under its old id; 0 if none. Since 1.1.
     #[prost(uint64, tag = "3")]
     pub sequence: u64,
     /// Its id, 16 bytes; empty if none. Since 1.1.
@@ -249,7 +249,8 @@ pub enum UploadState {
     AlreadyApplied = 1,
     /// They do not follow: the remote was restored or copied. It has been given a
     /// new remote id, starts with sequence 0, keeps what is pending, and opens
-    /// another session.
+    /// another session. Unless it has acknowledged the upload that the answer names,
+    /// and later ones: then it is the centre that was restored, as below.
     NewIdentity = 2,
     /// The centre was restored: it has forgotten uploads that it acknowledged. What
     /// it has is in the answer; the remote gives back what it kept of the others, and

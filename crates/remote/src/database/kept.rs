@@ -46,13 +46,48 @@ pub struct Giving {
 pub struct CentreState {
     /// The subscription's number in the file.
     pub subscription: i64,
-    /// The last upload that the centre has, with its id, if it has forgotten later ones.
+    /// The last upload that the centre has, with its id, if it has forgotten later ones. By
+    /// the centre's number: the file may have kept it under another one.
     pub last_upload: Option<(u64, Option<UploadId>)>,
     /// Whether the tables must be compared.
     pub compare_due: CompareDue,
 }
 
 impl Database {
+    /// Whether the centre was restored although it takes the file for a copy: what it has last
+    /// is an upload that the file has kept, so that the later ones are forgotten there. Numbers
+    /// do not tell: they are counted anew when uploads are given back, and what was refused is
+    /// not given back. `has`: for each subscription, what the centre has. `None` if it has
+    /// anything that is not known here.
+    pub(crate) fn recognise(
+        &self,
+        subscriptions: &[SubscriptionState],
+        has: &[Option<(u64, UploadId)>],
+    ) -> Result<Option<Vec<CentreState>>, RemoteError> {
+        let mut states = Vec::new();
+        for (subscription, &has) in subscriptions.iter().zip(has) {
+            let here = subscription.upload_id.map(|id| (subscription.sequence, id));
+            let next = subscription.next_upload();
+            let next = next.map(|id| (subscription.sequence + 1, id));
+            if has == here || has.is_some() && has == next {
+                continue;
+            }
+            let Some((sequence, upload_id)) = has else {
+                return Ok(None);
+            };
+            let kept = kept_as(&self.connection, subscription.id, upload_id);
+            if kept.doing("looking for a kept upload")?.is_none() {
+                return Ok(None);
+            }
+            states.push(CentreState {
+                subscription: subscription.id,
+                last_upload: Some((sequence, Some(upload_id))),
+                compare_due: CompareDue::Yes,
+            });
+        }
+        Ok((!states.is_empty()).then_some(states))
+    }
+
     /// Takes what the centre has for what it has: later uploads are given back, tables are
     /// compared. Never takes back that a compare is due. `said` is what the server has judged.
     ///
@@ -80,10 +115,7 @@ impl Database {
                 "UPDATE tidewater_subscription SET sequence = ?2, upload_id = ?3 WHERE id = ?1",
                 params![state.subscription, sequence, upload_id.map(|id| id.0)],
             )?;
-            transaction.execute(
-                "UPDATE tidewater_kept SET giving = 1 WHERE subscription = ?1 AND sequence > ?2",
-                params![state.subscription, sequence],
-            )?;
+            let sequence = give_back_after(&transaction, state.subscription, sequence, upload_id)?;
             // It has forgotten what it refused, too: that goes up again.
             transaction.execute(
                 "UPDATE tidewater_refused SET again = 1 WHERE publication = (SELECT publication \
@@ -129,6 +161,51 @@ pub(crate) fn next_frame(frames: &mut BytesMut) -> Result<Option<Frame>, RemoteE
             what: error.to_string(),
         }),
     }
+}
+
+/// Has everything given back that was uploaded after the last upload that the centre has. The
+/// number of that upload in the file, as far as it is known.
+fn give_back_after(
+    connection: &Connection,
+    subscription: i64,
+    sequence: i64,
+    upload_id: Option<UploadId>,
+) -> rusqlite::Result<i64> {
+    let kept = match upload_id {
+        Some(upload_id) => kept_as(connection, subscription, upload_id)?,
+        None => None,
+    };
+    if let Some((id, number)) = kept {
+        connection.execute(
+            "UPDATE tidewater_kept SET giving = id > ?2 WHERE subscription = ?1",
+            params![subscription, id],
+        )?;
+        return Ok(number.min(sequence));
+    }
+    // Under this number the file may know another upload than the centre: then it was not this
+    // file that uploaded there last, and this one's is missing, too.
+    connection.execute(
+        "UPDATE tidewater_kept SET giving = 1 WHERE subscription = ?1 \
+         AND (sequence > ?2 OR sequence = ?2 AND ?3 IS NOT NULL)",
+        params![subscription, sequence, upload_id.map(|id| id.0)],
+    )?;
+    Ok(sequence)
+}
+
+/// The place and the number of a kept upload.
+fn kept_as(
+    connection: &Connection,
+    subscription: i64,
+    upload_id: UploadId,
+) -> rusqlite::Result<Option<(i64, i64)>> {
+    connection
+        .prepare_cached(
+            "SELECT id, sequence FROM tidewater_kept WHERE subscription = ?1 AND upload_id = ?2",
+        )?
+        .query_row(params![subscription, upload_id.0], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()
 }
 
 /// The kept upload that is to be given back first.

@@ -185,6 +185,13 @@ impl Session {
         if let Some(server) = &self.server {
             database.store_server(server)?;
         }
+        if admission.new_identity
+            && let Some(states) = database.recognise(&self.subscriptions, &admission.has)?
+        {
+            database.accept_centre_state(said, &states)?;
+            self.begin_again();
+            return Ok(());
+        }
         let downloads = self.direction != SyncDirection::UploadOnly;
         let held_back = |it: &SubscriptionState| hello::is_held_back(it, downloads);
         if admission.new_identity && self.subscriptions.iter().any(held_back) {

@@ -16,6 +16,8 @@ pub(super) struct Admission {
     pub(super) credential: Option<Vec<u8>>,
     /// Whether the server takes us for a restored or copied remote.
     pub(super) new_identity: bool,
+    /// For each subscription: the last upload that the centre says it has, if we are at odds.
+    pub(super) has: Vec<Option<(u64, UploadId)>>,
     /// The subscriptions whose kept uploads are wanted back under the new identity.
     pub(super) give_back: Vec<i64>,
     /// What the centre has forgotten, or does not know: the session ends, and the next one
@@ -57,6 +59,7 @@ impl Admission {
             token: some(welcome.token),
             credential: some(welcome.credential),
             new_identity: false,
+            has: Vec::new(),
             give_back: Vec::new(),
             forgotten: Vec::new(),
             can_compare: compares(welcome.protocol_version),
@@ -74,6 +77,8 @@ impl Admission {
                 )));
             }
             admission.new_identity |= state == UploadState::NewIdentity;
+            let has = UploadId::from_slice(&answer.upload_id);
+            admission.has.push(has.map(|id| (answer.sequence, id)));
             if answer.give_back {
                 admission.give_back.push(subscription.id);
             }

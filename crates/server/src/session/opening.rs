@@ -119,7 +119,10 @@ impl Sync<'_> {
             remote_id: remote_id.to_vec(),
             token,
             credential,
-            subscriptions: subscriptions.iter().map(OpenSubscription::answer).collect(),
+            subscriptions: subscriptions
+                .iter()
+                .map(|subscription| subscription.answer(greeting.version))
+                .collect(),
             server: SERVER_NAME.into(),
         };
         self.link.send(Control::Welcome(welcome))?;
@@ -267,11 +270,13 @@ impl OpenSubscription {
         !at_odds.contains(&self.state) && !self.compare
     }
 
-    /// What the remote is told.
-    fn answer(&self) -> WelcomeSubscription {
+    /// What a remote that speaks this version is told.
+    fn answer(&self, version: u32) -> WelcomeSubscription {
         let new_identity = self.state == UploadState::NewIdentity;
         let restored = self.state == UploadState::CentreRestored;
-        let has = self.stored.as_ref().filter(|_| restored);
+        // Whom the numbers make a copy may know the upload, and so know better.
+        let at_odds = restored || new_identity && compares(version);
+        let has = self.stored.as_ref().filter(|_| at_odds);
         WelcomeSubscription {
             upload_state: self.state as i32,
             schema: match self.schema_differs {

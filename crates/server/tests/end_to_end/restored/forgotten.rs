@@ -13,6 +13,7 @@ use tidewater_testing::proxy::{Accident, Place, Way};
 use super::{backup, restore};
 use crate::backend::{Backend, Sqlite};
 use crate::compare::assert_converged;
+use crate::device::Device;
 use crate::scenario::{Column, Scenario, Table, audited_shop, shop};
 use crate::world::World;
 
@@ -170,6 +171,61 @@ fn i1_what_one_sync_gave_back_another_one_does_not_give_back_again<B: Backend>()
     let error = late.expect_err("it is too late");
     assert_eq!(error.code(), Code::SyncInProgress, "{error}");
     assert_converged(&world, &[&ada]);
+}
+
+/// Monday's backup by mistake, then Tuesday's: what was given back to the first one meanwhile
+/// makes the remote look older than the second one.
+fn i1_a_newer_backup_after_a_give_back_that_broke_off_gets_the_rest<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let monday = backup(&world);
+    let upload = |ada: &mut Device, ids: std::ops::Range<i64>| {
+        for id in ids {
+            ada.edit(&format!("INSERT INTO product VALUES ({id}, 'w', 1)"));
+            ada.sync();
+        }
+    };
+    upload(&mut ada, 70..73);
+    let tuesday = backup(&world);
+    upload(&mut ada, 73..75);
+    restore(&mut world, &monday, &[&ada]);
+    // It is told what is missing, gives one upload back, and no more.
+    let place = Place::frame(Way::Up, 0);
+    ada.network.plan_after(2, place, Accident::CutInside);
+    ada.try_sync().expect_err("the connection is cut");
+    assert!(ada.network.finish_plan());
+    restore(&mut world, &tuesday, &[&ada]);
+    ada.sync();
+    let products = "SELECT count(*) FROM product WHERE product_id >= 70";
+    assert_eq!(world.rows(products), ["5"]);
+    assert_converged(&world, &[&ada]);
+}
+
+/// An upload that was refused as a whole is not kept: the next one takes its number when it is
+/// given back. A newer backup has them under their first numbers.
+fn i1_uploads_are_known_by_their_ids_when_a_newer_backup_counts_them_otherwise<B: Backend>() {
+    for later in [1, 4] {
+        let mut world = World::<B>::open(shop());
+        let mut ada = world.synced("ada");
+        let monday = backup(&world);
+        ada.edit("INSERT INTO customer VALUES (90, 9, 'of no region of hers', NULL, '1.00')");
+        assert_eq!(ada.sync().refused, 1);
+        ada.discard_refused();
+        ada.edit("INSERT INTO product VALUES (70, 'w', 1)");
+        ada.sync();
+        let tuesday = backup(&world);
+        restore(&mut world, &monday, &[&ada]);
+        ada.sync();
+        for id in 0..later {
+            ada.edit(&format!("INSERT INTO product VALUES ({}, 'w', 1)", 71 + id));
+            ada.sync();
+        }
+        restore(&mut world, &tuesday, &[&ada]);
+        ada.sync();
+        let products = "SELECT count(*) FROM product WHERE product_id >= 70";
+        assert_eq!(world.rows(products), [(1 + later).to_string()]);
+        assert_converged(&world, &[&ada]);
+    }
 }
 
 /// The server still has the signing keys of before, which it looks at every second.
@@ -429,6 +485,8 @@ on_both_adapters!(
     i1_a_row_that_left_the_scope_is_given_back_and_not_deleted,
     i1_a_centre_from_before_it_knew_the_remote_gets_everything_back,
     i1_what_one_sync_gave_back_another_one_does_not_give_back_again,
+    i1_a_newer_backup_after_a_give_back_that_broke_off_gets_the_rest,
+    i1_uploads_are_known_by_their_ids_when_a_newer_backup_counts_them_otherwise,
     i1_nothing_is_given_back_to_a_database_that_is_deployed_anew,
     i1_an_update_that_is_given_back_and_lost_is_a_conflict_with_both_images,
     i2_what_a_restored_centre_refuses_to_take_back_stays_visible,
