@@ -179,11 +179,12 @@ pub struct UploadResult {
 
 impl UploadResult {
     /// Whether a remote that presents this checkpoint holds other partitions than the one that
-    /// uploaded, which then was another copy of its file: what the result says was gained is
-    /// not what this copy has gained.
+    /// uploaded, so that what the result says was gained is not what this one has gained: that
+    /// was another copy of its file, or its checkpoint did not count, because another schema
+    /// was published then.
     pub fn is_of_another_scope(&self, presented: Option<&Checkpoint>) -> bool {
         let presented = presented.map(|checkpoint| checkpoint.serial);
-        presented.is_some() && self.held.is_some() && presented != self.held
+        presented.is_some() && presented != self.held
     }
 }
 

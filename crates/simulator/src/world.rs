@@ -284,6 +284,11 @@ impl World {
         Ok(self.may_repeat.borrow_mut().add(remote)?)
     }
 
+    /// A file was copied, and goes on as these two.
+    pub(crate) fn copied(&self, names: [&str; 2]) {
+        self.may_repeat.borrow_mut().copied(names);
+    }
+
     /// The regions that a user has now.
     pub(crate) fn regions(&self, user: &str) -> Result<Vec<i64>, Failed> {
         let centre = self.centre_connection();

@@ -316,6 +316,38 @@ fn i5_what_went_up_alone_into_a_partition_that_was_lost_since_goes<B: Backend>()
     assert_converged(&world, &[&bob]);
 }
 
+/// Seed 92736: a schema that comes and goes makes the upload one without a checkpoint, after
+/// which everything would have been sent; but the result is told under the old checkpoint.
+fn i5_what_went_up_under_a_schema_that_was_taken_back_leaves_with_its_partition<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let mut bob = world.synced("bob");
+    let publication = world.publication.clone();
+    world.execute("INSERT INTO assignment VALUES ('bob', 1); ALTER TABLE customer ADD phone text");
+    world.republish(&publication);
+    bob.network.redirect(world.server.address);
+    bob.edit(
+        "INSERT INTO invoice (invoice_id, region, customer_id, note) VALUES (50, 1, 2, 'mine')",
+    );
+    let download = |control: &Control| matches!(control, Control::DownloadBegin(_));
+    bob.network
+        .plan(Place::message(Way::Down, download), Accident::CutInside);
+    bob.try_sync().unwrap_err();
+    assert!(bob.network.finish_plan());
+    let customer = "name = \"customer\"\n";
+    let columns = r#"columns = ["customer_id", "region", "name", "email", "balance"]"#;
+    world.republish(&publication.replace(customer, &format!("{customer}{columns}\n")));
+    bob.network.redirect(world.server.address);
+    world.execute(
+        "DELETE FROM invoice WHERE invoice_id = 50;
+         DELETE FROM assignment WHERE login = 'bob' AND region = 1;",
+    );
+    bob.sync_only(SyncDirection::UploadOnly);
+    bob.sync();
+    let invoices = "SELECT count(*) FROM invoice WHERE invoice_id = 50";
+    assert_eq!(bob.value(invoices), "0");
+    assert_converged(&world, &[&bob]);
+}
+
 /// Seed 29767: the copy has downloaded in between, and gained nothing when it uploaded.
 fn i5_what_a_copy_of_the_file_uploaded_leaves_the_original_with_its_partition<B: Backend>() {
     let world = World::<B>::open(shop());
@@ -363,6 +395,7 @@ on_both_adapters!(
     i5_a_row_that_moves_leaves_one_remote_and_reaches_another,
     i5_partitions_gained_and_lost_come_and_go_whole,
     i5_what_went_up_alone_into_a_partition_that_was_lost_since_goes,
+    i5_what_went_up_under_a_schema_that_was_taken_back_leaves_with_its_partition,
     i5_what_a_copy_of_the_file_uploaded_leaves_the_original_with_its_partition,
     i5_a_row_that_lost_without_a_download_leaves_with_its_partition,
     i5_a_change_pending_in_a_lost_partition_is_uploaded_under_the_last_signed_scope,

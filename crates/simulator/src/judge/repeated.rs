@@ -12,6 +12,10 @@ use crate::scenario::EDITED;
 /// The changes in files that were copied, or restored from a copy.
 #[derive(Debug, Default)]
 pub(crate) struct MayRepeat {
+    /// Who goes on in each of the copies of a file. To a centre that was restored to when both
+    /// were the same, they give back under the same numbers: the one that comes second uploads
+    /// anew what it is not told to be in effect.
+    copies: BTreeSet<String>,
     /// The texts of those that were pending.
     pending: BTreeSet<String>,
     /// Uploads as they travelled, which a centre that was restored is given back: by each of
@@ -53,6 +57,11 @@ impl MayRepeat {
         Ok(())
     }
 
+    /// A file goes on as these two.
+    pub(crate) fn copied(&mut self, names: [&str; 2]) {
+        self.copies.extend(names.map(str::to_owned));
+    }
+
     /// Whether no file held anything that was pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.pending.is_empty()
@@ -63,7 +72,9 @@ impl MayRepeat {
             let mut places = upload.windows(text.len().max(1));
             places.any(|place| place == text.as_bytes())
         };
-        self.pending.contains(text) || centre_restored && self.kept.iter().any(is_in)
+        let is_by = |name: &String| text.contains(&format!(" {name} "));
+        self.pending.contains(text)
+            || centre_restored && (self.copies.iter().any(is_by) || self.kept.iter().any(is_in))
     }
 }
 

@@ -91,6 +91,7 @@ impl Remote {
         *twin.ledger.borrow_mut() = self.ledger.borrow().clone();
         twin.lied.set(self.lied.get());
         let twin = Rc::new(twin);
+        self.world.copied([&self.name, &twin.name]);
         *self.twin.borrow_mut() = Some(twin.clone());
         self.may_repeat()?;
         self.world.chronicle.fault(COPIED);
