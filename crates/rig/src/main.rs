@@ -29,13 +29,18 @@ use clap::Parser;
 
 /// Breaks real servers, remotes and PostgreSQL at random, and judges what is left of the data.
 ///
+/// Needs the programs of PostgreSQL (in TIDEWATER_PG_BIN, in PATH or where distributions put
+/// them), and starts clusters of its own with them. As root it runs them as another user, and gives a
+/// device a small file system of its own to fill.
+///
 /// Exit code 0: nothing was found; 1: something was, and the folder is kept; 2: the rig itself
 /// could not go on.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// How long things break, in seconds; healing and judging come after.
-    #[arg(long, default_value_t = 600)]
+    /// How long things break, in seconds: at least that long, and until each accident has
+    /// happened once. Healing and judging come after.
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Decides what is drawn, but not when it happens [default: random]
     #[arg(long)]

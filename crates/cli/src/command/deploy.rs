@@ -72,9 +72,10 @@ fn held_up(report: &DeployReport) -> Failure {
             "{} may have changes pending that would be refused; nothing was changed",
             output::counted(remotes, "remote", "remotes")
         ),
-        "let them sync first and revoke those that are gone (tidewater remote revoke), undo \
-         the change, or go ahead with --refuse-pending: what is refused stays on the remotes, \
-         listed by tidewater refused list",
+        "undo the change; or let them sync, revoke those that are gone (tidewater remote \
+         revoke), and then go ahead with --refuse-pending. They stay listed: nobody here knows \
+         what a remote has pending. What is refused stays there, listed by tidewater refused \
+         list",
     )
 }
 
