@@ -79,7 +79,7 @@ defects! {
     SequenceNotClaimed => "sequence-not-claimed",
     /// Applying uploads: they are acknowledged even if the commit fails.
     AcknowledgedBeforeCommit => "acknowledged-before-commit",
-    /// Applying uploads: the result is not kept for a remote that asks again.
+    /// Applying uploads: what became of the rows is not kept for a remote that asks again.
     ResultNotKept => "result-not-kept",
     /// Applying uploads: refused rows are not shown in the centre.
     RefusalNotShown => "refusal-not-shown",

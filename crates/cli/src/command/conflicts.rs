@@ -51,7 +51,8 @@ struct Listing {
     #[command(flatten)]
     config: ConfigArgs,
     /// So many and no more
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Print one JSON object, see below
     #[arg(long)]

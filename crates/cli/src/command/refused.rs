@@ -74,7 +74,8 @@ struct Listing {
     #[arg(short, long, value_name = "FILE", conflicts_with = "remote")]
     config: Option<PathBuf>,
     /// Of the centre: so many rows and no more
-    #[arg(long, value_name = "N", default_value_t = 100, requires = "config")]
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "config",
+          value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Print one JSON object, see below
     #[arg(long)]

@@ -184,7 +184,8 @@ fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
         Ok(database) => database.account()?,
         Err(_) if missing.is_empty() => Account::default(),
         Err(mut failure) => {
-            if !failure.code.is_transient() {
+            // A remote that cannot be opened is none that a first sync would make.
+            if !failure.code.is_transient() && failure.code != Code::RemoteDatabase {
                 failure.hint = format!("for a first sync into it, add {}", missing.join(", "));
             }
             return Err(failure);

@@ -35,6 +35,7 @@ fn wrong_usage_exits_with_1() {
         &["sync", "a.db", "--server", "tcp://127.0.0.1:1"],
         &["status"],
         &["refused", "discard", "a.db"],
+        &["refused", "list", "-c", "a.toml", "--limit", "0"],
         &["deploy", "-c", "missing.toml"],
         &["remote", "revoke", "no-uuid"],
         &["remote", "restore", "no-uuid"],
@@ -51,6 +52,11 @@ fn what_was_meant_is_told_to_who_names_the_wrong_file_or_none() {
         .tidewater(&["status"])
         .exits(1)
         .tells(&["tidewater status -c FILE"]);
+    std::fs::write(place.path("notes.db"), "milk, bread").unwrap();
+    place
+        .tidewater(&["init", "--consolidated", "sqlite:notes.db"])
+        .exits(1)
+        .tells(&["notes.db is not an SQLite database", "check the path"]);
     prepared(&place);
     let status = place.tidewater(&["status"]).done().stdout;
     assert!(status.contains("users      2"), "{status}");

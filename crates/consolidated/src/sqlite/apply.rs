@@ -309,10 +309,15 @@ fn record(
              WHERE remote_id = ?1 AND publication = ?2",
         )
         .and_then(|mut statement| {
-            let result = match is_on(Defect::ResultNotKept) {
-                true => Vec::new(),
-                false => effects.result.encode_to_vec(),
+            let nothing = UploadResult {
+                held: effects.result.held,
+                ..UploadResult::default()
             };
+            let result = match is_on(Defect::ResultNotKept) {
+                true => &nothing,
+                false => &effects.result,
+            };
+            let result = result.encode_to_vec();
             statement.execute(params![upload.remote_id.0, upload.publication, result])
         })
         .map_err(recording)?;

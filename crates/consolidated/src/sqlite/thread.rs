@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -119,7 +119,13 @@ pub(super) fn open(path: &Path) -> Result<Connection, CentreError> {
     let connection = Connection::open_with_flags(path, flags).map_err(unavailable)?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(unavailable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    let configure = failure("configuring the connection");
+    let configure = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => CentreError::Configuration {
+            message: format!("{} is not an SQLite database", path.display()),
+            hint: "check the path in `consolidated`".into(),
+        },
+        _ => failure("configuring the connection")(error),
+    };
     connection
         .execute_batch(
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA recursive_triggers = OFF;",

@@ -333,9 +333,14 @@ fn only_a_unique_index_that_is_new_makes_a_compare_due() {
 
 /// The centre has forgotten all uploads.
 fn restored(remote: &mut Remote) {
+    restored_to(remote, (0, None));
+}
+
+/// The centre has forgotten all uploads after this one.
+fn restored_to(remote: &mut Remote, last_upload: (u64, Option<UploadId>)) {
     let state = CentreState {
         subscription: remote.state().id,
-        last_upload: Some((0, None)),
+        last_upload: Some(last_upload),
         compare_due: CompareDue::Yes,
     };
     let subscriptions = [remote.state()];
@@ -345,6 +350,42 @@ fn restored(remote: &mut Remote) {
     };
     let accepted = remote.database_mut().accept_centre_state(said, &[state]);
     accepted.unwrap();
+}
+
+#[test]
+fn what_is_given_back_is_decided_by_the_id_of_the_last_upload_and_not_by_its_number() {
+    let mut remote = with_items();
+    let ids = ["one", "two", "three"].map(|name| {
+        remote.run(&format!("UPDATE item SET name = '{name}' WHERE id = 1"));
+        let id = remote.begin().taken.unwrap();
+        remote.acknowledge(|_| {});
+        id
+    });
+    let giving = |remote: &Remote| {
+        remote.query("SELECT group_concat(sequence) FROM tidewater_kept WHERE giving = 1")
+    };
+    // The centre counts otherwise.
+    restored_to(&mut remote, (7, Some(ids[1])));
+    assert_eq!(giving(&remote), ["3"]);
+    let state = remote.state();
+    assert_eq!((state.sequence, state.upload_id), (7, Some(ids[1])));
+    // Nothing is given back that it has.
+    restored(&mut remote);
+    restored_to(&mut remote, (2, Some(ids[1])));
+    assert_eq!(giving(&remote), ["3"]);
+    // Somebody else has uploaded under our number.
+    restored_to(&mut remote, (2, Some(UploadId([9; 16]))));
+    assert_eq!(giving(&remote), ["2,3"]);
+
+    let database = remote.database_mut();
+    let said = database.subscriptions().unwrap();
+    let recognised = |has| database.recognise(&said, &[has]).unwrap();
+    let states = recognised(Some((5, ids[0]))).unwrap();
+    assert_eq!(states[0].last_upload, Some((5, Some(ids[0]))));
+    assert_eq!(recognised(Some((3, UploadId([8; 16])))), None);
+    assert_eq!(recognised(None), None);
+    // It has what we have last: whoever is at odds, it is not about this.
+    assert_eq!(recognised(Some((2, UploadId([9; 16])))), None);
 }
 
 #[test]
