@@ -109,6 +109,12 @@ pub enum CentreError {
 }
 
 impl CentreError {
+    /// What to do when remotes may have something pending that would be refused.
+    pub const HELD_UP_HINT: &str = "undo the change; or let them sync, revoke those that are \
+        gone (tidewater remote revoke), and then go ahead with tidewater deploy \
+        --refuse-pending. They stay listed: nobody here knows what a remote has pending. What is \
+        refused stays there, listed by tidewater refused list";
+
     /// The error's stable code.
     pub fn code(&self) -> Code {
         match self {
@@ -143,12 +149,7 @@ impl CentreError {
                 .into(),
             CentreError::Refused { .. } => "see the server's log and the database's own".into(),
             CentreError::Configuration { hint, .. } => hint.clone(),
-            CentreError::RemotesHeldUp { .. } => {
-                "undo the change, or go ahead with `tidewater deploy --refuse-pending`: what is \
-                 refused stays on the remotes, listed by `tidewater refused list`. Let them sync \
-                 before, and revoke those that are gone (tidewater remote revoke)"
-                    .into()
-            }
+            CentreError::RemotesHeldUp { .. } => CentreError::HELD_UP_HINT.into(),
             CentreError::Locked { .. } => {
                 "run it again when no other session holds the lock (PostgreSQL: see \
                  pg_stat_activity for long transactions)"

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
-use tidewater_consolidated::DeployReport;
+use tidewater_consolidated::{CentreError, DeployReport};
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
@@ -72,10 +72,7 @@ fn held_up(report: &DeployReport) -> Failure {
             "{} may have changes pending that would be refused; nothing was changed",
             output::counted(remotes, "remote", "remotes")
         ),
-        "undo the change; or let them sync, revoke those that are gone (tidewater remote \
-         revoke), and then go ahead with --refuse-pending. They stay listed: nobody here knows \
-         what a remote has pending. What is refused stays there, listed by tidewater refused \
-         list",
+        CentreError::HELD_UP_HINT,
     )
 }
 

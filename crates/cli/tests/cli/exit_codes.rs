@@ -35,7 +35,6 @@ fn wrong_usage_exits_with_1() {
         &["sync", "a.db", "--server", "tcp://127.0.0.1:1"],
         &["status"],
         &["refused", "discard", "a.db"],
-        &["refused", "list", "-c", "a.toml", "--limit", "0"],
         &["deploy", "-c", "missing.toml"],
         &["remote", "revoke", "no-uuid"],
         &["remote", "restore", "no-uuid"],
@@ -60,6 +59,12 @@ fn what_was_meant_is_told_to_who_names_the_wrong_file_or_none() {
     prepared(&place);
     let status = place.tidewater(&["status"]).done().stdout;
     assert!(status.contains("users      2"), "{status}");
+    for list in ["refused", "conflicts"] {
+        place
+            .tidewater(&[list, "list", "-c", "tidewater.toml", "--limit", "0"])
+            .exits(1)
+            .tells(&["--limit"]);
+    }
     place
         .tidewater(&["status", "tidewater.toml"])
         .exits(1)

@@ -309,15 +309,15 @@ fn record(
              WHERE remote_id = ?1 AND publication = ?2",
         )
         .and_then(|mut statement| {
-            let nothing = UploadResult {
-                held: effects.result.held,
-                ..UploadResult::default()
-            };
+            let held = effects.result.held;
             let result = match is_on(Defect::ResultNotKept) {
-                true => &nothing,
-                false => &effects.result,
+                true => UploadResult {
+                    held,
+                    ..UploadResult::default()
+                }
+                .encode_to_vec(),
+                false => effects.result.encode_to_vec(),
             };
-            let result = result.encode_to_vec();
             statement.execute(params![upload.remote_id.0, upload.publication, result])
         })
         .map_err(recording)?;

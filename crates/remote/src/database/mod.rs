@@ -402,10 +402,6 @@ pub struct Said<'a> {
 impl Said<'_> {
     /// Whether the file is still like that; in the transaction that relies on it.
     fn still_holds(&self, connection: &Connection) -> Result<(), RemoteError> {
-        // Whoever gave back what the centre forgot left all but the time as it had been.
-        let is_as_said = |said: &SubscriptionState, now: &SubscriptionState| {
-            said.still_is(now) && said.last_kept_ms == now.last_kept_ms
-        };
         let now = subscription::load_all(connection)?;
         let mut subscriptions = self.subscriptions.iter();
         let remote_id: Option<Vec<u8>> = connection
@@ -414,7 +410,7 @@ impl Said<'_> {
             })
             .doing("reading the remote's identity")?;
         let same = remote_id.as_deref() == self.remote_id.as_ref().map(|id| &id.0[..])
-            && subscriptions.all(|said| now.iter().any(|now| is_as_said(said, now)));
+            && subscriptions.all(|said| now.iter().any(|now| said.still_is(now)));
         match same {
             true => Ok(()),
             false => Err(RemoteError::AnotherSyncWentAhead),

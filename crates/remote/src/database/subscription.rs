@@ -91,6 +91,8 @@ impl SubscriptionState {
             && self.publication == now.publication
             && self.sequence == now.sequence
             && self.upload_id == now.upload_id
+            // Whoever gave back what the centre forgot left all else as it had been.
+            && self.last_kept_ms == now.last_kept_ms
             && self.taken == now.taken
             && self.giving == now.giving
             && self.taken_generation == now.taken_generation

@@ -49,8 +49,6 @@ pub(crate) struct Remote {
     lied: Cell<bool>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
-    /// The clock has jumped: what was kept may be taken for too old.
-    jumped: Cell<bool>,
     /// Restorations of the centre that the ledger knows of.
     reopened: Cell<u64>,
     /// A copy of the file, and what the application had committed by then.
@@ -104,7 +102,6 @@ impl Remote {
             restored: Cell::default(),
             lied: Cell::default(),
             clock_ms: Cell::default(),
-            jumped: Cell::default(),
             reopened: Cell::new(world.restorations.get()),
             copy: RefCell::default(),
             twin: RefCell::default(),
@@ -228,7 +225,7 @@ impl Remote {
             remote,
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
-            doubtful: self.lied.get() || self.is_copied(),
+            doubtful: self.is_doubtful(),
         };
         for found in [
             judge::torn_download(remote)?,
@@ -250,10 +247,11 @@ impl Remote {
     fn reopen(&self, remote: &Connection) -> Result<(), Failed> {
         let restorations = self.world.restorations.get();
         if self.reopened.replace(restorations) != restorations {
-            let doubtful = self.lied.get() || self.is_copied() || self.restored.get() > 0;
             let proof = "SELECT 1 FROM tidewater_subscription WHERE checkpoint IS NOT NULL";
             let has_proof = remote.prepare_cached(proof)?.exists([])?;
-            let gives_back = has_proof && !doubtful && !self.jumped.get();
+            // To another clock what was kept may be too old.
+            let has_kept = self.restored.get() == 0 && self.clock_ms.get() == 0;
+            let gives_back = has_proof && has_kept && !self.is_doubtful();
             self.ledger.borrow_mut().reopen(gives_back);
         }
         Ok(())
@@ -267,7 +265,7 @@ impl Remote {
             remote: application.connection(),
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
-            doubtful: self.lied.get() || self.is_copied(),
+            doubtful: self.is_doubtful(),
         };
         let held = self.world.ever_held(self.user);
         for found in [
@@ -294,6 +292,11 @@ impl Remote {
             None => judge::refused_here_only(parties)?,
             found => found,
         })
+    }
+
+    /// See [`Parties::doubtful`].
+    fn is_doubtful(&self) -> bool {
+        self.lied.get() || self.is_copied()
     }
 
     /// Whether there is another copy of the file.
