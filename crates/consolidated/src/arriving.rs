@@ -208,6 +208,7 @@ mod tests {
             sequence: 1,
             upload_id: UploadId([1; 16]),
             checkpoint: None,
+            given_back: false,
             tables: Vec::new(),
             now_ms: 0,
         })

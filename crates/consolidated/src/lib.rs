@@ -8,6 +8,7 @@
 //! server's affair.
 
 mod arriving;
+mod awaited;
 pub mod centre;
 mod columns;
 mod comparing;

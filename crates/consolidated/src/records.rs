@@ -12,6 +12,12 @@ pub struct SessionState {
     /// Its subscriptions to the publications asked for, in that order; `None` where
     /// there is none yet.
     pub subscriptions: Vec<Option<SubscriptionRecord>>,
+    /// The centre's name.
+    pub centre: String,
+    /// The remote that presents itself is not there any more: its user was removed.
+    pub removed: bool,
+    /// Of each subscription, what is known of the former ids asked for, in that order.
+    pub formers: Vec<Vec<FormerRecord>>,
     /// What the centre knows of the watermarks asked for, in that order; `None` where
     /// there was none.
     pub histories: Vec<Option<History>>,
@@ -24,6 +30,17 @@ pub struct AskedSubscription {
     pub publication: String,
     /// The watermark of the checkpoint that the remote presented, if that is genuine.
     pub watermark: Option<Vec<u8>>,
+    /// Ids that the remote had before.
+    pub formers: Vec<RemoteId>,
+}
+
+/// What is known of an id that a remote had before.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FormerRecord {
+    /// It was removed with its user.
+    pub removed: bool,
+    /// What it uploaded last to the publication, if it is of the same user.
+    pub last: Option<SubscriptionRecord>,
 }
 
 /// Whether a watermark belongs to the centre's history.
@@ -297,6 +314,10 @@ pub struct Retention {
     /// Conflicts and refused rows.
     pub conflicts_ms: i64,
 }
+
+/// How long the ids of uploads that were given back are kept, whatever else is: 90 days. Remotes
+/// keep their uploads for 14, by their own clocks.
+pub(crate) const GIVEN_BACK_KEPT_MS: i64 = 90 * 24 * 60 * 60 * 1000;
 
 /// What a round of pruning removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

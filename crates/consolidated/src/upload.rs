@@ -32,6 +32,9 @@ pub struct SyncUpload {
     /// The verified checkpoint that the remote presented, if any: its scope is the
     /// last signed scope of the remote.
     pub checkpoint: Option<Checkpoint>,
+    /// The remote says that the centre has forgotten it. Such an upload is applied once,
+    /// whatever the remotes are that give it back; for the others it comes to nothing.
+    pub given_back: bool,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,
     /// The server's clock, in milliseconds since 1970.

@@ -15,6 +15,9 @@ pub const PROTOCOL_MAJOR: u32 = 1;
 /// Minor versions only add.
 pub const PROTOCOL_MINOR: u32 = 1;
 
+/// How many former ids a remote names, of each subscription.
+pub const MAX_FORMERS: usize = 16;
+
 /// The version that a session with such a peer speaks: the lower minor version of
 /// both sides. `None` if the peer is of another major version.
 pub fn negotiate(peer: u32) -> Option<u32> {
@@ -147,6 +150,10 @@ pub struct Hello {
     /// The program that speaks, for logs.
     #[prost(string, tag = "8")]
     pub client: String,
+    /// The name of the centre that gave the remote its id, see [`Welcome::centre`]; empty if
+    /// it is not known. Since 1.1.
+    #[prost(string, tag = "9")]
+    pub centre: String,
 }
 
 /// How a remote proves who it is.
@@ -187,6 +194,23 @@ pub struct HelloSubscription {
     /// Checksums of the tables follow ([`CompareTable`]); no upload does. Since 1.1.
     #[prost(bool, tag = "7")]
     pub compares: bool,
+    /// What the remote uploaded under ids that it had before, and still keeps. Since 1.1.
+    #[prost(message, repeated, tag = "8")]
+    pub formers: Vec<Former>,
+}
+
+/// An id that the remote had before its file was restored or copied.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Former {
+    /// The id, 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub remote_id: Vec<u8>,
+    /// The last upload under this id that the remote keeps.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// Its id, 16 bytes.
+    #[prost(bytes = "vec", tag = "3")]
+    pub upload_id: Vec<u8>,
 }
 
 /// See [`Control::Welcome`].
@@ -211,6 +235,10 @@ pub struct Welcome {
     /// The server's program and version, for logs.
     #[prost(string, tag = "6")]
     pub server: String,
+    /// The name that the centre was given when it was deployed for the first time, and has in
+    /// every backup: opaque to the remote. Since 1.1.
+    #[prost(string, tag = "7")]
+    pub centre: String,
 }
 
 /// What the server says to one subscription.
@@ -230,13 +258,18 @@ pub struct WelcomeSubscription {
     #[prost(bytes = "vec", tag = "4")]
     pub upload_id: Vec<u8>,
     /// With [`UploadState::NewIdentity`]: the centre was restored to a state from
-    /// before it knew the remote; all kept uploads are wanted back. Since 1.1.
+    /// before it knew the remote; all kept uploads are wanted back. Only where the Hello
+    /// does not name the centre: else the remote keeps its id. Since 1.1.
     #[prost(bool, tag = "5")]
     pub give_back: bool,
     /// The centre does not know the history of the checkpoint: the session ends, and
     /// the remote opens another with [`HelloSubscription::compares`]. Since 1.1.
     #[prost(bool, tag = "6")]
     pub compare: bool,
+    /// For each former id of the Hello, in its order: the centre has the uploads up to this
+    /// number. With [`UploadState::CentreRestored`]. Since 1.1.
+    #[prost(uint64, repeated, tag = "7")]
+    pub formers: Vec<u64>,
 }
 
 /// What the server makes of a remote's sequence and upload id.
@@ -252,9 +285,9 @@ pub enum UploadState {
     /// another session. Unless it has acknowledged the upload that the answer names,
     /// and later ones: then it is the centre that was restored, as below.
     NewIdentity = 2,
-    /// The centre was restored: it has forgotten uploads that it acknowledged. What
-    /// it has is in the answer; the remote gives back what it kept of the others, and
-    /// opens another session. Since 1.1.
+    /// The centre was restored: it has forgotten uploads that it acknowledged, under
+    /// the remote's id or under a former one. What it has is in the answer; the remote
+    /// gives back what it kept of the others, and opens another session. Since 1.1.
     CentreRestored = 3,
 }
 
@@ -276,6 +309,10 @@ pub struct UploadBegin {
     /// An estimate of its size in packed bytes, which the server reserves.
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
+    /// It was acknowledged before, and the centre has forgotten it. If another copy of
+    /// the remote's file has given it back already, nothing of it is done. Since 1.1.
+    #[prost(bool, tag = "6")]
+    pub given_back: bool,
 }
 
 /// See [`Control::TableBegin`].

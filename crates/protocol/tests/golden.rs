@@ -18,7 +18,7 @@ use tidewater_protocol::*;
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 3] = [
+const COMMITTED: [(usize, &str); 4] = [
     (
         54,
         "3c00cc5ca447fa11404dd8be06bcce13e17436f5645935c13e8cffe9e343531d",
@@ -30,6 +30,10 @@ const COMMITTED: [(usize, &str); 3] = [
     (
         56,
         "b9625e8d48dd1c407c5a2e7faa8ad5bc583cf244274fbc4cf18e14ece07203a7",
+    ),
+    (
+        59,
+        "84b00c7143a14f57ef34e20825799bdba4e1055473f407d9c367f1d27b0a4dd0",
     ),
 ];
 
@@ -152,6 +156,7 @@ fn controls() -> Vec<(&'static str, Control)> {
         checkpoint: vec![3; 5],
         schema_hash: vec![4; 32],
         compares: false,
+        formers: Vec::new(),
     };
     let hello = |proof| {
         Control::Hello(Hello {
@@ -161,6 +166,7 @@ fn controls() -> Vec<(&'static str, Control)> {
             proof: Some(proof),
             subscriptions: vec![subscription.clone()],
             client: "golden/1".into(),
+            centre: String::new(),
         })
     };
     vec![
@@ -180,6 +186,7 @@ fn controls() -> Vec<(&'static str, Control)> {
                     ..Default::default()
                 }],
                 server: "tidewater/0.1.0".into(),
+                centre: String::new(),
             }),
         ),
         (
@@ -190,6 +197,7 @@ fn controls() -> Vec<(&'static str, Control)> {
                 upload_id: vec![2; 16],
                 rows: 1000,
                 bytes: 92_000,
+                given_back: false,
             }),
         ),
         (
@@ -346,6 +354,49 @@ fn controls_since_1_1() -> Vec<(&'static str, Control)> {
             "welcome-compare",
             welcome(WelcomeSubscription {
                 compare: true,
+                ..Default::default()
+            }),
+        ),
+        (
+            "hello-centre-and-formers",
+            Control::Hello(Hello {
+                protocol_version: VERSION_1_1,
+                remote_id: vec![7; 16],
+                subscriptions: vec![HelloSubscription {
+                    publication: "sales".into(),
+                    formers: vec![Former {
+                        remote_id: vec![6; 16],
+                        sequence: 6,
+                        upload_id: vec![1; 16],
+                    }],
+                    ..Default::default()
+                }],
+                centre: "01ab".into(),
+                ..Default::default()
+            }),
+        ),
+        (
+            "welcome-centre-and-formers",
+            Control::Welcome(Welcome {
+                protocol_version: VERSION_1_1,
+                remote_id: vec![7; 16],
+                subscriptions: vec![WelcomeSubscription {
+                    upload_state: UploadState::CentreRestored as i32,
+                    formers: vec![3, 0],
+                    ..Default::default()
+                }],
+                centre: "01ab".into(),
+                ..Default::default()
+            }),
+        ),
+        (
+            "upload-begin-given-back",
+            Control::UploadBegin(UploadBegin {
+                sequence: 7,
+                upload_id: vec![2; 16],
+                rows: 1,
+                bytes: 9,
+                given_back: true,
                 ..Default::default()
             }),
         ),

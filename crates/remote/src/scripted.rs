@@ -143,6 +143,7 @@ pub(crate) fn welcome(state: UploadState, schema: Option<&PublicationSchema>) ->
             ..WelcomeSubscription::default()
         }],
         server: "test".into(),
+        centre: "scripted".into(),
     })
 }
 

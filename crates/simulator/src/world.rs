@@ -151,11 +151,7 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     let twins: Vec<_> = remotes.iter().filter_map(|remote| remote.twin()).collect();
     remotes.extend(twins);
     come_to_rest(world, &remotes, random).await?;
-    let found = judge::applied_twice(
-        &world.centre_connection(),
-        &world.may_repeat.borrow(),
-        world.restorations.get() > 0,
-    )?;
+    let found = judge::applied_twice(&world.centre_connection(), &world.may_repeat.borrow())?;
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
     if world.has_one_history() {
         let centre = world.centre_connection();
@@ -282,11 +278,6 @@ impl World {
     /// What this file holds is, or was, in another one as well.
     pub(crate) fn may_repeat(&self, remote: &Connection) -> Result<(), Failed> {
         Ok(self.may_repeat.borrow_mut().add(remote)?)
-    }
-
-    /// A file was copied, and goes on as these two.
-    pub(crate) fn copied(&self, names: [&str; 2]) {
-        self.may_repeat.borrow_mut().copied(names);
     }
 
     /// The regions that a user has now.

@@ -19,8 +19,8 @@ use crate::error::CentreError;
 use crate::evolution::Mode;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
 use crate::records::{
-    CentreStatus, ConflictRecord, IncidentKind, IncidentRecord, Pruned, RefusedRecord,
-    RemoteRecord, Retention, SigningKey, SyncRecord, UserImport, UserRecord,
+    CentreStatus, ConflictRecord, GIVEN_BACK_KEPT_MS, IncidentKind, IncidentRecord, Pruned,
+    RefusedRecord, RemoteRecord, Retention, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 
 /// Users that one statement adds.
@@ -70,7 +70,9 @@ impl Shared {
                 "removing a user",
                 "WITH gone AS (DELETE FROM tidewater.remote WHERE user_name = $1 RETURNING id),
                    subscriptions AS (DELETE FROM tidewater.subscription
-                     WHERE remote_id IN (SELECT id FROM gone))
+                     WHERE remote_id IN (SELECT id FROM gone)),
+                   remembered AS (INSERT INTO tidewater.removed_remote
+                     SELECT id FROM gone ON CONFLICT DO NOTHING)
                  DELETE FROM tidewater.user_account WHERE name = $1 RETURNING name",
                 &[&name],
             )
@@ -239,6 +241,16 @@ impl Shared {
                    SELECT FROM tidewater.signing_key newer
                    WHERE newer.id > k.id AND newer.created_ms < $1)",
                 log_before,
+                None,
+            ),
+            (
+                "DELETE FROM tidewater.given_back WHERE at_ms < $1",
+                now_ms.saturating_sub(GIVEN_BACK_KEPT_MS),
+                None,
+            ),
+            (
+                "DELETE FROM tidewater.awaited_delete WHERE at_ms < $1",
+                now_ms.saturating_sub(GIVEN_BACK_KEPT_MS),
                 None,
             ),
             (

@@ -8,7 +8,9 @@ pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
 
 /// One script for each format version; the first makes version 1 out of nothing.
 /// Scripts are only ever added.
-pub(super) const MIGRATIONS: [&str; 5] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
+pub(super) const MIGRATIONS: [&str; 6] = [
+    VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6,
+];
 
 /// The format version that this code reads and writes.
 pub(super) const FORMAT_VERSION: i32 = MIGRATIONS.len() as i32;
@@ -195,4 +197,32 @@ CREATE TABLE tidewater.untracked (
   log_id integer PRIMARY KEY
 );
 UPDATE tidewater.meta SET format_version = 5;
+";
+
+/// By what remotes know the centre again when it was restored, and what tells one that is
+/// unknown because it was removed from one that is not known yet. A centre of an earlier version
+/// is named by its oldest key, so that all of its backups get the same name.
+const VERSION_6: &str = "
+ALTER TABLE tidewater.meta ADD COLUMN centre text NOT NULL DEFAULT '';
+UPDATE tidewater.meta SET centre = coalesce(
+  (SELECT min(created_ms)::text FROM tidewater.signing_key),
+  pg_catalog.gen_random_uuid()::text);
+CREATE TABLE tidewater.removed_remote (
+  id bytea PRIMARY KEY
+);
+-- Uploads that were forgotten, and have come back.
+CREATE TABLE tidewater.given_back (
+  upload_id bytea PRIMARY KEY,
+  at_ms bigint NOT NULL
+);
+-- Deletes that came back before their rows.
+CREATE TABLE tidewater.awaited_delete (
+  table_name text NOT NULL,
+  key bytea NOT NULL,
+  begin bytea NOT NULL,
+  packed bytea NOT NULL,
+  at_ms bigint NOT NULL,
+  PRIMARY KEY (table_name, key)
+);
+UPDATE tidewater.meta SET format_version = 6;
 ";

@@ -18,7 +18,7 @@ use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::evolution::encode_known;
 use crate::records::{
-    AskedSubscription, History, IncidentRecord, RemoteRecord, SessionState, ShutOut,
+    AskedSubscription, FormerRecord, History, IncidentRecord, RemoteRecord, SessionState, ShutOut,
     SubscriptionRecord, SyncRecord, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
@@ -123,22 +123,28 @@ impl PostgresWorker {
         let marks: Vec<Option<&[u8]>> = marks.collect();
         let snapshots = watermarks.iter().map(|it| Some(&it.as_ref()?.snapshot[..]));
         let snapshots: Vec<Option<&str>> = snapshots.collect();
+        let centre = connection.prepare(CENTRE, &[]).await?;
         let id = remote_id.map(RemoteId::to_vec);
         let client = connection.client();
-        let (user, remote, rows) = future::join3(
+        let (found, remote, centre, rows) = future::join4(
             client.query_opt(&users, &[&user]),
             client.query_opt(&remotes, &[&id]),
+            client.query_one(&centre, &[&id]),
             client.query(&subscriptions, &[&id, &publications, &marks, &snapshots]),
         )
         .await;
-        let (user, remote, rows) = (
-            user.map_err(error)?,
+        let (found, remote, centre, rows) = (
+            found.map_err(error)?,
             remote.map_err(error)?,
+            centre.map_err(error)?,
             rows.map_err(error)?,
         );
         let mut state = SessionState {
-            user: user.as_ref().map(user_record),
+            user: found.as_ref().map(user_record),
             remote: remote.as_ref().and_then(remote_record),
+            centre: centre.get(0),
+            removed: centre.get(1),
+            formers: self.formers(user, asked).await?,
             ..SessionState::default()
         };
         for (row, asked) in rows.iter().zip(asked) {
@@ -152,6 +158,36 @@ impl PostgresWorker {
             state.histories.push(history);
         }
         Ok(state)
+    }
+
+    /// What is known of the former ids, of each subscription.
+    async fn formers(
+        &mut self,
+        user: &str,
+        asked: &[AskedSubscription],
+    ) -> Result<Vec<Vec<FormerRecord>>, CentreError> {
+        let pairs = asked.iter().flat_map(|subscription| {
+            let formers = subscription.formers.iter();
+            formers.map(|id| (&id.0[..], subscription.publication.as_str()))
+        });
+        let (ids, publications): (Vec<&[u8]>, Vec<&str>) = pairs.unzip();
+        let mut rows = Vec::new();
+        if !ids.is_empty() {
+            let statement = self.connection.prepare(FORMERS, &[]).await?;
+            let client = self.connection.client();
+            let found = client
+                .query(&statement, &[&ids, &publications, &user])
+                .await;
+            rows = found.map_err(refused("looking up former ids"))?;
+        }
+        let mut records = rows.iter().map(|row| FormerRecord {
+            removed: row.get(2),
+            last: subscription_record(row),
+        });
+        let formers = asked
+            .iter()
+            .map(|it| records.by_ref().take(it.formers.len()).collect());
+        Ok(formers.collect())
     }
 
     async fn shut_out(
@@ -249,6 +285,20 @@ SELECT s.sequence, s.upload_id, EXISTS (SELECT FROM tidewater.mark WHERE id = p.
 FROM unnest($2::text[], $3::bytea[], $4::text[]) WITH ORDINALITY AS p(name, mark, snapshot, n)
 LEFT JOIN tidewater.subscription s ON s.remote_id = $1 AND s.publication = p.name
 ORDER BY p.n";
+
+/// The centre's name, and whether the remote `$1` was removed.
+const CENTRE: &str = "
+SELECT centre, EXISTS (SELECT FROM tidewater.removed_remote WHERE id = $1) FROM tidewater.meta";
+
+/// Of each former id `$1` of a remote of the user `$3`: its subscription to the publication `$2`,
+/// and whether it was removed.
+const FORMERS: &str = "
+SELECT s.sequence, s.upload_id,
+  EXISTS (SELECT FROM tidewater.removed_remote gone WHERE gone.id = f.id)
+FROM unnest($1::bytea[], $2::text[]) WITH ORDINALITY AS f(id, publication, n)
+LEFT JOIN tidewater.remote r ON r.id = f.id AND r.user_name = $3
+LEFT JOIN tidewater.subscription s ON s.remote_id = r.id AND s.publication = f.publication
+ORDER BY f.n";
 
 fn subscription_record(row: &Row) -> Option<SubscriptionRecord> {
     let sequence: Option<i64> = row.get(0);

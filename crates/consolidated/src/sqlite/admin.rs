@@ -15,8 +15,9 @@ use super::{failure, quote, state};
 use crate::error::CentreError;
 use crate::evolution::encode_known;
 use crate::records::{
-    CentreStatus, ConflictRecord, IncidentKind, IncidentRecord, Pruned, RefusedRecord,
-    RemoteRecord, Retention, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+    CentreStatus, ConflictRecord, GIVEN_BACK_KEPT_MS, IncidentKind, IncidentRecord, Pruned,
+    RefusedRecord, RemoteRecord, Retention, ShutOut, SigningKey, SyncRecord, UserImport,
+    UserRecord,
 };
 
 /// How many rows one transaction of pruning removes; writers wait that long.
@@ -198,6 +199,8 @@ pub(super) fn remove_user(connection: &mut Connection, name: &str) -> Result<boo
     let sql = "DELETE FROM tidewater_user_account WHERE name = ?1";
     let removed = change(&transaction, what, sql, [name])?;
     for sql in [
+        "INSERT INTO tidewater_removed_remote
+             SELECT id FROM tidewater_remote WHERE user_name = ?1 ON CONFLICT DO NOTHING",
         "DELETE FROM tidewater_subscription WHERE remote_id IN
              (SELECT id FROM tidewater_remote WHERE user_name = ?1)",
         "DELETE FROM tidewater_remote WHERE user_name = ?1",
@@ -490,6 +493,8 @@ pub(super) fn prune(
     let history = format!("started_ms < {history_before}");
     let incidents = format!("at_ms < {history_before}");
     let conflicts = format!("at_ms < {conflicts_before}");
+    let given_back_before = now_ms.saturating_sub(GIVEN_BACK_KEPT_MS);
+    let given_back = format!("at_ms < {given_back_before}");
     let done = prune_table(
         connection,
         "tidewater_sync_history",
@@ -510,7 +515,8 @@ pub(super) fn prune(
         "tidewater_refused",
         &conflicts,
         &mut pruned.conflicts,
-    )?;
+    )? && prune_table(connection, "tidewater_given_back", &given_back, &mut 0)?
+        && prune_table(connection, "tidewater_awaited_delete", &given_back, &mut 0)?;
     if !done {
         return Ok(pruned);
     }

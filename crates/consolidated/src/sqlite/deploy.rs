@@ -35,14 +35,14 @@ pub(super) struct Served {
     schema_version: i64,
 }
 
-/// Deploys, or tells what that would do. The random secret is for the first signing key;
-/// whoever only wants to be told has none.
+/// Deploys, or tells what that would do. The random bytes are for a database in which nothing
+/// was deployed before; whoever only wants to be told has none.
 pub(super) fn deploy(
     connection: &mut Connection,
     specs: &[PublicationSpec],
     mode: Mode,
     now_ms: i64,
-    secret: Option<[u8; 32]>,
+    random: Option<Random>,
 ) -> Result<(DeployReport, Served), CentreError> {
     let mut report = DeployReport::default();
     let dry_run = mode == Mode::DryRun;
@@ -55,7 +55,7 @@ pub(super) fn deploy(
         connection: &transaction,
         live: Vec::new(),
         report,
-        secret,
+        random,
     };
     state::check_complete(&transaction)?;
     deployment.report.is_first = state::version(&transaction)? == 0;
@@ -340,9 +340,12 @@ struct Deployment<'c> {
     connection: &'c Connection,
     live: Vec<Live>,
     report: DeployReport,
-    /// Of the first signing key.
-    secret: Option<[u8; 32]>,
+    random: Option<Random>,
 }
+
+/// Random bytes for a database in which nothing was deployed before: the first signing key's, and
+/// then the name's.
+pub(super) type Random = [u8; 48];
 
 impl Deployment<'_> {
     fn step(&mut self, description: String) {
@@ -698,9 +701,15 @@ impl Deployment<'_> {
             return Ok(());
         }
         self.step("make a signing key".into());
-        let Some(secret) = self.secret else {
+        let Some((secret, name)) = self.random.as_ref().map(|it| it.split_at(32)) else {
             return Ok(());
         };
+        self.connection
+            .execute(
+                "UPDATE tidewater_meta SET centre = lower(hex(?1)) WHERE centre = ''",
+                [name],
+            )
+            .map_err(making)?;
         self.connection
             .execute(
                 "INSERT INTO tidewater_signing_key (secret, created_ms) VALUES (?1, ?2)",

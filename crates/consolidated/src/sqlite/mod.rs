@@ -129,10 +129,10 @@ impl Centre for SqliteCentre {
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
         let specs = publications.to_vec();
-        let secret = self.file.environment().random();
+        let random = self.file.environment().random();
         self.run(move |connection| {
             let mode = Mode::of(dry_run);
-            deploy::deploy(connection, &specs, mode, now_ms, Some(secret?))
+            deploy::deploy(connection, &specs, mode, now_ms, Some(random?))
                 .map(|(report, _)| report)
         })
     }
@@ -143,10 +143,10 @@ impl Centre for SqliteCentre {
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
         let specs = publications.to_vec();
-        let secret = self.file.environment().random();
+        let random = self.file.environment().random();
         self.run(move |connection| {
             let mode = Mode::RefusePending;
-            deploy::deploy(connection, &specs, mode, now_ms, Some(secret?))
+            deploy::deploy(connection, &specs, mode, now_ms, Some(random?))
                 .map(|(report, _)| report)
         })
     }

@@ -8,7 +8,7 @@ use crate::own_tables;
 
 /// One script for each format version; the first makes version 1 out of nothing. Scripts
 /// are only ever added.
-const MIGRATIONS: [&str; 3] = [VERSION_1, VERSION_2, VERSION_3];
+const MIGRATIONS: [&str; 4] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4];
 
 /// The format version that this code reads and writes.
 pub(super) const FORMAT_VERSION: i64 = MIGRATIONS.len() as i64;
@@ -87,6 +87,24 @@ CREATE TABLE tidewater_incident (
     id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL, remote_id BLOB NOT NULL,
     user_name TEXT NOT NULL, publication TEXT NOT NULL, detail TEXT NOT NULL);
 UPDATE tidewater_meta SET format_version = 3;
+";
+
+/// By what remotes know the centre again when it was restored, and what tells one that is
+/// unknown because it was removed from one that is not known yet. A centre of an earlier version
+/// is named by its oldest key, so that all of its backups get the same name.
+const VERSION_4: &str = "
+ALTER TABLE tidewater_meta ADD COLUMN centre TEXT NOT NULL DEFAULT '';
+UPDATE tidewater_meta SET centre =
+    coalesce((SELECT cast(min(created_ms) AS TEXT) FROM tidewater_signing_key), '');
+CREATE TABLE tidewater_removed_remote (id BLOB NOT NULL PRIMARY KEY) WITHOUT ROWID;
+-- Uploads that were forgotten, and have come back.
+CREATE TABLE tidewater_given_back (
+    upload_id BLOB NOT NULL PRIMARY KEY, at_ms INTEGER NOT NULL);
+-- Deletes that came back before their rows.
+CREATE TABLE tidewater_awaited_delete (
+    table_name TEXT NOT NULL, key BLOB NOT NULL, begin BLOB NOT NULL, packed BLOB NOT NULL,
+    at_ms INTEGER NOT NULL, PRIMARY KEY (table_name, key));
+UPDATE tidewater_meta SET format_version = 4;
 ";
 
 /// The version of the server's tables; 0 if there are none.

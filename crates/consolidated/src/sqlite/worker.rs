@@ -14,7 +14,8 @@ use crate::centre::{CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::records::{
-    AskedSubscription, RemoteRecord, SessionState, ShutOut, SubscriptionRecord, SyncRecord,
+    AskedSubscription, FormerRecord, RemoteRecord, SessionState, ShutOut, SubscriptionRecord,
+    SyncRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult};
 
@@ -178,25 +179,55 @@ fn session_state(
         let history = watermark.map(|it| watermark::history(connection, it));
         state.histories.push(history.transpose()?);
     }
+    state.centre = connection
+        .prepare_cached("SELECT centre FROM tidewater_meta")
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+        .map_err(reading)?;
+    for asked in asked {
+        let formers = asked.formers.iter().map(|&former| {
+            let is_theirs = admin::remote(connection, former)?.is_some_and(|it| it.user == user);
+            Ok(FormerRecord {
+                removed: was_removed(connection, former).map_err(reading)?,
+                last: match is_theirs {
+                    true => last_upload(connection, former, &asked.publication).map_err(reading)?,
+                    false => None,
+                },
+            })
+        });
+        let formers = formers.collect::<Result<_, CentreError>>()?;
+        state.formers.push(formers);
+    }
     let Some(id) = remote_id else {
         state.subscriptions = vec![None; asked.len()];
         return Ok(state);
     };
     state.remote = admin::remote(connection, id)?;
-    let mut statement = connection
+    state.removed = state.remote.is_none() && was_removed(connection, id).map_err(reading)?;
+    for asked in asked {
+        let last = last_upload(connection, id, &asked.publication).map_err(reading)?;
+        state.subscriptions.push(last);
+    }
+    Ok(state)
+}
+
+fn was_removed(connection: &Connection, id: RemoteId) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT 1 FROM tidewater_removed_remote WHERE id = ?1")?
+        .exists([id.0])
+}
+
+fn last_upload(
+    connection: &Connection,
+    id: RemoteId,
+    publication: &str,
+) -> rusqlite::Result<Option<SubscriptionRecord>> {
+    connection
         .prepare_cached(
             "SELECT sequence, upload_id FROM tidewater_subscription
              WHERE remote_id = ?1 AND publication = ?2",
-        )
-        .map_err(reading)?;
-    for asked in asked {
-        let subscription = statement
-            .query_row(params![id.0, asked.publication], subscription)
-            .optional()
-            .map_err(reading)?;
-        state.subscriptions.push(subscription);
-    }
-    Ok(state)
+        )?
+        .query_row(params![id.0, publication], subscription)
+        .optional()
 }
 
 fn subscription(row: &Row<'_>) -> rusqlite::Result<SubscriptionRecord> {

@@ -14,7 +14,7 @@ async fn world<F: Fixture>() -> World<F> {
     World::new(SHOP_DDL, shop()).await
 }
 
-fn user(name: &str) -> UserRecord {
+pub fn user(name: &str) -> UserRecord {
     UserRecord {
         name: name.into(),
         password_hash: "$argon2id$x".into(),
@@ -23,7 +23,7 @@ fn user(name: &str) -> UserRecord {
     }
 }
 
-fn remote(number: u8, user: &str) -> RemoteRecord {
+pub fn remote(number: u8, user: &str) -> RemoteRecord {
     RemoteRecord {
         id: RemoteId::from_random([number; 16]),
         user: user.into(),

@@ -216,7 +216,7 @@ pub fn result_text(schema: &PublicationSchema, result: &UploadResult) -> Vec<Str
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-fn fresh_id() -> [u8; 16] {
+pub fn fresh_id() -> [u8; 16] {
     let mut bytes = [7; 16];
     bytes[..8].copy_from_slice(&NEXT_ID.fetch_add(1, Ordering::Relaxed).to_le_bytes());
     bytes
@@ -290,6 +290,7 @@ impl Remote {
             sequence: self.sequence,
             upload_id: UploadId::from_random(fresh_id()),
             checkpoint: self.checkpoint.clone(),
+            given_back: false,
             tables: upload_tables(&self.schema, changes),
             now_ms: self.now_ms,
         }

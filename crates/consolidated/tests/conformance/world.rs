@@ -77,6 +77,7 @@ pub fn asked(publication: &str) -> AskedSubscription {
     AskedSubscription {
         publication: publication.into(),
         watermark: None,
+        formers: Vec::new(),
     }
 }
 

@@ -65,20 +65,6 @@ impl Database {
             .doing(DOING)
     }
 
-    /// Checkpoints are presented again, whatever was said of their history.
-    ///
-    /// # Errors
-    /// SQLite failed.
-    pub(crate) fn present_checkpoints(&mut self) -> Result<(), RemoteError> {
-        self.connection
-            .execute(
-                "UPDATE tidewater_subscription SET compare_due = ?1 WHERE compare_due > ?1",
-                [CompareDue::Yes.stored()],
-            )
-            .map(drop)
-            .doing(DOING)
-    }
-
     /// The server cannot compare: everything has to arrive whole.
     ///
     /// # Errors

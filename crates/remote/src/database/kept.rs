@@ -19,8 +19,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Map;
 use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_control, put_rows, take_frame};
+use tidewater_protocol::message::MAX_FORMERS;
 use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
-use tidewater_protocol::{Datum, Op, PublicationSchema, Row, RowsReader, UploadId};
+use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, UploadId};
 
 use super::row;
 use super::{CompareDue, Database, Said, SubscriptionState};
@@ -41,14 +42,27 @@ pub struct Giving {
     pub upload_id: UploadId,
 }
 
+/// An id that the remote had before its file was restored or copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Former {
+    pub(crate) remote_id: RemoteId,
+    /// The number of the last upload under it that is kept, and not being given back.
+    pub(crate) sequence: u64,
+    /// Its id.
+    pub(crate) upload_id: UploadId,
+}
+
 /// What a server that was restored says of a subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CentreState {
     /// The subscription's number in the file.
     pub subscription: i64,
     /// The last upload that the centre has, with its id, if it has forgotten later ones. By
     /// the centre's number: the file may have kept it under another one.
     pub last_upload: Option<(u64, Option<UploadId>)>,
+    /// The ids that the remote had before, each with the number of the last upload under it
+    /// that the centre has.
+    pub formers: Vec<(RemoteId, u64)>,
     /// Whether the tables must be compared.
     pub compare_due: CompareDue,
 }
@@ -82,6 +96,7 @@ impl Database {
             states.push(CentreState {
                 subscription: subscription.id,
                 last_upload: Some((sequence, Some(upload_id))),
+                formers: Vec::new(),
                 compare_due: CompareDue::Yes,
             });
         }
@@ -107,6 +122,9 @@ impl Database {
                  WHERE id = ?1",
                 params![state.subscription, state.compare_due.stored()],
             )?;
+            for &(remote_id, sequence) in &state.formers {
+                give_back_of_former(&transaction, state.subscription, remote_id, sequence)?;
+            }
             let Some((sequence, upload_id)) = state.last_upload else {
                 return Ok(());
             };
@@ -175,37 +193,82 @@ fn give_back_after(
         Some(upload_id) => kept_as(connection, subscription, upload_id)?,
         None => None,
     };
-    if let Some((id, number)) = kept {
+    if let Some(number) = kept {
         connection.execute(
-            "UPDATE tidewater_kept SET giving = id > ?2 WHERE subscription = ?1",
-            params![subscription, id],
+            "UPDATE tidewater_kept SET giving = sequence > ?2 \
+             WHERE subscription = ?1 AND remote_id IS NULL",
+            params![subscription, number],
         )?;
         return Ok(number.min(sequence));
     }
     // Under this number the file may know another upload than the centre: then it was not this
     // file that uploaded there last, and this one's is missing, too.
     connection.execute(
-        "UPDATE tidewater_kept SET giving = 1 WHERE subscription = ?1 \
+        "UPDATE tidewater_kept SET giving = 1 WHERE subscription = ?1 AND remote_id IS NULL \
          AND (sequence > ?2 OR sequence = ?2 AND ?3 IS NOT NULL)",
         params![subscription, sequence, upload_id.map(|id| id.0)],
     )?;
     Ok(sequence)
 }
 
-/// The place and the number of a kept upload.
+/// Has what was uploaded under a former id given back, but for what the centre has: everything
+/// up to this number.
+fn give_back_of_former(
+    connection: &Connection,
+    subscription: i64,
+    remote_id: RemoteId,
+    sequence: u64,
+) -> rusqlite::Result<()> {
+    let sequence = i64::try_from(sequence).unwrap_or(i64::MAX);
+    connection
+        .execute(
+            "UPDATE tidewater_kept SET giving = 1 \
+             WHERE subscription = ?1 AND remote_id = ?2 AND sequence > ?3",
+            params![subscription, remote_id.0, sequence],
+        )
+        .map(drop)
+}
+
+/// The number of an upload that is kept, and went up under the remote's id.
 fn kept_as(
     connection: &Connection,
     subscription: i64,
     upload_id: UploadId,
-) -> rusqlite::Result<Option<(i64, i64)>> {
+) -> rusqlite::Result<Option<i64>> {
     connection
         .prepare_cached(
-            "SELECT id, sequence FROM tidewater_kept WHERE subscription = ?1 AND upload_id = ?2",
+            "SELECT sequence FROM tidewater_kept \
+             WHERE subscription = ?1 AND upload_id = ?2 AND remote_id IS NULL",
         )?
-        .query_row(params![subscription, upload_id.0], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })
+        .query_row(params![subscription, upload_id.0], |row| row.get(0))
         .optional()
+}
+
+/// The former ids under which kept uploads went up, the newest first.
+pub(crate) fn formers(connection: &Connection, subscription: i64) -> rusqlite::Result<Vec<Former>> {
+    // With max(), SQLite takes the bare column from the row that has it.
+    let sql = "SELECT remote_id, max(sequence), upload_id FROM tidewater_kept \
+               WHERE subscription = ?1 AND remote_id IS NOT NULL AND giving = 0 \
+               GROUP BY remote_id ORDER BY max(id) DESC LIMIT ?2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map(params![subscription, MAX_FORMERS as i64], |row| {
+        let (remote_id, upload_id): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(2)?);
+        let sequence = row.get::<_, i64>(1)?.unsigned_abs();
+        Ok((
+            RemoteId::from_slice(&remote_id),
+            sequence,
+            UploadId::from_slice(&upload_id),
+        ))
+    })?;
+    let former = |(remote_id, sequence, upload_id): (Option<_>, _, Option<_>)| {
+        Some(Former {
+            remote_id: remote_id?,
+            sequence,
+            upload_id: upload_id?,
+        })
+    };
+    let rows: Vec<_> = rows.collect::<rusqlite::Result<_>>()?;
+    Ok(rows.into_iter().filter_map(former).collect())
 }
 
 /// The kept upload that is to be given back first.
@@ -331,8 +394,8 @@ impl Keep {
                 sequence,
                 bytes,
             } => connection.execute(
-                "UPDATE tidewater_kept SET giving = 0, sequence = ?2, at = max(?3, at + 1), \
-                 bytes = coalesce(?4, bytes) WHERE id = ?1",
+                "UPDATE tidewater_kept SET giving = 0, remote_id = NULL, sequence = ?2, \
+                 at = max(?3, at + 1), bytes = coalesce(?4, bytes) WHERE id = ?1",
                 params![giving.id, sequence, now_ms, bytes],
             ),
         };
@@ -372,9 +435,15 @@ pub(crate) fn keep(
     }
 }
 
-/// The identity under which uploads were kept is gone. Those of these subscriptions are given
-/// back under the new one; others belong to whoever still has the old one.
-pub(crate) fn adopt(connection: &Connection, give_back: &[i64]) -> rusqlite::Result<()> {
+/// The remote has another id than the one under which uploads were kept. What was being given
+/// back is so under the new one; so are those of the subscriptions `give_back`. The others are
+/// where the former id is known, and remembered with it; not if this is another centre.
+pub(crate) fn adopt(
+    connection: &Connection,
+    former: Option<RemoteId>,
+    give_back: &[i64],
+    same_centre: bool,
+) -> rusqlite::Result<()> {
     for subscription in give_back {
         connection.execute(
             "UPDATE tidewater_kept SET giving = 2 WHERE subscription = ?1",
@@ -386,9 +455,16 @@ pub(crate) fn adopt(connection: &Connection, give_back: &[i64]) -> rusqlite::Res
             [subscription],
         )?;
     }
-    connection.execute("DELETE FROM tidewater_kept WHERE giving <> 2", [])?;
+    if same_centre {
+        connection.execute(
+            "UPDATE tidewater_kept SET remote_id = ?1 WHERE giving = 0 AND remote_id IS NULL",
+            [former.map(|id| id.0)],
+        )?;
+    } else {
+        connection.execute("DELETE FROM tidewater_kept WHERE giving <> 2", [])?;
+    }
     connection
-        .execute("UPDATE tidewater_kept SET giving = 1", [])
+        .execute("UPDATE tidewater_kept SET giving = 1 WHERE giving = 2", [])
         .map(drop)
 }
 

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use crate::error::{Doing, RemoteError};
 
 /// The newest format that this version reads and writes.
-pub(crate) const FORMAT_VERSION: i64 = 2;
+pub(crate) const FORMAT_VERSION: i64 = 3;
 
 /// The prefix of every internal table, index and trigger.
 pub(crate) const PREFIX: &str = "tidewater_";
@@ -86,8 +86,18 @@ CREATE TABLE tidewater_untracked (
 UPDATE tidewater_state SET format_version = 2;
 ";
 
+/// `centre` is the name of the centre that gave the remote its id. In `tidewater_kept`,
+/// `remote_id` is the id under which the upload went up, if that is not the remote's id any more.
+const FORMAT_3: &str = "
+ALTER TABLE tidewater_state ADD COLUMN centre TEXT NOT NULL DEFAULT '';
+ALTER TABLE tidewater_kept ADD COLUMN remote_id BLOB;
+CREATE INDEX tidewater_kept_former ON tidewater_kept (subscription, remote_id, sequence)
+  WHERE remote_id IS NOT NULL;
+UPDATE tidewater_state SET format_version = 3;
+";
+
 /// What makes each format out of the one before it; the first out of nothing.
-const FORMATS: [&str; FORMAT_VERSION as usize] = [FORMAT_1, FORMAT_2];
+const FORMATS: [&str; FORMAT_VERSION as usize] = [FORMAT_1, FORMAT_2, FORMAT_3];
 
 /// Why a file without our state cannot become a remote: other tables of Tidewater's are in it.
 pub(crate) fn obstacle(connection: &Connection) -> Result<Option<&'static str>, RemoteError> {

@@ -25,6 +25,7 @@ pub use apply::{
     Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary, RowDifference,
     TableDifferences,
 };
+pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving};
 pub use refused::{RefusedRow, Which};
 pub use status::{Status, SubscriptionStatus, TableStatus};
@@ -72,6 +73,8 @@ pub struct Account {
     pub token: Option<Vec<u8>>,
     /// The file with the certificates to trust, if one was named.
     pub ca: Option<String>,
+    /// The name of the centre that gave the remote its id; empty if it is not known.
+    pub centre: String,
 }
 
 impl Database {
@@ -142,7 +145,8 @@ impl Database {
     /// # Errors
     /// SQLite failed.
     pub fn account(&self) -> Result<Account, RemoteError> {
-        let sql = "SELECT remote_id, server, user, credential, token, ca FROM tidewater_state";
+        let sql =
+            "SELECT remote_id, server, user, credential, token, ca, centre FROM tidewater_state";
         let read = |row: &rusqlite::Row<'_>| {
             let remote_id: Option<Vec<u8>> = row.get(0)?;
             Ok(Account {
@@ -152,6 +156,7 @@ impl Database {
                 credential: row.get(3)?,
                 token: row.get(4)?,
                 ca: row.get(5)?,
+                centre: row.get(6)?,
             })
         };
         self.connection
@@ -252,8 +257,8 @@ impl Database {
             .doing("storing the certificate file's name")
     }
 
-    /// Stores what a Welcome brought, at once. `None` leaves token or credential as it is.
-    /// `said` is the identity of the Hello that it answers.
+    /// Stores what a Welcome brought, at once. `None` leaves token or credential as it is, and
+    /// so does an empty name the centre's. `said` is the identity of the Hello that it answers.
     ///
     /// # Errors
     /// SQLite failed, or another sync has taken another identity meanwhile.
@@ -263,16 +268,20 @@ impl Database {
         remote_id: RemoteId,
         token: Option<&[u8]>,
         credential: Option<&[u8]>,
+        centre: &str,
     ) -> Result<(), RemoteError> {
         let doing = "storing the sign-in";
+        let said = said.map(|id| id.0);
         self.connection
             .prepare_cached(
                 "UPDATE tidewater_state SET remote_id = ?1, token = coalesce(?2, token), \
-                 credential = coalesce(?3, credential) WHERE remote_id IS ?4 \
-                 AND (remote_id IS NOT ?1 OR ?2 IS NOT NULL OR ?3 IS NOT NULL)",
+                 credential = coalesce(?3, credential), \
+                 centre = CASE ?5 WHEN '' THEN centre ELSE ?5 END WHERE remote_id IS ?4 \
+                 AND (remote_id IS NOT ?1 OR ?2 IS NOT NULL OR ?3 IS NOT NULL \
+                 OR centre <> ?5 AND ?5 <> '')",
             )
             .and_then(|mut statement| {
-                statement.execute(params![remote_id.0, token, credential, said.map(|id| id.0)])
+                statement.execute(params![remote_id.0, token, credential, said, centre])
             })
             .doing(doing)?;
         match self.account()?.remote_id == Some(remote_id) {
@@ -296,29 +305,34 @@ impl Database {
     /// Takes the identity that the server gave to a restored or copied remote: uploads
     /// start again at sequence 0 with nothing known about the centre; what was taken but
     /// not acknowledged keeps its generation under a new id. Tables that are there are
-    /// compared. The kept uploads of the subscriptions `give_back` are given back, those of
-    /// others forgotten. `said` is what the server has judged: if another sync has gone on
-    /// since, that says nothing of the file as it is now, and what is on its way for the
-    /// identity that it has would go up once more under the new one.
+    /// compared. Kept uploads are remembered with the former id, unless it was given by another
+    /// centre; those of the subscriptions `give_back` are given back. `said` is what the server
+    /// has judged: if another sync has gone on since, that says nothing of the file as it is
+    /// now, and what is on its way for the identity that it has would go up once more under the
+    /// new one.
     ///
     /// # Errors
     /// SQLite failed, or the file is not as it was said to be.
     pub fn adopt_identity(
         &mut self,
         said: Said<'_>,
-        remote_id: RemoteId,
-        token: Option<&[u8]>,
-        credential: Option<&[u8]>,
-        give_back: &[i64],
+        identity: &NewIdentity<'_>,
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<(), RemoteError> {
+        let account = self.account()?;
+        let same_centre = !account.centre.is_empty() && account.centre == identity.centre;
         let transaction = self.write("taking a new identity")?;
         said.still_holds(&transaction)?;
         let mut adopt = || -> rusqlite::Result<()> {
             transaction.execute(
                 "UPDATE tidewater_state SET remote_id = ?1, token = ?2, \
-                 credential = coalesce(?3, credential)",
-                params![remote_id.0, token, credential],
+                 credential = coalesce(?3, credential), centre = ?4",
+                params![
+                    identity.remote_id.0,
+                    identity.token,
+                    identity.credential,
+                    identity.centre
+                ],
             )?;
             let ids = transaction
                 .prepare("SELECT id FROM tidewater_subscription ORDER BY id")?
@@ -333,7 +347,12 @@ impl Database {
                     params![id, new_upload_id().0],
                 )?;
             }
-            kept::adopt(&transaction, give_back)
+            kept::adopt(
+                &transaction,
+                said.remote_id,
+                identity.give_back,
+                same_centre,
+            )
         };
         adopt().doing("taking a new identity")?;
         transaction.commit().doing("taking a new identity")
@@ -388,6 +407,21 @@ impl Database {
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .doing(doing)
     }
+}
+
+/// What a Welcome gives to a remote that was restored or copied, or is not known any more.
+#[derive(Clone, Copy, Debug)]
+pub struct NewIdentity<'a> {
+    /// The new id.
+    pub remote_id: RemoteId,
+    /// The session token that goes with it.
+    pub token: Option<&'a [u8]>,
+    /// The credential that goes with it.
+    pub credential: Option<&'a [u8]>,
+    /// The name of the centre that gives it; empty if it does not say.
+    pub centre: &'a str,
+    /// The subscriptions whose kept uploads are wanted back under it.
+    pub give_back: &'a [i64],
 }
 
 /// What a session's Hello said of the file.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use tidewater_protocol::{PublicationSchema, UploadId};
 
-use super::kept::{self, Giving};
+use super::kept::{self, Former, Giving};
 use crate::error::{Doing, RemoteError};
 
 /// Whether the tables of a subscription must be compared with the centre.
@@ -64,6 +64,8 @@ pub struct SubscriptionState {
     /// The first of the kept uploads that the centre has forgotten, and is given again before
     /// anything that is pending.
     pub giving: Option<Giving>,
+    /// The ids that the remote had before, under which it has uploaded what it still keeps.
+    pub(crate) formers: Vec<Former>,
     /// When the newest kept upload of the file was acknowledged, or given back, in milliseconds
     /// since 1970.
     pub(crate) last_kept_ms: Option<i64>,
@@ -116,6 +118,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
     while let Some(row) = rows.next().doing(doing)? {
         let (subscription, schema) = read(row).doing(doing)?;
         let giving = kept::first_giving(connection, subscription.id).doing(doing)?;
+        let formers = kept::formers(connection, subscription.id).doing(doing)?;
         let schema = match schema {
             Some(bytes) => Some(Arc::new(PublicationSchema::decode(&bytes)?)),
             None => None,
@@ -123,6 +126,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
         subscriptions.push(SubscriptionState {
             schema,
             giving,
+            formers,
             ..subscription
         });
     }
@@ -145,6 +149,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Option<
         taken_under: None,
         compare_due: CompareDue::from_stored(row.get(10)?),
         giving: None,
+        formers: Vec::new(),
         last_kept_ms: row.get(11)?,
         compares: false,
     };

@@ -2,11 +2,13 @@
 
 use bytes::BytesMut;
 use tidewater_protocol::frame::{PREFACE, SYNC_CHANNEL, put_control};
-use tidewater_protocol::message::{Control, Hello, HelloSubscription, PROTOCOL_VERSION, Proof};
+use tidewater_protocol::message::{
+    self, Control, Hello, HelloSubscription, PROTOCOL_VERSION, Proof,
+};
 
 use super::ProofKind;
 use super::error::SyncError;
-use crate::database::{Account, CompareDue, SubscriptionState};
+use crate::database::{Account, CompareDue, Former, SubscriptionState};
 
 /// The proof to present: the cheapest at hand from `from` on; those before it were refused.
 pub(super) fn choose_proof(
@@ -58,6 +60,7 @@ pub(super) fn opening(
         checkpoint: checkpoint(subscription, downloads),
         schema_hash: subscription.schema_hash.clone(),
         compares: subscription.compares,
+        formers: subscription.formers.iter().map(former).collect(),
     });
     let hello = Hello {
         protocol_version: PROTOCOL_VERSION,
@@ -65,6 +68,7 @@ pub(super) fn opening(
         user: account.user.clone(),
         subscriptions: subscriptions.collect(),
         client: client.to_owned(),
+        centre: account.centre.clone(),
         proof: Some(proof),
     };
     let mut out = BytesMut::from(&PREFACE[..]);
@@ -72,18 +76,20 @@ pub(super) fn opening(
     Ok(out)
 }
 
-/// What a session presents of a checkpoint.
-fn checkpoint(subscription: &SubscriptionState, downloads: bool) -> Vec<u8> {
-    match is_held_back(subscription, downloads) {
-        true => Vec::new(),
-        false => subscription.checkpoint.clone(),
+fn former(former: &Former) -> message::Former {
+    message::Former {
+        remote_id: former.remote_id.to_vec(),
+        sequence: former.sequence,
+        upload_id: former.upload_id.to_vec(),
     }
 }
 
-/// Whether a session does not present the checkpoint. One whose history the centre does not
-/// know makes it ask for a compare, and take no upload before: a session that only uploads
-/// goes without.
-pub(super) fn is_held_back(subscription: &SubscriptionState, downloads: bool) -> bool {
+/// What a session presents of a checkpoint. One whose history the centre does not know makes it
+/// ask for a compare, and take no upload before: a session that only uploads goes without.
+fn checkpoint(subscription: &SubscriptionState, downloads: bool) -> Vec<u8> {
     let is_unknown = subscription.compare_due == CompareDue::UnknownHistory;
-    is_unknown && !downloads && !subscription.checkpoint.is_empty()
+    match is_unknown && !downloads {
+        true => Vec::new(),
+        false => subscription.checkpoint.clone(),
+    }
 }

@@ -262,6 +262,7 @@ impl Outgoing {
                     upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
                     rows,
                     bytes,
+                    given_back: false,
                 })
             }
             Step::Requests(index) => {
@@ -389,6 +390,7 @@ fn given_begin(
         }) => Ok(Control::UploadBegin(UploadBegin {
             subscription: index as u32,
             sequence: subscription.sequence + 1,
+            given_back: true,
             ..begin
         })),
         _ => Err(SyncError::Defect {

@@ -12,9 +12,9 @@ use super::progress::Phase;
 use super::welcome::Admission;
 use super::{
     MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify,
-    hello, incoming,
+    incoming,
 };
-use crate::database::{Said, SubscriptionState};
+use crate::database::{NewIdentity, Said, SubscriptionState};
 use crate::report::Uploaded;
 
 impl Session {
@@ -192,24 +192,21 @@ impl Session {
             self.begin_again();
             return Ok(());
         }
-        let downloads = self.direction != SyncDirection::UploadOnly;
-        let held_back = |it: &SubscriptionState| hello::is_held_back(it, downloads);
-        if admission.new_identity && self.subscriptions.iter().any(held_back) {
-            // The centre was restored once more, to before it knew us, and the checkpoint is
-            // the proof of that: this identity is not taken.
-            database.present_checkpoints()?;
-            self.begin_again();
-            return Ok(());
-        }
+        let (remote_id, centre) = (admission.remote_id, admission.centre.as_str());
         if admission.new_identity {
+            let identity = NewIdentity {
+                remote_id,
+                token,
+                credential,
+                centre,
+                give_back: &admission.give_back,
+            };
             let ids = &mut self.ids;
-            let mut next = || ids.next();
-            let (id, give_back) = (admission.remote_id, &admission.give_back);
-            database.adopt_identity(said, id, token, credential, give_back, &mut next)?;
+            database.adopt_identity(said, &identity, &mut || ids.next())?;
             self.begin_again();
             return Ok(());
         }
-        database.store_sign_in(self.remote_id, admission.remote_id, token, credential)?;
+        database.store_sign_in(self.remote_id, remote_id, token, credential, centre)?;
         if !admission.forgotten.is_empty() {
             database.accept_centre_state(said, &admission.forgotten)?;
             self.begin_again();

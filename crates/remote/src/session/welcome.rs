@@ -14,6 +14,8 @@ pub(super) struct Admission {
     pub(super) remote_id: RemoteId,
     pub(super) token: Option<Vec<u8>>,
     pub(super) credential: Option<Vec<u8>>,
+    /// The centre's name; empty if the server does not say.
+    pub(super) centre: String,
     /// Whether the server takes us for a restored or copied remote.
     pub(super) new_identity: bool,
     /// For each subscription: the last upload that the centre says it has, if we are at odds.
@@ -58,6 +60,7 @@ impl Admission {
             remote_id,
             token: some(welcome.token),
             credential: some(welcome.credential),
+            centre: welcome.centre,
             new_identity: false,
             has: Vec::new(),
             give_back: Vec::new(),
@@ -112,15 +115,20 @@ fn forgotten(
     state: UploadState,
     subscription: &SubscriptionState,
 ) -> Result<Option<CentreState>, SyncError> {
+    let formers = subscription.formers.iter().zip(&answer.formers);
+    let formers: Vec<_> = formers
+        .filter(|(former, has)| former.sequence > **has)
+        .map(|(former, &has)| (former.remote_id, has))
+        .collect();
     let last_upload = match state {
-        UploadState::CentreRestored if answer.sequence >= subscription.sequence => {
+        UploadState::CentreRestored if answer.sequence < subscription.sequence => {
+            Some((answer.sequence, UploadId::from_slice(&answer.upload_id)))
+        }
+        UploadState::CentreRestored if formers.is_empty() => {
             return Err(SyncError::unexpected(format!(
                 "it has forgotten uploads of {:?}, but has number {} and we know of {}",
                 subscription.publication, answer.sequence, subscription.sequence
             )));
-        }
-        UploadState::CentreRestored => {
-            Some((answer.sequence, UploadId::from_slice(&answer.upload_id)))
         }
         _ => None,
     };
@@ -130,14 +138,15 @@ fn forgotten(
             subscription.publication
         )));
     }
-    let compare_due = match (answer.compare, last_upload) {
+    let compare_due = match (answer.compare, state) {
         (true, _) => CompareDue::UnknownHistory,
-        (false, Some(_)) => CompareDue::Yes,
-        (false, None) => return Ok(None),
+        (false, UploadState::CentreRestored) => CompareDue::Yes,
+        (false, _) => return Ok(None),
     };
     Ok(Some(CentreState {
         subscription: subscription.id,
         last_upload,
+        formers,
         compare_due,
     }))
 }

@@ -3,10 +3,11 @@
 //! [`super::sign_in`] to find out.
 
 use tidewater_consolidated::Checkpoint;
-use tidewater_consolidated::records::{AskedSubscription, SubscriptionRecord};
+use tidewater_consolidated::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
 use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::{
-    Hello, HelloSubscription, PROTOCOL_VERSION, Proof, UploadState, compares, negotiate,
+    self, Hello, HelloSubscription, MAX_FORMERS, PROTOCOL_VERSION, Proof, UploadState, compares,
+    negotiate,
 };
 use tidewater_protocol::{Code, RemoteId, UploadId};
 
@@ -25,6 +26,8 @@ pub(crate) struct Greeting {
     pub(crate) proof: Proof,
     pub(crate) subscriptions: Vec<Subscription>,
     pub(crate) client: String,
+    /// The name of the centre that it knows; empty if none.
+    pub(crate) centre: String,
 }
 
 /// A subscription as the remote knows it.
@@ -37,9 +40,50 @@ pub(crate) struct Subscription {
     pub(crate) schema_hash: Vec<u8>,
     /// Checksums of its tables follow.
     pub(crate) compares: bool,
+    /// The ids that it had before, with the last upload under each that it keeps.
+    pub(crate) formers: Vec<Former>,
     /// The checkpoint, once it is found to be what a server signed for the remote of the
     /// Hello under the schema of the Hello.
     pub(crate) genuine: Option<Checkpoint>,
+}
+
+/// See [`message::Former`].
+pub(crate) struct Former {
+    remote_id: RemoteId,
+    sequence: u64,
+    upload_id: UploadId,
+}
+
+impl Former {
+    fn check(wire: message::Former) -> Result<Former, Fault> {
+        let is_none = || malformed("a former id without an id");
+        Ok(Former {
+            remote_id: RemoteId::from_slice(&wire.remote_id).ok_or_else(is_none)?,
+            sequence: wire.sequence,
+            upload_id: UploadId::from_slice(&wire.upload_id).ok_or_else(is_none)?,
+        })
+    }
+
+    /// The number of the last upload under this id that the centre has, as far as it matters to
+    /// the remote: all of its own, if the id was removed and what it uploaded is not wanted back.
+    pub(crate) fn has(&self, known: &FormerRecord) -> u64 {
+        match &known.last {
+            _ if known.removed => self.sequence,
+            None => 0,
+            // Another copy of the file has taken the number.
+            Some(last)
+                if last.sequence == self.sequence && last.upload_id != Some(self.upload_id) =>
+            {
+                self.sequence.saturating_sub(1)
+            }
+            Some(last) => last.sequence,
+        }
+    }
+
+    /// Whether the centre has forgotten uploads under this id.
+    pub(crate) fn is_ahead_of(&self, has: u64) -> bool {
+        self.sequence > has
+    }
 }
 
 impl Greeting {
@@ -48,6 +92,7 @@ impl Greeting {
         let version = check_version(hello.protocol_version)?;
         check_name("user", &hello.user)?;
         check_name("client", &hello.client)?;
+        check_name("centre", &hello.centre)?;
         if hello.subscriptions.len() > max_subscriptions {
             return Err(Fault::limit(
                 "the number of subscriptions",
@@ -62,7 +107,10 @@ impl Greeting {
         let mut subscriptions: Vec<Subscription> = subscriptions.collect::<Result<_, _>>()?;
         for subscription in &mut subscriptions {
             // Nobody uses what came later than the version of the session.
-            subscription.compares &= compares(version);
+            if !compares(version) {
+                subscription.compares = false;
+                subscription.formers.clear();
+            }
         }
         for (index, subscription) in subscriptions.iter().enumerate() {
             let before = &subscriptions[..index];
@@ -80,6 +128,10 @@ impl Greeting {
             proof,
             subscriptions,
             client: hello.client,
+            centre: match compares(version) {
+                true => hello.centre,
+                false => String::new(),
+            },
         })
     }
 
@@ -106,6 +158,7 @@ impl Greeting {
         let asked = self.subscriptions.iter().map(|it| AskedSubscription {
             publication: it.publication.clone(),
             watermark: it.genuine.as_ref().map(|it| it.watermark.clone()),
+            formers: it.formers.iter().map(|it| it.remote_id).collect(),
         });
         asked.collect()
     }
@@ -126,6 +179,10 @@ impl Subscription {
         if wire.sequence == u64::MAX {
             return Err(malformed("an impossible sequence number"));
         }
+        if wire.formers.len() > MAX_FORMERS {
+            return Err(malformed("a subscription with too many former ids"));
+        }
+        let formers = wire.formers.into_iter().map(Former::check);
         Ok(Subscription {
             publication: wire.publication,
             sequence: wire.sequence,
@@ -134,6 +191,7 @@ impl Subscription {
             checkpoint: wire.checkpoint,
             schema_hash: wire.schema_hash,
             compares: wire.compares,
+            formers: formers.collect::<Result<_, _>>()?,
             genuine: None,
         })
     }
@@ -213,6 +271,7 @@ mod tests {
             checkpoint: Vec::new(),
             schema_hash: Vec::new(),
             compares: false,
+            formers: Vec::new(),
             genuine: None,
         }
     }

@@ -49,6 +49,8 @@ pub(super) struct OpenSubscription {
     pub(super) compare: bool,
     /// The centre is from before it knew the remote.
     pub(super) give_back: bool,
+    /// The last uploads that the centre has under the remote's former ids.
+    formers: Vec<u64>,
 }
 
 impl Sync<'_> {
@@ -86,7 +88,7 @@ impl Sync<'_> {
         }
         self.link.sign_in();
 
-        let mut subscriptions = self.subscriptions(&greeting, new_id, state)?;
+        let mut subscriptions = self.subscriptions(&greeting, new_id, &state)?;
         // A remote that had an id and gets another starts over.
         let restored = new_id && greeting.remote_id.is_some()
             || subscriptions
@@ -124,6 +126,10 @@ impl Sync<'_> {
                 .map(|subscription| subscription.answer(greeting.version))
                 .collect(),
             server: SERVER_NAME.into(),
+            centre: match compares(greeting.version) {
+                true => state.centre,
+                false => String::new(),
+            },
         };
         self.link.send(Control::Welcome(welcome))?;
         let known = greeting.subscriptions.iter();
@@ -163,7 +169,10 @@ impl Sync<'_> {
                 )),
                 UploadState::CentreRestored => found.push((
                     IncidentKind::UploadsMissing,
-                    format!("uploads {} to {} are missing", has + 1, said.sequence),
+                    match has < said.sequence {
+                        true => format!("uploads {} to {} are missing", has + 1, said.sequence),
+                        false => "uploads under a former id of the remote are missing".into(),
+                    },
                 )),
                 // A sync that another of the same file overtook looks like this, too, and takes
                 // no new identity: it is noted when somebody comes with it.
@@ -211,7 +220,7 @@ impl Sync<'_> {
         &self,
         greeting: &Greeting,
         new_id: bool,
-        state: SessionState,
+        state: &SessionState,
     ) -> Result<Vec<OpenSubscription>, Fault> {
         let compares = compares(greeting.version);
         let subscriptions = greeting.subscriptions.iter().enumerate();
@@ -224,9 +233,25 @@ impl Sync<'_> {
             let checkpoint = genuine.filter(|_| !new_id && !schema_differs);
             let history = state.histories.get(index).copied().flatten();
             let history = history.filter(|_| genuine.is_some());
+            let formers = state.formers.get(index).into_iter().flatten();
+            let formers: Vec<u64> = subscription
+                .formers
+                .iter()
+                .zip(formers)
+                .map(|(former, known)| former.has(known))
+                .collect();
+            let mut ahead = subscription.formers.iter().zip(&formers);
+            let upload_state = match subscription.upload_state(stored.as_ref(), greeting.version) {
+                // Not before the remote knows the result of an upload that was applied already.
+                UploadState::InSequence if ahead.any(|(it, has)| it.is_ahead_of(*has)) => {
+                    UploadState::CentreRestored
+                }
+                state => state,
+            };
             let strange = !subscription.checkpoint.is_empty() && history != Some(History::Known);
             Ok(OpenSubscription {
-                state: subscription.upload_state(stored.as_ref(), greeting.version),
+                state: upload_state,
+                formers,
                 stored,
                 sequence: subscription.sequence + 1,
                 pending: subscription.pending,
@@ -237,9 +262,13 @@ impl Sync<'_> {
                 compares: subscription.compares,
                 // With another schema everything is sent whole in any case.
                 compare: compares && strange && !subscription.compares && !schema_differs,
-                // A mark that the centre knows is from before the remote was removed: what
+                // Of a remote that does not know the centre's name yet, the checkpoint tells:
+                // a mark that the centre knows is from before the remote was removed, and what
                 // it uploaded then may have been deleted since.
-                give_back: compares && new_id && history == Some(History::Unknown),
+                give_back: compares
+                    && new_id
+                    && greeting.centre.is_empty()
+                    && history == Some(History::Unknown),
             })
         });
         opened.collect()
@@ -257,6 +286,7 @@ impl Opened {
             sequence: subscription.sequence,
             upload_id: subscription.upload_id(),
             checkpoint: subscription.checkpoint.clone(),
+            given_back: upload.given_back,
             tables: upload.tables,
             now_ms: 0,
         }
@@ -289,6 +319,10 @@ impl OpenSubscription {
                 .map_or_else(Vec::new, UploadId::to_vec),
             give_back: new_identity && self.give_back,
             compare: self.compare,
+            formers: match restored {
+                true => self.formers.clone(),
+                false => Vec::new(),
+            },
         }
     }
 

@@ -235,6 +235,11 @@ async fn by_password(
             return Err(Fault::shut_out(ShutOut::RemoteRevoked));
         }
         (Some(remote), Some(_)) => (remote.clone(), false),
+        // The centre was restored to before it knew the remote, which goes on as who it was.
+        (None, Some(id)) if !state.removed && is_of_centre(greeting, &state) => {
+            let blank = blank_remote(server, user)?;
+            (RemoteRecord { id, ..blank }, false)
+        }
         _ => (blank_remote(server, user)?, true),
     };
     let remote_id = remote.id;
@@ -248,6 +253,11 @@ async fn by_password(
         token: keyring.token(remote_id, user, now_ms),
         credential,
     })
+}
+
+/// Whether the remote has its id from this centre.
+fn is_of_centre(greeting: &Greeting, state: &SessionState) -> bool {
+    !state.centre.is_empty() && greeting.centre == state.centre
 }
 
 /// A new identity for a remote that was restored or copied. It is registered when the

@@ -36,6 +36,7 @@ pub(crate) struct Expected<'a> {
 #[derive(Debug)]
 pub(crate) struct ReceivedUpload {
     pub(crate) subscription: usize,
+    pub(crate) given_back: bool,
     pub(crate) tables: Vec<UploadTable>,
 }
 
@@ -93,6 +94,7 @@ struct OpenUpload {
     arrived_bytes: u64,
     /// The server has it already: its rows are counted and dropped.
     ignored: bool,
+    given_back: bool,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
     counts: [u64; 3],
@@ -144,7 +146,9 @@ impl<'a> Receiver<'a> {
         let expected = self.expected.iter();
         let taken =
             expected.filter(|it| it.upload_id.is_some() && it.state == UploadState::InSequence);
-        (!upload.ignored && taken.count() == 1 && self.arrival.is_none()).then_some(UnderWay {
+        // Whether one that is given back is still wanted, is known when it is complete.
+        let is_certain = !upload.ignored && !upload.given_back;
+        (is_certain && taken.count() == 1 && self.arrival.is_none()).then_some(UnderWay {
             subscription: upload.subscription,
             announced_bytes: upload.announced_bytes,
             arrived_bytes: upload.arrived_bytes,
@@ -204,6 +208,7 @@ impl<'a> Receiver<'a> {
             announced_bytes: begin.bytes,
             arrived_bytes: 0,
             ignored,
+            given_back: begin.given_back,
             tables: Vec::new(),
             counts: [0; 3],
             checksum: crc32fast::Hasher::new(),
@@ -459,6 +464,7 @@ impl<'a> Receiver<'a> {
         if !upload.ignored {
             self.uploads.push(ReceivedUpload {
                 subscription: upload.subscription,
+                given_back: upload.given_back,
                 tables: upload.tables,
             });
         }

@@ -23,8 +23,9 @@ use crate::world::World;
 /// Whether a message is the one that is waited for.
 type IsIt = fn(&Control) -> bool;
 
-/// What a remote may say before it knows the server's version: that it compares, and what.
-const BEFORE_THE_WELCOME: [&str; 2] = ["Up 1.7.7", "Up 21"];
+/// What a remote may say before it knows the server's version: that it compares, and what; what
+/// it had uploaded before, and to which centre.
+const BEFORE_THE_WELCOME: [&str; 4] = ["Up 1.7.7", "Up 1.7.8", "Up 1.9", "Up 21"];
 
 /// From now on the remote and its servers speak 1.0.
 fn step_back(device: &Device) -> Dropped {

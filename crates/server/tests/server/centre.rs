@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use tidewater_consolidated::centre::CentreResult;
 use tidewater_consolidated::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, History, Pruned, RefusedRecord, RemoteRecord,
-    Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord, UserImport,
-    UserRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, FormerRecord, History, Pruned, RefusedRecord,
+    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord,
+    UserImport, UserRecord,
 };
 use tidewater_consolidated::{
     ArrivingUpload, Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome,
@@ -85,6 +85,8 @@ struct Subscription {
 pub(crate) struct State {
     pub(crate) users: HashMap<String, UserRecord>,
     pub(crate) remotes: HashMap<RemoteId, RemoteRecord>,
+    /// Remotes that went with their users.
+    pub(crate) removed: BTreeSet<RemoteId>,
     subscriptions: HashMap<(RemoteId, String), Subscription>,
     pub(crate) keys: Vec<SigningKey>,
     /// Id to version and note.
@@ -102,6 +104,9 @@ pub(crate) struct State {
     /// Every change of every upload that took effect, in order.
     pub(crate) changes: Vec<(Change, Fate)>,
 }
+
+/// The centre's name.
+pub(crate) const NAME: &str = "memory";
 
 pub(crate) struct MemoryCentre {
     state: Mutex<State>,
@@ -504,11 +509,26 @@ impl Worker for MemoryWorker {
                     upload_id: stored.upload_id,
                 })
             });
+            let formers = asked.iter().map(|it| {
+                let formers = it.formers.iter().map(|id| FormerRecord {
+                    removed: state.removed.contains(id),
+                    last: (state.subscriptions.get(&(*id, it.publication.clone()))).map(|stored| {
+                        SubscriptionRecord {
+                            sequence: stored.sequence,
+                            upload_id: stored.upload_id,
+                        }
+                    }),
+                });
+                formers.collect()
+            });
             Ok(SessionState {
                 user: state.users.get(user).cloned(),
                 remote: remote_id.and_then(|id| state.remotes.get(&id).cloned()),
                 subscriptions: subscriptions.collect(),
                 histories: histories.collect(),
+                centre: NAME.into(),
+                removed: remote_id.is_some_and(|id| state.removed.contains(&id)),
+                formers: formers.collect(),
             })
         })
     }

@@ -40,6 +40,8 @@ pub(crate) struct Remote {
     pub(crate) upload_id: Vec<u8>,
     pub(crate) checkpoint: Vec<u8>,
     pub(crate) schema_hash: Vec<u8>,
+    /// The name of the centre that it presents.
+    pub(crate) centre: String,
 }
 
 /// Everything that came in answer to one sync.
@@ -102,6 +104,7 @@ impl Remote {
                 ..Default::default()
             }],
             client: "script".into(),
+            centre: self.centre.clone(),
         }
     }
 
@@ -131,6 +134,7 @@ impl Remote {
             }
         }
         self.schema_hash = schema().hash().to_vec();
+        self.centre.clone_from(&welcome.centre);
     }
 }
 
@@ -206,6 +210,7 @@ impl Client {
             upload_id: vec![id; 16],
             rows: count,
             bytes: rows.len() as u64,
+            given_back: false,
         }));
         let begin = TableBegin::of(&schema().tables[0]);
         self.put(Control::TableBegin(begin));

@@ -6,11 +6,11 @@ use futures_util::future::select;
 use tidewater_consolidated::records::{IncidentKind, IncidentRecord};
 use tidewater_protocol::compare::{Ranges, pack_key};
 use tidewater_protocol::message::{
-    CompareTable, Control, Hello, KeyRange, TableBegin, UploadState,
+    CompareTable, Control, Former, Hello, KeyRange, TableBegin, UploadState,
 };
 use tidewater_protocol::{Code, ColumnType, Datum, RemoteId};
 
-use crate::centre::schema;
+use crate::centre::{NAME, schema};
 use crate::client::{Client, Remote, Reply, inserts};
 use crate::world::{PASSWORD, World, eventually};
 
@@ -161,9 +161,19 @@ async fn what_remotes_and_the_centre_are_at_odds_about_is_recorded() {
         let detail = &found.find(missing).unwrap().detail;
         assert_eq!(detail, "uploads 2 to 3 are missing");
     }
+    world.centre.restore(before.clone());
+    world.connect().await.sync(ada.password(PASSWORD)).await;
+    let expected = [
+        (IncidentKind::HistoryUnknown, id),
+        (IncidentKind::UploadsMissing, id),
+    ];
+    eventually("the forgotten remote", || incidents() == expected).await;
     world.centre.restore(before);
-    let reply = world.connect().await.sync(ada.password(PASSWORD)).await;
-    assert!(reply.answer().give_back);
+    let unknown = Remote {
+        centre: "another".into(),
+        ..ada
+    };
+    world.connect().await.sync(unknown.password(PASSWORD)).await;
     let expected = [(IncidentKind::NewIdentity, id)];
     eventually("the unknown remote", || incidents() == expected).await;
 }
@@ -224,10 +234,11 @@ async fn a_remote_of_version_1_0_is_treated_as_ever() {
 }
 
 #[tokio::test]
-async fn a_remote_from_after_the_restored_state_gives_everything_back() {
+async fn a_remote_that_does_not_know_the_centre_yet_shows_its_checkpoint_to_give_everything_back() {
     let world = World::start().await;
     let before = world.centre.state().clone();
-    let ada = ten_notes(&world).await;
+    let mut ada = ten_notes(&world).await;
+    ada.centre.clear();
     world.centre.restore(before);
     let mut client = world.connect().await;
     let reply = client.sync(ada.token()).await;
@@ -251,10 +262,88 @@ async fn a_remote_from_after_the_restored_state_gives_everything_back() {
 }
 
 #[tokio::test]
+async fn a_remote_that_knows_the_restored_centre_keeps_its_id_whatever_it_can_show_of_it() {
+    let world = World::start().await;
+    let before = world.centre.state().clone();
+    let mut ada = ten_notes(&world).await;
+    assert_eq!(ada.centre, NAME);
+    world.centre.restore(before.clone());
+    // It has never downloaded.
+    ada.checkpoint.clear();
+    let mut client = world.connect().await;
+    let reply = client.sync(ada.password(PASSWORD)).await;
+    assert!(reply.complete);
+    assert_eq!(reply.state(), UploadState::CentreRestored);
+    let answer = reply.answer().clone();
+    assert_eq!((answer.sequence, answer.upload_id.len()), (0, 0));
+    assert_eq!(reply.welcome.as_ref().unwrap().remote_id, ada.id);
+    // What it is given goes on for it, and only for its user.
+    let credential = reply.welcome.unwrap().credential;
+    let again = Remote {
+        credential,
+        sequence: 0,
+        upload_id: Vec::new(),
+        ..ada.clone()
+    };
+    let reply = client.sync(again.credential()).await;
+    assert_eq!(reply.state(), UploadState::InSequence);
+    // The same of another centre, and of one that was removed, becomes another.
+    for (centre, removed) in [("another", false), (NAME, true)] {
+        world.centre.restore(before.clone());
+        if removed {
+            let id = RemoteId::from_slice(&ada.id).unwrap();
+            world.centre.state().removed.insert(id);
+        }
+        let stranger = Remote {
+            centre: centre.into(),
+            ..ada.clone()
+        };
+        let mut client = world.connect().await;
+        let reply = client.sync(stranger.password(PASSWORD)).await;
+        assert_eq!(
+            reply.state(),
+            UploadState::NewIdentity,
+            "{centre} {removed}"
+        );
+        assert!(!reply.answer().give_back);
+        assert_ne!(reply.welcome.unwrap().remote_id, ada.id);
+    }
+}
+
+#[tokio::test]
+async fn uploads_of_former_ids_are_missed_by_their_numbers_and_ids() {
+    let world = World::start().await;
+    let before = ten_notes(&world).await;
+    let (mut ada, gone) = (world.remote("ada").await, RemoteId([9; 16]));
+    world.centre.state().removed.insert(gone);
+    let mut reply_to = async |remote_id: &[u8], sequence, upload_id: u8| {
+        let mut hello = ada.token();
+        hello.subscriptions[0].formers = vec![Former {
+            remote_id: remote_id.to_vec(),
+            sequence,
+            upload_id: vec![upload_id; 16],
+        }];
+        let reply = world.connect().await.sync(hello).await;
+        ada.learn(&reply);
+        (reply.state(), reply.answer().formers.clone())
+    };
+    use UploadState::{CentreRestored, InSequence};
+    // It has all; it lacks the second one; in the place of the first one it has another.
+    assert_eq!(reply_to(&before.id, 1, 1).await, (InSequence, vec![]));
+    assert_eq!(reply_to(&before.id, 2, 2).await, (CentreRestored, vec![1]));
+    assert_eq!(reply_to(&before.id, 1, 7).await, (CentreRestored, vec![0]));
+    // What was removed is not wanted back; what is not known is.
+    assert_eq!(reply_to(&gone.0, 3, 3).await, (InSequence, vec![]));
+    assert_eq!(reply_to(&[8; 16], 3, 3).await, (CentreRestored, vec![0]));
+}
+
+#[tokio::test]
 async fn a_remote_that_was_removed_gives_nothing_back() {
     let world = World::start().await;
     let ada = ten_notes(&world).await;
     world.centre.state().remotes.clear();
+    let id = RemoteId::from_slice(&ada.id).unwrap();
+    world.centre.state().removed.insert(id);
     let mut client = world.connect().await;
     let reply = client.sync(ada.password(PASSWORD)).await;
     assert_eq!(reply.state(), UploadState::NewIdentity);

@@ -224,10 +224,12 @@ async fn a_lost_credential_is_replaced_by_the_password_and_the_remote_stays_itse
 }
 
 #[tokio::test]
-async fn a_remote_that_the_centre_does_not_know_gets_a_new_identity_for_its_password() {
+async fn a_remote_that_was_removed_gets_a_new_identity_for_its_password() {
     let world = World::start().await;
     let remote = world.remote("ada").await;
+    let id = RemoteId::from_slice(&remote.id).unwrap();
     world.centre.state().remotes.clear();
+    world.centre.state().removed.insert(id);
     let reply = world.connect().await.sync(remote.credential()).await;
     assert_eq!(reply.code(), Code::CredentialInvalid);
     let reply = world.connect().await.sync(remote.password(PASSWORD)).await;

@@ -41,9 +41,9 @@ pub(crate) struct Parties<'a> {
     pub(crate) centre: &'a Connection,
     /// Whether the centre is what it was before, or has been.
     pub(crate) centre_restored: bool,
-    /// Whether a restored centre may not be able to know what the remote was told: somebody
-    /// forged its checkpoint, or another copy of its file goes on under its identity.
-    pub(crate) doubtful: bool,
+    /// Whether there is another copy of the remote's file, which may go on under its identity:
+    /// then a restored centre may not be able to know what this one was told.
+    pub(crate) copied: bool,
 }
 
 /// Where a change is.
@@ -151,8 +151,8 @@ impl Parties<'_> {
         }
         Ok(match self.gives_back()? {
             true => Place::GivenBack,
-            // Then nothing is given back: known limits.
-            false if self.doubtful && self.centre_restored => Place::Decided,
+            // Then nothing is given back: a known limit.
+            false if self.copied && self.centre_restored => Place::Decided,
             false => Place::Nowhere,
         })
     }
@@ -361,7 +361,7 @@ mod tests {
             remote: &remote,
             centre: &centre,
             centre_restored: true,
-            doubtful: false,
+            copied: false,
         };
         let run = |sql: &str| centre.execute_batch(sql).unwrap();
         let acknowledge = "UPDATE tidewater_subscription SET sequence = 1, upload_id = x'01';";
@@ -394,7 +394,7 @@ mod tests {
                 remote: &remote,
                 centre: &centre,
                 centre_restored,
-                doubtful: false,
+                copied: false,
             };
             let found = ledger.check(&parties).unwrap();
             assert!(found.iter().all(|it| it.contains("nowhere")), "{found:?}");

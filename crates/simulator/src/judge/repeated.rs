@@ -1,5 +1,5 @@
-//! I1: no change took effect twice. Every text is written once, but for those that somebody
-//! gave back by copying or restoring a file that held them.
+//! I1: no change took effect twice. Every text is written once, but for those that were pending
+//! in a file when it was copied, or restored from a copy.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +9,10 @@ use rusqlite::types::Value;
 use super::has_table;
 use crate::scenario::EDITED;
 
-/// The changes in files that were copied, or restored from a copy.
+/// What was pending in files that were copied, or restored from a copy.
 #[derive(Debug, Default)]
 pub(crate) struct MayRepeat {
-    /// Who goes on in each of the copies of a file. To a centre that was restored to when both
-    /// were the same, they give back under the same numbers: the one that comes second uploads
-    /// anew what it is not told to be in effect.
-    copies: BTreeSet<String>,
-    /// The texts of those that were pending.
-    pending: BTreeSet<String>,
-    /// Uploads as they travelled, which a centre that was restored is given back: by each of
-    /// the files.
-    kept: Vec<Vec<u8>>,
+    texts: BTreeSet<String>,
 }
 
 impl MayRepeat {
@@ -44,37 +36,18 @@ impl MayRepeat {
                 while let Some(row) = rows.next()? {
                     for column in 0..columns {
                         if let Value::Text(text) = row.get(column)? {
-                            self.pending.insert(text);
+                            self.texts.insert(text);
                         }
                     }
                 }
             }
         }
-        let mut statement = remote.prepare_cached("SELECT bytes FROM tidewater_kept")?;
-        let kept = statement.query_map([], |row| row.get(0))?;
-        self.kept
-            .extend(kept.collect::<rusqlite::Result<Vec<_>>>()?);
         Ok(())
-    }
-
-    /// A file goes on as these two.
-    pub(crate) fn copied(&mut self, names: [&str; 2]) {
-        self.copies.extend(names.map(str::to_owned));
     }
 
     /// Whether no file held anything that was pending.
     pub(crate) fn is_empty(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    fn has(&self, text: &str, centre_restored: bool) -> bool {
-        let is_in = |upload: &Vec<u8>| {
-            let mut places = upload.windows(text.len().max(1));
-            places.any(|place| place == text.as_bytes())
-        };
-        let is_by = |name: &String| text.contains(&format!(" {name} "));
-        self.pending.contains(text)
-            || centre_restored && (self.copies.iter().any(is_by) || self.kept.iter().any(is_in))
+        self.texts.is_empty()
     }
 }
 
@@ -82,7 +55,6 @@ impl MayRepeat {
 pub(crate) fn applied_twice(
     centre: &Connection,
     may_repeat: &MayRepeat,
-    centre_restored: bool,
 ) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT \"table\", key, text, count(*) FROM audit WHERE operation <> 'delete'
                GROUP BY 1, 2, 3 HAVING count(*) > 1";
@@ -91,7 +63,7 @@ pub(crate) fn applied_twice(
     while let Some(row) = rows.next()? {
         let (table, key, text, count): (String, i64, String, i64) =
             (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-        if !may_repeat.has(&text, centre_restored) {
+        if !may_repeat.texts.contains(&text) {
             return Ok(Some(format!(
                 "I1: {table} {key} {text:?} took effect {count} times"
             )));

@@ -39,7 +39,6 @@ impl Remote {
     fn lie(&self) -> Result<(), Failed> {
         if liar::claim_everything(self.application.borrow().connection())? {
             self.world.chronicle.fault(LIED);
-            self.lied.set(true);
         }
         Ok(())
     }
@@ -88,9 +87,7 @@ impl Remote {
         let authors = vec![self.name.clone(), name];
         let twin = Remote::at(&self.world, authors, self.user, device, random.fork())?;
         *twin.ledger.borrow_mut() = self.ledger.borrow().clone();
-        twin.lied.set(self.lied.get());
         let twin = Rc::new(twin);
-        self.world.copied([&self.name, &twin.name]);
         *self.twin.borrow_mut() = Some(twin.clone());
         self.may_repeat()?;
         self.world.chronicle.fault(COPIED);

@@ -14,7 +14,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, try_join_all};
-use rusqlite::Connection;
 use tokio::time::sleep;
 
 use tidewater_protocol::RemoteId;
@@ -45,8 +44,6 @@ pub(crate) struct Remote {
     /// Restorations of the centre when the sequence last went back.
     restorations: Cell<u64>,
     restored: Cell<u64>,
-    /// Its checkpoint was ever forged.
-    lied: Cell<bool>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
     /// Restorations of the centre that the ledger knows of.
@@ -100,7 +97,6 @@ impl Remote {
             sequences: RefCell::default(),
             restorations: Cell::default(),
             restored: Cell::default(),
-            lied: Cell::default(),
             clock_ms: Cell::default(),
             reopened: Cell::new(world.restorations.get()),
             copy: RefCell::default(),
@@ -220,12 +216,12 @@ impl Remote {
         let remote = application.connection();
         let held = self.world.ever_held(self.user);
         let centre = self.world.centre_connection();
-        self.reopen(remote)?;
+        self.reopen();
         let parties = Parties {
             remote,
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
-            doubtful: self.is_doubtful(),
+            copied: self.is_copied(),
         };
         for found in [
             judge::torn_download(remote)?,
@@ -241,20 +237,14 @@ impl Remote {
         Ok(())
     }
 
-    /// A restored centre has to be given back what it forgot. Not by whoever was restored or
-    /// copied himself, nor by whoever has not downloaded yet under a new identity and so has
-    /// nothing to prove it with: those are known limits.
-    fn reopen(&self, remote: &Connection) -> Result<(), Failed> {
+    /// A restored centre has to be given back what it forgot. Not by whoever was copied, which is
+    /// a known limit; and to another clock what was kept may be too old.
+    fn reopen(&self) {
         let restorations = self.world.restorations.get();
         if self.reopened.replace(restorations) != restorations {
-            let proof = "SELECT 1 FROM tidewater_subscription WHERE checkpoint IS NOT NULL";
-            let has_proof = remote.prepare_cached(proof)?.exists([])?;
-            // To another clock what was kept may be too old.
-            let has_kept = self.restored.get() == 0 && self.clock_ms.get() == 0;
-            let gives_back = has_proof && has_kept && !self.is_doubtful();
+            let gives_back = self.clock_ms.get() == 0 && !self.is_copied();
             self.ledger.borrow_mut().reopen(gives_back);
         }
-        Ok(())
     }
 
     /// What must hold when everybody has synced and nobody writes.
@@ -265,7 +255,7 @@ impl Remote {
             remote: application.connection(),
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
-            doubtful: self.is_doubtful(),
+            copied: self.is_copied(),
         };
         let held = self.world.ever_held(self.user);
         for found in [
@@ -294,20 +284,15 @@ impl Remote {
         })
     }
 
-    /// See [`Parties::doubtful`].
-    fn is_doubtful(&self) -> bool {
-        self.lied.get() || self.is_copied()
-    }
-
     /// Whether there is another copy of the file.
     fn is_copied(&self) -> bool {
         self.authors.len() > 1 || self.twin.borrow().is_some()
     }
 
-    /// Only who was copied, or whose centre was restored, becomes another.
+    /// Only who was restored or copied becomes another.
     fn taken_for_another(&self) -> Option<String> {
         let is_copy = self.is_copied();
-        let restored = self.restored.get() + self.world.restorations.get() > 0;
+        let restored = self.restored.get() > 0;
         let identities = self.sequences.borrow().len();
         (identities > 1 && !is_copy && !restored)
             .then(|| "I1: a file that nobody copied was taken for a copy".to_owned())

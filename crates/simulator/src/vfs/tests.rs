@@ -292,7 +292,7 @@ fn who_a_remote_is_outlives_lost_power_before_its_first_download() {
             .subscribe("tcp://127.0.0.1:7439", "ada", &["main"])
             .unwrap();
         remote
-            .store_sign_in(None, id, None, Some(b"credential"))
+            .store_sign_in(None, id, None, Some(b"credential"), "")
             .unwrap();
         machine.lose_power();
         drop(remote);

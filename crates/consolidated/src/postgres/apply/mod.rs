@@ -6,6 +6,7 @@
 
 mod admit;
 mod arriving;
+mod awaited;
 mod copy_in;
 mod incoming;
 mod outcomes;
@@ -49,6 +50,9 @@ WHERE remote_id = $1 AND publication = $2";
 const STORE_RESULT: &str = "
 UPDATE tidewater.subscription SET result = $3, graced_serial = greatest(graced_serial, $4)
 WHERE remote_id = $1 AND publication = $2";
+
+const NOTE_GIVEN_BACK: &str = "
+INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES ($1, $2) ON CONFLICT DO NOTHING";
 
 /// Constraints that are deferred from the start are so again for the next upload.
 const DEFER_AGAIN: &str = "
@@ -218,6 +222,10 @@ impl One<'_> {
         let Some(admitted) = admitted else {
             return self.last(connection).await;
         };
+        if self.upload.given_back && !self.note_given_back(connection).await? {
+            incoming.clear();
+            unpublished.clear();
+        }
         for it in &mut incoming {
             admitted.tell(it);
         }
@@ -259,6 +267,18 @@ impl One<'_> {
 
     fn key(&self) -> (&[u8], &String) {
         (self.upload.remote_id.0.as_slice(), &self.upload.publication)
+    }
+
+    /// Notes that the upload has come back; false if another copy of the remote's file was
+    /// faster.
+    async fn note_given_back(&self, connection: &mut Connection) -> Result<bool, CentreError> {
+        let statement = connection.prepare(NOTE_GIVEN_BACK, &[]).await?;
+        let id = self.upload.upload_id.0.as_slice();
+        let client = connection.client();
+        let noted = client
+            .execute(&statement, &[&id, &self.upload.now_ms])
+            .await;
+        Ok(noted.map_err(refused("noting an upload that was given back"))? > 0)
     }
 
     /// What the subscription says when a number does not follow.
@@ -340,12 +360,20 @@ impl One<'_> {
             Ok(()) => {}
         }
         let Progress {
-            outcomes, exact, ..
+            mut outcomes,
+            mut exact,
+            ..
         } = progress;
         let uploaded: Vec<_> = incoming.iter().map(Incoming::uploaded).collect();
         let mut orphans = round.orphans.clone();
         if orphans.find(&self.publication.schema, &uploaded, outcomes.builder())? {
             return Ok(Filled::Orphaned(orphans));
+        }
+        if self.upload.given_back {
+            let absent = outcomes.take_absent();
+            exact &= !self
+                .settle_awaited(connection, incoming, admitted, absent)
+                .await?;
         }
         let result = self.finish(connection, admitted, outcomes).await?;
         Ok(Filled::All { result, exact })
@@ -494,6 +522,7 @@ impl One<'_> {
             outcomes: &mut progress.outcomes,
             membership: self.membership(incoming, admitted),
             exact: &mut progress.exact,
+            given_back: self.upload.given_back,
         }
     }
 

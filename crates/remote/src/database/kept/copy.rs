@@ -89,6 +89,7 @@ impl UploadCopy {
             upload_id: upload_id.map(|id| id.to_vec()).unwrap_or_default(),
             rows,
             bytes: body.len() as u64,
+            given_back: false,
         };
         put(&mut frames, Control::UploadBegin(begin))?;
         frames.extend_from_slice(&body);

@@ -341,6 +341,7 @@ fn restored_to(remote: &mut Remote, last_upload: (u64, Option<UploadId>)) {
     let state = CentreState {
         subscription: remote.state().id,
         last_upload: Some(last_upload),
+        formers: Vec::new(),
         compare_due: CompareDue::Yes,
     };
     let subscriptions = [remote.state()];
@@ -581,12 +582,13 @@ fn a_file_of_format_1_is_upgraded_with_its_pending_changes() {
     remote.run(
         "DROP TABLE tidewater_kept; DROP TABLE tidewater_untracked; \
          ALTER TABLE tidewater_subscription DROP COLUMN compare_due; \
+         ALTER TABLE tidewater_state DROP COLUMN centre; \
          UPDATE tidewater_state SET format_version = 1",
     );
     remote.database = Some(Database::open(&remote.path()).unwrap());
     assert_eq!(
         remote.query("SELECT format_version FROM tidewater_state"),
-        ["2"]
+        ["3"]
     );
     assert_eq!(
         remote.upload(),

@@ -108,7 +108,7 @@ fn a_remote_that_has_signed_in_belongs_to_one_user_and_keeps_its_server() {
     let mut remote = with_items();
     let database = remote.database_mut();
     database
-        .store_sign_in(None, RemoteId([5; 16]), None, None)
+        .store_sign_in(None, RemoteId([5; 16]), None, None, "")
         .unwrap();
     database
         .subscribe("tcp://127.0.0.1", "ann", &["sales", "stock"])
@@ -131,13 +131,15 @@ fn what_a_welcome_brought_is_kept() {
     let id = RemoteId([5; 16]);
     let database = remote.database_mut();
     database
-        .store_sign_in(None, id, Some(b"token"), Some(b"credential"))
+        .store_sign_in(None, id, Some(b"token"), Some(b"credential"), "")
         .unwrap();
-    database.store_sign_in(Some(id), id, None, None).unwrap();
+    database
+        .store_sign_in(Some(id), id, None, None, "")
+        .unwrap();
     // An answer to what is not so any more.
     let other = RemoteId([6; 16]);
     let error = database
-        .store_sign_in(None, other, Some(b"its token"), None)
+        .store_sign_in(None, other, Some(b"its token"), None, "")
         .unwrap_err();
     assert!(matches!(error, RemoteError::AnotherSyncWentAhead));
     database.store_ca(Some("ca.pem")).unwrap();

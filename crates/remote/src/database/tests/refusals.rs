@@ -1,7 +1,7 @@
 //! Facts about refused changes, from the refusal to the user's decision.
 
 use super::*;
-use crate::database::{Said, Which};
+use crate::database::{NewIdentity, Said, Which};
 use tidewater_protocol::Code;
 
 /// Rows 1 (update), 3 (delete) and 9 (insert) are changed and refused.
@@ -416,11 +416,16 @@ fn a_new_identity_keeps_what_was_taken_under_a_new_id() {
         remote_id: None,
         subscriptions: &subscriptions,
     };
+    let identity = NewIdentity {
+        remote_id: id,
+        token: None,
+        credential: Some(b"credential"),
+        centre: "",
+        give_back: &[],
+    };
     let mut adopt = |said: Said<'_>| {
         let database = remote.database_mut();
-        database.adopt_identity(said, id, None, Some(b"credential"), &[], &mut || {
-            UploadId([99; 16])
-        })
+        database.adopt_identity(said, &identity, &mut || UploadId([99; 16]))
     };
     // Another sync has gone on since the server was told of this.
     let mut earlier = subscriptions.clone();

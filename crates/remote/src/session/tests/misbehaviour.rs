@@ -116,6 +116,7 @@ fn a_result_before_the_end_of_its_upload_is_refused() {
         upload_id: taken(&remote),
         rows: 0,
         bytes: 0,
+        given_back: false,
     };
     session.handle_bytes(&Reply::default().control(result_begin(&begin)).0, NOW);
     let Outcome::Failed(error) = session.finish().1 else {

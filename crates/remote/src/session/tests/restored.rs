@@ -21,6 +21,9 @@ use crate::scripted::{
 };
 use crate::session::{Outcome, ProofKind, SessionOptions};
 
+/// The centre's name.
+const NAME: &str = "model";
+
 /// What a centre keeps; a copy of it is a backup.
 #[derive(Clone, Default)]
 struct Centre {
@@ -31,6 +34,8 @@ struct Centre {
     marks: BTreeSet<u64>,
     /// The id of the remote that it knows, and its last upload.
     remote: Option<u8>,
+    /// The ids that were removed.
+    removed: BTreeSet<u8>,
     upload: Option<UploadBegin>,
     result: Vec<u8>,
     /// Every value that an upload brought, and what became of it.
@@ -42,6 +47,7 @@ struct Centre {
 #[derive(Default)]
 struct Request {
     remote_id: Vec<u8>,
+    centre: String,
     hello: Option<HelloSubscription>,
     upload: Option<UploadBegin>,
     uploaded: Vec<u8>,
@@ -70,6 +76,7 @@ impl Request {
             match control {
                 Control::Hello(hello) => {
                     request.remote_id = hello.remote_id.clone();
+                    request.centre = hello.centre.clone();
                     request.hello = Some(hello.subscriptions[0].clone());
                 }
                 Control::UploadBegin(begin) => request.upload = Some(begin.clone()),
@@ -137,6 +144,12 @@ impl Centre {
         let known = self
             .remote
             .filter(|id| request.remote_id == [*id; 16] || request.remote_id.is_empty());
+        let known = known.or_else(|| {
+            let own = request.remote_id.first().copied();
+            self.remote = own.filter(|id| request.centre == NAME && !self.removed.contains(id));
+            (self.upload, self.result) = (None, Vec::new());
+            self.remote
+        });
         let (sequence, upload_id) = self.last_upload();
         let in_sequence = (hello.sequence, &hello.upload_id) == (sequence, &upload_id);
         let retry = (hello.sequence + 1, &hello.pending_upload_id) == (sequence, &upload_id);
@@ -144,10 +157,8 @@ impl Centre {
             !knows_mark && !hello.checkpoint.is_empty() && !hello.compares && known.is_some();
         let state = match known {
             None => {
-                answer.give_back = !hello.checkpoint.is_empty() && !knows_mark;
                 numbers.last_remote += 1;
                 self.remote = Some(numbers.last_remote);
-                (self.upload, self.result) = (None, Vec::new());
                 match request.remote_id.is_empty() {
                     true => UploadState::InSequence,
                     false => UploadState::NewIdentity,
@@ -156,9 +167,12 @@ impl Centre {
             Some(_) if in_sequence => UploadState::InSequence,
             Some(_) if retry => UploadState::AlreadyApplied,
             Some(_) => {
-                assert!(hello.sequence > sequence, "the remote looks like a copy");
                 (answer.sequence, answer.upload_id) = (sequence, upload_id);
-                UploadState::CentreRestored
+                match hello.sequence > sequence {
+                    true => UploadState::CentreRestored,
+                    // The numbers of another restoration: it has to know better.
+                    false => UploadState::NewIdentity,
+                }
             }
         };
         answer.upload_state = state as i32;
@@ -167,7 +181,11 @@ impl Centre {
                 state,
                 UploadState::NewIdentity | UploadState::CentreRestored
             );
-        (self.remote.unwrap(), answer, !ends)
+        let id = match known.is_some() && state == UploadState::NewIdentity {
+            true => u8::MAX,
+            false => self.remote.unwrap(),
+        };
+        (id, answer, !ends)
     }
 
     /// Serves what has arrived of a sync.
@@ -185,6 +203,7 @@ impl Centre {
             credential: b"credential".to_vec(),
             subscriptions: vec![answer],
             server: "test".into(),
+            centre: NAME.into(),
         }));
         if !goes_on {
             return reply.end();
@@ -422,17 +441,7 @@ impl World {
 
     /// The centre is as it was at a backup.
     fn restore(&mut self, backup: usize) {
-        let backup = &self.backups[backup % self.backups.len()];
-        let has_proof = !self.remote.open().subscriptions().unwrap()[0]
-            .checkpoint
-            .is_empty();
-        // What proves to a centre that it has forgotten the remote is a checkpoint. Forgotten
-        // once more before the first compare, the remote is as good as removed. And a centre
-        // that knew it by an earlier identity cannot tell which uploads it has.
-        let forgets = backup.remote.is_none() && has_proof;
-        if forgets || backup.remote == self.centre.remote {
-            self.centre = backup.clone();
-        }
+        self.centre = self.backups[backup % self.backups.len()].clone();
     }
 
     /// One sync: sessions until it is done, or until the network fails. `lost`: which session
@@ -564,7 +573,8 @@ fn a_removed_remote_gives_nothing_back() {
     world.sync(None);
     world.central(9, false);
     // The operator removes it; the history is the same.
-    world.centre.remote = None;
+    let removed = world.centre.remote.take();
+    world.centre.removed.extend(removed);
     world.centre.upload = None;
     world.settle();
     assert!(!world.centre.rows.contains_key(&9));

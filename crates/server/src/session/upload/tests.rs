@@ -65,6 +65,7 @@ fn begin() -> UploadBegin {
         upload_id: UPLOAD.to_vec(),
         rows: 1_000,
         bytes: 1_000,
+        given_back: false,
     }
 }
 
@@ -343,6 +344,7 @@ fn head() -> tidewater_consolidated::SyncUpload {
         sequence: 4,
         upload_id: UPLOAD,
         checkpoint: None,
+        given_back: false,
         tables: Vec::new(),
         now_ms: 0,
     }

@@ -3,6 +3,7 @@
 
 mod cuts;
 mod forgotten;
+mod identities;
 mod physical;
 
 use tempfile::TempDir;

@@ -1,0 +1,169 @@
+//! Who a remote is when the centre was restored, its file was, or both were: what it uploaded
+//! under any of its ids comes back once.
+
+use tempfile::TempDir;
+use tidewater_remote::SyncDirection;
+
+use super::{backup, restore};
+use crate::backend::{Backend, save_sqlite};
+use crate::compare::assert_converged;
+use crate::device::Device;
+use crate::scenario::shop;
+use crate::world::World;
+
+const PRODUCTS: &str = "SELECT product_id FROM product WHERE product_id >= 70 ORDER BY 1";
+
+fn insert(device: &Device, id: u32) {
+    device.edit(&format!("INSERT INTO product VALUES ({id}, 'w', 1)"));
+}
+
+/// The remote's file, copied: the backup of a device, or a second one.
+fn copy_of(device: &Device, folder: &TempDir) -> Device {
+    let path = folder.path().join("copy.db");
+    save_sqlite(&device.path, &path);
+    Device::at(&path, device)
+}
+
+fn remote_id(device: &mut Device) -> String {
+    let id = device.remote.account().expect("it can be read").remote_id;
+    id.expect("it has signed in").to_string()
+}
+
+/// Monday's backup by mistake, from before the remote, then Tuesday's.
+fn i1_a_backup_from_before_the_remote_and_then_a_newer_one_get_what_each_lacks<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let monday = backup(&world);
+    let mut ada = world.synced("ada");
+    insert(&ada, 70);
+    ada.sync();
+    world.execute("DELETE FROM product WHERE product_id = 70");
+    let tuesday = backup(&world);
+    insert(&ada, 71);
+    ada.sync();
+    let id = remote_id(&mut ada);
+    restore(&mut world, &monday, &[&ada]);
+    ada.sync();
+    assert_eq!(world.rows(PRODUCTS), ["70", "71"]);
+    restore(&mut world, &tuesday, &[&ada]);
+    ada.sync();
+    assert_eq!(world.rows(PRODUCTS), ["71"]);
+    assert_converged(&world, &[&ada]);
+    assert_eq!(remote_id(&mut ada), id);
+}
+
+fn i1_what_an_identity_without_a_download_uploaded_is_given_back<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let folder = TempDir::new().expect("a temporary folder");
+    let mut restored = copy_of(&ada, &folder);
+    insert(&ada, 70);
+    ada.sync();
+    let before = backup(&world);
+    insert(&restored, 71);
+    restored.sync_only(SyncDirection::UploadOnly);
+    assert_ne!(remote_id(&mut restored), remote_id(&mut ada));
+    restore(&mut world, &before, &[&ada]);
+    restored.sync();
+    assert_eq!(world.rows(PRODUCTS), ["70", "71"]);
+    assert_converged(&world, &[&restored]);
+}
+
+fn i1_what_a_restored_file_keeps_of_its_former_id_is_given_back<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let early = backup(&world);
+    let mut ada = world.synced("ada");
+    insert(&ada, 70);
+    ada.sync();
+    let between = backup(&world);
+    insert(&ada, 71);
+    ada.sync();
+    let folder = TempDir::new().expect("a temporary folder");
+    let mut restored = copy_of(&ada, &folder);
+    insert(&ada, 72);
+    ada.sync();
+    restored.sync();
+    assert_ne!(remote_id(&mut restored), remote_id(&mut ada));
+    insert(&restored, 73);
+    restored.sync();
+    // What only the lost file had is lost: 72. The row that was deleted stays so.
+    world.execute("DELETE FROM product WHERE product_id = 70");
+    for (backup, expected) in [
+        (&between, &["70", "71", "73"]),
+        (&early, &["70", "71", "73"]),
+    ] {
+        restore(&mut world, backup, &[&restored]);
+        for _ in 0..2 {
+            let report = restored.sync();
+            assert_eq!((report.conflicts, report.refused), (0, 0));
+            assert_eq!(&world.rows(PRODUCTS), expected);
+        }
+        assert_converged(&world, &[&restored]);
+    }
+}
+
+/// Both have what was uploaded before the file was copied.
+fn i1_two_copies_of_a_file_give_back_once<B: Backend>() {
+    for copy_first in [false, true] {
+        let mut world = World::<B>::open(shop());
+        let before = backup(&world);
+        let mut ada = world.synced("ada");
+        insert(&ada, 70);
+        ada.sync();
+        let folder = TempDir::new().expect("a temporary folder");
+        let mut copy = copy_of(&ada, &folder);
+        for (device, id) in [(&mut ada, 71), (&mut copy, 72)] {
+            insert(device, id);
+            device.sync();
+        }
+        assert_ne!(remote_id(&mut copy), remote_id(&mut ada));
+        restore(&mut world, &before, &[&ada]);
+        let mut devices = [&mut ada, &mut copy];
+        if copy_first {
+            devices.reverse();
+        }
+        let [first, second] = devices;
+        first.sync();
+        assert_eq!(
+            world.rows("SELECT 1 FROM product WHERE product_id = 70"),
+            ["1"]
+        );
+        world.execute("DELETE FROM product WHERE product_id = 70");
+        second.sync();
+        first.sync();
+        assert_eq!(world.rows(PRODUCTS), ["71", "72"], "{copy_first}");
+        assert_converged(&world, &[&ada, &copy]);
+    }
+}
+
+/// What a user uploaded who was removed since may have been deleted on purpose.
+fn i1_what_a_removed_remote_uploaded_is_not_given_back<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    insert(&ada, 70);
+    ada.sync();
+    let id = remote_id(&mut ada);
+    world.execute("DELETE FROM product WHERE product_id = 70");
+    world.server.ask(async |centre| {
+        let users = centre.users().await.expect("users can be listed");
+        let user = users
+            .iter()
+            .find(|user| user.name == "ada")
+            .expect("she is there");
+        assert!(centre.remove_user("ada").await.expect("she can be removed"));
+        assert!(centre.add_user(user).await.expect("she can be added"));
+    });
+    insert(&ada, 71);
+    ada.sync();
+    assert_ne!(remote_id(&mut ada), id);
+    ada.sync();
+    assert_eq!(world.rows(PRODUCTS), ["71"]);
+    assert_converged(&world, &[&ada]);
+}
+
+on_both_adapters!(
+    i1_a_backup_from_before_the_remote_and_then_a_newer_one_get_what_each_lacks,
+    i1_what_an_identity_without_a_download_uploaded_is_given_back,
+    i1_what_a_restored_file_keeps_of_its_former_id_is_given_back,
+    i1_two_copies_of_a_file_give_back_once,
+    i1_what_a_removed_remote_uploaded_is_not_given_back,
+);
