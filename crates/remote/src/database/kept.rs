@@ -201,8 +201,17 @@ fn give_back_after(
         )?;
         return Ok(number.min(sequence));
     }
-    // Under this number the file may know another upload than the centre: then it was not this
-    // file that uploaded there last, and this one's is missing, too.
+    // Under this number the file may know another upload than the centre: then a copy of it goes
+    // on under its id, and its own upload is missing, too. The next Hello says which it is, and is
+    // told to take another id.
+    if upload_id.is_some() {
+        connection.execute(
+            "UPDATE tidewater_subscription SET upload_id = coalesce((SELECT upload_id \
+             FROM tidewater_kept WHERE subscription = ?1 AND sequence = ?2 \
+             AND remote_id IS NULL), upload_id) WHERE id = ?1",
+            params![subscription, sequence],
+        )?;
+    }
     connection.execute(
         "UPDATE tidewater_kept SET giving = 1 WHERE subscription = ?1 AND remote_id IS NULL \
          AND (sequence > ?2 OR sequence = ?2 AND ?3 IS NOT NULL)",

@@ -2,13 +2,15 @@
 //! under any of its ids comes back once.
 
 use tempfile::TempDir;
+use tidewater_protocol::message::Control;
 use tidewater_remote::SyncDirection;
+use tidewater_testing::proxy::{Accident, Place, Way};
 
 use super::{backup, restore};
 use crate::backend::{Backend, save_sqlite};
 use crate::compare::assert_converged;
 use crate::device::Device;
-use crate::scenario::shop;
+use crate::scenario::{audited_shop, shop};
 use crate::world::World;
 
 const PRODUCTS: &str = "SELECT product_id FROM product WHERE product_id >= 70 ORDER BY 1";
@@ -135,6 +137,37 @@ fn i1_two_copies_of_a_file_give_back_once<B: Backend>() {
     }
 }
 
+/// The copy has uploaded, but never heard of it, when the original comes: which knows nothing of
+/// this upload, and cannot go on under the same id.
+fn i1_a_copy_that_a_restored_centre_knows_first_keeps_the_id<B: Backend>() {
+    let mut world = World::<B>::open(audited_shop::<B>());
+    let mut ada = world.synced("ada");
+    let id = remote_id(&mut ada);
+    let before = backup(&world);
+    let folder = TempDir::new().expect("a temporary folder");
+    let mut copy = copy_of(&ada, &folder);
+    for product in [70, 71] {
+        insert(&ada, product);
+        ada.sync();
+    }
+    restore(&mut world, &before, &[&ada]);
+    insert(&copy, 72);
+    let answer = |control: &Control| matches!(control, Control::ResultEnd(_));
+    let place = Place::message(Way::Down, answer);
+    copy.network.plan(place, Accident::CutInside);
+    copy.try_sync().expect_err("the answer does not come");
+    assert!(copy.network.finish_plan());
+    ada.sync();
+    copy.sync();
+    ada.sync();
+    assert_eq!(world.rows(PRODUCTS), ["70", "71", "72"]);
+    let inserts = "SELECT count(*) FROM audit WHERE line LIKE 'product|insert|7%'";
+    assert_eq!(world.rows(inserts), ["3"]);
+    assert_eq!(remote_id(&mut copy), id);
+    assert_ne!(remote_id(&mut ada), id);
+    assert_converged(&world, &[&ada, &copy]);
+}
+
 /// What a user uploaded who was removed since may have been deleted on purpose.
 fn i1_what_a_removed_remote_uploaded_is_not_given_back<B: Backend>() {
     let world = World::<B>::open(shop());
@@ -165,5 +198,6 @@ on_both_adapters!(
     i1_what_an_identity_without_a_download_uploaded_is_given_back,
     i1_what_a_restored_file_keeps_of_its_former_id_is_given_back,
     i1_two_copies_of_a_file_give_back_once,
+    i1_a_copy_that_a_restored_centre_knows_first_keeps_the_id,
     i1_what_a_removed_remote_uploaded_is_not_given_back,
 );
