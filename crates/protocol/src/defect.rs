@@ -72,6 +72,8 @@ defects! {
     HalfUploadApplied => "half-upload-applied",
     /// Session: what the remote says of its partitions is believed without a signature.
     ClientScopeTrusted => "client-scope-trusted",
+    /// Session: a remote that a restored centre has forgotten becomes another.
+    ForgottenRemoteRenamed => "forgotten-remote-renamed",
     /// Session: a remote that was restored or copied is not told from the one that went on.
     CopyUnnoticed => "copy-unnoticed",
 
