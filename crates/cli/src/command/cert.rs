@@ -19,7 +19,8 @@ use crate::output;
 #[command(after_help = with_exit_codes!("\
 Examples:
   tidewater cert --out . --host localhost --host 192.168.1.20
-  tidewater sync nancy.db --server tls://192.168.1.20 --user nancy --publication main --ca tidewater-dev.pem"))]
+  tidewater sync nancy.db --ca tidewater-dev.pem --server tls://192.168.1.20 --user nancy \\
+                 --publication main"))]
 pub(crate) struct CertArgs {
     /// The folder to write to; made if need be
     #[arg(long, value_name = "DIR")]

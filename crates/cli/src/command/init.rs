@@ -25,7 +25,8 @@ use crate::output;
 Examples:
   tidewater init --consolidated postgres://me@127.0.0.1:5432/shop
   tidewater init --consolidated sqlite:shop.db --publication sales --table customer --table invoice
-  tidewater init --consolidated 'postgres://me:${DB_PASSWORD}@db.example.com/shop'   # password stays out of the file"))]
+  tidewater init --consolidated 'postgres://me:${DB_PASSWORD}@db.example.com/shop'
+                 # the password stays out of the file"))]
 pub(crate) struct InitArgs {
     /// The database: postgres://user:password@host:port/database or sqlite:path
     ///

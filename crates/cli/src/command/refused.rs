@@ -35,6 +35,9 @@ of the centre, newest first (at_ms and the rest are of the last attempt):
                \"code\",\"reason\",\"attempts\":n}]}"
 );
 
+/// The operator's configuration, in the folder where commands are given.
+const CONFIGURATION: &str = "tidewater.toml";
+
 /// List, retry or discard changes of a remote that the centre refused
 ///
 /// A refused change stays in the remote's file and does not hold up others. It goes up
@@ -68,13 +71,14 @@ enum RefusedAction {
 #[derive(Debug, Args)]
 struct Listing {
     /// The remote's file
-    #[arg(value_name = "REMOTE.db", required_unless_present = "config")]
+    #[arg(value_name = "REMOTE.db")]
     remote: Option<PathBuf>,
-    /// List what the centre of this configuration file refused instead
+    /// List what the centre of this configuration file refused instead [default: tidewater.toml,
+    /// if there is one and no REMOTE.db is named]
     #[arg(short, long, value_name = "FILE", conflicts_with = "remote")]
     config: Option<PathBuf>,
     /// Of the centre: so many rows and no more
-    #[arg(long, value_name = "N", default_value_t = 100, requires = "config",
+    #[arg(long, value_name = "N", default_value_t = 100, conflicts_with = "remote",
           value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Print one JSON object, see below
@@ -116,7 +120,14 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
         RefusedAction::List(args) => match (&args.remote, &args.config) {
             (Some(remote), _) => list(remote, args.json),
             (None, config) => {
-                let path = config.clone().unwrap_or_else(|| "tidewater.toml".into());
+                let here = Path::new(CONFIGURATION);
+                if config.is_none() && !here.exists() {
+                    return Err(Failure::usage(
+                        format!("no remote is named, and there is no {CONFIGURATION} here"),
+                        "name the remote's file, or the centre's configuration (-c FILE)",
+                    ));
+                }
+                let path = config.clone().unwrap_or_else(|| here.to_owned());
                 refused_in_centre::list(path, args.limit, args.json)
             }
         },

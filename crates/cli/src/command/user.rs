@@ -127,16 +127,23 @@ pub(crate) fn run(args: &UserArgs) -> Result<Done, Failure> {
 fn add(args: &WithPassword) -> Result<Done, Failure> {
     check_name(&args.name)?;
     let centre = OpenCentre::open(&args.config)?;
-    let prompt = format!("Password for {}: ", output::printable(&args.name));
-    let password = args.password.obtain_new(&prompt)?;
-    if !centre.add_user(&args.name, &password)? {
-        return Err(Failure::usage(
+    let taken = || {
+        Failure::usage(
             format!("there is a user {:?} already", args.name),
             format!(
                 "to change the password: tidewater user set-password {}",
                 args.name
             ),
-        ));
+        )
+    };
+    // Before anybody thinks of a password.
+    if is_there(&centre, &args.name)? {
+        return Err(taken());
+    }
+    let prompt = format!("Password for {}: ", output::printable(&args.name));
+    let password = args.password.obtain_new(&prompt)?;
+    if !centre.add_user(&args.name, &password)? {
+        return Err(taken());
     }
     output::note(&format!("{} added", output::printable(&args.name)));
     Ok(Done::Fully)
@@ -144,6 +151,7 @@ fn add(args: &WithPassword) -> Result<Done, Failure> {
 
 fn set_password(args: &WithPassword) -> Result<Done, Failure> {
     let centre = OpenCentre::open(&args.config)?;
+    found(is_there(&centre, &args.name)?, &args.name)?;
     let prompt = format!("New password for {}: ", output::printable(&args.name));
     let password = args.password.obtain_new(&prompt)?;
     found(centre.set_password(&args.name, &password)?, &args.name)?;
@@ -152,6 +160,10 @@ fn set_password(args: &WithPassword) -> Result<Done, Failure> {
         output::printable(&args.name)
     ));
     Ok(Done::Fully)
+}
+
+fn is_there(centre: &OpenCentre, name: &str) -> Result<bool, Failure> {
+    Ok(centre.users()?.iter().any(|user| user.name == name))
 }
 
 fn set_disabled(args: &Named, disabled: bool) -> Result<Done, Failure> {

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Done, Failure> {
     let refused = refused_before + verification.sync.refused;
     if refused > 0 {
         output::note(&format!(
-            "{} refused; see: tidewater refused list {}",
+            "{} refused, and compared without what was refused; see: tidewater refused list {}",
             output::counted(refused, "row", "rows"),
             args.remote.display()
         ));

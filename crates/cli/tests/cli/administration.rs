@@ -117,6 +117,11 @@ fn users_that_are_or_are_not_there_are_told() {
         .tidewater_as("x", &["user", "add", "nancy"])
         .exits(1)
         .tells(&["already", "set-password"]);
+    // Before a password is asked for.
+    let without = |action| place.tidewater(&["user", action, "nancy"]).exits(1);
+    without("add").tells(&["already"]);
+    let nobody = ["user", "set-password", "nobody"];
+    place.tidewater(&nobody).exits(1).tells(&["no user"]);
     for action in ["disable", "enable", "remove"] {
         place
             .tidewater(&["user", action, "nobody"])

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::program::Run;
+use crate::program::{Place, Run};
 use crate::shop::{Remote, Shop};
 
 /// A remote with two refused changes: a forbidden value and a stolen customer.
@@ -87,6 +87,9 @@ fn the_operator_sees_each_refused_row_once_however_often_it_was_sent() {
             shop.place.tidewater(&[&command, more].concat()).done()
         };
         let text = list(&[]).stdout;
+        // The configuration of the folder is meant where nothing is named.
+        let here = shop.place.tidewater(&["refused", "list"]).done().stdout;
+        assert_eq!(here, text);
         for part in [
             "nancy  insert customer [13]  (3 attempts)",
             "nancy  update customer [10]  (3 attempts)",
@@ -164,4 +167,12 @@ fn a_corrected_row_goes_up_by_itself() {
         let status = shop.place.tidewater(&["status", "nancy.db", "--json"]);
         assert_eq!(status.json()["refused"], 0);
     });
+}
+
+#[test]
+fn a_list_of_nothing_asks_what_is_meant() {
+    Place::new()
+        .tidewater(&["refused", "list"])
+        .exits(1)
+        .tells(&["no remote is named", "tidewater.toml", "-c FILE"]);
 }

@@ -173,7 +173,7 @@ impl Shared {
                 "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts,
                    updates, deletes, upserts, removals, conflicts, refused, bytes_received,
                    bytes_sent, error
-                 FROM tidewater.sync_history ORDER BY id DESC LIMIT 20",
+                 FROM tidewater.sync_history ORDER BY started_ms DESC, id DESC LIMIT 20",
                 &[],
             )
             .await?;

@@ -382,7 +382,8 @@ fn last_incidents(connection: &Connection) -> Result<Vec<IncidentRecord>, Centre
 fn last_syncs(connection: &Connection) -> Result<Vec<SyncRecord>, CentreError> {
     let sql = "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts,
                updates, deletes, upserts, removals, conflicts, refused, bytes_received,
-               bytes_sent, error FROM tidewater_sync_history ORDER BY id DESC LIMIT 20";
+               bytes_sent, error FROM tidewater_sync_history
+               ORDER BY started_ms DESC, id DESC LIMIT 20";
     list(connection, sql, [], |row| {
         let count = |column| row.get::<_, i64>(column).map(|count| count as u64);
         Ok(SyncRecord {

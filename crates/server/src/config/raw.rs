@@ -292,6 +292,10 @@ fn duration(key: &str, value: Option<String>, default: Duration) -> Result<Durat
         })
 }
 
+/// A signing key that another one has superseded must outlive the moment at which every server
+/// has heard of that.
+const MIN_LOG_MS: i64 = 60_000;
+
 impl RawRetention {
     fn read(self) -> Result<RetentionConfig, ServerError> {
         let mut retention = RetentionConfig::default();
@@ -302,6 +306,12 @@ impl RawRetention {
             Ok::<(), ServerError>(())
         };
         keep("log", self.log, &mut retention.keep.log_ms)?;
+        if retention.keep.log_ms < MIN_LOG_MS {
+            return Err(ServerError::configuration(
+                "retention.log is less than a minute",
+                "write at least \"1m\"; for remotes that are offline for weeks, months are better",
+            ));
+        }
         keep("history", self.history, &mut retention.keep.history_ms)?;
         keep(
             "conflicts",

@@ -41,6 +41,14 @@ fn error_of(text: &str) -> (String, String) {
 }
 
 #[test]
+fn change_logs_are_kept_for_a_minute_at_least() {
+    let (message, hint) = error_of(&ISSUE.replace("60d", "59s"));
+    assert!(message.contains("retention.log"), "{message}");
+    assert!(hint.contains("\"1m\""), "{hint}");
+    assert!(parse(&ISSUE.replace("60d", "1m")).is_ok());
+}
+
+#[test]
 fn a_value_of_the_wrong_kind_is_told_with_its_line_and_what_to_write() {
     for (text, message, hint) in [
         (
