@@ -8,7 +8,6 @@
 //! server's affair.
 
 mod arriving;
-mod awaited;
 pub mod centre;
 mod columns;
 mod comparing;

@@ -42,11 +42,6 @@ impl<'a> ResultBuilder<'a> {
         }
     }
 
-    /// How many deletes have taken effect.
-    pub(crate) fn deletes(&self) -> u64 {
-        self.result.deletes
-    }
-
     /// A change lost against this row of the centre. One that cannot be sent is as good as gone
     /// until it can: then it comes with a download.
     pub(crate) fn conflict_row(&mut self, table: usize, winner: &[Datum<'_>]) {

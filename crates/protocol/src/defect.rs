@@ -46,6 +46,8 @@ defects! {
     PresentValueUploaded => "present-value-uploaded",
     /// Upload: changes stop being pending when they are sent, not when they are acknowledged.
     PendingClearedWhenSent => "pending-cleared-when-sent",
+    /// Apply: what another process has synced meanwhile goes unnoticed.
+    OtherSyncUnnoticed => "other-sync-unnoticed",
     /// Apply: a downloaded row is written over one with a pending change.
     PendingOverwritten => "pending-overwritten",
     /// Apply: a row that could not be written is not asked for again.

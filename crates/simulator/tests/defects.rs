@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tidewater_simulator::{Caught, Defect, hunt};
 
 /// How many seeds a defect may take to be seen.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 5_000;
 
 #[test]
 fn every_deliberate_defect_is_seen_by_a_judge() {

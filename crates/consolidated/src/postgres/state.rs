@@ -215,14 +215,5 @@ CREATE TABLE tidewater.given_back (
   upload_id bytea PRIMARY KEY,
   at_ms bigint NOT NULL
 );
--- Deletes that came back before their rows.
-CREATE TABLE tidewater.awaited_delete (
-  table_name text NOT NULL,
-  key bytea NOT NULL,
-  begin bytea NOT NULL,
-  packed bytea NOT NULL,
-  at_ms bigint NOT NULL,
-  PRIMARY KEY (table_name, key)
-);
 UPDATE tidewater.meta SET format_version = 6;
 ";

@@ -516,8 +516,7 @@ pub(super) fn prune(
         "tidewater_refused",
         &conflicts,
         &mut pruned.conflicts,
-    )? && prune_table(connection, "tidewater_given_back", &given_back, &mut 0)?
-        && prune_table(connection, "tidewater_awaited_delete", &given_back, &mut 0)?;
+    )? && prune_table(connection, "tidewater_given_back", &given_back, &mut 0)?;
     if !done {
         return Ok(pruned);
     }

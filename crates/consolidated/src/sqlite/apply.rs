@@ -16,8 +16,6 @@ use super::row::{Refusal, RowPlace, Stop};
 use super::scope::{self, Holder, Presented};
 use super::upload::{Effects, UploadRun};
 use super::{failure, row_error};
-use crate::awaited::{self, AwaitedDelete};
-use crate::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
 use crate::scope::Scope;
 use crate::upload::{GainedPartitions, SyncUpload, UploadOutcome, UploadResult};
@@ -169,17 +167,6 @@ fn one(
     }
     let run = UploadRun::new(connection, publication, &scope, upload, index, endings)?;
     let mut effects = run.run()?;
-    if upload.given_back {
-        await_rows(connection, &effects.absent, upload.now_ms)?;
-        let settle = SettleAwaited {
-            connection,
-            publication,
-            scope: &scope,
-            upload,
-            endings,
-        };
-        settle.run(&mut effects)?;
-    }
     effects.result.gained = gained;
     effects.result.held = upload.checkpoint.as_ref().map(|held| held.serial);
     record(connection, upload, &effects)?;
@@ -272,111 +259,6 @@ fn note_given_back(connection: &Connection, upload: &SyncUpload) -> Result<bool,
         .and_then(|mut statement| statement.execute(params![upload.upload_id.0, upload.now_ms]))
         .map_err(failure("noting an upload that was given back"))?;
     Ok(noted > 0)
-}
-
-/// Keeps the deletes that came before their rows.
-fn await_rows(
-    connection: &Connection,
-    absent: &[AwaitedDelete],
-    now_ms: i64,
-) -> Result<(), CentreError> {
-    for delete in absent {
-        connection
-            .prepare_cached(
-                "INSERT OR REPLACE INTO tidewater_awaited_delete VALUES (?1, ?2, ?3, ?4, ?5)",
-            )
-            .and_then(|mut statement| {
-                let AwaitedDelete {
-                    table,
-                    key,
-                    begin,
-                    packed,
-                } = delete;
-                statement.execute(params![table, key, begin, packed, now_ms])
-            })
-            .map_err(failure("keeping a delete that waits for its row"))?;
-    }
-    Ok(())
-}
-
-/// Deletes the rows that an upload has brought back, and that are awaited for it.
-struct SettleAwaited<'a> {
-    connection: &'a Connection,
-    publication: &'a super::compile::Publication,
-    scope: &'a Scope,
-    upload: &'a SyncUpload,
-    endings: &'a HashMap<RowPlace, Refusal>,
-}
-
-impl SettleAwaited<'_> {
-    fn run(&self, effects: &mut Effects) -> Result<(), Stop> {
-        let looking = failure("looking for deletes that wait for their rows");
-        let any = "SELECT 1 FROM tidewater_awaited_delete";
-        let mut any = self.connection.prepare_cached(any).map_err(looking)?;
-        if !any.exists([]).map_err(looking)? {
-            return Ok(());
-        }
-        for table in &self.upload.tables {
-            let Announced::Published(index, map) =
-                ColumnMap::find(&self.publication.schema, &table.begin)?
-            else {
-                continue;
-            };
-            let key_types = &self.publication.tables[index].key_types;
-            for key in awaited::written_keys(table, &map.shape, key_types)? {
-                if let Some(delete) = self.find(&table.begin.table, key).map_err(looking)? {
-                    self.settle(&delete, effects)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn find(&self, table: &str, key: Vec<u8>) -> rusqlite::Result<Option<AwaitedDelete>> {
-        let sql = "SELECT begin, packed FROM tidewater_awaited_delete
-                   WHERE table_name = ?1 AND key = ?2";
-        let mut statement = self.connection.prepare_cached(sql)?;
-        let found = statement.query_row(params![table, key], |row| Ok((row.get(0)?, row.get(1)?)));
-        let table = table.to_owned();
-        let found = found.optional()?;
-        Ok(found.map(|(begin, packed)| AwaitedDelete {
-            table,
-            key,
-            begin,
-            packed,
-        }))
-    }
-
-    /// Applies a delete. Unless its row is what it was, it waits on.
-    fn settle(&self, delete: &AwaitedDelete, effects: &mut Effects) -> Result<(), Stop> {
-        let upload = SyncUpload {
-            tables: vec![delete.upload()?],
-            ..self.upload.clone()
-        };
-        // No upload of the list has this number: a row that ends the transaction is not one of
-        // theirs.
-        let number = usize::MAX;
-        let (connection, publication) = (self.connection, self.publication);
-        let run = UploadRun::new(
-            connection,
-            publication,
-            self.scope,
-            &upload,
-            number,
-            self.endings,
-        )?;
-        let done = run.run()?;
-        if done.result.deletes == 1 && done.absent.is_empty() {
-            effects.own.rows.extend(done.own.rows);
-            connection
-                .execute(
-                    "DELETE FROM tidewater_awaited_delete WHERE table_name = ?1 AND key = ?2",
-                    params![delete.table, delete.key],
-                )
-                .map_err(failure("a delete that had waited for its row"))?;
-        }
-        Ok(())
-    }
 }
 
 /// Reads a stored result.

@@ -44,8 +44,6 @@ impl From<CentreError> for Stop {
 pub(super) enum Fate {
     /// The centre has what the remote wanted.
     Applied,
-    /// The row that was to be deleted is not there.
-    Absent,
     /// The centre had something else: this row, packed, or none.
     Conflict(Option<Vec<u8>>),
     /// Not taken, whatever else happens.
@@ -161,20 +159,10 @@ impl<'a> TableWork<'a> {
                 self.update(&key, &now, &new)
             }
             (Op::Update, Some(now)) if matches(&new, &now) => Ok(Fate::Applied),
-            (Op::Delete, None) => Ok(Fate::Absent),
+            (Op::Delete, None) => Ok(Fate::Applied),
             (Op::Delete, Some(now)) if unseen || matches(&old, &now) => self.delete(key),
             _ => Ok(Fate::Conflict(packed)),
         }
-    }
-
-    /// Whether a row was in scope, as it was by its uploaded pre-image.
-    pub(super) fn was_in_scope(&self, row: &Row<'_>) -> bool {
-        let schema = &self.publication.schema.tables[self.index];
-        let old = self.settle(&row.old);
-        let partition = schema.partition.iter().map(|&column| old[column]);
-        let partition: Option<Vec<_>> = partition.collect();
-        let table = &self.publication.tables[self.index];
-        partition.is_some_and(|it| scope::contains(table, &self.scope.tables[self.index], &it))
     }
 
     /// The rowid of the row that has a key; `None` if there is none.

@@ -100,10 +100,6 @@ CREATE TABLE tidewater_removed_remote (id BLOB NOT NULL PRIMARY KEY) WITHOUT ROW
 -- Uploads that were forgotten, and have come back.
 CREATE TABLE tidewater_given_back (
     upload_id BLOB NOT NULL PRIMARY KEY, at_ms INTEGER NOT NULL);
--- Deletes that came back before their rows.
-CREATE TABLE tidewater_awaited_delete (
-    table_name TEXT NOT NULL, key BLOB NOT NULL, begin BLOB NOT NULL, packed BLOB NOT NULL,
-    at_ms INTEGER NOT NULL, PRIMARY KEY (table_name, key));
 UPDATE tidewater_meta SET format_version = 4;
 ";
 

@@ -19,7 +19,6 @@ use super::compile::Publication;
 use super::download::{next_row, unpack};
 use super::row::{Fate, Refusal, RowError, RowPlace, Stop, TableWork};
 use super::{deferred_violations, failure, row_error, types};
-use crate::awaited::AwaitedDelete;
 use crate::columns::{Announced, ColumnMap, Unpublished};
 use crate::error::CentreError;
 use crate::orphans::{self, Orphans};
@@ -36,8 +35,6 @@ pub(super) struct Effects {
     pub(super) own: OwnUpload,
     pub(super) conflicts: Vec<Conflict>,
     pub(super) refused: Vec<Refused>,
-    /// Of an upload that is given back: deletes that found nothing.
-    pub(super) absent: Vec<AwaitedDelete>,
 }
 
 /// A conflict, for people.
@@ -73,7 +70,6 @@ pub(super) struct UploadRun<'a> {
     /// The upload's index in its list.
     index: usize,
     endings: &'a HashMap<RowPlace, Refusal>,
-    given_back: bool,
     /// The tables of the upload that are published.
     uploaded: Vec<&'a UploadTable>,
     /// One for each of them.
@@ -98,7 +94,6 @@ struct Collected<'a> {
     own: OwnUpload,
     conflicts: Vec<Conflict>,
     refused: Vec<Refused>,
-    absent: Vec<AwaitedDelete>,
     pending: Vec<Pending>,
 }
 
@@ -131,7 +126,6 @@ impl<'a> UploadRun<'a> {
             publication,
             index,
             endings,
-            given_back: upload.given_back,
             uploaded: Vec::with_capacity(upload.tables.len()),
             tables: Vec::with_capacity(upload.tables.len()),
             unpublished: Vec::new(),
@@ -169,7 +163,6 @@ impl<'a> UploadRun<'a> {
                     own: collected.own,
                     conflicts: collected.conflicts,
                     refused: collected.refused,
-                    absent: collected.absent,
                 });
             }
             self.savepoint("ROLLBACK TO tidewater_rows")?;
@@ -200,7 +193,6 @@ impl<'a> UploadRun<'a> {
             own: OwnUpload::default(),
             conflicts: Vec::new(),
             refused: Vec::new(),
-            absent: Vec::new(),
             pending: Vec::new(),
         };
         self.refuse_unpublished(&mut collected)?;
@@ -505,14 +497,9 @@ impl<'a> UploadRun<'a> {
             (image(&row.old), image(&row.new))
         };
         match fate {
-            Fate::Applied | Fate::Absent => {
+            Fate::Applied => {
                 collected.result.applied(op, 1);
                 let compiled = &self.publication.tables[index];
-                if self.given_back && matches!(fate, Fate::Absent) && work.was_in_scope(row) {
-                    let (upload, types) = (self.uploaded[table], &compiled.key_types);
-                    let absent = AwaitedDelete::new(upload, &work.map.shape, types, row);
-                    collected.absent.push(absent);
-                }
                 let key = (index, types::pack_exact(&compiled.key_types, &row.key));
                 if op == Op::Delete {
                     collected.own.rows.insert(key, None);

@@ -7,7 +7,7 @@ use tidewater_protocol::RemoteId;
 
 use crate::administering;
 use crate::fixture::Fixture;
-use crate::remote::{Change, Remote, delete, fresh_id, insert, result_text, update};
+use crate::remote::{Remote, delete, fresh_id, insert};
 use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, asked, shop};
 
 const CUSTOMERS: &str = "SELECT customer_id, name FROM customer WHERE customer_id > 3 ORDER BY 1";
@@ -15,16 +15,6 @@ const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 async fn world<F: Fixture>() -> World<F> {
     World::new(SHOP_DDL, shop()).await
-}
-
-/// An upload that the remote had made before the centre was restored.
-async fn give_back(remote: &mut Remote, changes: &[Change]) -> String {
-    let mut upload = remote.next_upload(changes);
-    upload.given_back = true;
-    match remote.apply(upload).await {
-        UploadOutcome::Applied { result, .. } => result_text(&remote.schema, &result).remove(0),
-        other => panic!("{other:?}"),
-    }
 }
 
 pub async fn the_same_upload_of_two_copies_takes_effect_once<F: Fixture>() {
@@ -68,65 +58,6 @@ pub async fn the_same_upload_of_two_copies_takes_effect_once<F: Fixture>() {
     assert!(matches!(outcome, UploadOutcome::Applied { result, .. } if result.inserts == 1));
 }
 
-pub async fn a_delete_that_comes_before_its_row_waits_for_it<F: Fixture>() {
-    let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
-    let gone = [
-        delete("customer", "40|north|Nina|NULL"),
-        delete("customer", "41|north|Nora|NULL"),
-        delete("customer", "42|north|Nils|NULL"),
-    ];
-    let done = "0 inserted, 0 updated, 3 deleted, 0 conflicts, 0 refused";
-    assert_eq!(give_back(&mut berta, &gone).await, done);
-    // It waits for what is given back, not for what somebody does now; and for the row as it was.
-    anna.upload(&[insert("customer", "41|north|Nora|NULL")])
-        .await;
-    let came = [
-        insert("customer", "40|north|Nino|NULL"),
-        insert("customer", "42|north|Nils|NULL"),
-        insert("purchase", "50|north|42|1.00"),
-    ];
-    let done = "3 inserted, 0 updated, 0 deleted, 0 conflicts, 0 refused";
-    assert_eq!(give_back(&mut anna, &came).await, done);
-    // What refers to a row keeps it.
-    assert_eq!(
-        world.fixture.query(CUSTOMERS).await,
-        ["40|Nino", "41|Nora", "42|Nils"]
-    );
-    let became = [update(
-        "customer",
-        "40|north|Nino|NULL",
-        "40|north|Nina|NULL",
-    )];
-    let done = "0 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused";
-    assert_eq!(give_back(&mut anna, &became).await, done);
-    assert_eq!(world.fixture.query(CUSTOMERS).await, ["41|Nora", "42|Nils"]);
-    // Everybody hears of it, and it has had its effect.
-    anna.download().await;
-    berta.download().await;
-    for remote in [&anna, &berta] {
-        let rows = remote.rows("customer");
-        assert!(!rows.iter().any(|row| row.starts_with("40|")), "{rows:?}");
-    }
-    let again = [insert("customer", "40|north|Nina|NULL")];
-    let done = "1 inserted, 0 updated, 0 deleted, 0 conflicts, 0 refused";
-    assert_eq!(give_back(&mut anna, &again).await, done);
-    assert_eq!(
-        world.fixture.query(CUSTOMERS).await,
-        ["40|Nina", "41|Nora", "42|Nils"]
-    );
-}
-
-pub async fn a_delete_of_a_row_of_others_waits_for_nothing<F: Fixture>() {
-    let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut clara = Remote::synced(&world, "clara").await;
-    give_back(&mut clara, &[delete("customer", "40|north|Nina|NULL")]).await;
-    give_back(&mut anna, &[insert("customer", "40|north|Nina|NULL")]).await;
-    assert_eq!(world.fixture.query(CUSTOMERS).await, ["40|Nina"]);
-}
-
 pub async fn what_was_given_back_is_remembered_for_90_days<F: Fixture>() {
     let retention = Retention {
         log_ms: DAY_MS,
@@ -146,12 +77,6 @@ pub async fn what_was_given_back_is_remembered_for_90_days<F: Fixture>() {
             panic!("it is not applied");
         };
         assert_eq!(result.deletes == 0, remembered);
-        let world = self::world::<F>().await;
-        let mut berta = Remote::synced(&world, "berta").await;
-        give_back(&mut berta, &[delete("customer", "40|north|Nina|NULL")]).await;
-        world.centre.prune(retention, now_ms).await.unwrap();
-        give_back(&mut berta, &[insert("customer", "40|north|Nina|NULL")]).await;
-        assert_eq!(world.fixture.query(CUSTOMERS).await.is_empty(), remembered);
     }
 }
 

@@ -111,8 +111,6 @@ macro_rules! suite {
             downloading::twenty_thousand_rows_arrive,
             downloading::a_sink_that_is_gone_ends_the_download,
             giving_back::the_same_upload_of_two_copies_takes_effect_once,
-            giving_back::a_delete_that_comes_before_its_row_waits_for_it,
-            giving_back::a_delete_of_a_row_of_others_waits_for_nothing,
             giving_back::what_was_given_back_is_remembered_for_90_days,
             giving_back::the_centre_and_former_ids_are_known_again,
             refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,

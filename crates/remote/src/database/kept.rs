@@ -258,7 +258,7 @@ pub(crate) fn formers(connection: &Connection, subscription: i64) -> rusqlite::R
     // With max(), SQLite takes the bare column from the row that has it.
     let sql = "SELECT remote_id, max(sequence), upload_id FROM tidewater_kept \
                WHERE subscription = ?1 AND remote_id IS NOT NULL AND giving = 0 \
-               GROUP BY remote_id ORDER BY max(id) DESC LIMIT ?2";
+               AND centre = (SELECT centre FROM tidewater_state) GROUP BY remote_id ORDER BY max(id) DESC LIMIT ?2";
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map(params![subscription, MAX_FORMERS as i64], |row| {
         let (remote_id, upload_id): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(2)?);
@@ -403,7 +403,7 @@ impl Keep {
                 sequence,
                 bytes,
             } => connection.execute(
-                "UPDATE tidewater_kept SET giving = 0, remote_id = NULL, sequence = ?2, \
+                "UPDATE tidewater_kept SET giving = 0, remote_id = NULL, centre = NULL, sequence = ?2, \
                  at = max(?3, at + 1), bytes = coalesce(?4, bytes) WHERE id = ?1",
                 params![giving.id, sequence, now_ms, bytes],
             ),
@@ -444,14 +444,15 @@ pub(crate) fn keep(
     }
 }
 
-/// The remote has another id than the one under which uploads were kept. What was being given
-/// back is so under the new one; so are those of the subscriptions `give_back`. The others are
-/// where the former id is known, and remembered with it; not if this is another centre.
+/// The remote has another id than the one under which uploads were kept, from this centre or from
+/// another one. Those of the subscriptions `give_back` are given back under it. The others are
+/// where the former id is known, and remembered with it; but for those that were being given back,
+/// if the centre is the same: they still are. `before`: the former id and its centre's name.
 pub(crate) fn adopt(
     connection: &Connection,
-    former: Option<RemoteId>,
+    before: (Option<RemoteId>, &str),
     give_back: &[i64],
-    same_centre: bool,
+    centre: &str,
 ) -> rusqlite::Result<()> {
     for subscription in give_back {
         connection.execute(
@@ -464,13 +465,17 @@ pub(crate) fn adopt(
             [subscription],
         )?;
     }
-    if same_centre {
-        connection.execute(
-            "UPDATE tidewater_kept SET remote_id = ?1 WHERE giving = 0 AND remote_id IS NULL",
-            [former.map(|id| id.0)],
-        )?;
-    } else {
+    let (former, former_centre) = before;
+    if former_centre.is_empty() {
+        // Nobody could tell whether another centre wants them.
         connection.execute("DELETE FROM tidewater_kept WHERE giving <> 2", [])?;
+    } else {
+        connection.execute(
+            "UPDATE tidewater_kept SET giving = 0, centre = coalesce(centre, ?2), \
+             remote_id = coalesce(remote_id, ?1) \
+             WHERE giving = 0 AND remote_id IS NULL OR giving = 1 AND ?2 <> ?3",
+            params![former.map(|id| id.0), former_centre, centre],
+        )?;
     }
     connection
         .execute("UPDATE tidewater_kept SET giving = 1 WHERE giving = 2", [])

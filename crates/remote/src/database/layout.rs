@@ -87,10 +87,12 @@ UPDATE tidewater_state SET format_version = 2;
 ";
 
 /// `centre` is the name of the centre that gave the remote its id. In `tidewater_kept`,
-/// `remote_id` is the id under which the upload went up, if that is not the remote's id any more.
+/// `remote_id` is the id under which the upload went up, and `centre` where to, if that is not
+/// the remote's id any more.
 const FORMAT_3: &str = "
 ALTER TABLE tidewater_state ADD COLUMN centre TEXT NOT NULL DEFAULT '';
 ALTER TABLE tidewater_kept ADD COLUMN remote_id BLOB;
+ALTER TABLE tidewater_kept ADD COLUMN centre TEXT;
 CREATE INDEX tidewater_kept_former ON tidewater_kept (subscription, remote_id, sequence)
   WHERE remote_id IS NOT NULL;
 UPDATE tidewater_state SET format_version = 3;

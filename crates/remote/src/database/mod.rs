@@ -305,8 +305,7 @@ impl Database {
     /// Takes the identity that the server gave to a restored or copied remote: uploads
     /// start again at sequence 0 with nothing known about the centre; what was taken but
     /// not acknowledged keeps its generation under a new id. Tables that are there are
-    /// compared. Kept uploads are remembered with the former id, unless it was given by another
-    /// centre; those of the subscriptions `give_back` are given back. `said` is what the server
+    /// compared. Kept uploads are remembered with the former id and its centre; those of the subscriptions `give_back` are given back. `said` is what the server
     /// has judged: if another sync has gone on since, that says nothing of the file as it is
     /// now, and what is on its way for the identity that it has would go up once more under the
     /// new one.
@@ -320,7 +319,6 @@ impl Database {
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<(), RemoteError> {
         let account = self.account()?;
-        let same_centre = !account.centre.is_empty() && account.centre == identity.centre;
         let transaction = self.write("taking a new identity")?;
         said.still_holds(&transaction)?;
         let mut adopt = || -> rusqlite::Result<()> {
@@ -347,12 +345,8 @@ impl Database {
                     params![id, new_upload_id().0],
                 )?;
             }
-            kept::adopt(
-                &transaction,
-                said.remote_id,
-                identity.give_back,
-                same_centre,
-            )
+            let before = (said.remote_id, account.centre.as_str());
+            kept::adopt(&transaction, before, identity.give_back, identity.centre)
         };
         adopt().doing("taking a new identity")?;
         transaction.commit().doing("taking a new identity")

@@ -240,6 +240,13 @@ impl Session {
                 hint: "name a server, a user and a publication at the first sync".into(),
             });
         }
+        if download_only && self.subscriptions.iter().any(|it| it.giving.is_some()) {
+            // It would take away what the file alone still has.
+            return Err(SyncError::Usage {
+                what: "the centre was restored, and lacks what this remote has uploaded".into(),
+                hint: "sync in both directions once, which gives it back".into(),
+            });
+        }
         self.plan(download_only);
         let upload_only = self.direction == SyncDirection::UploadOnly;
         self.remote_id = account.remote_id;

@@ -92,19 +92,25 @@ impl Remote {
         Ok(Some(1_000))
     }
 
-    /// Two processes sync the file at once.
+    /// Two processes sync the file at once; while one of them waits, the other one may do so
+    /// several times, with what the application has written since.
     pub(super) async fn sync_twice_at_once(&self, random: &mut Random) -> Result<(), Failed> {
         let second = RefCell::new(Some(super::open(&self.device.path_of_another())?));
         let (mut one, mut other) = (random.fork(), random.fork());
         let faults = self.world.plan.faults;
         let here = Weather::any(random, faults);
-        let there = Weather::any(random, faults);
+        let again = random.below(3);
         self.world.chronicle.fault(TWICE);
-        try_join(
-            self.sync(&self.database, &mut one, here),
-            self.sync(&second, &mut other, there),
-        )
-        .await?;
+        let several = async {
+            for _ in 0..again {
+                let there = Weather::any(&mut other, faults);
+                self.sync(&second, &mut other, there).await?;
+                self.edit()?;
+            }
+            let there = Weather::any(&mut other, faults);
+            self.sync(&second, &mut other, there).await
+        };
+        try_join(self.sync(&self.database, &mut one, here), several).await?;
         Ok(())
     }
 

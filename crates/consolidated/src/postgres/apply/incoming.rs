@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, RowsReader};
+use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
 
 use crate::columns::ColumnMap;
 use crate::error::CentreError;
@@ -62,14 +62,6 @@ impl<'u> Incoming<'u> {
     /// The rows as they came.
     pub(super) fn upload(&self) -> &UploadTable {
         &self.upload
-    }
-
-    /// The types of the key's columns, in key order.
-    pub(super) fn key_types(&self) -> Vec<ColumnType> {
-        let columns = self.table.key.iter().map(|&it| &self.table.columns[it]);
-        columns
-            .map(|column| column.kind.column_type(column.scale))
-            .collect()
     }
 
     /// Looks through the rows of a published table once.

@@ -6,7 +6,6 @@
 
 mod admit;
 mod arriving;
-mod awaited;
 mod copy_in;
 mod incoming;
 mod outcomes;
@@ -360,20 +359,12 @@ impl One<'_> {
             Ok(()) => {}
         }
         let Progress {
-            mut outcomes,
-            mut exact,
-            ..
+            outcomes, exact, ..
         } = progress;
         let uploaded: Vec<_> = incoming.iter().map(Incoming::uploaded).collect();
         let mut orphans = round.orphans.clone();
         if orphans.find(&self.publication.schema, &uploaded, outcomes.builder())? {
             return Ok(Filled::Orphaned(orphans));
-        }
-        if self.upload.given_back {
-            let absent = outcomes.take_absent();
-            exact &= !self
-                .settle_awaited(connection, incoming, admitted, absent)
-                .await?;
         }
         let result = self.finish(connection, admitted, outcomes).await?;
         Ok(Filled::All { result, exact })
@@ -522,7 +513,6 @@ impl One<'_> {
             outcomes: &mut progress.outcomes,
             membership: self.membership(incoming, admitted),
             exact: &mut progress.exact,
-            given_back: self.upload.given_back,
         }
     }
 

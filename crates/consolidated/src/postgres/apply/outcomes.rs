@@ -5,7 +5,6 @@ use tokio_postgres::error::DbError;
 use tidewater_protocol::{Code, Datum, Op};
 
 use super::incoming::Incoming;
-use crate::awaited::AwaitedDelete;
 use crate::columns::Unpublished;
 use crate::error::CentreError;
 use crate::orphans::{self, Orphans};
@@ -23,8 +22,6 @@ pub(super) struct Outcomes<'p> {
     builder: ResultBuilder<'p>,
     conflicts: Records,
     refused: Records,
-    /// Deletes that found nothing.
-    absent: Vec<AwaitedDelete>,
 }
 
 /// Rows of the tables for conflicts and refused rows, column by column.
@@ -65,23 +62,7 @@ impl<'p> Outcomes<'p> {
             builder: ResultBuilder::new(&publication.schema, &publication.shapes),
             conflicts: Records::default(),
             refused: Records::default(),
-            absent: Vec::new(),
         }
-    }
-
-    /// What a delete wanted is so already.
-    pub(super) fn absent(&mut self, delete: AwaitedDelete) {
-        self.absent.push(delete);
-    }
-
-    /// How many deletes took effect, or were so already.
-    pub(super) fn deletes(&self) -> u64 {
-        self.builder.deletes()
-    }
-
-    /// See [`Outcomes::absent`].
-    pub(super) fn take_absent(&mut self) -> Vec<AwaitedDelete> {
-        std::mem::take(&mut self.absent)
     }
 
     pub(super) fn applied(&mut self, op: Op, rows: u64) {

@@ -9,12 +9,11 @@ use futures_util::future;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row as ResultRow, Statement};
 
-use tidewater_protocol::{Code, Datum, Op, Row, pack};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
 
 use super::incoming::{Incoming, RowRef, is_exact, obstacle, unfit};
 use super::outcomes::{Outcomes, Uploaded, is_data_error, reason};
 use super::sql;
-use crate::awaited::AwaitedDelete;
 use crate::error::CentreError;
 use crate::postgres::array::Array;
 use crate::postgres::connection::{Connection, centre_error, refused};
@@ -44,7 +43,6 @@ pub(super) struct Statements<'c, 'u, 'p, 'm> {
     pub(super) membership: Membership<'m>,
     /// Whether every row so far is in the centre as it was uploaded.
     pub(super) exact: &'c mut bool,
-    pub(super) given_back: bool,
 }
 
 /// The outcome of a statement in a savepoint.
@@ -245,7 +243,7 @@ impl Statements<'_, '_, '_, '_> {
             return Ok(false);
         }
         let mut inserted = self.inserted_keys(result)?;
-        let types = self.incoming.key_types();
+        let types = self.key_types();
         let mut packed = Vec::new();
         self.incoming.rows(rows, |_, row| {
             packed.clear();
@@ -292,10 +290,18 @@ impl Statements<'_, '_, '_, '_> {
             .map_err(refused("logging uploaded rows"))
     }
 
+    fn key_types(&self) -> Vec<ColumnType> {
+        let table = self.incoming.table;
+        let columns = table.key.iter().map(|&it| &table.columns[it]);
+        columns
+            .map(|column| column.kind.column_type(column.scale))
+            .collect()
+    }
+
     /// The packed keys that an insert gave back.
     fn inserted_keys(&self, result: &[ResultRow]) -> Result<HashSet<Vec<u8>>, CentreError> {
         let table = self.incoming.table;
-        let types = self.incoming.key_types();
+        let types = self.key_types();
         let mut decoder = RowDecoder::new(table.key.iter().map(|&it| table.columns[it].kind));
         let mut inserted = HashSet::with_capacity(result.len());
         let mut key = Vec::new();
@@ -366,7 +372,7 @@ impl Statements<'_, '_, '_, '_> {
             return Ok(undone.map(|(at, _)| *at).collect());
         }
         // An insert can only give back what is in the table: the keys.
-        let types = self.incoming.key_types();
+        let types = self.key_types();
         let inserted = self.inserted_keys(result)?;
         let mut passed_over = Vec::new();
         let mut packed = Vec::new();
@@ -500,12 +506,7 @@ impl Statements<'_, '_, '_, '_> {
         failed: &mut Vec<Failed>,
     ) -> Result<(), CentreError> {
         match op {
-            Op::Delete => {
-                self.outcomes.applied(op, gone.len() as u64);
-                if self.given_back {
-                    self.await_rows(gone)?;
-                }
-            }
+            Op::Delete => self.outcomes.applied(op, gone.len() as u64),
             Op::Insert => self.insert_alone(gone, failed).await?,
             _ => {
                 let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
@@ -516,24 +517,6 @@ impl Statements<'_, '_, '_, '_> {
             }
         }
         Ok(())
-    }
-
-    /// Keeps deletes that came before their rows.
-    fn await_rows(&mut self, gone: &[RowRef]) -> Result<(), CentreError> {
-        let types = self.incoming.key_types();
-        let (incoming, outcomes, membership) =
-            (self.incoming, &mut *self.outcomes, &mut self.membership);
-        incoming.rows(gone, |_, row| {
-            let mut was_in_scope = false;
-            with_uploaded(incoming, row, |uploaded| {
-                was_in_scope = uploaded.old.is_some_and(|old| membership.has(old));
-            });
-            if was_in_scope {
-                let shape = &incoming.map.shape;
-                outcomes.absent(AwaitedDelete::new(incoming.upload(), shape, &types, row));
-            }
-            Ok(())
-        })
     }
 
     /// Inserts that were passed over although their key is free: some other unique

@@ -168,6 +168,53 @@ fn i1_a_copy_that_a_restored_centre_knows_first_keeps_the_id<B: Backend>() {
     assert_converged(&world, &[&ada, &copy]);
 }
 
+/// A file that has been to another centre, by mistake, still has what the first one may want back.
+fn i1_what_is_kept_survives_a_visit_to_another_centre<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let before = backup(&world);
+    insert(&ada, 70);
+    ada.sync();
+    let first = backup(&world);
+    let other = World::<B>::open(shop());
+    ada.network.redirect(other.server.address);
+    ada.sync();
+    assert_eq!(other.rows(PRODUCTS), [""; 0]);
+    insert(&ada, 71);
+    ada.sync();
+    // Back again, and all is there; then the centre is restored to before it was.
+    for backup in [&first, &before] {
+        restore(&mut world, backup, &[&ada]);
+        for _ in 0..2 {
+            ada.sync();
+        }
+        assert_eq!(world.rows(PRODUCTS), ["70"]);
+        assert_converged(&world, &[&ada]);
+    }
+    assert_eq!(other.rows(PRODUCTS), ["71"]);
+}
+
+/// A download alone would take from the file what the centre has forgotten and lacks.
+fn i2_nothing_is_downloaded_before_what_the_centre_lacks_is_given_back<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let before = backup(&world);
+    insert(&ada, 70);
+    ada.sync();
+    restore(&mut world, &before, &[&ada]);
+    ada.remote.set_direction(SyncDirection::DownloadOnly);
+    for _ in 0..2 {
+        let error = ada.try_sync().expect_err("it has to give back first");
+        assert!(error.to_string().contains("restored"), "{error}");
+        assert!(error.hint().contains("both directions"), "{}", error.hint());
+        assert_eq!(ada.rows(PRODUCTS), ["70"]);
+    }
+    ada.remote.set_direction(SyncDirection::Both);
+    ada.sync();
+    assert_eq!(world.rows(PRODUCTS), ["70"]);
+    assert_converged(&world, &[&ada]);
+}
+
 /// What a user uploaded who was removed since may have been deleted on purpose.
 fn i1_what_a_removed_remote_uploaded_is_not_given_back<B: Backend>() {
     let world = World::<B>::open(shop());
@@ -199,5 +246,7 @@ on_both_adapters!(
     i1_what_a_restored_file_keeps_of_its_former_id_is_given_back,
     i1_two_copies_of_a_file_give_back_once,
     i1_a_copy_that_a_restored_centre_knows_first_keeps_the_id,
+    i1_what_is_kept_survives_a_visit_to_another_centre,
+    i2_nothing_is_downloaded_before_what_the_centre_lacks_is_given_back,
     i1_what_a_removed_remote_uploaded_is_not_given_back,
 );
