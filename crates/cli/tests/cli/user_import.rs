@@ -69,11 +69,6 @@ fn a_wrong_line_is_told_and_nothing_is_imported() {
         .tidewater(&["user", "import", "users.csv"])
         .exits(1)
         .tells(&["nothing was imported", "line 3: ", "line 4: 1 value, not 2"]);
-    place.write("users.csv", "name,password\ncarol,x\ndave,\"y\nerin,z\n");
-    place
-        .tidewater(&["user", "import", "users.csv"])
-        .exits(1)
-        .tells(&["nothing was imported", "line 3: a quote that is not closed"]);
     place
         .tidewater(&["user", "import", "nowhere.csv"])
         .exits(1)
