@@ -3,7 +3,7 @@
 //! An independent ledger: it knows what the application committed, and looks for each
 //! change where it may be. A later change of the same row takes an earlier one's place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -33,7 +33,14 @@ pub(crate) struct Ledger {
     open: BTreeMap<(usize, i64), Open>,
     /// What took effect, in a centre that may be restored to before that.
     closed: BTreeMap<(usize, i64), Open>,
+    /// What its remote was told is refused.
+    refused: Told,
+    /// What a file was told that was since replaced by an older copy of itself.
+    told_before: Told,
 }
+
+/// Rows, and what their changes made of them.
+type Told = BTreeSet<((usize, i64), Option<String>)>;
 
 /// Where changes may be.
 pub(crate) struct Parties<'a> {
@@ -97,6 +104,15 @@ impl Ledger {
         }
     }
 
+    /// The remote's file is restored to when `copy` was its ledger. What it forgets of having
+    /// been told cannot be told again by a centre that is restored as well, and was given the
+    /// rest of that upload back: a known limit.
+    pub(crate) fn restore(&mut self, copy: Ledger) {
+        let forgotten = std::mem::replace(self, copy);
+        self.told_before.extend(forgotten.told_before);
+        self.told_before.extend(forgotten.refused);
+    }
+
     /// Looks for every change; those that are decided are closed.
     pub(crate) fn check(&mut self, parties: &Parties<'_>) -> rusqlite::Result<Option<String>> {
         let (mut took_effect, mut decided) = (Vec::new(), Vec::new());
@@ -108,9 +124,15 @@ impl Ledger {
                     }
                 }
                 // It is looked for again until somebody has decided.
-                Place::Refused | Place::GivenBack => {}
+                Place::GivenBack => {}
+                Place::Refused => {
+                    self.refused.insert((row, open.text.clone()));
+                }
                 Place::TookEffect => took_effect.push(row),
                 Place::Decided => decided.push(row),
+                Place::Nowhere if parties.centre_restored && self.was_told_before(row, open) => {
+                    decided.push(row);
+                }
                 Place::Nowhere => {
                     let (table, key) = (EDITED[row.0].name, row.1);
                     return Ok(Some(format!(
@@ -128,6 +150,10 @@ impl Ledger {
             self.open.remove(&row);
         }
         Ok(None)
+    }
+
+    fn was_told_before(&self, row: (usize, i64), open: &Open) -> bool {
+        self.told_before.contains(&(row, open.text.clone()))
     }
 }
 
@@ -381,6 +407,33 @@ mod tests {
             assert_eq!(ledger.check(&parties).unwrap().is_some(), is_lost);
             run(take_effect);
             assert_eq!(ledger.check(&parties).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn a_refusal_may_be_forgotten_where_file_and_centre_were_restored() {
+        let (remote, centre) = (remote(), centre());
+        let run = |sql: &str| remote.execute_batch(sql).unwrap();
+        let parties = Parties {
+            remote: &remote,
+            centre: &centre,
+            centre_restored: true,
+            copied: false,
+        };
+        for was_told in [true, false] {
+            let mut ledger = Ledger::default();
+            ledger.committed(&[change_of_product_4()], 0);
+            let copy = ledger.clone();
+            if was_told {
+                run("INSERT INTO tidewater_refused VALUES ('product', '[4]', 'insert', '{}')");
+            }
+            assert_eq!(ledger.check(&parties).unwrap(), None);
+            // The file forgets, and what it gives back is done with.
+            ledger.restore(copy);
+            run("DELETE FROM tidewater_refused;
+                 UPDATE tidewater_subscription SET sequence = 0");
+            assert_eq!(ledger.check(&parties).unwrap().is_none(), was_told);
+            run("UPDATE tidewater_subscription SET sequence = 1");
         }
     }
 

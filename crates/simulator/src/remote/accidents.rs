@@ -70,7 +70,7 @@ impl Remote {
         *self.database.borrow_mut() = Some(open(&self.device.path())?);
         let path = self.device.application_path();
         self.application.borrow_mut().reconnect(&path)?;
-        *self.ledger.borrow_mut() = ledger;
+        self.ledger.borrow_mut().restore(ledger);
         self.may_repeat()?;
         self.restored.set(self.restored.get() + 1);
         self.forget_sequences();
