@@ -51,6 +51,11 @@ impl Chronicle {
         *self.faults.borrow_mut().entry(kind).or_default() += 1;
     }
 
+    /// Whether a kind of fault came about.
+    pub(crate) fn has_happened(&self, kind: &str) -> bool {
+        self.faults.borrow().contains_key(kind)
+    }
+
     /// A session ended.
     pub(crate) fn session(&self) {
         self.sessions.set(self.sessions.get() + 1);

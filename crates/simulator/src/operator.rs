@@ -17,7 +17,7 @@ const KILLED_AFTER: &str = "server killed after a commit";
 const KILLED: &str = "server killed";
 const REPLACED: &str = "server replaced in good order";
 const RESTORED: &str = "centre restored to an older copy";
-const CLOCK: &str = "clock of a server jumped";
+pub(crate) const CLOCK: &str = "clock of a server jumped";
 const DEPLOYED: &str = "changed schema deployed";
 
 /// Every kind of thing that happens to servers and the centre.

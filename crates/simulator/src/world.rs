@@ -71,6 +71,8 @@ pub(crate) struct World {
     /// The regions that a user has had at any time.
     ever_held: RefCell<BTreeMap<&'static str, BTreeSet<i64>>>,
     may_repeat: RefCell<MayRepeat>,
+    /// What was pending somewhere when the centre was restored.
+    may_return: RefCell<BTreeSet<String>>,
     intruder: Intruder,
 }
 
@@ -105,6 +107,7 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
         restorations: Cell::new(0),
         ever_held: RefCell::default(),
         may_repeat: RefCell::default(),
+        may_return: RefCell::default(),
         intruder,
     });
     for host in &world.hosts {
@@ -278,6 +281,18 @@ impl World {
     /// What this file holds is, or was, in another one as well.
     pub(crate) fn may_repeat(&self, remote: &Connection) -> Result<(), Failed> {
         Ok(self.may_repeat.borrow_mut().add(remote)?)
+    }
+
+    /// What was pending when the centre was restored.
+    pub(crate) fn may_return(&self, texts: impl Iterator<Item = String>) {
+        self.may_return.borrow_mut().extend(texts);
+    }
+
+    /// What may be inserted anew after it was deleted.
+    pub(crate) fn returning(&self) -> BTreeSet<String> {
+        let mut texts = self.may_return.borrow().clone();
+        texts.extend(self.may_repeat.borrow().texts().cloned());
+        texts
     }
 
     /// The regions that a user has now.

@@ -249,6 +249,11 @@ impl Shared {
                 None,
             ),
             (
+                "DELETE FROM tidewater.needless_change WHERE at_ms < $1",
+                now_ms.saturating_sub(GIVEN_BACK_KEPT_MS),
+                None,
+            ),
+            (
                 "DELETE FROM tidewater.sync_history WHERE started_ms < $1",
                 now_ms.saturating_sub(retention.history_ms),
                 Some(&mut history),

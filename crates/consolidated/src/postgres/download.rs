@@ -35,20 +35,27 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 pub(super) const ADOPT_AGAIN_MS: u64 = 60_000;
 
 /// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one. `$3` to `$5`: remote,
-/// publication and serial of the scope, NULL without one. The last column is whether the remote
+/// publication and serial of the scope, NULL without one. `$6`: whether it compares its tables.
+/// The last column is whether the remote
 /// presents the newest scope for the first time; NULL if the serial is none of the last two, or
-/// is spent: changes could not be taken under it.
+/// is spent: changes could not be taken under it. One from before the remote gave back what a
+/// restored centre had forgotten is in an older copy of the file that was told what became of
+/// that: it counts for nothing, unless the tables are compared.
 const STATE: &str = "
 SELECT pg_catalog.pg_current_snapshot()::text,
   EXISTS (SELECT FROM tidewater.mark WHERE id = $1)
-    AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.meta),
+    AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.meta)
+    AND ($6 OR NOT EXISTS (SELECT FROM tidewater.subscription
+      WHERE remote_id = $3 AND publication = $4
+        AND given_back_serial IS NOT NULL AND NOT ($5 > given_back_serial AND $5 <= scope_serial))),
   ARRAY (SELECT log_id FROM tidewater.everything
     WHERE version >= (SELECT pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot))
       AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot))
     UNION ALL SELECT log_id FROM tidewater.untracked),
   (SELECT scope_serial = $5 AND graced_serial < previous_serial FROM tidewater.subscription
     WHERE remote_id = $3 AND publication = $4
-      AND $5 IN (scope_serial, previous_serial) AND $5 > graced_serial)";
+      AND $5 IN (scope_serial, previous_serial) AND $5 > graced_serial
+      AND $5 > coalesce(given_back_serial, 0))";
 
 /// What has to be sent of one table.
 enum TablePlan {
@@ -206,8 +213,9 @@ async fn open(
             let mark = held.as_ref().map(|it| it.watermark.mark.as_slice());
             let snapshot = held.as_ref().map(|it| it.watermark.snapshot.as_str());
             let (publication, serial) = (&subscription.publication, serial(subscription));
-            let parameters: [&(dyn ToSql + Sync); 5] =
-                [&mark, &snapshot, &remote, publication, &serial];
+            let compares = !subscription.compares.is_empty();
+            let parameters: [&(dyn ToSql + Sync); 6] =
+                [&mark, &snapshot, &remote, publication, &serial, &compares];
             let row = client.query_one(state, &parameters).await;
             row.map_err(refused("opening a download"))
         }

@@ -8,8 +8,8 @@ pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
 
 /// One script for each format version; the first makes version 1 out of nothing.
 /// Scripts are only ever added.
-pub(super) const MIGRATIONS: [&str; 6] = [
-    VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6,
+pub(super) const MIGRATIONS: [&str; 7] = [
+    VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6, VERSION_7,
 ];
 
 /// The format version that this code reads and writes.
@@ -216,4 +216,26 @@ CREATE TABLE tidewater.given_back (
   at_ms bigint NOT NULL
 );
 UPDATE tidewater.meta SET format_version = 6;
+";
+
+/// Changes that were in effect already when they came: deletes that found no row, updates that
+/// found their own values. They lose to what another remote gives back of the row later.
+/// And which scope was the newest when a remote gave back last: checkpoints with older ones know
+/// nothing of what became of that.
+const VERSION_7: &str = "
+ALTER TABLE tidewater.subscription ADD COLUMN given_back_serial bigint;
+CREATE TABLE tidewater.needless_change (
+  table_name text NOT NULL,
+  row_key text NOT NULL,
+  remote_id bytea NOT NULL,
+  at_ms bigint NOT NULL,
+  user_name text NOT NULL,
+  publication text NOT NULL,
+  operation text NOT NULL,
+  pre_image text,
+  uploaded text
+);
+-- Keys may be too long for a B-tree.
+CREATE INDEX ON tidewater.needless_change USING hash (row_key);
+UPDATE tidewater.meta SET format_version = 7;
 ";

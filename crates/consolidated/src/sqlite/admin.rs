@@ -516,7 +516,8 @@ pub(super) fn prune(
         "tidewater_refused",
         &conflicts,
         &mut pruned.conflicts,
-    )? && prune_table(connection, "tidewater_given_back", &given_back, &mut 0)?;
+    )? && prune_table(connection, "tidewater_given_back", &given_back, &mut 0)?
+        && prune_table(connection, "tidewater_needless_change", &given_back, &mut 0)?;
     if !done {
         return Ok(pruned);
     }

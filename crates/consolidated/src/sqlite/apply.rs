@@ -15,7 +15,7 @@ use super::deploy::Served;
 use super::row::{Refusal, RowPlace, Stop};
 use super::scope::{self, Holder, Presented};
 use super::upload::{Effects, UploadRun};
-use super::{failure, row_error};
+use super::{failure, given_back, row_error};
 use crate::error::CentreError;
 use crate::scope::Scope;
 use crate::upload::{GainedPartitions, SyncUpload, UploadOutcome, UploadResult};
@@ -137,7 +137,7 @@ fn one(
         Claim::OutOfSequence => return Ok(UploadOutcome::OutOfSequence),
     };
     let nothing;
-    let upload = match upload.given_back && !note_given_back(connection, upload)? {
+    let upload = match upload.given_back && !given_back::note(connection, upload)? {
         true => {
             nothing = SyncUpload {
                 tables: Vec::new(),
@@ -170,6 +170,7 @@ fn one(
     effects.result.gained = gained;
     effects.result.held = upload.checkpoint.as_ref().map(|held| held.serial);
     record(connection, upload, &effects)?;
+    given_back::record(connection, upload, &effects.order)?;
     Ok(UploadOutcome::Applied {
         result: effects.result,
         own: effects.own,
@@ -250,15 +251,6 @@ fn claim(connection: &Connection, upload: &SyncUpload) -> Result<Claim, CentreEr
         return Ok(Claim::OutOfSequence);
     }
     decode_result(result.as_deref().unwrap_or_default()).map(Claim::AlreadyApplied)
-}
-
-/// Notes that an upload has come back; false if another copy of the remote's file was faster.
-fn note_given_back(connection: &Connection, upload: &SyncUpload) -> Result<bool, CentreError> {
-    let noted = connection
-        .prepare_cached("INSERT INTO tidewater_given_back VALUES (?1, ?2) ON CONFLICT DO NOTHING")
-        .and_then(|mut statement| statement.execute(params![upload.upload_id.0, upload.now_ms]))
-        .map_err(failure("noting an upload that was given back"))?;
-    Ok(noted > 0)
 }
 
 /// Reads a stored result.

@@ -140,13 +140,22 @@ impl<'a> Plan<'a> {
             Some(presented) => watermark::mark_created(connection, &presented.watermark.mark)?,
             None => None,
         };
+        let serial = checkpoint.map(|checkpoint| checkpoint.serial);
+        let standing = match serial {
+            Some(serial) => standing(connection, holder, &publication.schema.name, serial)?,
+            None => Standing::Replaced,
+        };
+        // What a remote compares, it gets to know all the same.
+        let is_outdated = standing == Standing::Outdated && subscription.compares.is_empty();
         let mut scope_changed = presented.is_none();
         let mut tables = Vec::with_capacity(publication.tables.len());
         let mut renew = marked.is_none_or(|created| now_ms - created > RENEW_AFTER_MS);
         for (index, table) in publication.tables.iter().enumerate() {
             let held = presented.as_ref().and_then(|held| held.partitions(table));
             scope_changed |= held != Some(&scope.tables[index]);
-            let known = presented.as_ref().filter(|_| marked.is_some());
+            let known = presented
+                .as_ref()
+                .filter(|_| marked.is_some() && !is_outdated);
             let mut plan = table_plan(connection, publication, index, &scope, held, known)?;
             if plan.downloads && !plan.whole {
                 let (name, now) = (&publication.schema.tables[index].name, &scope.tables[index]);
@@ -158,14 +167,7 @@ impl<'a> Plan<'a> {
             renew |= plan.whole && table.is_logged(&publication.schema.tables[index]);
             tables.push(plan);
         }
-        let serial = checkpoint.map(|checkpoint| checkpoint.serial);
-        let standing = match serial {
-            Some(serial) if !scope_changed => {
-                standing(connection, holder, &publication.schema.name, serial)?
-            }
-            _ => Standing::Replaced,
-        };
-        let stays = standing == Standing::Known;
+        let stays = standing == Standing::Known && !scope_changed;
         Ok(Plan {
             publication,
             scope,
@@ -173,7 +175,7 @@ impl<'a> Plan<'a> {
             scope_changed,
             serial: serial.filter(|_| stays),
             presented: serial,
-            arrived: standing == Standing::Arrived,
+            arrived: standing == Standing::Arrived && !scope_changed,
             renew: renew || !stays || !subscription.compares.is_empty(),
         })
     }
@@ -197,6 +199,9 @@ enum Standing {
     Arrived,
     /// It is none of the last two, or is spent: changes could not be taken under it.
     Replaced,
+    /// It is from before the remote gave back what the restored centre had forgotten, and so is
+    /// the file: an older copy of the one that was told what became of that.
+    Outdated,
 }
 
 fn standing(
@@ -205,22 +210,27 @@ fn standing(
     publication: &str,
     serial: u64,
 ) -> Result<Standing, CentreError> {
-    let arrived: Option<bool> = connection
+    let found: Option<(bool, bool, bool)> = connection
         .prepare_cached(
-            "SELECT scope_serial = ?3 AND graced_serial < previous_serial
-             FROM tidewater_subscription WHERE remote_id = ?1 AND publication = ?2
-             AND ?3 IN (scope_serial, previous_serial) AND ?3 > graced_serial",
+            "SELECT given_back_serial IS NOT NULL
+                 AND NOT (?3 > given_back_serial AND ?3 <= scope_serial),
+                 ?3 IN (scope_serial, previous_serial) AND ?3 > graced_serial,
+                 scope_serial = ?3 AND graced_serial < previous_serial
+             FROM tidewater_subscription WHERE remote_id = ?1 AND publication = ?2",
         )
         .and_then(|mut statement| {
             let parameters = rusqlite::params![holder.remote_id.0, publication, serial as i64];
-            let found = statement.query_row(parameters, |row| row.get(0));
+            let found = statement.query_row(parameters, |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            });
             found.optional()
         })
         .map_err(failure("reading a subscription"))?;
-    Ok(match arrived {
-        Some(true) => Standing::Arrived,
-        Some(false) => Standing::Known,
-        None => Standing::Replaced,
+    Ok(match found {
+        Some((true, _, _)) => Standing::Outdated,
+        Some((_, true, true)) => Standing::Arrived,
+        Some((_, true, false)) => Standing::Known,
+        _ => Standing::Replaced,
     })
 }
 

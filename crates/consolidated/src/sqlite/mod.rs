@@ -17,6 +17,7 @@ mod deploy;
 mod download;
 mod environment;
 mod file;
+mod given_back;
 mod live;
 mod row;
 mod row_error;

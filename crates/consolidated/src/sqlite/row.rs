@@ -44,6 +44,8 @@ impl From<CentreError> for Stop {
 pub(super) enum Fate {
     /// The centre has what the remote wanted.
     Applied,
+    /// It had that before: the row was gone that is deleted, or was what it is changed to.
+    Needless,
     /// The centre had something else: this row, packed, or none.
     Conflict(Option<Vec<u8>>),
     /// Not taken, whatever else happens.
@@ -158,8 +160,8 @@ impl<'a> TableWork<'a> {
             (Op::Update, Some(now)) if unseen || matches(&old, &now) => {
                 self.update(&key, &now, &new)
             }
-            (Op::Update, Some(now)) if matches(&new, &now) => Ok(Fate::Applied),
-            (Op::Delete, None) => Ok(Fate::Applied),
+            (Op::Update, Some(now)) if matches(&new, &now) => Ok(Fate::Needless),
+            (Op::Delete, None) => Ok(Fate::Needless),
             (Op::Delete, Some(now)) if unseen || matches(&old, &now) => self.delete(key),
             _ => Ok(Fate::Conflict(packed)),
         }

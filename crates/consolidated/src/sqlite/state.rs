@@ -8,7 +8,7 @@ use crate::own_tables;
 
 /// One script for each format version; the first makes version 1 out of nothing. Scripts
 /// are only ever added.
-const MIGRATIONS: [&str; 4] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4];
+const MIGRATIONS: [&str; 5] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
 
 /// The format version that this code reads and writes.
 pub(super) const FORMAT_VERSION: i64 = MIGRATIONS.len() as i64;
@@ -101,6 +101,19 @@ CREATE TABLE tidewater_removed_remote (id BLOB NOT NULL PRIMARY KEY) WITHOUT ROW
 CREATE TABLE tidewater_given_back (
     upload_id BLOB NOT NULL PRIMARY KEY, at_ms INTEGER NOT NULL);
 UPDATE tidewater_meta SET format_version = 4;
+";
+
+/// Changes that were in effect already when they came: deletes that found no row, updates that
+/// found their own values. They lose to what another remote gives back of the row later.
+/// And which scope was the newest when a remote gave back last: checkpoints with older ones know
+/// nothing of what became of that.
+const VERSION_5: &str = "
+ALTER TABLE tidewater_subscription ADD COLUMN given_back_serial INTEGER;
+CREATE TABLE tidewater_needless_change (
+    table_name TEXT NOT NULL, key TEXT NOT NULL, remote_id BLOB NOT NULL, at_ms INTEGER NOT NULL,
+    user_name TEXT NOT NULL, publication TEXT NOT NULL, operation TEXT NOT NULL,
+    pre_image TEXT, uploaded TEXT, PRIMARY KEY (table_name, key, remote_id));
+UPDATE tidewater_meta SET format_version = 5;
 ";
 
 /// The version of the server's tables; 0 if there are none.

@@ -17,6 +17,7 @@ use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
 
 use super::compile::Publication;
 use super::download::{next_row, unpack};
+use super::given_back::{Order, Written};
 use super::row::{Fate, Refusal, RowError, RowPlace, Stop, TableWork};
 use super::{deferred_violations, failure, row_error, types};
 use crate::columns::{Announced, ColumnMap, Unpublished};
@@ -35,6 +36,7 @@ pub(super) struct Effects {
     pub(super) own: OwnUpload,
     pub(super) conflicts: Vec<Conflict>,
     pub(super) refused: Vec<Refused>,
+    pub(super) order: Order,
 }
 
 /// A conflict, for people.
@@ -69,6 +71,8 @@ pub(super) struct UploadRun<'a> {
     publication: &'a Publication,
     /// The upload's index in its list.
     index: usize,
+    /// Whether it is given back to a centre that has forgotten it.
+    is_given_back: bool,
     endings: &'a HashMap<RowPlace, Refusal>,
     /// The tables of the upload that are published.
     uploaded: Vec<&'a UploadTable>,
@@ -94,6 +98,7 @@ struct Collected<'a> {
     own: OwnUpload,
     conflicts: Vec<Conflict>,
     refused: Vec<Refused>,
+    order: Order,
     pending: Vec<Pending>,
 }
 
@@ -125,6 +130,7 @@ impl<'a> UploadRun<'a> {
             connection,
             publication,
             index,
+            is_given_back: upload.given_back,
             endings,
             uploaded: Vec::with_capacity(upload.tables.len()),
             tables: Vec::with_capacity(upload.tables.len()),
@@ -163,6 +169,7 @@ impl<'a> UploadRun<'a> {
                     own: collected.own,
                     conflicts: collected.conflicts,
                     refused: collected.refused,
+                    order: collected.order,
                 });
             }
             self.savepoint("ROLLBACK TO tidewater_rows")?;
@@ -193,6 +200,7 @@ impl<'a> UploadRun<'a> {
             own: OwnUpload::default(),
             conflicts: Vec::new(),
             refused: Vec::new(),
+            order: Order::default(),
             pending: Vec::new(),
         };
         self.refuse_unpublished(&mut collected)?;
@@ -496,8 +504,26 @@ impl<'a> UploadRun<'a> {
             };
             (image(&row.old), image(&row.new))
         };
+        if self.is_given_back && op != Op::Delete && matches!(fate, Fate::Applied) {
+            collected.order.written.push(Written {
+                table: schema.name.clone(),
+                key: row_json::key(&row.key),
+                row: images().1,
+            });
+        }
+        if matches!(fate, Fate::Needless) {
+            let (pre_image, uploaded) = images();
+            collected.order.needless.push(Conflict {
+                table: schema.name.clone(),
+                key: row_json::key(&row.key),
+                operation: operation(op),
+                pre_image,
+                uploaded,
+                winner: None,
+            });
+        }
         match fate {
-            Fate::Applied => {
+            Fate::Applied | Fate::Needless => {
                 collected.result.applied(op, 1);
                 let compiled = &self.publication.tables[index];
                 let key = (index, types::pack_exact(&compiled.key_types, &row.key));

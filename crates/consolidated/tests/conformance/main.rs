@@ -112,6 +112,8 @@ macro_rules! suite {
             downloading::a_sink_that_is_gone_ends_the_download,
             giving_back::the_same_upload_of_two_copies_takes_effect_once,
             giving_back::what_was_given_back_is_remembered_for_90_days,
+            giving_back::what_others_undo_by_giving_back_later_is_told,
+            giving_back::many_rows_that_are_given_back_undo_what_was_deleted_first,
             giving_back::the_centre_and_former_ids_are_known_again,
             refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,
             refusing::rows_with_a_column_that_changed_its_type_are_refused,

@@ -24,6 +24,8 @@ struct Open {
     /// How far it was when the row was first deleted, though it has been made again since: what
     /// is deleted once more need not be gone once more.
     deleted: Option<i64>,
+    /// What a deleted row was when the remote last had it from the centre.
+    pre_image: Option<String>,
 }
 
 /// What the application of a remote committed.
@@ -37,6 +39,8 @@ pub(crate) struct Ledger {
     refused: Told,
     /// What a file was told that was since replaced by an older copy of itself.
     told_before: Told,
+    /// What was pending when it was last looked for.
+    pending: BTreeSet<String>,
 }
 
 /// Rows, and what their changes made of them.
@@ -91,6 +95,7 @@ impl Ledger {
                 is_new: was_new.unwrap_or(change.inserted),
                 since: deleted.filter(|_| change.text.is_none()).unwrap_or(since),
                 deleted,
+                pre_image: None,
             };
             self.open.insert(row, open);
         }
@@ -116,11 +121,16 @@ impl Ledger {
     /// Looks for every change; those that are decided are closed.
     pub(crate) fn check(&mut self, parties: &Parties<'_>) -> rusqlite::Result<Option<String>> {
         let (mut took_effect, mut decided) = (Vec::new(), Vec::new());
-        for (&row, open) in &self.open {
+        self.pending.clear();
+        for (&row, open) in &mut self.open {
             match parties.place(row, open)? {
                 Place::Pending => {
                     if let Some(found) = parties.overwritten(row, open)? {
                         return Ok(Some(found));
+                    }
+                    self.pending.extend(open.text.clone());
+                    if open.text.is_none() {
+                        open.pre_image = parties.pre_image(row)?;
                     }
                 }
                 // It is looked for again until somebody has decided.
@@ -130,7 +140,10 @@ impl Ledger {
                 }
                 Place::TookEffect => took_effect.push(row),
                 Place::Decided => decided.push(row),
-                Place::Nowhere if parties.centre_restored && self.was_told_before(row, open) => {
+                Place::Nowhere
+                    if parties.centre_restored
+                        && self.told_before.contains(&(row, open.text.clone())) =>
+                {
                     decided.push(row);
                 }
                 Place::Nowhere => {
@@ -152,8 +165,36 @@ impl Ledger {
         Ok(None)
     }
 
-    fn was_told_before(&self, row: (usize, i64), open: &Open) -> bool {
-        self.told_before.contains(&(row, open.text.clone()))
+    /// What was pending when it was last looked for.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = String> {
+        self.pending.iter().cloned()
+    }
+
+    /// A delete that took effect once, whose row is back as it was though the centre was
+    /// restored and nobody is told. `may_return`: what may have been inserted anew.
+    pub(crate) fn untold_return(
+        &self,
+        parties: &Parties<'_>,
+        may_return: &BTreeSet<String>,
+    ) -> rusqlite::Result<Option<String>> {
+        for (&row, open) in self.open.iter().chain(&self.closed) {
+            let (None, Some(pre_image)) = (&open.text, &open.pre_image) else {
+                continue;
+            };
+            let is_back = parties.central_text(row)?.as_ref() == Some(pre_image);
+            if is_back
+                && !may_return.contains(pre_image)
+                && !parties.is_pending(row)?
+                && !parties.lost_or_refused(row, None)?
+            {
+                let (table, key) = (EDITED[row.0].name, row.1);
+                return Ok(Some(format!(
+                    "I2: {table} {key} was deleted as {pre_image:?} and is back, untold\n{}",
+                    parties.evidence(row)?
+                )));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -289,6 +330,32 @@ impl Parties<'_> {
                 open.text
             )
         }))
+    }
+
+    /// What a row was that has a pending change.
+    fn pre_image(&self, (table, key): (usize, i64)) -> rusqlite::Result<Option<String>> {
+        let table = &EDITED[table];
+        let (name, text) = (table.name, table.text);
+        let sql = format!(
+            "SELECT pre_{text} FROM tidewater_change_{name} WHERE key_{} = ?1 AND generation > 0
+             ORDER BY generation LIMIT 1",
+            table.key()
+        );
+        let mut statement = self.remote.prepare_cached(&sql)?;
+        let found = statement.query_row([key], |row| row.get(0)).optional()?;
+        Ok(found.flatten())
+    }
+
+    fn central_text(&self, (table, key): (usize, i64)) -> rusqlite::Result<Option<String>> {
+        let table = &EDITED[table];
+        let sql = format!(
+            "SELECT {} FROM {} WHERE {} = ?1",
+            table.text,
+            table.name,
+            table.key()
+        );
+        let mut statement = self.centre.prepare_cached(&sql)?;
+        statement.query_row([key], |row| row.get(0)).optional()
     }
 
     fn took_effect(&self, (table, key): (usize, i64), open: &Open) -> rusqlite::Result<bool> {

@@ -45,6 +45,10 @@ impl MayRepeat {
         Ok(())
     }
 
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &String> {
+        self.texts.iter()
+    }
+
     /// Whether no file held anything that was pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.texts.is_empty()

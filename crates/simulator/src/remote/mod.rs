@@ -24,6 +24,7 @@ use crate::application::{self, Application};
 use crate::disks::{self, Device};
 use crate::judge::{self, Ledger, Parties, Seen};
 use crate::network::{Traces, Weather};
+use crate::operator;
 use crate::random::Random;
 use crate::world::{Failed, World};
 
@@ -243,7 +244,10 @@ impl Remote {
         let restorations = self.world.restorations.get();
         if self.reopened.replace(restorations) != restorations {
             let gives_back = self.clock_ms.get() == 0 && !self.is_copied();
-            self.ledger.borrow_mut().reopen(gives_back);
+            let mut ledger = self.ledger.borrow_mut();
+            // It may have been on its way up, in effect already, and goes up as if it had not.
+            self.world.may_return(ledger.pending());
+            ledger.reopen(gives_back);
         }
     }
 
@@ -263,6 +267,7 @@ impl Remote {
             judge::upload_out_of_scope(&centre, &self.name, &held)?,
             self.told_otherwise(&parties)?,
             parties.forgotten_at_rest()?,
+            self.untold_return(&parties)?,
         ] {
             found.map_or(Ok(()), |found| {
                 Err(Failed(format!("{}: {found}", self.name)))
@@ -282,6 +287,15 @@ impl Remote {
             None => judge::refused_here_only(parties)?,
             found => found,
         })
+    }
+
+    /// Of servers whose clocks jump, some forget early what they told.
+    fn untold_return(&self, parties: &Parties<'_>) -> Result<Option<String>, Failed> {
+        if self.world.chronicle.has_happened(operator::CLOCK) {
+            return Ok(None);
+        }
+        let ledger = self.ledger.borrow();
+        Ok(ledger.untold_return(parties, &self.world.returning())?)
     }
 
     /// Whether there is another copy of the file.

@@ -81,7 +81,11 @@ impl One<'_> {
             admitted: &admitted,
             incoming: Vec::new(),
             unpublished: Vec::new(),
-            progress: Progress::new(Outcomes::new(self.publication, &round.orphans)),
+            progress: Progress::new(Outcomes::new(
+                self.publication,
+                &round.orphans,
+                self.upload.given_back,
+            )),
             keeps_up: true,
         };
         if !early.receive(connection, arriving).await? {

@@ -51,6 +51,9 @@ UPDATE tidewater.subscription SET result = $3, graced_serial = greatest(graced_s
 WHERE remote_id = $1 AND publication = $2";
 
 const NOTE_GIVEN_BACK: &str = "
+WITH checkpoint AS (
+  UPDATE tidewater.subscription SET given_back_serial = scope_serial
+  WHERE remote_id = $3 AND publication = $4)
 INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES ($1, $2) ON CONFLICT DO NOTHING";
 
 /// Constraints that are deferred from the start are so again for the next upload.
@@ -231,7 +234,7 @@ impl One<'_> {
         let mut round = Round::default();
         let (result, exact) = loop {
             self.begin_rows(connection, &round).await?;
-            let outcomes = Outcomes::new(self.publication, &round.orphans);
+            let outcomes = Outcomes::new(self.publication, &round.orphans, self.upload.given_back);
             let filled = self
                 .fill(
                     connection,
@@ -273,9 +276,13 @@ impl One<'_> {
     async fn note_given_back(&self, connection: &mut Connection) -> Result<bool, CentreError> {
         let statement = connection.prepare(NOTE_GIVEN_BACK, &[]).await?;
         let id = self.upload.upload_id.0.as_slice();
+        let (remote, publication) = self.key();
         let client = connection.client();
         let noted = client
-            .execute(&statement, &[&id, &self.upload.now_ms])
+            .execute(
+                &statement,
+                &[&id, &self.upload.now_ms, &remote, publication],
+            )
             .await;
         Ok(noted.map_err(refused("noting an upload that was given back"))? > 0)
     }
@@ -439,8 +446,9 @@ impl One<'_> {
             Op::Delete => return Ok(incoming.deletes.clone()),
             _ => {}
         }
-        let many =
-            incoming.inserts > incoming::COPY_THRESHOLD && !progress.outcomes.has_orphans(incoming);
+        let many = incoming.inserts > incoming::COPY_THRESHOLD
+            && !progress.outcomes.has_orphans(incoming)
+            && !progress.outcomes.is_given_back();
         if many && incoming.table.direction.uploads() && copy_in::is_possible(incoming) {
             let membership = self.membership(incoming, admitted);
             let copied = copy_in::copy_in(connection, incoming, membership).await?;

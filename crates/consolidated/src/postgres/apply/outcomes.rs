@@ -22,6 +22,14 @@ pub(super) struct Outcomes<'p> {
     builder: ResultBuilder<'p>,
     conflicts: Records,
     refused: Records,
+    /// Deletes that found no row and updates that found their own values; without a winner.
+    /// After a restoration remotes come in another order than the first time: such a change ends
+    /// when the older one of another remote is given back after it, and is told as lost then.
+    /// Nobody may know yet that the centre was restored, so all of them are remembered.
+    needless: Records,
+    /// Inserts and updates that took effect, only with what they wrote; of an upload that is
+    /// given back.
+    written: Option<Records>,
 }
 
 /// Rows of the tables for conflicts and refused rows, column by column.
@@ -55,18 +63,62 @@ pub(super) struct Uploaded<'r, 'a> {
 }
 
 impl<'p> Outcomes<'p> {
-    pub(super) fn new(publication: &'p Compiled, orphans: &'p Orphans) -> Outcomes<'p> {
+    pub(super) fn new(
+        publication: &'p Compiled,
+        orphans: &'p Orphans,
+        is_given_back: bool,
+    ) -> Outcomes<'p> {
         Outcomes {
             publication,
             orphans,
             builder: ResultBuilder::new(&publication.schema, &publication.shapes),
             conflicts: Records::default(),
             refused: Records::default(),
+            needless: Records::default(),
+            written: is_given_back.then(Records::default),
         }
     }
 
     pub(super) fn applied(&mut self, op: Op, rows: u64) {
         self.builder.applied(op, rows);
+    }
+
+    /// Whether [`Self::written`] wants to know of rows.
+    pub(super) fn is_given_back(&self) -> bool {
+        self.written.is_some()
+    }
+
+    /// An insert or update has taken effect.
+    pub(super) fn written(&mut self, incoming: &Incoming<'_>, uploaded: &Uploaded<'_, '_>) {
+        let Some(mut written) = self.written.take() else {
+            return;
+        };
+        let texts = [None, None, uploaded.new];
+        self.push(&mut written, incoming, uploaded, texts);
+        self.written = Some(written);
+    }
+
+    /// A change found its row as it was to become.
+    pub(super) fn needless(&mut self, incoming: &Incoming<'_>, uploaded: &Uploaded<'_, '_>) {
+        if uploaded.old == uploaded.new {
+            return;
+        }
+        let mut needless = std::mem::take(&mut self.needless);
+        let texts = [uploaded.old, uploaded.new, None];
+        self.push(&mut needless, incoming, uploaded, texts);
+        self.needless = needless;
+    }
+
+    fn push(
+        &self,
+        records: &mut Records,
+        incoming: &Incoming<'_>,
+        uploaded: &Uploaded<'_, '_>,
+        rows: [Option<&[Datum<'_>]>; 3],
+    ) {
+        let texts = rows.map(|row| row.map(|row| self.json(incoming, row)));
+        let table = &self.publication.schema.tables[incoming.index].name;
+        records.push(table, row_json::key(uploaded.key), uploaded.op, texts);
     }
 
     /// Whether some rows of a table refer to refused ones.
@@ -142,11 +194,10 @@ impl<'p> Outcomes<'p> {
             Some(winner) => self.builder.conflict_row(incoming.index, winner),
             None => self.builder.conflict_gone(incoming.index, uploaded.key),
         }
+        let mut conflicts = std::mem::take(&mut self.conflicts);
         let texts = [uploaded.old, uploaded.new, winner];
-        let texts = texts.map(|row| row.map(|row| self.json(incoming, row)));
-        let table = &self.publication.schema.tables[incoming.index].name;
-        let key = row_json::key(uploaded.key);
-        self.conflicts.push(table, key, uploaded.op, texts);
+        self.push(&mut conflicts, incoming, uploaded, texts);
+        self.conflicts = conflicts;
     }
 
     /// A change was refused.
@@ -176,9 +227,12 @@ impl<'p> Outcomes<'p> {
         connection: &mut Connection,
         upload: &SyncUpload,
     ) -> Result<UploadResult, CentreError> {
+        let written = self.written.unwrap_or_default();
         for (records, insert) in [
             (&self.conflicts, INSERT_CONFLICTS),
             (&self.refused, INSERT_REFUSED),
+            (&written, TELL_LOST),
+            (&self.needless, REMEMBER_NEEDLESS),
         ] {
             if records.tables.is_empty() {
                 continue;
@@ -220,6 +274,35 @@ INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication, table_n
   operation, uploaded, code, reason)
 SELECT $1::int8, $2::bytea, $3::text, $4::text, i.* FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
   $10::text[]) AS i";
+
+/// What others gave back before, and was in effect until these rows came back.
+const TELL_LOST: &str = "
+WITH uploader (at_ms, remote_id, user_name, publication) AS (
+  SELECT $1::int8, $2::bytea, $3::text, $4::text),
+written AS (
+  SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
+    AS i (table_name, row_key, operation, pre_image, uploaded, winner)),
+ended AS (
+  DELETE FROM tidewater.needless_change AS g USING written AS w
+  WHERE g.row_key = w.row_key AND g.table_name = w.table_name RETURNING g.*, w.winner)
+INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication, table_name, row_key,
+  operation, pre_image, uploaded, winner)
+SELECT uploader.at_ms, e.remote_id, e.user_name, e.publication, table_name, row_key, operation,
+  pre_image, uploaded, winner
+FROM ended AS e, uploader WHERE e.remote_id <> uploader.remote_id";
+
+/// The last one of a remote counts.
+const REMEMBER_NEEDLESS: &str = "
+WITH changes AS (
+  SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
+    AS i (table_name, row_key, operation, pre_image, uploaded, winner)),
+forgotten AS (
+  DELETE FROM tidewater.needless_change AS g USING changes AS c
+  WHERE g.row_key = c.row_key AND g.table_name = c.table_name AND g.remote_id = $2::bytea)
+INSERT INTO tidewater.needless_change (at_ms, remote_id, user_name, publication, table_name,
+  row_key, operation, pre_image, uploaded)
+SELECT $1::int8, $2::bytea, $3::text, $4::text, table_name, row_key, operation, pre_image, uploaded
+FROM changes";
 
 fn operation(op: Op) -> &'static str {
     match op {

@@ -203,8 +203,15 @@ impl Statements<'_, '_, '_, '_> {
                     let passed_over = self.passed_over(op, rows, &result)?;
                     self.outcomes
                         .applied(op, (rows.len() - passed_over.len()) as u64);
-                    if op == Op::Insert && self.incoming.edits_inserts {
-                        self.log_moved(rows, &passed_over).await?;
+                    let logs_moved = op == Op::Insert && self.incoming.edits_inserts;
+                    if logs_moved || self.outcomes.is_given_back() {
+                        let passed_over: BTreeSet<&RowRef> = passed_over.iter().collect();
+                        let done = rows.iter().filter(|at| !passed_over.contains(at));
+                        let done: Vec<RowRef> = done.copied().collect();
+                        if logs_moved {
+                            self.log_moved(&done).await?;
+                        }
+                        self.written(op, &done)?;
                     }
                     self.classify(op, &passed_over, failed).await?;
                 }
@@ -266,18 +273,11 @@ impl Statements<'_, '_, '_, '_> {
 
     /// Sees to it that rows which a trigger put into another partition leave those who hold the
     /// one that they were uploaded into, the uploader first of all.
-    async fn log_moved(
-        &mut self,
-        rows: &[RowRef],
-        passed_over: &[RowRef],
-    ) -> Result<(), CentreError> {
+    async fn log_moved(&mut self, inserted: &[RowRef]) -> Result<(), CentreError> {
         let Some(sql) = sql::log_moved(self.incoming) else {
             return Ok(());
         };
-        let passed_over: BTreeSet<&RowRef> = passed_over.iter().collect();
-        let inserted = rows.iter().filter(|at| !passed_over.contains(at));
-        let inserted: Vec<RowRef> = inserted.copied().collect();
-        let parameters = self.parameters(Op::Insert, &[], &inserted)?;
+        let parameters = self.parameters(Op::Insert, &[], inserted)?;
         let parameters: Vec<&(dyn ToSql + Sync)> = parameters
             .iter()
             .map(|it| it as &(dyn ToSql + Sync))
@@ -288,6 +288,18 @@ impl Statements<'_, '_, '_, '_> {
             .await
             .map(drop)
             .map_err(refused("logging uploaded rows"))
+    }
+
+    /// Tells of rows that have been written, if they were given back.
+    fn written(&mut self, op: Op, rows: &[RowRef]) -> Result<(), CentreError> {
+        if op == Op::Delete || !self.outcomes.is_given_back() {
+            return Ok(());
+        }
+        let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
+        incoming.rows(rows, |_, row| {
+            with_uploaded(incoming, row, |it| outcomes.written(incoming, it));
+            Ok(())
+        })
     }
 
     fn key_types(&self) -> Vec<ColumnType> {
@@ -491,6 +503,10 @@ impl Statements<'_, '_, '_, '_> {
                     if equal && !lost_what_is_computed(incoming, uploaded, &central) =>
                 {
                     outcomes.applied(op, 1);
+                    match op {
+                        Op::Insert => outcomes.written(incoming, uploaded),
+                        _ => outcomes.needless(incoming, uploaded),
+                    }
                 }
                 _ => outcomes.conflict(incoming, uploaded, Some(&central)),
             });
@@ -506,7 +522,14 @@ impl Statements<'_, '_, '_, '_> {
         failed: &mut Vec<Failed>,
     ) -> Result<(), CentreError> {
         match op {
-            Op::Delete => self.outcomes.applied(op, gone.len() as u64),
+            Op::Delete => {
+                self.outcomes.applied(op, gone.len() as u64);
+                let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
+                incoming.rows(gone, |_, row| {
+                    with_uploaded(incoming, row, |it| outcomes.needless(incoming, it));
+                    Ok(())
+                })?;
+            }
             Op::Insert => self.insert_alone(gone, failed).await?,
             _ => {
                 let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
@@ -542,7 +565,10 @@ impl Statements<'_, '_, '_, '_> {
                     code: Code::RowConstraint,
                     reason: format!("a trigger of {} ignored the row", self.incoming.table.title),
                 }),
-                Executed::Rows(_) => self.outcomes.applied(Op::Insert, 1),
+                Executed::Rows(_) => {
+                    self.outcomes.applied(Op::Insert, 1);
+                    self.written(Op::Insert, &[*at])?;
+                }
                 Executed::Failed(code, reason) => failed.push(Failed {
                     at: *at,
                     code,

@@ -240,6 +240,29 @@ fn i1_what_a_removed_remote_uploaded_is_not_given_back<B: Backend>() {
     assert_converged(&world, &[&ada]);
 }
 
+/// To the older file, what it uploaded is taken: nobody tells it that the restored centre has
+/// refused a part when it came back.
+fn i6_a_file_that_is_restored_to_before_it_gave_back_ends_equal<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    let backup = backup(&world);
+    ada.edit("INSERT INTO customer VALUES (90, 1, 'hers', 'taken@x', '1.00')");
+    ada.sync_only(SyncDirection::UploadOnly);
+    let folder = TempDir::new().expect("a temporary folder");
+    let mut restored = copy_of(&ada, &folder);
+    restore(&mut world, &backup, &[&ada]);
+    world.execute("INSERT INTO customer VALUES (91, 9, 'other', 'taken@x', 0)");
+    assert_eq!(ada.sync().refused, 1);
+    assert_converged(&world, &[&ada]);
+    restored.sync();
+    assert_converged(&world, &[&restored]);
+    assert_eq!(remote_id(&mut restored), remote_id(&mut ada));
+    // Once: from then on it has what changes.
+    world.execute("UPDATE customer SET name = 'renamed' WHERE customer_id = 1");
+    assert_eq!(restored.sync().downloaded.upserts, 1);
+    assert_converged(&world, &[&restored]);
+}
+
 on_both_adapters!(
     i1_a_backup_from_before_the_remote_and_then_a_newer_one_get_what_each_lacks,
     i1_what_an_identity_without_a_download_uploaded_is_given_back,
@@ -249,4 +272,5 @@ on_both_adapters!(
     i1_what_is_kept_survives_a_visit_to_another_centre,
     i2_nothing_is_downloaded_before_what_the_centre_lacks_is_given_back,
     i1_what_a_removed_remote_uploaded_is_not_given_back,
+    i6_a_file_that_is_restored_to_before_it_gave_back_ends_equal,
 );

@@ -1,0 +1,107 @@
+//! What a restored centre makes of the uploads that are given back to it.
+//!
+//! Remotes come in another order than the first time. What one of them finds in effect already
+//! (a delete no row, an update its own values) ends when the older change of another one is
+//! given back after it: then it is told as lost. Who comes first may have had it pending, and
+//! nobody knows yet that the centre was restored, so all such changes are remembered.
+
+use rusqlite::{Connection, params};
+
+use tidewater_protocol::defect::{Defect, is_on};
+
+use super::failure;
+use super::upload::Conflict;
+use crate::error::CentreError;
+use crate::upload::SyncUpload;
+
+/// What an upload came to, as far as one that is given back may undo it, or it does that.
+#[derive(Default)]
+pub(super) struct Order {
+    /// Deletes that found no row and updates that found their own values; without a winner.
+    pub(super) needless: Vec<Conflict>,
+    /// Inserts and updates that took effect, of an upload that is given back.
+    pub(super) written: Vec<Written>,
+}
+
+/// A row that was written, for people.
+pub(super) struct Written {
+    pub(super) table: String,
+    pub(super) key: String,
+    pub(super) row: Option<String>,
+}
+
+const TELL_LOST: &str = "
+INSERT INTO tidewater_conflict (at_ms, remote_id, user_name, publication, table_name, key,
+    operation, pre_image, uploaded, winner)
+SELECT ?4, remote_id, user_name, publication, table_name, key, operation, pre_image, uploaded, ?5
+FROM tidewater_needless_change WHERE table_name = ?1 AND key = ?2 AND remote_id <> ?3";
+
+const FORGET: &str = "
+DELETE FROM tidewater_needless_change WHERE table_name = ?1 AND key = ?2";
+
+const REMEMBER: &str = "
+INSERT OR REPLACE INTO tidewater_needless_change (table_name, key, remote_id, at_ms, user_name,
+    publication, operation, pre_image, uploaded)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+
+/// Notes that an upload has come back; false if another copy of the remote's file was faster.
+pub(super) fn note(connection: &Connection, upload: &SyncUpload) -> Result<bool, CentreError> {
+    connection
+        .prepare_cached(
+            "UPDATE tidewater_subscription SET given_back_serial = scope_serial
+             WHERE remote_id = ?1 AND publication = ?2",
+        )
+        .and_then(|mut statement| {
+            statement.execute(params![upload.remote_id.0, upload.publication])
+        })
+        .map_err(failure("noting that a remote gives back"))?;
+    let noted = connection
+        .prepare_cached("INSERT INTO tidewater_given_back VALUES (?1, ?2) ON CONFLICT DO NOTHING")
+        .and_then(|mut statement| statement.execute(params![upload.upload_id.0, upload.now_ms]))
+        .map_err(failure("noting an upload that was given back"))?;
+    Ok(noted > 0)
+}
+
+/// Tells what others lose by it, and remembers what it may lose yet.
+pub(super) fn record(
+    connection: &Connection,
+    upload: &SyncUpload,
+    order: &Order,
+) -> Result<(), CentreError> {
+    let error = failure("recording changes that were in effect already");
+    let written = match is_on(Defect::UndoneUntold) {
+        true => &[][..],
+        false => &order.written[..],
+    };
+    for Written { table, key, row } in written {
+        connection
+            .prepare_cached(TELL_LOST)
+            .and_then(|mut statement| {
+                statement.execute(params![table, key, upload.remote_id.0, upload.now_ms, row])
+            })
+            .map_err(error)?;
+        connection
+            .prepare_cached(FORGET)
+            .and_then(|mut statement| statement.execute([table, key]))
+            .map_err(error)?;
+    }
+    for change in &order.needless {
+        connection
+            .prepare_cached(REMEMBER)
+            .and_then(|mut statement| {
+                statement.execute(params![
+                    change.table,
+                    change.key,
+                    upload.remote_id.0,
+                    upload.now_ms,
+                    upload.user,
+                    upload.publication,
+                    change.operation,
+                    change.pre_image,
+                    change.uploaded,
+                ])
+            })
+            .map_err(error)?;
+    }
+    Ok(())
+}
