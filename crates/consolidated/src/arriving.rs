@@ -209,6 +209,7 @@ mod tests {
             upload_id: UploadId([1; 16]),
             checkpoint: None,
             given_back: false,
+            unknown_history: false,
             tables: Vec::new(),
             now_ms: 0,
         })

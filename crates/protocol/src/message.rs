@@ -313,6 +313,10 @@ pub struct UploadBegin {
     /// the remote's file has given it back already, nothing of it is done. Since 1.1.
     #[prost(bool, tag = "6")]
     pub given_back: bool,
+    /// It was made from what the centre, as it said, knows nothing of: it was restored. Since
+    /// 1.1.
+    #[prost(bool, tag = "7")]
+    pub unknown_history: bool,
 }
 
 /// See [`Control::TableBegin`].

@@ -18,7 +18,7 @@ use tidewater_protocol::*;
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 4] = [
+const COMMITTED: [(usize, &str); 5] = [
     (
         54,
         "3c00cc5ca447fa11404dd8be06bcce13e17436f5645935c13e8cffe9e343531d",
@@ -34,6 +34,10 @@ const COMMITTED: [(usize, &str); 4] = [
     (
         59,
         "84b00c7143a14f57ef34e20825799bdba4e1055473f407d9c367f1d27b0a4dd0",
+    ),
+    (
+        60,
+        "08053161707cd065a5110009ce923376826c271602da5ef1ed3c93250b06c6ff",
     ),
 ];
 
@@ -198,6 +202,7 @@ fn controls() -> Vec<(&'static str, Control)> {
                 rows: 1000,
                 bytes: 92_000,
                 given_back: false,
+                unknown_history: false,
             }),
         ),
         (
@@ -390,6 +395,17 @@ fn controls_since_1_1() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
+            "upload-begin-unknown-history",
+            Control::UploadBegin(UploadBegin {
+                sequence: 8,
+                upload_id: vec![3; 16],
+                rows: 1,
+                bytes: 9,
+                unknown_history: true,
+                ..Default::default()
+            }),
+        ),
+        (
             "upload-begin-given-back",
             Control::UploadBegin(UploadBegin {
                 sequence: 7,
@@ -397,6 +413,7 @@ fn controls_since_1_1() -> Vec<(&'static str, Control)> {
                 rows: 1,
                 bytes: 9,
                 given_back: true,
+                unknown_history: false,
                 ..Default::default()
             }),
         ),

@@ -218,13 +218,14 @@ CREATE TABLE tidewater.given_back (
 UPDATE tidewater.meta SET format_version = 6;
 ";
 
-/// Changes that were in effect already when they came: deletes that found no row, updates that
-/// found their own values. They lose to what another remote gives back of the row later.
+/// Changes that were in effect already when they came to a restored centre: they lose to what
+/// another remote gives back of the row later.
 /// And which scope was the newest when a remote gave back last: checkpoints with older ones know
 /// nothing of what became of that.
 const VERSION_7: &str = "
 ALTER TABLE tidewater.subscription ADD COLUMN given_back_serial bigint;
 CREATE TABLE tidewater.needless_change (
+  table_oid oid NOT NULL,
   table_name text NOT NULL,
   row_key text NOT NULL,
   remote_id bytea NOT NULL,

@@ -1,9 +1,8 @@
 //! What a restored centre makes of the uploads that are given back to it.
 //!
 //! Remotes come in another order than the first time. What one of them finds in effect already
-//! (a delete no row, an update its own values) ends when the older change of another one is
-//! given back after it: then it is told as lost. Who comes first may have had it pending, and
-//! nobody knows yet that the centre was restored, so all such changes are remembered.
+//! (a delete no row, an insert or update its own values) ends when the older change of another
+//! one comes after it: then it is told as lost.
 
 use rusqlite::{Connection, params};
 
@@ -14,16 +13,16 @@ use super::upload::Conflict;
 use crate::error::CentreError;
 use crate::upload::SyncUpload;
 
-/// What an upload came to, as far as one that is given back may undo it, or it does that.
+/// What an upload came to, as far as another one may end it, or it that.
 #[derive(Default)]
-pub(super) struct Order {
-    /// Deletes that found no row and updates that found their own values; without a winner.
+pub(super) struct Touched {
+    /// Changes that were in effect already; without a winner.
     pub(super) needless: Vec<Conflict>,
-    /// Inserts and updates that took effect, of an upload that is given back.
+    /// Changes that took effect.
     pub(super) written: Vec<Written>,
 }
 
-/// A row that was written, for people.
+/// A row that was written, for people; `None` if it was deleted.
 pub(super) struct Written {
     pub(super) table: String,
     pub(super) key: String,
@@ -62,30 +61,44 @@ pub(super) fn note(connection: &Connection, upload: &SyncUpload) -> Result<bool,
     Ok(noted > 0)
 }
 
-/// Tells what others lose by it, and remembers what it may lose yet.
+/// Whether it matters which rows an upload writes.
+pub(super) fn notes_written(
+    connection: &Connection,
+    upload: &SyncUpload,
+) -> Result<bool, CentreError> {
+    let remembers = connection
+        .prepare_cached("SELECT 1 FROM tidewater_needless_change")
+        .and_then(|mut statement| statement.exists([]))
+        .map_err(failure("looking for changes that were in effect already"))?;
+    Ok(upload.is_late() || remembers)
+}
+
+/// Tells what others lose by an upload, and remembers what it may lose yet.
 pub(super) fn record(
     connection: &Connection,
     upload: &SyncUpload,
-    order: &Order,
+    touched: &Touched,
 ) -> Result<(), CentreError> {
+    if touched.written.is_empty() && touched.needless.is_empty() {
+        return Ok(());
+    }
+    let is_late = upload.is_late();
     let error = failure("recording changes that were in effect already");
-    let written = match is_on(Defect::UndoneUntold) {
-        true => &[][..],
-        false => &order.written[..],
-    };
-    for Written { table, key, row } in written {
-        connection
-            .prepare_cached(TELL_LOST)
-            .and_then(|mut statement| {
-                statement.execute(params![table, key, upload.remote_id.0, upload.now_ms, row])
-            })
-            .map_err(error)?;
+    for Written { table, key, row } in &touched.written {
+        if is_late && !is_on(Defect::UndoneUntold) {
+            connection
+                .prepare_cached(TELL_LOST)
+                .and_then(|mut statement| {
+                    statement.execute(params![table, key, upload.remote_id.0, upload.now_ms, row])
+                })
+                .map_err(error)?;
+        }
         connection
             .prepare_cached(FORGET)
             .and_then(|mut statement| statement.execute([table, key]))
             .map_err(error)?;
     }
-    for change in &order.needless {
+    for change in touched.needless.iter().filter(|_| is_late) {
         connection
             .prepare_cached(REMEMBER)
             .and_then(|mut statement| {

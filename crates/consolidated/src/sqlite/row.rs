@@ -44,7 +44,7 @@ impl From<CentreError> for Stop {
 pub(super) enum Fate {
     /// The centre has what the remote wanted.
     Applied,
-    /// It had that before: the row was gone that is deleted, or was what it is changed to.
+    /// It had that before: the row was gone that is deleted, or was what it becomes.
     Needless,
     /// The centre had something else: this row, packed, or none.
     Conflict(Option<Vec<u8>>),
@@ -156,7 +156,7 @@ impl<'a> TableWork<'a> {
         let unseen = is_on(Defect::ConflictUnnoticed);
         match (op, now) {
             (Op::Insert, None) => self.insert(&new),
-            (Op::Insert, Some(now)) if matches(&new, &now) => Ok(Fate::Applied),
+            (Op::Insert, Some(now)) if matches(&new, &now) => Ok(Fate::Needless),
             (Op::Update, Some(now)) if unseen || matches(&old, &now) => {
                 self.update(&key, &now, &new)
             }
@@ -260,7 +260,7 @@ impl<'a> TableWork<'a> {
         });
         let columns: Vec<_> = columns.collect();
         if columns.is_empty() {
-            return Ok(Fate::Applied);
+            return Ok(Fate::Needless);
         }
         let mut values = match self.bind(&columns, new) {
             Ok(values) => values,

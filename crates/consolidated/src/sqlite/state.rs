@@ -103,8 +103,8 @@ CREATE TABLE tidewater_given_back (
 UPDATE tidewater_meta SET format_version = 4;
 ";
 
-/// Changes that were in effect already when they came: deletes that found no row, updates that
-/// found their own values. They lose to what another remote gives back of the row later.
+/// Changes that were in effect already when they came to a restored centre: they lose to what
+/// another remote gives back of the row later.
 /// And which scope was the newest when a remote gave back last: checkpoints with older ones know
 /// nothing of what became of that.
 const VERSION_5: &str = "

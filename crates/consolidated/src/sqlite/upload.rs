@@ -17,7 +17,7 @@ use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
 
 use super::compile::Publication;
 use super::download::{next_row, unpack};
-use super::given_back::{Order, Written};
+use super::given_back::{self, Touched, Written};
 use super::row::{Fate, Refusal, RowError, RowPlace, Stop, TableWork};
 use super::{deferred_violations, failure, row_error, types};
 use crate::columns::{Announced, ColumnMap, Unpublished};
@@ -36,7 +36,7 @@ pub(super) struct Effects {
     pub(super) own: OwnUpload,
     pub(super) conflicts: Vec<Conflict>,
     pub(super) refused: Vec<Refused>,
-    pub(super) order: Order,
+    pub(super) touched: Touched,
 }
 
 /// A conflict, for people.
@@ -71,8 +71,8 @@ pub(super) struct UploadRun<'a> {
     publication: &'a Publication,
     /// The upload's index in its list.
     index: usize,
-    /// Whether it is given back to a centre that has forgotten it.
-    is_given_back: bool,
+    /// Whether it matters which rows are written.
+    notes_written: bool,
     endings: &'a HashMap<RowPlace, Refusal>,
     /// The tables of the upload that are published.
     uploaded: Vec<&'a UploadTable>,
@@ -98,7 +98,7 @@ struct Collected<'a> {
     own: OwnUpload,
     conflicts: Vec<Conflict>,
     refused: Vec<Refused>,
-    order: Order,
+    touched: Touched,
     pending: Vec<Pending>,
 }
 
@@ -130,7 +130,7 @@ impl<'a> UploadRun<'a> {
             connection,
             publication,
             index,
-            is_given_back: upload.given_back,
+            notes_written: given_back::notes_written(connection, upload)?,
             endings,
             uploaded: Vec::with_capacity(upload.tables.len()),
             tables: Vec::with_capacity(upload.tables.len()),
@@ -169,7 +169,7 @@ impl<'a> UploadRun<'a> {
                     own: collected.own,
                     conflicts: collected.conflicts,
                     refused: collected.refused,
-                    order: collected.order,
+                    touched: collected.touched,
                 });
             }
             self.savepoint("ROLLBACK TO tidewater_rows")?;
@@ -200,7 +200,7 @@ impl<'a> UploadRun<'a> {
             own: OwnUpload::default(),
             conflicts: Vec::new(),
             refused: Vec::new(),
-            order: Order::default(),
+            touched: Touched::default(),
             pending: Vec::new(),
         };
         self.refuse_unpublished(&mut collected)?;
@@ -504,8 +504,8 @@ impl<'a> UploadRun<'a> {
             };
             (image(&row.old), image(&row.new))
         };
-        if self.is_given_back && op != Op::Delete && matches!(fate, Fate::Applied) {
-            collected.order.written.push(Written {
+        if self.notes_written && matches!(fate, Fate::Applied) {
+            collected.touched.written.push(Written {
                 table: schema.name.clone(),
                 key: row_json::key(&row.key),
                 row: images().1,
@@ -513,14 +513,16 @@ impl<'a> UploadRun<'a> {
         }
         if matches!(fate, Fate::Needless) {
             let (pre_image, uploaded) = images();
-            collected.order.needless.push(Conflict {
-                table: schema.name.clone(),
-                key: row_json::key(&row.key),
-                operation: operation(op),
-                pre_image,
-                uploaded,
-                winner: None,
-            });
+            if pre_image != uploaded {
+                collected.touched.needless.push(Conflict {
+                    table: schema.name.clone(),
+                    key: row_json::key(&row.key),
+                    operation: operation(op),
+                    pre_image,
+                    uploaded,
+                    winner: None,
+                });
+            }
         }
         match fate {
             Fate::Applied | Fate::Needless => {

@@ -125,16 +125,22 @@ pub async fn what_others_undo_by_giving_back_later_is_told<F: Fixture>() {
     second
         .upload(&[insert("customer", "41|north|Nora|NULL")])
         .await;
-    // Was pending when the centre was restored.
     second
-        .upload(&[delete("customer", "43|north|Nils|NULL")])
+        .upload(&[delete("customer", "41|north|Nora|NULL")])
         .await;
+    // An insert of what is there again; and what was pending when the centre was restored.
+    gives_back(&mut second, &[insert("product", "2|coffee")]).await;
+    let mut upload = second.next_upload(&[delete("customer", "43|north|Nils|NULL")]);
+    upload.unknown_history = true;
+    second.apply(upload).await;
     assert_eq!(told().await, [""; 0]);
     let unchanged = [update("product", "1|tea", "1|tea")];
     gives_back(&mut second, &unchanged).await;
     let changes = [
         insert("customer", "40|north|Nina|NULL"),
+        insert("customer", "41|north|Nele|NULL"),
         insert("customer", "43|north|Nils|NULL"),
+        delete("product", "2|coffee"),
         update("customer", "1|north|Nora|nora@x", "1|north|Norma|nora@x"),
         update("product", "1|tea", "1|green tea"),
     ];
@@ -148,6 +154,7 @@ pub async fn what_others_undo_by_giving_back_later_is_told<F: Fixture>() {
             r#"berta delete [43] {"customer_id":43,"region":"north","name":"Nils","email":null} - "#,
             r#"{"customer_id":43,"region":"north","name":"Nils","email":null}"#,
         ),
+        r#"berta insert [2] - {"product_id":2,"name":"coffee"} -"#,
         concat!(
             r#"berta update [1] {"customer_id":1,"region":"north","name":"Norma","email":"nora@x"} "#,
             r#"{"customer_id":1,"region":"north","name":"Nora","email":"nora@x"} "#,
@@ -162,7 +169,7 @@ pub async fn what_others_undo_by_giving_back_later_is_told<F: Fixture>() {
         "1|north|N|nora@x",
     )];
     gives_back(&mut first, &again).await;
-    assert_eq!(told().await.len(), 3);
+    assert_eq!(told().await.len(), 4);
     // It is remembered as long as what was given back is.
     let retention = Retention {
         log_ms: DAY_MS,
@@ -178,6 +185,25 @@ pub async fn what_others_undo_by_giving_back_later_is_told<F: Fixture>() {
     )];
     gives_back(&mut first, &late).await;
     assert_eq!(told().await, [""; 0]);
+}
+
+pub async fn two_that_give_back_at_once_take_turns<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut first = Remote::synced(&world, "anna").await;
+    let mut second = Remote::synced(&world, "berta").await;
+    for round in 0..3 {
+        let row = |number: i32| format!("{}|north|Nina|NULL", round * 10_000 + number + 100);
+        let inserts: Vec<_> = (0..2_000).map(|it| insert("customer", &row(it))).collect();
+        let deletes: Vec<_> = (0..2_000).map(|it| delete("customer", &row(it))).collect();
+        let mut uploads = [first.next_upload(&inserts), second.next_upload(&deletes)];
+        for upload in &mut uploads {
+            upload.given_back = true;
+        }
+        let [inserts, deletes] = uploads;
+        tokio::join!(first.apply(inserts), second.apply(deletes));
+    }
+    let back = world.fixture.query(CUSTOMERS).await.len();
+    assert_eq!(world.centre.conflicts().await.unwrap().len(), back);
 }
 
 pub async fn many_rows_that_are_given_back_undo_what_was_deleted_first<F: Fixture>() {

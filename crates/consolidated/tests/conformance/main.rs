@@ -113,6 +113,7 @@ macro_rules! suite {
             giving_back::the_same_upload_of_two_copies_takes_effect_once,
             giving_back::what_was_given_back_is_remembered_for_90_days,
             giving_back::what_others_undo_by_giving_back_later_is_told,
+            giving_back::two_that_give_back_at_once_take_turns,
             giving_back::many_rows_that_are_given_back_undo_what_was_deleted_first,
             giving_back::the_centre_and_former_ids_are_known_again,
             refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,

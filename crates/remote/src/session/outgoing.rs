@@ -21,7 +21,7 @@ use tidewater_protocol::{Row, RowShape, RowsReader, Table};
 use super::error::SyncError;
 use super::progress::{Phase, Progress};
 use crate::database::kept::{self, Copies, UploadCopy};
-use crate::database::{Database, SubscriptionState, UploadCursor, compare};
+use crate::database::{CompareDue, Database, SubscriptionState, UploadCursor, compare};
 
 /// How many bytes of keys one sync asks for again; the rest is for the next. A server takes
 /// at least so many.
@@ -263,6 +263,7 @@ impl Outgoing {
                     rows,
                     bytes,
                     given_back: false,
+                    unknown_history: subscription.compare_due == CompareDue::UnknownHistory,
                 })
             }
             Step::Requests(index) => {

@@ -85,6 +85,7 @@ impl Sync<'_> {
         let mut head = opened.job(ReceivedUpload {
             subscription: under_way.subscription,
             given_back: false,
+            unknown_history: false,
             tables: Vec::new(),
         });
         head.now_ms = self.server.environment.clock.now_ms();

@@ -287,6 +287,7 @@ impl Opened {
             upload_id: subscription.upload_id(),
             checkpoint: subscription.checkpoint.clone(),
             given_back: upload.given_back,
+            unknown_history: upload.unknown_history,
             tables: upload.tables,
             now_ms: 0,
         }

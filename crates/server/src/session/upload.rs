@@ -37,6 +37,7 @@ pub(crate) struct Expected<'a> {
 pub(crate) struct ReceivedUpload {
     pub(crate) subscription: usize,
     pub(crate) given_back: bool,
+    pub(crate) unknown_history: bool,
     pub(crate) tables: Vec<UploadTable>,
 }
 
@@ -95,6 +96,7 @@ struct OpenUpload {
     /// The server has it already: its rows are counted and dropped.
     ignored: bool,
     given_back: bool,
+    unknown_history: bool,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
     counts: [u64; 3],
@@ -146,8 +148,10 @@ impl<'a> Receiver<'a> {
         let expected = self.expected.iter();
         let taken =
             expected.filter(|it| it.upload_id.is_some() && it.state == UploadState::InSequence);
-        // Whether one that is given back is still wanted, is known when it is complete.
-        let is_certain = !upload.ignored && !upload.given_back;
+        // Whether one that is given back is still wanted, is known when it is complete; and what
+        // comes from an unknown history has to wait for others that give back.
+        let is_late = upload.given_back || upload.unknown_history;
+        let is_certain = !upload.ignored && !is_late;
         (is_certain && taken.count() == 1 && self.arrival.is_none()).then_some(UnderWay {
             subscription: upload.subscription,
             announced_bytes: upload.announced_bytes,
@@ -209,6 +213,7 @@ impl<'a> Receiver<'a> {
             arrived_bytes: 0,
             ignored,
             given_back: begin.given_back,
+            unknown_history: begin.unknown_history,
             tables: Vec::new(),
             counts: [0; 3],
             checksum: crc32fast::Hasher::new(),
@@ -465,6 +470,7 @@ impl<'a> Receiver<'a> {
             self.uploads.push(ReceivedUpload {
                 subscription: upload.subscription,
                 given_back: upload.given_back,
+                unknown_history: upload.unknown_history,
                 tables: upload.tables,
             });
         }

@@ -19,7 +19,7 @@ use tidewater_protocol::message::TableBegin;
 use super::copy_in::{self, Encoder};
 use super::incoming::{Incoming, malformed};
 use super::outcomes::{Outcomes, is_data_error};
-use super::{Admitted, Filled, One, Patience, Progress, Round, UnpublishedRows, order};
+use super::{Admitted, Filled, One, Order, Patience, Progress, Round, UnpublishedRows, order};
 use crate::arriving::{ArrivingUpload, Piece};
 use crate::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
@@ -74,6 +74,9 @@ impl One<'_> {
         let Some(admitted) = admitted else {
             return Ok(None);
         };
+        if admitted.order != Order::Free {
+            return Ok(None);
+        }
         let round = Round::default();
         self.begin_rows(connection, &round).await?;
         let mut early = Early {
@@ -84,7 +87,7 @@ impl One<'_> {
             progress: Progress::new(Outcomes::new(
                 self.publication,
                 &round.orphans,
-                self.upload.given_back,
+                admitted.order,
             )),
             keeps_up: true,
         };

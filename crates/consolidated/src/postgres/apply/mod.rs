@@ -22,7 +22,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use tidewater_protocol::{Op, UploadId};
 
-use self::admit::{Admitted, Patience};
+use self::admit::{Admitted, Order, Patience};
 pub(super) use self::arriving::apply_arriving;
 use self::copy_in::Copied;
 use self::incoming::{Incoming, RowRef};
@@ -55,6 +55,9 @@ WITH checkpoint AS (
   UPDATE tidewater.subscription SET given_back_serial = scope_serial
   WHERE remote_id = $3 AND publication = $4)
 INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+
+/// Each has to see what the one before has written, and found in effect.
+const ONE_AFTER_ANOTHER: &str = "LOCK TABLE tidewater.needless_change IN SHARE ROW EXCLUSIVE MODE";
 
 /// Constraints that are deferred from the start are so again for the next upload.
 const DEFER_AGAIN: &str = "
@@ -224,6 +227,10 @@ impl One<'_> {
         let Some(admitted) = admitted else {
             return self.last(connection).await;
         };
+        if admitted.order == Order::Late {
+            let locked = connection.client().batch_execute(ONE_AFTER_ANOTHER).await;
+            locked.map_err(refused("waiting for others that give back"))?;
+        }
         if self.upload.given_back && !self.note_given_back(connection).await? {
             incoming.clear();
             unpublished.clear();
@@ -234,7 +241,7 @@ impl One<'_> {
         let mut round = Round::default();
         let (result, exact) = loop {
             self.begin_rows(connection, &round).await?;
-            let outcomes = Outcomes::new(self.publication, &round.orphans, self.upload.given_back);
+            let outcomes = Outcomes::new(self.publication, &round.orphans, admitted.order);
             let filled = self
                 .fill(
                     connection,
@@ -448,7 +455,7 @@ impl One<'_> {
         }
         let many = incoming.inserts > incoming::COPY_THRESHOLD
             && !progress.outcomes.has_orphans(incoming)
-            && !progress.outcomes.is_given_back();
+            && progress.outcomes.order() != Order::Late;
         if many && incoming.table.direction.uploads() && copy_in::is_possible(incoming) {
             let membership = self.membership(incoming, admitted);
             let copied = copy_in::copy_in(connection, incoming, membership).await?;

@@ -4,6 +4,7 @@ use tokio_postgres::error::DbError;
 
 use tidewater_protocol::{Code, Datum, Op};
 
+use super::admit::Order;
 use super::incoming::Incoming;
 use crate::columns::Unpublished;
 use crate::error::CentreError;
@@ -22,19 +23,17 @@ pub(super) struct Outcomes<'p> {
     builder: ResultBuilder<'p>,
     conflicts: Records,
     refused: Records,
-    /// Deletes that found no row and updates that found their own values; without a winner.
-    /// After a restoration remotes come in another order than the first time: such a change ends
-    /// when the older one of another remote is given back after it, and is told as lost then.
-    /// Nobody may know yet that the centre was restored, so all of them are remembered.
+    order: Order,
+    /// Changes that were in effect already; without a winner.
     needless: Records,
-    /// Inserts and updates that took effect, only with what they wrote; of an upload that is
-    /// given back.
-    written: Option<Records>,
+    /// Changes that took effect; only with what they wrote.
+    written: Records,
 }
 
 /// Rows of the tables for conflicts and refused rows, column by column.
 #[derive(Default)]
 struct Records {
+    oids: Vec<u32>,
     tables: Vec<String>,
     keys: Vec<String>,
     operations: Vec<String>,
@@ -43,7 +42,8 @@ struct Records {
 }
 
 impl Records {
-    fn push(&mut self, table: &str, key: String, op: Op, texts: [Option<String>; 3]) {
+    fn push(&mut self, oid: u32, table: &str, key: String, op: Op, texts: [Option<String>; 3]) {
+        self.oids.push(oid);
         // text has no NUL in PostgreSQL; what a remote calls a table may have.
         self.tables.push(table.replace('\0', "\u{fffd}"));
         self.keys.push(key);
@@ -66,7 +66,7 @@ impl<'p> Outcomes<'p> {
     pub(super) fn new(
         publication: &'p Compiled,
         orphans: &'p Orphans,
-        is_given_back: bool,
+        order: Order,
     ) -> Outcomes<'p> {
         Outcomes {
             publication,
@@ -74,8 +74,9 @@ impl<'p> Outcomes<'p> {
             builder: ResultBuilder::new(&publication.schema, &publication.shapes),
             conflicts: Records::default(),
             refused: Records::default(),
+            order,
             needless: Records::default(),
-            written: is_given_back.then(Records::default),
+            written: Records::default(),
         }
     }
 
@@ -83,30 +84,29 @@ impl<'p> Outcomes<'p> {
         self.builder.applied(op, rows);
     }
 
-    /// Whether [`Self::written`] wants to know of rows.
-    pub(super) fn is_given_back(&self) -> bool {
-        self.written.is_some()
+    /// What else is told than what became of the rows.
+    pub(super) fn order(&self) -> Order {
+        self.order
     }
 
-    /// An insert or update has taken effect.
+    /// A change has taken effect.
     pub(super) fn written(&mut self, incoming: &Incoming<'_>, uploaded: &Uploaded<'_, '_>) {
-        let Some(mut written) = self.written.take() else {
-            return;
-        };
-        let texts = [None, None, uploaded.new];
-        self.push(&mut written, incoming, uploaded, texts);
-        self.written = Some(written);
+        if self.order != Order::Free {
+            let mut written = std::mem::take(&mut self.written);
+            let texts = [None, None, uploaded.new];
+            self.push(&mut written, incoming, uploaded, texts);
+            self.written = written;
+        }
     }
 
     /// A change found its row as it was to become.
     pub(super) fn needless(&mut self, incoming: &Incoming<'_>, uploaded: &Uploaded<'_, '_>) {
-        if uploaded.old == uploaded.new {
-            return;
+        if self.order == Order::Late && uploaded.old != uploaded.new {
+            let mut needless = std::mem::take(&mut self.needless);
+            let texts = [uploaded.old, uploaded.new, None];
+            self.push(&mut needless, incoming, uploaded, texts);
+            self.needless = needless;
         }
-        let mut needless = std::mem::take(&mut self.needless);
-        let texts = [uploaded.old, uploaded.new, None];
-        self.push(&mut needless, incoming, uploaded, texts);
-        self.needless = needless;
     }
 
     fn push(
@@ -118,7 +118,8 @@ impl<'p> Outcomes<'p> {
     ) {
         let texts = rows.map(|row| row.map(|row| self.json(incoming, row)));
         let table = &self.publication.schema.tables[incoming.index].name;
-        records.push(table, row_json::key(uploaded.key), uploaded.op, texts);
+        let key = row_json::key(uploaded.key);
+        records.push(incoming.table.oid, table, key, uploaded.op, texts);
     }
 
     /// Whether some rows of a table refer to refused ones.
@@ -155,7 +156,7 @@ impl<'p> Outcomes<'p> {
                 Some(unpublished::CODE.name().to_owned()),
                 Some(unpublished.reason.clone()),
             ];
-            refused.push(&table.begin.table, row.key, row.op, texts);
+            refused.push(0, &table.begin.table, row.key, row.op, texts);
         })
     }
 
@@ -169,7 +170,7 @@ impl<'p> Outcomes<'p> {
                 Some(unpublished::CODE.name().to_owned()),
                 Some(reason.to_owned()),
             ];
-            refused.push(&table.begin.table, row.key, row.op, texts);
+            refused.push(0, &table.begin.table, row.key, row.op, texts);
         })
     }
 
@@ -218,7 +219,8 @@ impl<'p> Outcomes<'p> {
         ];
         let table = &self.publication.schema.tables[incoming.index].name;
         let key = row_json::key(uploaded.key);
-        self.refused.push(table, key, uploaded.op, texts);
+        self.refused
+            .push(incoming.table.oid, table, key, uploaded.op, texts);
     }
 
     /// Records conflicts and refused rows, and gives the result.
@@ -227,11 +229,14 @@ impl<'p> Outcomes<'p> {
         connection: &mut Connection,
         upload: &SyncUpload,
     ) -> Result<UploadResult, CentreError> {
-        let written = self.written.unwrap_or_default();
+        let ended = match self.order {
+            Order::Late => TELL_LOST,
+            _ => FORGET,
+        };
         for (records, insert) in [
             (&self.conflicts, INSERT_CONFLICTS),
             (&self.refused, INSERT_REFUSED),
-            (&written, TELL_LOST),
+            (&self.written, ended),
             (&self.needless, REMEMBER_NEEDLESS),
         ] {
             if records.tables.is_empty() {
@@ -254,6 +259,7 @@ impl<'p> Outcomes<'p> {
                         a,
                         b,
                         c,
+                        &records.oids,
                     ],
                 )
                 .await
@@ -263,46 +269,65 @@ impl<'p> Outcomes<'p> {
     }
 }
 
-const INSERT_CONFLICTS: &str = "
-INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication, table_name, row_key,
-  operation, pre_image, uploaded, winner)
-SELECT $1::int8, $2::bytea, $3::text, $4::text, i.* FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-  $10::text[]) AS i";
-
-const INSERT_REFUSED: &str = "
-INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication, table_name, row_key,
-  operation, uploaded, code, reason)
-SELECT $1::int8, $2::bytea, $3::text, $4::text, i.* FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-  $10::text[]) AS i";
-
-/// What others gave back before, and was in effect until these rows came back.
-const TELL_LOST: &str = "
+/// What all of these statements get: the upload, and the records as arrays.
+macro_rules! records {
+    ($($statement:literal)+) => {
+        concat!(
+            "
 WITH uploader (at_ms, remote_id, user_name, publication) AS (
   SELECT $1::int8, $2::bytea, $3::text, $4::text),
-written AS (
-  SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
-    AS i (table_name, row_key, operation, pre_image, uploaded, winner)),
-ended AS (
-  DELETE FROM tidewater.needless_change AS g USING written AS w
-  WHERE g.row_key = w.row_key AND g.table_name = w.table_name RETURNING g.*, w.winner)
+record AS (
+  SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+    $11::oid[]) AS i (table_name, row_key, operation, a, b, c, table_oid))",
+            $($statement,)+
+        )
+    };
+}
+
+const INSERT_CONFLICTS: &str = records!(
+    "
 INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication, table_name, row_key,
   operation, pre_image, uploaded, winner)
-SELECT uploader.at_ms, e.remote_id, e.user_name, e.publication, table_name, row_key, operation,
-  pre_image, uploaded, winner
-FROM ended AS e, uploader WHERE e.remote_id <> uploader.remote_id";
+SELECT u.*, table_name, row_key, operation, a, b, c FROM uploader AS u, record"
+);
+
+const INSERT_REFUSED: &str = records!(
+    "
+INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication, table_name, row_key,
+  operation, uploaded, code, reason)
+SELECT u.*, table_name, row_key, operation, a, b, c FROM uploader AS u, record"
+);
 
 /// The last one of a remote counts.
-const REMEMBER_NEEDLESS: &str = "
-WITH changes AS (
-  SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
-    AS i (table_name, row_key, operation, pre_image, uploaded, winner)),
+const REMEMBER_NEEDLESS: &str = records!(
+    ",
 forgotten AS (
-  DELETE FROM tidewater.needless_change AS g USING changes AS c
-  WHERE g.row_key = c.row_key AND g.table_name = c.table_name AND g.remote_id = $2::bytea)
-INSERT INTO tidewater.needless_change (at_ms, remote_id, user_name, publication, table_name,
-  row_key, operation, pre_image, uploaded)
-SELECT $1::int8, $2::bytea, $3::text, $4::text, table_name, row_key, operation, pre_image, uploaded
-FROM changes";
+  DELETE FROM tidewater.needless_change AS n USING uploader AS u, record AS r
+  WHERE n.row_key = r.row_key AND n.table_oid = r.table_oid AND n.remote_id = u.remote_id)
+INSERT INTO tidewater.needless_change (at_ms, remote_id, user_name, publication, table_oid,
+  table_name, row_key, operation, pre_image, uploaded)
+SELECT u.*, table_oid, table_name, row_key, operation, a, b FROM uploader AS u, record"
+);
+
+/// What was in effect until these rows were written, and is older.
+const FORGET: &str = records!(
+    "
+DELETE FROM tidewater.needless_change AS n USING record AS r
+WHERE n.row_key = r.row_key AND n.table_oid = r.table_oid"
+);
+
+/// What was in effect until these rows were written, and is newer.
+const TELL_LOST: &str = records!(
+    ",
+ended AS (
+  DELETE FROM tidewater.needless_change AS n USING record AS r
+  WHERE n.row_key = r.row_key AND n.table_oid = r.table_oid RETURNING n.*, r.c AS winner)
+INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication, table_name, row_key,
+  operation, pre_image, uploaded, winner)
+SELECT u.at_ms, e.remote_id, e.user_name, e.publication, table_name, row_key, operation,
+  pre_image, uploaded, winner
+FROM ended AS e, uploader AS u WHERE e.remote_id <> u.remote_id"
+);
 
 fn operation(op: Op) -> &'static str {
     match op {

@@ -11,6 +11,7 @@ use tokio_postgres::{Row as ResultRow, Statement};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
 
+use super::admit::Order;
 use super::incoming::{Incoming, RowRef, is_exact, obstacle, unfit};
 use super::outcomes::{Outcomes, Uploaded, is_data_error, reason};
 use super::sql;
@@ -204,14 +205,14 @@ impl Statements<'_, '_, '_, '_> {
                     self.outcomes
                         .applied(op, (rows.len() - passed_over.len()) as u64);
                     let logs_moved = op == Op::Insert && self.incoming.edits_inserts;
-                    if logs_moved || self.outcomes.is_given_back() {
+                    if logs_moved || self.outcomes.order() != Order::Free {
                         let passed_over: BTreeSet<&RowRef> = passed_over.iter().collect();
                         let done = rows.iter().filter(|at| !passed_over.contains(at));
                         let done: Vec<RowRef> = done.copied().collect();
                         if logs_moved {
                             self.log_moved(&done).await?;
                         }
-                        self.written(op, &done)?;
+                        self.written(&done)?;
                     }
                     self.classify(op, &passed_over, failed).await?;
                 }
@@ -290,9 +291,9 @@ impl Statements<'_, '_, '_, '_> {
             .map_err(refused("logging uploaded rows"))
     }
 
-    /// Tells of rows that have been written, if they were given back.
-    fn written(&mut self, op: Op, rows: &[RowRef]) -> Result<(), CentreError> {
-        if op == Op::Delete || !self.outcomes.is_given_back() {
+    /// Tells of rows that have been written, if anybody wants to know.
+    fn written(&mut self, rows: &[RowRef]) -> Result<(), CentreError> {
+        if self.outcomes.order() == Order::Free {
             return Ok(());
         }
         let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
@@ -503,10 +504,7 @@ impl Statements<'_, '_, '_, '_> {
                     if equal && !lost_what_is_computed(incoming, uploaded, &central) =>
                 {
                     outcomes.applied(op, 1);
-                    match op {
-                        Op::Insert => outcomes.written(incoming, uploaded),
-                        _ => outcomes.needless(incoming, uploaded),
-                    }
+                    outcomes.needless(incoming, uploaded);
                 }
                 _ => outcomes.conflict(incoming, uploaded, Some(&central)),
             });
@@ -567,7 +565,7 @@ impl Statements<'_, '_, '_, '_> {
                 }),
                 Executed::Rows(_) => {
                     self.outcomes.applied(Op::Insert, 1);
-                    self.written(Op::Insert, &[*at])?;
+                    self.written(&[*at])?;
                 }
                 Executed::Failed(code, reason) => failed.push(Failed {
                     at: *at,

@@ -90,6 +90,7 @@ impl UploadCopy {
             rows,
             bytes: body.len() as u64,
             given_back: false,
+            unknown_history: false,
         };
         put(&mut frames, Control::UploadBegin(begin))?;
         frames.extend_from_slice(&body);

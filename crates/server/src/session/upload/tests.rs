@@ -66,6 +66,7 @@ fn begin() -> UploadBegin {
         rows: 1_000,
         bytes: 1_000,
         given_back: false,
+        unknown_history: false,
     }
 }
 
@@ -345,6 +346,7 @@ fn head() -> tidewater_consolidated::SyncUpload {
         upload_id: UPLOAD,
         checkpoint: None,
         given_back: false,
+        unknown_history: false,
         tables: Vec::new(),
         now_ms: 0,
     }
