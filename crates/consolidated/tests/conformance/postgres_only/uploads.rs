@@ -4,10 +4,10 @@ use tidewater_consolidated::{
     CentreError, SyncUpload, UploadOutcome, UploadTable, arriving, connect,
 };
 
-use super::table;
+use super::{PostgresWorld, table};
 use crate::fixture::Fixture;
 use crate::postgres::PostgresFixture;
-use crate::remote::{Remote, insert, update};
+use crate::remote::{Remote, delete, insert, update};
 use crate::world::{NOW_MS, SHOP_DDL, World, everyone, publication, shop};
 
 #[tokio::test]
@@ -374,4 +374,30 @@ async fn what_a_trigger_raises_refuses_its_row() {
         "1 inserted, 0 updated, 0 deleted, 0 conflicts, 5 refused"
     );
     assert!(result[1].ends_with("not today"), "{result:?}");
+}
+
+#[tokio::test]
+async fn tables_of_one_name_are_told_apart_when_their_rows_are_given_back() {
+    let ddl = "CREATE SCHEMA other; CREATE TABLE item (id integer PRIMARY KEY, v text);
+               CREATE TABLE other.item (id integer PRIMARY KEY, v text)";
+    let mut world: PostgresWorld = World::new(ddl, vec![everyone("item")]).await;
+    world
+        .specs
+        .push(publication("second", vec![everyone("other.item")]));
+    world.deploy().await.unwrap();
+    let mut first = Remote::synced(&world, "anna").await;
+    let mut second = Remote::synced(&world, "berta").await;
+    let mut stranger = Remote::new(&world, "clara").await;
+    stranger.schema = world.schemas[1].clone();
+    for (remote, change, told) in [
+        (&mut second, delete("item", "1|x"), 0),
+        (&mut stranger, insert("item", "1|other"), 0),
+        (&mut first, insert("item", "1|x"), 1),
+    ] {
+        let mut upload = remote.next_upload(&[change]);
+        upload.given_back = true;
+        remote.apply(upload).await;
+        let conflicts = world.centre.conflicts().await.unwrap();
+        assert_eq!(conflicts.len(), told);
+    }
 }
