@@ -35,7 +35,8 @@ pub struct SyncUpload {
     /// The remote says that the centre has forgotten it. Such an upload is applied once,
     /// whatever the remotes are that give it back; for the others it comes to nothing.
     pub given_back: bool,
-    /// It was made from what the centre has forgotten, as far as the remote was told.
+    /// It may have been made from what the centre has forgotten: the remote has to compare its
+    /// tables, or its checkpoint is not known.
     pub unknown_history: bool,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,

@@ -225,7 +225,8 @@ UPDATE tidewater.meta SET format_version = 6;
 const VERSION_7: &str = "
 ALTER TABLE tidewater.subscription ADD COLUMN given_back_serial bigint;
 CREATE TABLE tidewater.needless_change (
-  table_oid oid NOT NULL,
+  -- Qualified: two schemas may have tables of one name.
+  central_name text NOT NULL,
   table_name text NOT NULL,
   row_key text NOT NULL,
   remote_id bytea NOT NULL,

@@ -446,8 +446,13 @@ impl Session {
             match outcome {
                 Outcome::Done(_) | Outcome::Failed(_) => database.sync_is_over(),
                 Outcome::More(_) => {
-                    let gave = self.subscriptions.iter().any(|it| it.giving.is_some());
-                    database.sync_goes_on(!gave);
+                    // What is pending behind an upload that was on its way already was made from
+                    // the same history, and goes before the compare, too.
+                    let was_on_its_way =
+                        |it: &SubscriptionState| it.taken.is_some() && it.taken_under.is_none();
+                    let mut subscriptions = self.subscriptions.iter();
+                    let takes = subscriptions.any(|it| it.giving.is_some() || was_on_its_way(it));
+                    database.sync_goes_on(!takes);
                 }
                 Outcome::Again(_) => {}
             }

@@ -263,7 +263,7 @@ impl Outgoing {
                     rows,
                     bytes,
                     given_back: false,
-                    unknown_history: subscription.compare_due == CompareDue::UnknownHistory,
+                    unknown_history: subscription.compare_due != CompareDue::No,
                 })
             }
             Step::Requests(index) => {

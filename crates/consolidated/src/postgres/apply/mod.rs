@@ -56,8 +56,10 @@ WITH checkpoint AS (
   WHERE remote_id = $3 AND publication = $4)
 INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES ($1, $2) ON CONFLICT DO NOTHING";
 
-/// Each has to see what the one before has written, and found in effect.
-const ONE_AFTER_ANOTHER: &str = "LOCK TABLE tidewater.needless_change IN SHARE ROW EXCLUSIVE MODE";
+/// Until the commit no other late upload tells what it has written and found in effect. Nobody
+/// else waits for it: not uploads that are not late, and no application.
+const ONE_AFTER_ANOTHER: &str =
+    "SELECT pg_catalog.pg_advisory_xact_lock('tidewater.needless_change'::regclass::oid::bigint)";
 
 /// Constraints that are deferred from the start are so again for the next upload.
 const DEFER_AGAIN: &str = "
@@ -227,10 +229,6 @@ impl One<'_> {
         let Some(admitted) = admitted else {
             return self.last(connection).await;
         };
-        if admitted.order == Order::Late {
-            let locked = connection.client().batch_execute(ONE_AFTER_ANOTHER).await;
-            locked.map_err(refused("waiting for others that give back"))?;
-        }
         if self.upload.given_back && !self.note_given_back(connection).await? {
             incoming.clear();
             unpublished.clear();
@@ -359,6 +357,10 @@ impl One<'_> {
                     .await?;
             }
         }
+        if admitted.order == Order::Late {
+            let locked = connection.client().batch_execute(ONE_AFTER_ANOTHER).await;
+            locked.map_err(refused("waiting for others that give back"))?;
+        }
         self.try_again(connection, incoming, admitted, &mut progress)
             .await?;
         let checked = connection
@@ -403,6 +405,8 @@ impl One<'_> {
         if !table.table.direction.uploads() {
             return statements.refuse_all(&refs);
         }
+        // Another late upload may be writing the same rows.
+        statements.settles = admitted.order != Order::Late;
         let failed = statements.run(op, &refs).await?;
         if !failed.is_empty() {
             progress.refusals.push(Refusals {
@@ -528,6 +532,7 @@ impl One<'_> {
             outcomes: &mut progress.outcomes,
             membership: self.membership(incoming, admitted),
             exact: &mut progress.exact,
+            settles: true,
         }
     }
 

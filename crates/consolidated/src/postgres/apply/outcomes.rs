@@ -33,7 +33,7 @@ pub(super) struct Outcomes<'p> {
 /// Rows of the tables for conflicts and refused rows, column by column.
 #[derive(Default)]
 struct Records {
-    oids: Vec<u32>,
+    central_names: Vec<String>,
     tables: Vec<String>,
     keys: Vec<String>,
     operations: Vec<String>,
@@ -41,14 +41,24 @@ struct Records {
     texts: [Vec<Option<String>>; 3],
 }
 
+/// One of them.
+struct Record {
+    /// Empty for a table that is not published.
+    central_name: String,
+    table: String,
+    key: String,
+    op: Op,
+    texts: [Option<String>; 3],
+}
+
 impl Records {
-    fn push(&mut self, oid: u32, table: &str, key: String, op: Op, texts: [Option<String>; 3]) {
-        self.oids.push(oid);
+    fn push(&mut self, record: Record) {
+        self.central_names.push(record.central_name);
         // text has no NUL in PostgreSQL; what a remote calls a table may have.
-        self.tables.push(table.replace('\0', "\u{fffd}"));
-        self.keys.push(key);
-        self.operations.push(operation(op).to_owned());
-        for (column, text) in self.texts.iter_mut().zip(texts) {
+        self.tables.push(record.table.replace('\0', "\u{fffd}"));
+        self.keys.push(record.key);
+        self.operations.push(operation(record.op).to_owned());
+        for (column, text) in self.texts.iter_mut().zip(record.texts) {
             column.push(text.map(|text| text.replace('\0', "\u{fffd}")));
         }
     }
@@ -92,34 +102,43 @@ impl<'p> Outcomes<'p> {
     /// A change has taken effect.
     pub(super) fn written(&mut self, incoming: &Incoming<'_>, uploaded: &Uploaded<'_, '_>) {
         if self.order != Order::Free {
-            let mut written = std::mem::take(&mut self.written);
-            let texts = [None, None, uploaded.new];
-            self.push(&mut written, incoming, uploaded, texts);
-            self.written = written;
+            let rows = [None, None, uploaded.new];
+            self.written.push(self.images(incoming, uploaded, rows));
         }
     }
 
     /// A change found its row as it was to become.
     pub(super) fn needless(&mut self, incoming: &Incoming<'_>, uploaded: &Uploaded<'_, '_>) {
         if self.order == Order::Late && uploaded.old != uploaded.new {
-            let mut needless = std::mem::take(&mut self.needless);
-            let texts = [uploaded.old, uploaded.new, None];
-            self.push(&mut needless, incoming, uploaded, texts);
-            self.needless = needless;
+            let rows = [uploaded.old, uploaded.new, None];
+            self.needless.push(self.images(incoming, uploaded, rows));
         }
     }
 
-    fn push(
+    /// What is recorded of a row with these images of it.
+    fn images(
         &self,
-        records: &mut Records,
         incoming: &Incoming<'_>,
         uploaded: &Uploaded<'_, '_>,
         rows: [Option<&[Datum<'_>]>; 3],
-    ) {
+    ) -> Record {
         let texts = rows.map(|row| row.map(|row| self.json(incoming, row)));
-        let table = &self.publication.schema.tables[incoming.index].name;
-        let key = row_json::key(uploaded.key);
-        records.push(incoming.table.oid, table, key, uploaded.op, texts);
+        self.described(incoming, uploaded, texts)
+    }
+
+    fn described(
+        &self,
+        incoming: &Incoming<'_>,
+        uploaded: &Uploaded<'_, '_>,
+        texts: [Option<String>; 3],
+    ) -> Record {
+        Record {
+            central_name: incoming.table.sql_name.clone(),
+            table: self.publication.schema.tables[incoming.index].name.clone(),
+            key: row_json::key(uploaded.key),
+            op: uploaded.op,
+            texts,
+        }
     }
 
     /// Whether some rows of a table refer to refused ones.
@@ -156,7 +175,13 @@ impl<'p> Outcomes<'p> {
                 Some(unpublished::CODE.name().to_owned()),
                 Some(unpublished.reason.clone()),
             ];
-            refused.push(0, &table.begin.table, row.key, row.op, texts);
+            refused.push(Record {
+                central_name: String::new(),
+                table: table.begin.table.clone(),
+                key: row.key,
+                op: row.op,
+                texts,
+            });
         })
     }
 
@@ -170,7 +195,13 @@ impl<'p> Outcomes<'p> {
                 Some(unpublished::CODE.name().to_owned()),
                 Some(reason.to_owned()),
             ];
-            refused.push(0, &table.begin.table, row.key, row.op, texts);
+            refused.push(Record {
+                central_name: String::new(),
+                table: table.begin.table.clone(),
+                key: row.key,
+                op: row.op,
+                texts,
+            });
         })
     }
 
@@ -195,10 +226,8 @@ impl<'p> Outcomes<'p> {
             Some(winner) => self.builder.conflict_row(incoming.index, winner),
             None => self.builder.conflict_gone(incoming.index, uploaded.key),
         }
-        let mut conflicts = std::mem::take(&mut self.conflicts);
-        let texts = [uploaded.old, uploaded.new, winner];
-        self.push(&mut conflicts, incoming, uploaded, texts);
-        self.conflicts = conflicts;
+        let rows = [uploaded.old, uploaded.new, winner];
+        self.conflicts.push(self.images(incoming, uploaded, rows));
     }
 
     /// A change was refused.
@@ -217,10 +246,7 @@ impl<'p> Outcomes<'p> {
             Some(code.name().to_owned()),
             Some(reason.to_owned()),
         ];
-        let table = &self.publication.schema.tables[incoming.index].name;
-        let key = row_json::key(uploaded.key);
-        self.refused
-            .push(incoming.table.oid, table, key, uploaded.op, texts);
+        self.refused.push(self.described(incoming, uploaded, texts));
     }
 
     /// Records conflicts and refused rows, and gives the result.
@@ -259,7 +285,7 @@ impl<'p> Outcomes<'p> {
                         a,
                         b,
                         c,
-                        &records.oids,
+                        &records.central_names,
                     ],
                 )
                 .await
@@ -278,7 +304,7 @@ WITH uploader (at_ms, remote_id, user_name, publication) AS (
   SELECT $1::int8, $2::bytea, $3::text, $4::text),
 record AS (
   SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
-    $11::oid[]) AS i (table_name, row_key, operation, a, b, c, table_oid))",
+    $11::text[]) AS i (table_name, row_key, operation, a, b, c, central_name))",
             $($statement,)+
         )
     };
@@ -303,17 +329,17 @@ const REMEMBER_NEEDLESS: &str = records!(
     ",
 forgotten AS (
   DELETE FROM tidewater.needless_change AS n USING uploader AS u, record AS r
-  WHERE n.row_key = r.row_key AND n.table_oid = r.table_oid AND n.remote_id = u.remote_id)
-INSERT INTO tidewater.needless_change (at_ms, remote_id, user_name, publication, table_oid,
+  WHERE n.row_key = r.row_key AND n.central_name = r.central_name AND n.remote_id = u.remote_id)
+INSERT INTO tidewater.needless_change (at_ms, remote_id, user_name, publication, central_name,
   table_name, row_key, operation, pre_image, uploaded)
-SELECT u.*, table_oid, table_name, row_key, operation, a, b FROM uploader AS u, record"
+SELECT u.*, central_name, table_name, row_key, operation, a, b FROM uploader AS u, record"
 );
 
 /// What was in effect until these rows were written, and is older.
 const FORGET: &str = records!(
     "
 DELETE FROM tidewater.needless_change AS n USING record AS r
-WHERE n.row_key = r.row_key AND n.table_oid = r.table_oid"
+WHERE n.row_key = r.row_key AND n.central_name = r.central_name"
 );
 
 /// What was in effect until these rows were written, and is newer.
@@ -321,7 +347,7 @@ const TELL_LOST: &str = records!(
     ",
 ended AS (
   DELETE FROM tidewater.needless_change AS n USING record AS r
-  WHERE n.row_key = r.row_key AND n.table_oid = r.table_oid RETURNING n.*, r.c AS winner)
+  WHERE n.row_key = r.row_key AND n.central_name = r.central_name RETURNING n.*, r.c AS winner)
 INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication, table_name, row_key,
   operation, pre_image, uploaded, winner)
 SELECT u.at_ms, e.remote_id, e.user_name, e.publication, table_name, row_key, operation,

@@ -36,6 +36,16 @@ pub(super) struct Failed {
     pub(super) reason: String,
 }
 
+impl Failed {
+    fn in_effect(at: RowRef) -> Failed {
+        Failed {
+            at,
+            code: Code::RowConstraint,
+            reason: "it is in effect already".into(),
+        }
+    }
+}
+
 /// The state of applying the rows of one table.
 pub(super) struct Statements<'c, 'u, 'p, 'm> {
     pub(super) connection: &'c mut Connection,
@@ -44,6 +54,9 @@ pub(super) struct Statements<'c, 'u, 'p, 'm> {
     pub(super) membership: Membership<'m>,
     /// Whether every row so far is in the centre as it was uploaded.
     pub(super) exact: &'c mut bool,
+    /// Whether what is in effect already is done with. Else it counts as failed, and is tried
+    /// again.
+    pub(super) settles: bool,
 }
 
 /// The outcome of a statement in a savepoint.
@@ -439,7 +452,7 @@ impl Statements<'_, '_, '_, '_> {
                 let ordinal = row.get::<_, i64>(0) as usize - 1;
                 met[ordinal] = Some(index);
             }
-            self.judge(op, &possible, &met, &result, &mut gone)?;
+            self.judge(op, &possible, &met, &result, &mut gone, failed)?;
             gone.sort_unstable();
             self.settle_gone(op, &gone, failed).await?;
         }
@@ -478,8 +491,9 @@ impl Statements<'_, '_, '_, '_> {
         met: &[Option<usize>],
         result: &[ResultRow],
         gone: &mut Vec<RowRef>,
+        failed: &mut Vec<Failed>,
     ) -> Result<(), CentreError> {
-        let incoming = self.incoming;
+        let (incoming, settles) = (self.incoming, self.settles);
         let (outcomes, membership) = (&mut *self.outcomes, &mut self.membership);
         let mut decoder = RowDecoder::new(incoming.table.columns.iter().map(|it| it.kind));
         incoming.rows(rows, |at, row| {
@@ -503,6 +517,10 @@ impl Statements<'_, '_, '_, '_> {
                 (Op::Insert | Op::Update, true)
                     if equal && !lost_what_is_computed(incoming, uploaded, &central) =>
                 {
+                    if !settles {
+                        failed.push(Failed::in_effect(rows[at]));
+                        return;
+                    }
                     outcomes.applied(op, 1);
                     outcomes.needless(incoming, uploaded);
                 }
@@ -520,6 +538,9 @@ impl Statements<'_, '_, '_, '_> {
         failed: &mut Vec<Failed>,
     ) -> Result<(), CentreError> {
         match op {
+            Op::Delete if !self.settles => {
+                failed.extend(gone.iter().map(|&at| Failed::in_effect(at)));
+            }
             Op::Delete => {
                 self.outcomes.applied(op, gone.len() as u64);
                 let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);

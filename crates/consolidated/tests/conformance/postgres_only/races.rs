@@ -9,7 +9,7 @@ use tidewater_testing::{Postgres, PostgresOptions};
 
 use super::PostgresWorld;
 use crate::fixture::{Fixture, Transaction};
-use crate::remote::{Remote, insert};
+use crate::remote::{Remote, delete, insert, update};
 use crate::world::{NOW_MS, SHOP_DDL, World, everyone, publication, shop};
 
 /// Whether a connection of ours waits for a lock.
@@ -68,6 +68,42 @@ async fn a_download_has_all_of_a_truncate_or_nothing() {
         assert_eq!(anna.rows("event"), now, "{truncate}");
         assert_eq!(anna.download().await.rows(), [] as [&str; 0]);
     }
+}
+
+/// Late uploads take turns only when all that they write is written: whoever waits for an
+/// application holds up nobody who wants other rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_is_given_back_and_waits_holds_up_nobody() {
+    let world: PostgresWorld = World::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut berta = Remote::synced(&world, "berta").await;
+    let given_back = |remote: &mut Remote, change| {
+        let mut upload = remote.next_upload(&[change]);
+        upload.given_back = true;
+        upload
+    };
+    // Something is remembered.
+    let gone = given_back(&mut berta, delete("customer", "40|north|Nina|NULL"));
+    berta.apply(gone).await;
+    let mut open = world.fixture.begin().await;
+    open.execute("UPDATE customer SET name = name WHERE customer_id = 2")
+        .await;
+    let waits = given_back(
+        &mut anna,
+        update("customer", "2|north|Niels|NULL", "2|north|Nick|NULL"),
+    );
+    let waiting = tokio::spawn(async move { anna.apply(waits).await });
+    until_somebody_waits(&world).await;
+    let other = given_back(&mut berta, insert("customer", "41|north|Nele|NULL"));
+    berta.apply(other).await;
+    berta
+        .upload(&[insert("customer", "42|north|Nora|NULL")])
+        .await;
+    open.execute("UPDATE customer SET name = name WHERE customer_id IN (41, 42)")
+        .await;
+    open.commit().await;
+    let outcome = waiting.await.unwrap();
+    assert!(matches!(outcome, UploadOutcome::Applied { result, .. } if result.updates == 1));
 }
 
 /// An upload that meets a TRUNCATE waits for it, and then holds against the empty table.
