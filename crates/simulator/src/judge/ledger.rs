@@ -182,7 +182,9 @@ impl Ledger {
                 continue;
             };
             let is_back = parties.central_text(row)?.as_ref() == Some(pre_image);
+            // What the remote was told is refused, a restored centre may have forgotten.
             if is_back
+                && !self.refused.contains(&(row, None))
                 && !may_return.contains(pre_image)
                 && !parties.is_pending(row)?
                 && !parties.lost_or_refused(row, None)?

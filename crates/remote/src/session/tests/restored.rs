@@ -551,26 +551,6 @@ fn what_is_pending_goes_up_after_what_is_given_back_and_before_the_compare() {
 }
 
 #[test]
-fn what_is_pending_behind_an_upload_on_its_way_goes_up_before_the_compare() {
-    let mut world = World::new();
-    world.back_up();
-    world.local(1, true);
-    world.sync(None);
-    world.local(8, true);
-    world.sync(Some((0, 0, 0)));
-    world.local(9, true);
-    world.restore(1);
-    world.sync(None);
-    let uploads = world
-        .sessions
-        .iter()
-        .map(|names| names.contains(&"UploadBegin"));
-    // What was on its way (ignored), what is given back, what was on its way, what is pending.
-    assert_eq!(uploads.collect::<Vec<_>>(), [true, true, true, true, false]);
-    world.settle();
-}
-
-#[test]
 fn a_centre_from_before_it_knew_the_remote_is_given_everything_back() {
     let mut world = World::new();
     world.local(1, true);

@@ -299,10 +299,10 @@ fn i1_a_remote_gives_back_in_its_own_order<B: Backend>() {
     assert_converged(&world, &[&ada]);
 }
 
-/// Bob's changes were newer, but he comes first, and finds nothing to do; whether or not the
-/// centre had taken them.
+/// Bob's changes were newer, but he comes first, and finds nothing to do: whether the centre had
+/// taken them, or they were pending, or pending behind an upload that was on its way.
 fn i2_what_others_undo_by_giving_back_later_is_told<B: Backend>() {
-    for acknowledged in [true, false] {
+    for (acknowledged, on_its_way) in [(true, false), (false, false), (false, true)] {
         let mut world = World::<B>::open(shop());
         let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
         let names = "SELECT product_id, name FROM product WHERE product_id IN (1, 70) ORDER BY 1";
@@ -312,6 +312,13 @@ fn i2_what_others_undo_by_giving_back_later_is_told<B: Backend>() {
         ada.edit("UPDATE product SET name = 'closed' WHERE product_id = 1");
         ada.sync();
         bob.sync();
+        if on_its_way {
+            bob.edit("INSERT INTO product VALUES (71, 'his', 1)");
+            let place = Place::frame(Way::Up, 0);
+            bob.network.plan(place, Accident::CutInside);
+            bob.try_sync().expect_err("the connection is cut");
+            assert!(bob.network.finish_plan());
+        }
         bob.edit("DELETE FROM product WHERE product_id = 70");
         let name = before[0].trim_start_matches("1|");
         bob.edit(&format!(
@@ -333,11 +340,8 @@ fn i2_what_others_undo_by_giving_back_later_is_told<B: Backend>() {
         let told = told.map(|it| format!("{} {} {}", it.user, it.operation, it.key));
         let mut told: Vec<String> = told.collect();
         told.sort_unstable();
-        assert_eq!(
-            told,
-            ["bob delete [70]", "bob update [1]"],
-            "{acknowledged}"
-        );
+        let case = (acknowledged, on_its_way);
+        assert_eq!(told, ["bob delete [70]", "bob update [1]"], "{case:?}");
     }
 }
 
