@@ -253,7 +253,8 @@ impl FrameProxy {
         self.world.changed.notify_all();
     }
 
-    /// From now on every frame passes as this makes it; `None`: as it is.
+    /// Every frame of the connections to come passes as this makes it; `None`: as it is. One that
+    /// is open stays as it began: a peer does not become another within a session.
     pub fn translate(&self, translate: Option<Translate>) {
         self.world.lock().translate = translate;
     }
@@ -328,6 +329,7 @@ fn pass_on(remote: TcpStream, world: &Arc<World>) -> io::Result<[JoinHandle<()>;
             from: from.try_clone()?,
             to: to.try_clone()?,
             plan,
+            translate: state.translate.clone(),
             left: cut
                 .filter(|(there, _)| *there == way)
                 .map(|(_, bytes)| bytes),
@@ -348,6 +350,7 @@ struct Pump {
     from: TcpStream,
     to: TcpStream,
     plan: Option<(Place, Accident)>,
+    translate: Option<Translate>,
     /// The bytes that pass before it breaks, if it is to break by itself.
     left: Option<usize>,
 }
@@ -375,7 +378,7 @@ impl Pump {
         let mut count = 0;
         loop {
             while let Some((bytes, frame)) = next_frame(&mut arrived, self.way, count) {
-                let translate = self.world.lock().translate.clone();
+                let translate = self.translate.as_ref();
                 let translated = translate.map(|translate| translate(self.way, &bytes));
                 let bytes = translated.as_deref().unwrap_or(&bytes);
                 self.pass(count, bytes, frame.as_ref())?;
