@@ -243,14 +243,17 @@ impl Outgoing {
         });
         let control = match step {
             Step::Upload(index) => {
+                let database = database?;
                 let subscription = &subscriptions[index];
                 if let Some(giving) = subscription.giving {
-                    let mut frames = database?.kept_frames(giving)?;
+                    let mut frames = database.kept_frames(giving)?;
                     let control = given_begin(index, subscription, &mut frames)?;
                     self.sending = Some(Sending::Given(index, frames));
                     return Ok(put_control(out, SYNC_CHANNEL, control)?);
                 }
-                let (rows, bytes) = database?.upload_estimate(subscription)?;
+                let (rows, bytes) = database.upload_estimate(subscription)?;
+                let unknown_history = subscription.compare_due != CompareDue::No
+                    || database.deletes_stale_rows(subscription)?;
                 self.sending = Some(Sending::Upload(Upload {
                     subscription: index,
                     cursor: UploadCursor::default(),
@@ -263,7 +266,7 @@ impl Outgoing {
                     rows,
                     bytes,
                     given_back: false,
-                    unknown_history: subscription.compare_due != CompareDue::No,
+                    unknown_history,
                 })
             }
             Step::Requests(index) => {

@@ -345,6 +345,36 @@ fn i2_what_others_undo_by_giving_back_later_is_told<B: Backend>() {
     }
 }
 
+/// Her customer is gone with the restored centre and stays in bob's file, for an invoice of his
+/// that was refused.
+fn i2_a_delete_of_what_had_to_stay_is_told_when_it_is_given_back<B: Backend>() {
+    let mut world = World::<B>::open(shop());
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    let backup = backup(&world);
+    ada.edit("INSERT INTO customer VALUES (70, 2, 'hers', NULL, 0)");
+    ada.sync();
+    bob.sync();
+    bob.edit("INSERT INTO invoice VALUES (90, 9, 70, 'refused')");
+    assert_eq!(bob.sync().refused, 1);
+    restore(&mut world, &backup, &[&ada, &bob]);
+    bob.sync();
+    let hers = "SELECT name FROM customer WHERE customer_id = 70";
+    assert_eq!(
+        (world.rows(hers), bob.value(hers)),
+        (vec![], "hers".to_owned())
+    );
+    bob.edit("DELETE FROM customer WHERE customer_id = 70");
+    bob.sync();
+    ada.sync();
+    assert_eq!(world.rows(hers), ["hers"]);
+    let told = world.server.conflicts().into_iter();
+    let told = told.map(|it| format!("{} {} {}", it.user, it.operation, it.key));
+    assert_eq!(told.collect::<Vec<_>>(), ["bob delete [70]"]);
+    bob.edit("DELETE FROM invoice WHERE invoice_id = 90");
+    bob.sync();
+    assert_converged(&world, &[&ada, &bob]);
+}
+
 fn i2_what_a_restored_centre_refuses_to_take_back_stays_visible<B: Backend>() {
     let mut world = World::<B>::open(shop());
     let mut ada = world.synced("ada");
@@ -554,6 +584,7 @@ on_both_adapters!(
     i1_a_centre_from_before_it_knew_the_remote_gets_everything_back,
     i1_a_remote_gives_back_in_its_own_order,
     i2_what_others_undo_by_giving_back_later_is_told,
+    i2_a_delete_of_what_had_to_stay_is_told_when_it_is_given_back,
     i1_what_one_sync_gave_back_another_one_does_not_give_back_again,
     i1_a_newer_backup_after_a_give_back_that_broke_off_gets_the_rest,
     i1_uploads_are_known_by_their_ids_when_a_newer_backup_counts_them_otherwise,
