@@ -3,7 +3,7 @@
 # Begins with the committed corpus and keeps what it finds in fuzz/found/TARGET.
 # SECONDS may be 0 where an argument says when to end: scripts/fuzz.sh rows 0 -runs=50000000
 #
-# No sanitizer, because what is fuzzed has no `unsafe`, and goes through several times as
+# No sanitizer, because what decodes bytes has no `unsafe`, and goes through several times as
 # many inputs without: SANITIZER=address looks for mistakes of memory in dependencies.
 set -euo pipefail
 cd "$(dirname "$0")/.."

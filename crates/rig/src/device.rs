@@ -222,8 +222,7 @@ impl Device {
         if matches!(run.code, Some(0 | 6)) {
             self.has_synced = true;
         }
-        let panicked = run.stderr.contains("panicked");
-        if panicked || !is_explained(&outcome, accident) {
+        if run.panicked() || !is_explained(&outcome, accident) {
             let name = &self.name;
             self.stage
                 .finding(format!("{name} {accident:?} {outcome}: {run:?}"));
@@ -276,6 +275,10 @@ impl Device {
             let outcome = run.outcome();
             self.stage.note(&format!("{} healed: {outcome}", self.name));
             self.stage.sync_ended(&format!("after healing: {outcome}"));
+            if run.panicked() {
+                self.stage
+                    .finding(format!("{} healed, but: {run:?}", self.name));
+            }
             match run.code {
                 Some(0 | 6) => {
                     self.has_synced = true;

@@ -38,8 +38,9 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// How long things break, in seconds: at least that long, and until each accident has
-    /// happened once. Healing and judging come after.
+    /// How long things break, in seconds: at least that long, and until each accident of the
+    /// servers, of PostgreSQL and of the whole network has happened once. Healing and judging
+    /// come after.
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Decides what is drawn, but not when it happens [default: random]

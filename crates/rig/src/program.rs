@@ -89,6 +89,11 @@ impl Run {
         Ok(command.output()?.into())
     }
 
+    /// Whether one of its threads panicked, however it ended.
+    pub(crate) fn panicked(&self) -> bool {
+        self.stderr.contains("panicked")
+    }
+
     /// The object that it printed with `--json`.
     pub(crate) fn json(&self) -> Option<Value> {
         serde_json::from_str(&self.stdout).ok()

@@ -16,6 +16,7 @@ use rusqlite::Connection;
 use tokio::io::DuplexStream;
 use tokio::time::{Instant, sleep};
 
+use tidewater_consolidated::records::Retention;
 use tidewater_consolidated::sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_consolidated::{Centre, CentreError};
 use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
@@ -34,6 +35,9 @@ const NEVER: u64 = u64::MAX;
 
 /// Something did not fit a server's memory: it went to a file or beyond, or was refused.
 pub(crate) const EXHAUSTED: &str = "memory budget exhausted";
+
+/// What is kept so long is there as long as the world: ten years.
+const FOREVER_MS: i64 = 10 * 365 * 24 * 60 * 60 * 1_000;
 
 /// How often a process is started again that fails to start.
 const STARTS: u64 = 100;
@@ -65,6 +69,8 @@ pub(crate) struct Life {
     commits_left: AtomicU64,
     /// Whether the last one still takes effect.
     commits_last: AtomicBool,
+    /// Connections over which bytes may still come.
+    connections: AtomicU64,
 }
 
 impl Life {
@@ -74,7 +80,22 @@ impl Life {
             on_disk,
             commits_left: AtomicU64::new(NEVER),
             commits_last: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
         }
+    }
+
+    /// A connection begins, or ends.
+    pub(crate) fn count_connection(&self, begins: bool) {
+        let count = &self.connections;
+        match begins {
+            true => count.fetch_add(1, Ordering::Relaxed),
+            false => count.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Whether it serves somebody.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) > 0
     }
 
     /// A transaction is about to commit; whether it must not.
@@ -151,6 +172,34 @@ impl Host {
         })
         .await?;
         Ok(centre)
+    }
+
+    /// Lets a user in, or out, as soon as nobody else writes.
+    pub(crate) async fn set_disabled(
+        &self,
+        path: PathBuf,
+        user: &str,
+        disabled: bool,
+    ) -> Result<(), Failed> {
+        patiently(|| async {
+            let (centre, _) = self.open(path.clone()).await?;
+            Ok(centre.set_disabled(user, disabled).await.map(drop)?)
+        })
+        .await
+    }
+
+    /// Removes every change from the log that is not needed for who has just synced.
+    pub(crate) async fn prune_log(&self, path: PathBuf, now_ms: i64) -> Result<(), Failed> {
+        let retention = Retention {
+            log_ms: 0,
+            history_ms: FOREVER_MS,
+            conflicts_ms: FOREVER_MS,
+        };
+        patiently(|| async {
+            let (centre, _) = self.open(path.clone()).await?;
+            Ok(centre.prune(retention, now_ms).await.map(drop)?)
+        })
+        .await
     }
 
     /// Starts a server, as soon as nobody else writes.

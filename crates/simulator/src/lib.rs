@@ -53,7 +53,9 @@ thread_local! {
 /// Runs a simulation; with `readable` it keeps what happened.
 pub fn run(plan: Plan, readable: bool) -> Ended {
     watch_panics();
-    template::centre();
+    for deferred in [false, true] {
+        template::centre(deferred);
+    }
     PANICS.with_borrow_mut(Option::take);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build();

@@ -10,15 +10,18 @@ use tokio::time::{sleep, timeout};
 use crate::application::{self, Application};
 use crate::host::Host;
 use crate::random::Random;
+use crate::scenario::USERS;
 use crate::world::{Failed, World};
 
 const KILLED_BEFORE: &str = "server killed before a commit";
 const KILLED_AFTER: &str = "server killed after a commit";
 const KILLED: &str = "server killed";
-const REPLACED: &str = "server replaced in good order";
+const REPLACED: &str = "server replaced in the middle of a transfer";
 const RESTORED: &str = "centre restored to an older copy";
 pub(crate) const CLOCK: &str = "clock of a server jumped";
 const DEPLOYED: &str = "changed schema deployed";
+const PRUNED: &str = "log of changes pruned";
+const DISABLED: &str = "user disabled for a while";
 
 /// Every kind of thing that happens to servers and the centre.
 pub(crate) const KINDS: &[&str] = &[
@@ -29,10 +32,15 @@ pub(crate) const KINDS: &[&str] = &[
     RESTORED,
     CLOCK,
     DEPLOYED,
+    PRUNED,
+    DISABLED,
 ];
 
 /// How long a process has to meet the commit that kills it.
 const AMBUSH: Duration = Duration::from_secs(15);
+
+/// How often somebody looks whether a server serves.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Clocks jump up to so far, either way: a day.
 const JUMP_MS: u64 = 24 * 60 * 60 * 1_000;
@@ -49,17 +57,14 @@ pub(crate) async fn operate(
         let Some(host) = world.any_host(&mut random) else {
             return Ok(());
         };
-        match random.below(17) {
+        match random.below(20) {
             0..=3 => ambush(world, host, &mut random).await?,
             4 => {
                 host.kill();
                 world.chronicle.fault(KILLED);
                 replace(world, host, &mut random).await?;
             }
-            5 => {
-                world.chronicle.fault(REPLACED);
-                replace(world, host, &mut random).await?;
-            }
+            5 => replace_in_transfer(world, host, &mut random).await?,
             6 | 7 => {
                 let ahead = random.below(2 * JUMP_MS) as i64 - JUMP_MS as i64;
                 host.set_clock_ahead(ahead);
@@ -68,6 +73,12 @@ pub(crate) async fn operate(
             8 | 9 if backups > 0 => restore(world, backups, &mut random).await?,
             10 | 11 => change_schema(world, host, &mut random).await?,
             12..=15 => trouble_disk(world, host, &mut random).await?,
+            16 | 17 => {
+                let now_ms = world.now().unix_ms;
+                host.prune_log(world.centre_path(), now_ms).await?;
+                world.chronicle.fault(PRUNED);
+            }
+            18 => disable(world, host, &mut random).await?,
             _ => {
                 backups += 1;
                 world.back_up(backups)?;
@@ -78,6 +89,34 @@ pub(crate) async fn operate(
         host.set_clock_ahead(0);
     }
     Ok(())
+}
+
+/// A server is replaced in good order while it serves somebody.
+async fn replace_in_transfer(
+    world: &Rc<World>,
+    host: &Host,
+    random: &mut Random,
+) -> Result<(), Failed> {
+    for _ in 0..AMBUSH.as_millis() / LOOK.as_millis() {
+        if host.life().is_some_and(|life| life.is_serving()) {
+            sleep(Duration::from_millis(random.below(20))).await;
+            break;
+        }
+        sleep(LOOK).await;
+    }
+    if host.life().is_some_and(|life| life.is_serving()) {
+        world.chronicle.fault(REPLACED);
+    }
+    replace(world, host, random).await
+}
+
+/// A user is not let in for a while. If the centre is restored, it is one in which he is.
+async fn disable(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+    let user = random.pick(USERS).unwrap_or_default();
+    host.set_disabled(world.centre_path(), user, true).await?;
+    world.chronicle.fault(DISABLED);
+    sleep(Duration::from_millis(random.below(10_000))).await;
+    host.set_disabled(world.centre_path(), user, false).await
 }
 
 /// Kills a process at a commit to come, before or after it takes effect.
@@ -158,7 +197,7 @@ async fn restore(world: &Rc<World>, backups: u64, random: &mut Random) -> Result
     Ok(())
 }
 
-/// Copies a database as a volume copy of it would be, with its write-ahead log in it.
+/// Copies a database with what is in its write-ahead log, as a backup does.
 pub(crate) fn copy(from: &Connection, to: &std::path::Path) -> rusqlite::Result<()> {
     let to = to.to_string_lossy();
     from.execute("VACUUM INTO ?1", [to])?;

@@ -34,7 +34,7 @@ impl Plan {
             remotes,
             steps: random.between(4, 24),
             centre_steps: random.between(0, 24),
-            accidents: random.below(6),
+            accidents: random.below(8),
             faults: [0, 20, 50, 90][usize::try_from(random.below(4)).unwrap_or(0)],
         }
     }

@@ -75,7 +75,7 @@ pub(crate) const REFUSED: &str = "refused";
 /// Texts that begin so are refused by a trigger of the centre.
 pub(crate) const DENIED: &str = "denied";
 
-pub(crate) const SCHEMA: &str = "
+const SCHEMA: &str = "
     CREATE TABLE assignment (
         login TEXT NOT NULL,
         region INTEGER NOT NULL,
@@ -110,6 +110,15 @@ pub(crate) const SCHEMA: &str = "
     INSERT INTO reserve VALUES (1, 100), (2, 0), (3, 200);
     CREATE TABLE audit (at INTEGER PRIMARY KEY AUTOINCREMENT, \"table\" TEXT, operation TEXT,
         key INTEGER, text TEXT, region INTEGER);";
+
+/// The same tables, but that references are looked at when a transaction ends.
+pub(crate) fn schema(deferred: bool) -> String {
+    let at_the_end = "ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED";
+    match deferred {
+        true => SCHEMA.replace("ON DELETE CASCADE", at_the_end),
+        false => SCHEMA.to_owned(),
+    }
+}
 
 /// Triggers of the centre: they write down everything that happens to its rows, refuse some,
 /// and stamp some, so that they are not what was uploaded any more.

@@ -18,30 +18,38 @@ use crate::disks::CentreDisk;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::random::Random;
-use crate::scenario::{self, SCHEMA, USERS};
+use crate::scenario::{self, USERS};
 use crate::world::{BEGIN_MS, Failed, PASSWORD};
 
-/// The file's bytes, by the defect that whoever made it had: in a sound one there is none.
-static CENTRES: Mutex<BTreeMap<Option<&str>, &[u8]>> = Mutex::new(BTreeMap::new());
+/// The defect that whoever made a centre had (in a sound one there is none), and whether its
+/// references are looked at when a transaction ends.
+type Kind = (Option<&'static str>, bool);
 
-/// Deployed, with users, before anybody has synced. Not to be called in a simulation, the
-/// first time takes a runtime of its own.
+/// The bytes of each kind of centre.
+static CENTRES: Mutex<BTreeMap<Kind, &[u8]>> = Mutex::new(BTreeMap::new());
+
+/// Deployed, with users, before anybody has synced; `deferred`: references are looked at when a
+/// transaction ends. Not to be called in a simulation, the first time takes a runtime of its
+/// own.
 ///
 /// # Panics
 /// It cannot be made.
-pub(crate) fn centre() -> &'static [u8] {
+pub(crate) fn centre(deferred: bool) -> &'static [u8] {
     let mut centres = CENTRES.lock().unwrap_or_else(PoisonError::into_inner);
     let defect = defect::current().map(Defect::name);
-    centres.entry(defect).or_insert_with(|| match make() {
-        Ok(bytes) => bytes.leak(),
-        Err(Failed(what)) => panic!("no centre to begin with: {what}"),
-    })
+    centres
+        .entry((defect, deferred))
+        .or_insert_with(|| match make(deferred) {
+            Ok(bytes) => bytes.leak(),
+            Err(Failed(what)) => panic!("no centre to begin with: {what}"),
+        })
 }
 
-fn make() -> Result<Vec<u8>, Failed> {
+fn make(deferred: bool) -> Result<Vec<u8>, Failed> {
     let disk = CentreDisk::new(Random::new(0));
     let path = disk.path();
-    Connection::open(&path)?.execute_batch(&format!("{SCHEMA}{}", scenario::triggers()))?;
+    let (schema, triggers) = (scenario::schema(deferred), scenario::triggers());
+    Connection::open(&path)?.execute_batch(&format!("{schema}{triggers}"))?;
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build()?;
     runtime.block_on(deploy(&path))?;

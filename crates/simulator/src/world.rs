@@ -87,7 +87,7 @@ pub(crate) async fn play(plan: Plan, chronicle: Rc<Chronicle>) {
 async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
     let mut random = Random::new(plan.seed);
     let disk = CentreDisk::new(random.fork());
-    disk.put(template::centre());
+    disk.put(template::centre(random.percent(25)));
     let path = disk.path();
     let began = Instant::now();
     let intruder = Intruder::new(random.fork());

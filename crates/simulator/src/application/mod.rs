@@ -51,6 +51,8 @@ pub(crate) struct Application {
     count: u64,
     /// Whether some of its changes are refused by the centre.
     refusable: bool,
+    /// Whether it has a trigger of its own.
+    tallies: bool,
     /// The user and the region that came together last.
     given: Option<(String, i64)>,
 }
@@ -78,12 +80,13 @@ impl Application {
     pub(crate) fn new(
         connection: Connection,
         name: String,
-        random: Random,
+        mut random: Random,
         refusable: bool,
     ) -> Application {
         Application {
             connection,
             name,
+            tallies: refusable && random.percent(25),
             random,
             count: 0,
             refusable,
@@ -180,7 +183,9 @@ impl Application {
         }
         // The machine was without power for a moment; what was begun is not there.
         let gone = error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure);
-        if gone || is_busy(&error) {
+        // Of a constraint that is looked at when the transaction ends.
+        let refused = error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation);
+        if gone || refused || is_busy(&error) {
             Ok(false)
         } else {
             Err(error)
@@ -196,6 +201,9 @@ impl Application {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         if !self.has_tables()? {
             return Ok(());
+        }
+        if self.tallies {
+            self.keep_tally()?;
         }
         for _ in 0..self.random.between(1, 4) {
             let before = touched.len();

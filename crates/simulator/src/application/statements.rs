@@ -5,6 +5,17 @@ use rusqlite::{OptionalExtension, params};
 use super::{Application, FreshKeys, MEETING, Touched};
 use crate::scenario::{DENIED, EDITED, REFUSED, REGIONS, Table};
 
+/// What an application's trigger inserts has the key of the invoice, and so much more.
+const TALLIED: i64 = 1_000_000;
+
+/// How a row is inserted.
+#[derive(Clone, Copy)]
+enum Insert {
+    New,
+    OrUpdate,
+    OrReplace,
+}
+
 impl Application {
     fn text(&mut self) -> String {
         self.count += 1;
@@ -26,14 +37,17 @@ impl Application {
         let index = self.random.below(EDITED.len() as u64) as usize;
         let table = &EDITED[index];
         match self.random.below(100) {
-            0..=24 => self.insert("INSERT", index, keys, regions, touched),
-            25..=64 => self.update(index, regions, touched),
+            0..=21 => self.insert(Insert::New, index, keys, regions, touched),
+            22..=24 => self.insert(Insert::OrUpdate, index, keys, regions, touched),
+            25..=61 => self.update(index, regions, touched),
+            62..=64 => self.update_twice(index, touched),
             65..=72 => self.delete(index, touched),
             73 => self.delete_all(index, touched),
             74..=79 => self.family(keys, regions, touched),
-            80..=89 if table.name != "customer" => self.rekey(index, keys, touched),
+            80..=88 => self.rekey(index, keys, touched),
+            89 => self.insert_many(keys, touched),
             _ if table.name == "product" => {
-                self.insert("INSERT OR REPLACE", index, keys, regions, touched)
+                self.insert(Insert::OrReplace, index, keys, regions, touched)
             }
             _ => self.update_many(index, touched),
         }
@@ -41,7 +55,7 @@ impl Application {
 
     fn insert(
         &mut self,
-        verb: &str,
+        insert: Insert,
         index: usize,
         keys: &FreshKeys,
         regions: &[i64],
@@ -65,10 +79,26 @@ impl Application {
         };
         let inserted = !self.has_row(table, key)?;
         let (name, columns) = (table.name, table.columns.join(", "));
-        let sql = format!("{verb} INTO {name} ({columns}) VALUES ({values})");
+        let verb = match insert {
+            Insert::OrReplace => "INSERT OR REPLACE",
+            _ => "INSERT",
+        };
+        let clause = match insert {
+            Insert::OrUpdate => format!(
+                "ON CONFLICT ({}) DO UPDATE SET {} = excluded.{}",
+                table.key(),
+                table.text,
+                table.text
+            ),
+            _ => String::new(),
+        };
+        let sql = format!("{verb} INTO {name} ({columns}) VALUES ({values}) {clause}");
         self.connection
             .prepare_cached(&sql)?
             .execute(params![key, other, text])?;
+        if inserted {
+            self.tallied(table, key, &text, touched)?;
+        }
         touched.push(Touched {
             table: index,
             key,
@@ -76,6 +106,77 @@ impl Application {
             inserted,
         });
         Ok(())
+    }
+
+    /// Many products in one statement.
+    fn insert_many(
+        &mut self,
+        keys: &FreshKeys,
+        touched: &mut Vec<Touched>,
+    ) -> rusqlite::Result<()> {
+        let (product, text) = (2, self.text());
+        let Table {
+            name, text: column, ..
+        } = EDITED[product];
+        let many: Vec<i64> = (0..self.random.between(20, 60))
+            .map(|_| keys.next())
+            .collect();
+        let sql = format!(
+            "WITH RECURSIVE fresh (key) AS (SELECT ?1 UNION ALL SELECT key + 1 FROM fresh \
+             WHERE key < ?2) INSERT INTO {name} ({}, {column}) \
+             SELECT key, ?3 || ' of ' || key FROM fresh",
+            EDITED[product].key()
+        );
+        self.connection
+            .prepare_cached(&sql)?
+            .execute(params![many.first(), many.last(), text])?;
+        touched.extend(many.into_iter().map(|key| Touched {
+            table: product,
+            key,
+            text: Some(format!("{text} of {key}")),
+            inserted: true,
+        }));
+        Ok(())
+    }
+
+    /// What the application's own trigger has done at an insert, if there is one.
+    fn tallied(
+        &self,
+        table: &Table,
+        key: i64,
+        text: &str,
+        touched: &mut Vec<Touched>,
+    ) -> rusqlite::Result<()> {
+        if table.name == "invoice" && self.has_tally()? {
+            touched.push(Touched {
+                table: 2,
+                key: TALLIED + key,
+                text: Some(format!("{text} too")),
+                inserted: true,
+            });
+        }
+        Ok(())
+    }
+
+    fn has_tally(&self) -> rusqlite::Result<bool> {
+        self.connection
+            .prepare_cached(
+                "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name = 'tally'",
+            )?
+            .exists([])
+    }
+
+    /// The application has a trigger of its own from now on: what others insert must not fire it.
+    pub(super) fn keep_tally(&self) -> rusqlite::Result<()> {
+        if self.has_tally()? {
+            return Ok(());
+        }
+        self.connection.execute_batch(&format!(
+            "CREATE TRIGGER tally AFTER INSERT ON invoice BEGIN
+                 INSERT INTO product (product_id, name)
+                 VALUES ({TALLIED} + NEW.invoice_id, NEW.note || ' too');
+             END"
+        ))
     }
 
     fn has_row(&self, table: &Table, key: i64) -> rusqlite::Result<bool> {
@@ -159,6 +260,30 @@ impl Application {
         Ok(())
     }
 
+    /// The same row two times in one transaction, each time with another clause.
+    fn update_twice(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
+        let table = &EDITED[index];
+        let Some(row) = self.any_key(table)? else {
+            return Ok(());
+        };
+        let (name, key, column) = (table.name, table.key(), table.text);
+        let mut last = String::new();
+        for verb in ["UPDATE OR FAIL", "UPDATE OR REPLACE"] {
+            last = self.text();
+            let sql = format!("{verb} {name} SET {column} = ?1 WHERE {key} = ?2");
+            self.connection
+                .prepare_cached(&sql)?
+                .execute(params![last, row])?;
+        }
+        touched.push(Touched {
+            table: index,
+            key: row,
+            text: Some(last),
+            inserted: false,
+        });
+        Ok(())
+    }
+
     /// Some neighbours in one statement.
     fn update_many(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
         let table = &EDITED[index];
@@ -213,6 +338,8 @@ impl Application {
                 0 => statement.execute(params![key, region, text])?,
                 _ => statement.execute(params![key, region, text, parent])?,
             };
+            drop(statement);
+            self.tallied(table, key, &text, touched)?;
             touched.push(Touched {
                 table: index,
                 key,

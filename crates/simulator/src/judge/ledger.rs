@@ -233,20 +233,29 @@ impl Parties<'_> {
         if !self.centre_restored {
             return Ok(false);
         }
-        let sql = "SELECT remote_id, sequence, upload_id,
-                   EXISTS (SELECT 1 FROM tidewater_kept WHERE giving <> 0)
-                   FROM tidewater_state, tidewater_subscription";
-        let mut statement = self.remote.prepare_cached(sql)?;
-        let mut rows = statement.query([])?;
-        let Some(row) = rows.next()? else {
-            return Ok(false);
-        };
-        let (id, sequence, upload_id, giving): (Value, i64, Value, bool) =
-            (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        let sql = "SELECT EXISTS (SELECT 1 FROM tidewater_kept WHERE giving <> 0)";
+        if self.remote.query_row(sql, [], |row| row.get(0))? {
+            return Ok(true);
+        }
+        // Also under the ids that the remote had before.
+        let sql =
+            "SELECT remote_id, sequence, upload_id FROM tidewater_state, tidewater_subscription
+                   WHERE sequence > 0
+                   UNION SELECT remote_id, max(sequence), upload_id FROM tidewater_kept
+                   WHERE remote_id IS NOT NULL GROUP BY remote_id";
+        let mut uploads = self.remote.prepare_cached(sql)?;
         let sql = "SELECT 1 FROM tidewater_subscription WHERE remote_id = ?1
                    AND (sequence > ?2 OR sequence = ?2 AND upload_id IS ?3)";
         let mut known = self.centre.prepare_cached(sql)?;
-        Ok(giving || sequence > 0 && !known.exists(params![id, sequence, upload_id])?)
+        let mut uploads = uploads.query([])?;
+        while let Some(row) = uploads.next()? {
+            let (id, sequence, upload_id): (Value, i64, Value) =
+                (row.get(0)?, row.get(1)?, row.get(2)?);
+            if !known.exists(params![id, sequence, upload_id])? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// When everybody has synced, nothing is left that the centre has forgotten.

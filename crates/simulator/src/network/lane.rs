@@ -15,6 +15,9 @@ use crate::random::Random;
 /// Longer than every deadline of either side.
 const FOREVER: Duration = Duration::from_secs(3 * 60 * 60);
 
+/// Longer than a server waits for somebody who neither says nor takes anything.
+const GIVEN_UP: Duration = Duration::from_secs(2 * 60);
+
 /// How long somebody listens to what a server answers to a replay.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -71,7 +74,13 @@ struct Lane {
 
 impl Lane {
     async fn travel(mut self, replay_ms: Option<u64>) {
+        if self.up {
+            self.way.server.count_connection(true);
+        }
         self.run().await;
+        if self.up {
+            self.way.server.count_connection(false);
+        }
         let sent = self.sent.take();
         let (again, chronicle) = (self.way.again.clone(), self.way.chronicle.clone());
         drop(self);
@@ -183,6 +192,12 @@ impl Lane {
             }
             Kind::Silence => {
                 self.way.trace.outlives();
+                if !self.up {
+                    // Until the server has given up.
+                    sleep(GIVEN_UP).await;
+                    let _ = tokio::io::copy(&mut self.reader, &mut tokio::io::sink()).await;
+                    self.way.trace.ended();
+                }
                 sleep(FOREVER).await;
                 Err(io::ErrorKind::TimedOut.into())
             }

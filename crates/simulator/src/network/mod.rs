@@ -122,6 +122,8 @@ pub(crate) struct Weather {
     pub(crate) piece: u64,
     /// All of it is sent once more, so long after it ended.
     pub(crate) replay_ms: Option<u64>,
+    /// What the remote says last does not leave it.
+    pub(crate) last_is_lost: bool,
     pub(crate) random: Random,
 }
 
@@ -132,6 +134,7 @@ impl Weather {
             latency_ms: 4,
             piece: 4_096,
             replay_ms: None,
+            last_is_lost: false,
             random,
         }
     }
@@ -161,6 +164,7 @@ impl Weather {
             // One that trickles, now and then.
             piece: random.pick(&[7, 300, 4_096, 4_096]).unwrap_or(300),
             replay_ms: random.percent(percent / 10).then(|| random.below(40_000)),
+            last_is_lost: random.percent(percent / 10),
             random: random.fork(),
         }
     }

@@ -25,9 +25,15 @@ use crate::world::{Failed, PASSWORD};
 const TWICE: &str = "remote synced by two processes at once";
 const UPLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the upload's commit";
 const DOWNLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the download's commit";
+const REFUSED: &str = "row refused by the centre's transaction";
 
 /// Every kind of fault of a sync itself.
-pub(crate) const KINDS: &[&str] = &[TWICE, UPLOAD_UNACKNOWLEDGED, DOWNLOAD_UNACKNOWLEDGED];
+pub(crate) const KINDS: &[&str] = &[
+    TWICE,
+    UPLOAD_UNACKNOWLEDGED,
+    DOWNLOAD_UNACKNOWLEDGED,
+    REFUSED,
+];
 
 /// How long a remote bears silence.
 const SILENCE_MS: u64 = 30_000;
@@ -139,9 +145,14 @@ impl Remote {
         let database = database.ok_or_else(|| Failed("two sessions have one handle".into()))?;
         let process = disks::process_at(database.path())
             .ok_or_else(|| Failed("a file is on no device".into()))?;
+        let last_is_lost = weather.last_is_lost;
         let mut session = Session::new(database, options, seed, self.now());
+        let mut is_lost = false;
         match self.world.dial(weather, &self.traces) {
-            Some(stream) => self.pump(&mut session, stream, &process, random).await,
+            Some(stream) => {
+                let pumped = self.pump(&mut session, stream, &process, random, last_is_lost);
+                is_lost = pumped.await;
+            }
             None => session.handle_end(None),
         }
         let (database, outcome) = session.finish();
@@ -157,6 +168,14 @@ impl Remote {
         if matches!(outcome, Outcome::Failed(_)) && self.acknowledgement_is_missing(&database)? {
             self.world.chronicle.fault(UPLOAD_UNACKNOWLEDGED);
         }
+        if let Outcome::Done(report) | Outcome::More(report) = &outcome {
+            if is_lost && direction != SyncDirection::UploadOnly {
+                self.world.chronicle.fault(DOWNLOAD_UNACKNOWLEDGED);
+            }
+            if report.refused > 0 {
+                self.world.chronicle.fault(REFUSED);
+            }
+        }
         *handle.borrow_mut() = Some(database);
         let name = &self.name;
         self.world
@@ -165,13 +184,16 @@ impl Remote {
         Ok(Some(outcome))
     }
 
+    /// Carries the session's bytes until it has ended; whether what it said last, if anything, is
+    /// lost as it was to be.
     async fn pump(
         &self,
         session: &mut Session,
         stream: DuplexStream,
         process: &Process,
         random: &mut Random,
-    ) {
+        last_is_lost: bool,
+    ) -> bool {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut output = Bytes::new();
         let mut buffer = [0; 2_048];
@@ -179,14 +201,14 @@ impl Remote {
             while session.wants_work() {
                 session.handle_work(self.now());
                 if process.is_dead() {
-                    return;
+                    return false;
                 }
                 // Others do something in between.
                 sleep(Duration::from_millis(random.below(3))).await;
             }
             // Whoever is dead says nothing more.
             if process.is_dead() {
-                return;
+                return false;
             }
             if output.is_empty()
                 && let Some(bytes) = session.poll_transmit(self.now())
@@ -200,7 +222,7 @@ impl Remote {
             let deadline = self.world.instant(deadline);
             tokio::select! {
                 biased;
-                () = process.ended() => return,
+                () = process.ended() => return false,
                 read = reader.read(&mut buffer) => match read {
                     Ok(count) if count > 0 => session.handle_bytes(&buffer[..count], self.now()),
                     Ok(_) => session.handle_end(None),
@@ -220,9 +242,8 @@ impl Remote {
         while let Some(bytes) = session.poll_transmit(self.now()) {
             rest.extend_from_slice(&bytes);
         }
-        if !rest.is_empty() && random.percent(self.world.plan.faults / 10) {
-            self.world.chronicle.fault(DOWNLOAD_UNACKNOWLEDGED);
-            return;
+        if !rest.is_empty() && last_is_lost {
+            return true;
         }
         // A courtesy: the server may have closed first.
         let farewell = async {
@@ -230,6 +251,7 @@ impl Remote {
             let _ = writer.shutdown().await;
         };
         let _ = timeout(Duration::from_secs(10), farewell).await;
+        false
     }
 
     /// Whether the centre has an upload that this remote does not know to be there.
