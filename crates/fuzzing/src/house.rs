@@ -138,6 +138,9 @@ struct Files {
     changed: Vec<u8>,
     /// Like it; the next sync compares.
     compares: Vec<u8>,
+    /// Was told that the centre has forgotten an upload, and is about to give it back; something
+    /// else is pending.
+    forgotten: Vec<u8>,
     /// Where a copy of one of them is worked on.
     work: PathBuf,
 }
@@ -150,7 +153,7 @@ pub(crate) struct Passed {
 
 impl House {
     /// How many files there are that a session may begin with.
-    pub(crate) const FILES: usize = 3;
+    pub(crate) const FILES: usize = 4;
 
     pub(crate) fn start() -> House {
         let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -198,6 +201,7 @@ impl House {
                 blank: Vec::new(),
                 changed: Vec::new(),
                 compares: Vec::new(),
+                forgotten: Vec::new(),
                 work,
             },
             _folder: folder,
@@ -206,7 +210,7 @@ impl House {
         house
     }
 
-    /// Ada's remote syncs twice; from then on everything begins.
+    /// Ada's remote syncs, and everything begins; what it syncs then is forgotten again.
     fn prepare(&mut self) {
         let work = self.files.work.clone();
         let mut database = Database::open(&work).expect("the folder is writable");
@@ -243,6 +247,15 @@ impl House {
         copied.expect("nobody else uses the copy");
         self.foreign = self.foreign_rows();
         self.version = self.centre_version();
+        self.sync(&work);
+        edit("UPDATE product SET name = 'pending' WHERE product_id = 1");
+        self.reset();
+        let database = Database::open(&work).expect("it is a remote");
+        let (_, database, outcome) = self.session(database);
+        assert!(matches!(outcome, Outcome::Again(_)), "{outcome:?}");
+        drop(database);
+        self.files.forgotten = read(&work);
+        self.reset();
     }
 
     /// SQL that changes a table whose triggers are gone.
@@ -331,10 +344,8 @@ impl House {
         let mut all = Vec::new();
         let mut database = Database::open(path).expect("it is a remote");
         while all.len() < 6 {
-            let mut session = new_session(database, Begin::Both);
-            let stream = self.address.dial().expect("the server listens");
-            all.push(self.runtime.block_on(pump(&mut session, stream)));
-            let (given_back, outcome) = session.finish();
+            let (passed, given_back, outcome) = self.session(database);
+            all.push(passed);
             match outcome {
                 Outcome::Done(_) => return all,
                 Outcome::Again(_) | Outcome::More(_) => database = given_back,
@@ -342,6 +353,15 @@ impl House {
             }
         }
         panic!("a sync that does not end")
+    }
+
+    /// One connection of a sync, with nothing in its way.
+    fn session(&self, database: Database) -> (Passed, Database, Outcome) {
+        let mut session = new_session(database, Begin::Both);
+        let stream = self.address.dial().expect("the server listens");
+        let passed = self.runtime.block_on(pump(&mut session, stream));
+        let (database, outcome) = session.finish();
+        (passed, database, outcome)
     }
 
     /// What passes in a sync of one of the files.
@@ -357,9 +377,10 @@ impl House {
             changed,
             blank,
             compares,
+            forgotten,
             work,
         } = &self.files;
-        let files: [_; House::FILES] = [changed, blank, compares];
+        let files: [_; House::FILES] = [changed, blank, compares, forgotten];
         for leftover in ["-wal", "-shm", "-journal"] {
             let mut name = work.clone().into_os_string();
             name.push(leftover);

@@ -15,7 +15,7 @@ use crate::mend::{Mender, one_flight, upload_id};
 pub type Seed = (String, Vec<u8>);
 
 /// The remotes that sessions begin with, see [`House::work_on`].
-const FILES: [&str; House::FILES] = ["changed", "blank", "compares"];
+const FILES: [&str; House::FILES] = ["changed", "blank", "compares", "forgotten"];
 
 /// One type of each, as [`crate::rows`] and [`crate::ranges`] read a table off their
 /// input: the number of columns, their types, the key, the partition.
