@@ -428,8 +428,8 @@ mod tests {
                    INSERT INTO tidewater_state VALUES (x'07');
                    CREATE TABLE tidewater_subscription (sequence, upload_id);
                    INSERT INTO tidewater_subscription VALUES (1, x'01');
-                   CREATE TABLE tidewater_kept (giving);
-                   INSERT INTO tidewater_kept VALUES (0);
+                   CREATE TABLE tidewater_kept (giving, remote_id, sequence, upload_id);
+                   INSERT INTO tidewater_kept VALUES (0, NULL, 1, x'01');
                    CREATE TABLE tidewater_refused (table_name, key, operation, row);
                    CREATE TABLE product (product_id, code, name);
                    CREATE TABLE tidewater_change_product (key_product_id, generation);";
@@ -548,6 +548,13 @@ mod tests {
         remote
             .execute_batch("UPDATE tidewater_kept SET giving = 0")
             .unwrap();
+        assert!(is_lost(true));
+        // It may have gone up under the id that the remote had before.
+        let kept = "INSERT INTO tidewater_kept VALUES (0, x'06', 5, x'03')";
+        remote.execute_batch(kept).unwrap();
+        assert!(!is_lost(true));
+        let has_it = "INSERT INTO tidewater_subscription VALUES (x'06', 5, x'03')";
+        centre.execute_batch(has_it).unwrap();
         assert!(is_lost(true));
         // Another upload of that number is not this one.
         centre
