@@ -86,9 +86,18 @@ impl Database {
             if has == here || has.is_some() && has == next {
                 continue;
             }
-            let Some((sequence, upload_id)) = has else {
+            let Some((mut sequence, mut upload_id)) = has else {
                 return Ok(None);
             };
+            // What is pending cannot be there before all is given back: a connection from before
+            // the centre was restored came late, when it had been, and nobody has told us.
+            if subscription.giving.is_some() && subscription.taken == Some(upload_id) {
+                let last = last_giving(&self.connection, subscription.id);
+                let Some(last) = last.doing("looking for what is given back")? else {
+                    return Ok(None);
+                };
+                (sequence, upload_id) = (sequence.saturating_sub(1), last);
+            }
             let kept = kept_as(&self.connection, subscription.id, upload_id);
             if kept.doing("looking for a kept upload")?.is_none() {
                 return Ok(None);
@@ -296,6 +305,18 @@ pub(crate) fn first_giving(
         let upload_id = UploadId::from_slice(&upload_id)?;
         Some(Giving { id, upload_id })
     }))
+}
+
+/// The id of the kept upload that is to be given back last.
+fn last_giving(connection: &Connection, subscription: i64) -> rusqlite::Result<Option<UploadId>> {
+    let id: Option<Vec<u8>> = connection
+        .prepare_cached(
+            "SELECT upload_id FROM tidewater_kept WHERE subscription = ?1 AND giving = 1 \
+             ORDER BY id DESC LIMIT 1",
+        )?
+        .query_row([subscription], |row| row.get(0))
+        .optional()?;
+    Ok(id.and_then(|id| UploadId::from_slice(&id)))
 }
 
 /// An upload that an apply acknowledges, to be kept at its end.

@@ -1,6 +1,10 @@
 //! Who a remote is when the centre was restored, its file was, or both were: what it uploaded
 //! under any of its ids comes back once.
 
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
 use tempfile::TempDir;
 use tidewater_protocol::message::Control;
 use tidewater_remote::SyncDirection;
@@ -240,6 +244,49 @@ fn i1_what_a_removed_remote_uploaded_is_not_given_back<B: Backend>() {
     assert_converged(&world, &[&ada]);
 }
 
+/// A connection from before the centre was restored is slow: what is pending arrives with it when
+/// the rest was given back, which the remote does not know either.
+fn i1_what_an_old_connection_brings_after_all_was_given_back_is_applied_once<B: Backend>() {
+    let mut world = World::<B>::open(audited_shop::<B>());
+    let mut ada = world.synced("ada");
+    let backup = backup(&world);
+    ada.remote.set_direction(SyncDirection::UploadOnly);
+    insert(&ada, 70);
+    ada.sync();
+    insert(&ada, 71);
+    ada.network.record();
+    let result = || {
+        Place::message(Way::Down, |control| {
+            matches!(control, Control::ResultEnd(_))
+        })
+    };
+    ada.network.plan(result(), Accident::CutInside);
+    ada.try_sync().expect_err("the connection breaks");
+    let old = ada.network.journeys().pop().expect("there was one").up;
+    restore(&mut world, &backup, &[&ada]);
+    ada.network.plan_after(1, result(), Accident::CutInside);
+    ada.try_sync().expect_err("the connection breaks");
+    assert!(ada.network.finish_plan());
+    assert_eq!(world.rows(PRODUCTS), ["70"]);
+    let mut socket = TcpStream::connect(world.server.address).expect("the server listens");
+    socket.write_all(&old.concat()).expect("it listens");
+    let arrives = (0..3_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        world.rows(PRODUCTS) == ["70", "71"]
+    });
+    assert!(arrives);
+    drop(socket);
+    // Somebody else goes on with it.
+    world.execute("DELETE FROM product WHERE product_id = 71");
+    let id = remote_id(&mut ada);
+    ada.remote.set_direction(SyncDirection::Both);
+    ada.sync();
+    ada.sync();
+    assert_eq!((remote_id(&mut ada), ada.pending()), (id, 0));
+    assert_eq!(world.rows(PRODUCTS), ["70"]);
+    assert_converged(&world, &[&ada]);
+}
+
 /// To the older file, what it uploaded is taken: nobody tells it that the restored centre has
 /// refused a part when it came back.
 fn i6_a_file_that_is_restored_to_before_it_gave_back_ends_equal<B: Backend>() {
@@ -272,5 +319,6 @@ on_both_adapters!(
     i1_what_is_kept_survives_a_visit_to_another_centre,
     i2_nothing_is_downloaded_before_what_the_centre_lacks_is_given_back,
     i1_what_a_removed_remote_uploaded_is_not_given_back,
+    i1_what_an_old_connection_brings_after_all_was_given_back_is_applied_once,
     i6_a_file_that_is_restored_to_before_it_gave_back_ends_equal,
 );
