@@ -36,7 +36,7 @@ pub struct SyncUpload {
     /// whatever the remotes are that give it back; for the others it comes to nothing.
     pub given_back: bool,
     /// It may have been made from what the centre has forgotten: the remote has to compare its
-    /// tables, or its checkpoint is not known.
+    /// tables or deletes a row that was to go before, or its checkpoint is not known.
     pub unknown_history: bool,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,

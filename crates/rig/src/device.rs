@@ -275,21 +275,15 @@ impl Device {
             let outcome = run.outcome();
             self.stage.note(&format!("{} healed: {outcome}", self.name));
             self.stage.sync_ended(&format!("after healing: {outcome}"));
-            if run.panicked() {
+            // With 2 it says: try again later.
+            if run.panicked() || !matches!(run.code, Some(0 | 2 | 6)) {
                 self.stage
                     .finding(format!("{} healed, but: {run:?}", self.name));
             }
-            match run.code {
-                Some(0 | 6) => {
-                    self.has_synced = true;
-                    self.check_identity()?;
-                    return Ok(moved(&run));
-                }
-                // Try again later, it says.
-                Some(2) => {}
-                _ => self
-                    .stage
-                    .finding(format!("{} healed, but: {run:?}", self.name)),
+            if matches!(run.code, Some(0 | 6)) {
+                self.has_synced = true;
+                self.check_identity()?;
+                return Ok(moved(&run));
             }
             let in_time = tries < HEALING_SYNCS || Instant::now() < deadline;
             ensure!(in_time, "{} does not heal: {run:?}", self.name);

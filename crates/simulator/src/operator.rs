@@ -97,14 +97,17 @@ async fn replace_in_transfer(
     host: &Host,
     random: &mut Random,
 ) -> Result<(), Failed> {
-    for _ in 0..AMBUSH.as_millis() / LOOK.as_millis() {
-        if host.life().is_some_and(|life| life.is_serving()) {
-            sleep(Duration::from_millis(random.below(20))).await;
-            break;
+    let serves = || host.life().is_some_and(|life| life.is_serving());
+    let come = async {
+        while !serves() {
+            sleep(LOOK).await;
         }
-        sleep(LOOK).await;
+    };
+    // If nobody comes, it is replaced all the same.
+    if timeout(AMBUSH, come).await.is_ok() {
+        sleep(Duration::from_millis(random.below(20))).await;
     }
-    if host.life().is_some_and(|life| life.is_serving()) {
+    if serves() {
         world.chronicle.fault(REPLACED);
     }
     replace(world, host, random).await

@@ -71,8 +71,9 @@ impl Database {
     /// Whether the centre was restored although it takes the file for a copy: what it has last
     /// is an upload that the file has kept, so that the later ones are forgotten there. Numbers
     /// do not tell: they are counted anew when uploads are given back, and what was refused is
-    /// not given back. `has`: for each subscription, what the centre has. `None` if it has
-    /// anything that is not known here.
+    /// not given back. Or what it has last is what is pending here, and all has been given back
+    /// already. `has`: for each subscription, what the centre has. `None` if it has anything
+    /// that is not known here.
     pub(crate) fn recognise(
         &self,
         subscriptions: &[SubscriptionState],
@@ -92,11 +93,11 @@ impl Database {
             // What is pending cannot be there before all is given back: a connection from before
             // the centre was restored came late, when it had been, and nobody has told us.
             if subscription.giving.is_some() && subscription.taken == Some(upload_id) {
-                let last = last_giving(&self.connection, subscription.id);
+                let last = giving(&self.connection, subscription.id, End::Last);
                 let Some(last) = last.doing("looking for what is given back")? else {
                     return Ok(None);
                 };
-                (sequence, upload_id) = (sequence.saturating_sub(1), last);
+                (sequence, upload_id) = (sequence.saturating_sub(1), last.upload_id);
             }
             let kept = kept_as(&self.connection, subscription.id, upload_id);
             if kept.doing("looking for a kept upload")?.is_none() {
@@ -289,34 +290,34 @@ pub(crate) fn formers(connection: &Connection, subscription: i64) -> rusqlite::R
     Ok(rows.into_iter().filter_map(former).collect())
 }
 
-/// The kept upload that is to be given back first.
-pub(crate) fn first_giving(
+/// One end of what is to be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    First,
+    Last,
+}
+
+/// The kept upload that is to be given back first, or last.
+pub(crate) fn giving(
     connection: &Connection,
     subscription: i64,
+    end: End,
 ) -> rusqlite::Result<Option<Giving>> {
+    let order = match end {
+        End::First => "ASC",
+        End::Last => "DESC",
+    };
     let found: Option<(i64, Vec<u8>)> = connection
-        .prepare_cached(
+        .prepare_cached(&format!(
             "SELECT id, upload_id FROM tidewater_kept WHERE subscription = ?1 AND giving = 1 \
-             ORDER BY id LIMIT 1",
-        )?
+             ORDER BY id {order} LIMIT 1"
+        ))?
         .query_row([subscription], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     Ok(found.and_then(|(id, upload_id)| {
         let upload_id = UploadId::from_slice(&upload_id)?;
         Some(Giving { id, upload_id })
     }))
-}
-
-/// The id of the kept upload that is to be given back last.
-fn last_giving(connection: &Connection, subscription: i64) -> rusqlite::Result<Option<UploadId>> {
-    let id: Option<Vec<u8>> = connection
-        .prepare_cached(
-            "SELECT upload_id FROM tidewater_kept WHERE subscription = ?1 AND giving = 1 \
-             ORDER BY id DESC LIMIT 1",
-        )?
-        .query_row([subscription], |row| row.get(0))
-        .optional()?;
-    Ok(id.and_then(|id| UploadId::from_slice(&id)))
 }
 
 /// An upload that an apply acknowledges, to be kept at its end.

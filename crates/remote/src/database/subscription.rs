@@ -117,7 +117,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
     let mut subscriptions = Vec::new();
     while let Some(row) = rows.next().doing(doing)? {
         let (subscription, schema) = read(row).doing(doing)?;
-        let giving = kept::first_giving(connection, subscription.id).doing(doing)?;
+        let giving = kept::giving(connection, subscription.id, kept::End::First).doing(doing)?;
         let formers = kept::formers(connection, subscription.id).doing(doing)?;
         let schema = match schema {
             Some(bytes) => Some(Arc::new(PublicationSchema::decode(&bytes)?)),

@@ -172,7 +172,8 @@ impl Application {
         Ok(if committed { touched } else { Vec::new() })
     }
 
-    /// Gives a transaction up that met somebody else who writes; whether it did not.
+    /// Gives a transaction up that met somebody else who writes, or that the database does not
+    /// take; whether it need not.
     fn unless_busy(&self, done: rusqlite::Result<()>) -> rusqlite::Result<bool> {
         let Err(error) = done else {
             return Ok(true);

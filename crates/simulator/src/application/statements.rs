@@ -5,6 +5,9 @@ use rusqlite::{OptionalExtension, params};
 use super::{Application, FreshKeys, MEETING, Touched};
 use crate::scenario::{DENIED, EDITED, REFUSED, REGIONS, Table};
 
+/// Which of [`EDITED`] everybody has, and an application's trigger writes.
+const PRODUCT: usize = 2;
+
 /// What an application's trigger inserts has the key of the invoice, and so much more.
 const TALLIED: i64 = 1_000_000;
 
@@ -79,18 +82,14 @@ impl Application {
         };
         let inserted = !self.has_row(table, key)?;
         let (name, columns) = (table.name, table.columns.join(", "));
-        let verb = match insert {
-            Insert::OrReplace => "INSERT OR REPLACE",
-            _ => "INSERT",
-        };
-        let clause = match insert {
-            Insert::OrUpdate => format!(
-                "ON CONFLICT ({}) DO UPDATE SET {} = excluded.{}",
-                table.key(),
-                table.text,
-                table.text
-            ),
-            _ => String::new(),
+        let (verb, clause) = match insert {
+            Insert::New => ("INSERT", String::new()),
+            Insert::OrReplace => ("INSERT OR REPLACE", String::new()),
+            Insert::OrUpdate => {
+                let (key, text) = (table.key(), table.text);
+                let clause = format!("ON CONFLICT ({key}) DO UPDATE SET {text} = excluded.{text}");
+                ("INSERT", clause)
+            }
         };
         let sql = format!("{verb} INTO {name} ({columns}) VALUES ({values}) {clause}");
         self.connection
@@ -114,24 +113,21 @@ impl Application {
         keys: &FreshKeys,
         touched: &mut Vec<Touched>,
     ) -> rusqlite::Result<()> {
-        let (product, text) = (2, self.text());
-        let Table {
-            name, text: column, ..
-        } = EDITED[product];
+        let (product, text) = (&EDITED[PRODUCT], self.text());
+        let (name, key, column) = (product.name, product.key(), product.text);
         let many: Vec<i64> = (0..self.random.between(20, 60))
             .map(|_| keys.next())
             .collect();
         let sql = format!(
             "WITH RECURSIVE fresh (key) AS (SELECT ?1 UNION ALL SELECT key + 1 FROM fresh \
-             WHERE key < ?2) INSERT INTO {name} ({}, {column}) \
-             SELECT key, ?3 || ' of ' || key FROM fresh",
-            EDITED[product].key()
+             WHERE key < ?2) INSERT INTO {name} ({key}, {column}) \
+             SELECT key, ?3 || ' of ' || key FROM fresh"
         );
         self.connection
             .prepare_cached(&sql)?
             .execute(params![many.first(), many.last(), text])?;
         touched.extend(many.into_iter().map(|key| Touched {
-            table: product,
+            table: PRODUCT,
             key,
             text: Some(format!("{text} of {key}")),
             inserted: true,
@@ -149,7 +145,7 @@ impl Application {
     ) -> rusqlite::Result<()> {
         if table.name == "invoice" && self.has_tally()? {
             touched.push(Touched {
-                table: 2,
+                table: PRODUCT,
                 key: TALLIED + key,
                 text: Some(format!("{text} too")),
                 inserted: true,

@@ -13,7 +13,7 @@ use crate::postgres::connection::{Connection, is_stale_plan, refused};
 use crate::postgres::model::Compiled;
 use crate::result::ResultBuilder;
 use crate::row_json;
-use crate::unpublished;
+use crate::unpublished::{self, UnpublishedRow};
 use crate::upload::{SyncUpload, UploadResult, UploadTable};
 
 /// Outcomes of one upload.
@@ -49,6 +49,23 @@ struct Record {
     key: String,
     op: Op,
     texts: [Option<String>; 3],
+}
+
+impl Record {
+    /// A row that is refused because its table, or a column of it, is not published.
+    fn unpublished(table: &UploadTable, row: UnpublishedRow, reason: &str) -> Record {
+        Record {
+            central_name: String::new(),
+            table: table.begin.table.clone(),
+            key: row.key,
+            op: row.op,
+            texts: [
+                Some(row.row),
+                Some(unpublished::CODE.name().to_owned()),
+                Some(reason.to_owned()),
+            ],
+        }
+    }
 }
 
 impl Records {
@@ -170,18 +187,7 @@ impl<'p> Outcomes<'p> {
     ) -> Result<(), CentreError> {
         let refused = &mut self.refused;
         unpublished::refuse(table, unpublished, &mut self.builder, |row| {
-            let texts = [
-                Some(row.row),
-                Some(unpublished::CODE.name().to_owned()),
-                Some(unpublished.reason.clone()),
-            ];
-            refused.push(Record {
-                central_name: String::new(),
-                table: table.begin.table.clone(),
-                key: row.key,
-                op: row.op,
-                texts,
-            });
+            refused.push(Record::unpublished(table, row, &unpublished.reason));
         })
     }
 
@@ -190,18 +196,7 @@ impl<'p> Outcomes<'p> {
         let refused = &mut self.refused;
         let table = incoming.upload();
         unpublished::record_dropped(table, &incoming.map, |row, reason| {
-            let texts = [
-                Some(row.row),
-                Some(unpublished::CODE.name().to_owned()),
-                Some(reason.to_owned()),
-            ];
-            refused.push(Record {
-                central_name: String::new(),
-                table: table.begin.table.clone(),
-                key: row.key,
-                op: row.op,
-                texts,
-            });
+            refused.push(Record::unpublished(table, row, reason));
         })
     }
 

@@ -336,13 +336,19 @@ fn i2_what_others_undo_by_giving_back_later_is_told<B: Backend>() {
         bob.sync();
         assert_converged(&world, &[&ada, &bob]);
         assert_eq!(world.rows(names), ["1|closed", "70|hers"]);
-        let told = world.server.conflicts().into_iter();
-        let told = told.map(|it| format!("{} {} {}", it.user, it.operation, it.key));
-        let mut told: Vec<String> = told.collect();
-        told.sort_unstable();
         let case = (acknowledged, on_its_way);
+        let told = told(&world);
         assert_eq!(told, ["bob delete [70]", "bob update [1]"], "{case:?}");
     }
+}
+
+/// The conflicts that the centre tells: whose, which change, which row.
+fn told<B: Backend>(world: &World<B>) -> Vec<String> {
+    let told = world.server.conflicts().into_iter();
+    let told = told.map(|it| format!("{} {} {}", it.user, it.operation, it.key));
+    let mut told: Vec<String> = told.collect();
+    told.sort_unstable();
+    told
 }
 
 /// Her customer is gone with the restored centre and stays in bob's file, for an invoice of his
@@ -367,9 +373,7 @@ fn i2_a_delete_of_what_had_to_stay_is_told_when_it_is_given_back<B: Backend>() {
     bob.sync();
     ada.sync();
     assert_eq!(world.rows(hers), ["hers"]);
-    let told = world.server.conflicts().into_iter();
-    let told = told.map(|it| format!("{} {} {}", it.user, it.operation, it.key));
-    assert_eq!(told.collect::<Vec<_>>(), ["bob delete [70]"]);
+    assert_eq!(told(&world), ["bob delete [70]"]);
     bob.edit("DELETE FROM invoice WHERE invoice_id = 90");
     bob.sync();
     assert_converged(&world, &[&ada, &bob]);

@@ -247,7 +247,7 @@ fn i1_what_a_removed_remote_uploaded_is_not_given_back<B: Backend>() {
 /// A connection from before the centre was restored is slow: what is pending arrives with it when
 /// the rest was given back, which the remote does not know either.
 fn i1_what_an_old_connection_brings_after_all_was_given_back_is_applied_once<B: Backend>() {
-    let mut world = World::<B>::open(audited_shop::<B>());
+    let mut world = World::<B>::open(shop());
     let mut ada = world.synced("ada");
     let backup = backup(&world);
     ada.remote.set_direction(SyncDirection::UploadOnly);
