@@ -131,6 +131,8 @@ codes! {
     /// The row may have been changed on the remote while nothing tracked it, and was
     /// changed in the centre too.
     RowUntracked = 709, "untracked";
+    /// A restored centre has forgotten the change, and the remote does not have the row any more.
+    RowForgotten = 710, "forgotten";
 }
 
 impl Code {

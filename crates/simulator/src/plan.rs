@@ -1,5 +1,7 @@
 //! What a simulation consists of: decided by the seed, made smaller by shrinking.
 
+use tidewater_remote::database::KeptLimits;
+
 use crate::random::Random;
 
 /// How much of everything there is. The seed decides the rest.
@@ -37,6 +39,25 @@ impl Plan {
             accidents: random.below(8),
             faults: [0, 20, 50, 90][usize::try_from(random.below(4)).unwrap_or(0)],
         }
+    }
+
+    /// How much of their uploads the remotes keep. In some worlds most are too large to be kept
+    /// whole.
+    pub(crate) fn kept_limits(self) -> KeptLimits {
+        let mut random = Random::new(self.seed ^ 0x006b_6570_7400);
+        match random.below(4) {
+            0 => KeptLimits {
+                whole_upload_bytes: random.between(1, 500) as usize,
+                whole_bytes: random.between(1, 3_000) as usize,
+                outlines_bytes: 1 << 20,
+            },
+            _ => KeptLimits::default(),
+        }
+    }
+
+    /// Whether uploads may be given back with rows as they are, and not as they were uploaded.
+    pub(crate) fn has_outlines(self) -> bool {
+        self.kept_limits() != KeptLimits::default()
     }
 
     /// Smaller plans that may fail in the same way, the smallest first.

@@ -283,6 +283,11 @@ impl World {
         Ok(self.may_repeat.borrow_mut().add(remote)?)
     }
 
+    /// The rows of a file are given back as they are, also those that others have changed.
+    pub(crate) fn rows_may_repeat(&self, remote: &Connection) -> Result<(), Failed> {
+        Ok(self.may_repeat.borrow_mut().add_rows(remote)?)
+    }
+
     /// What was pending when the centre was restored.
     pub(crate) fn may_return(&self, texts: impl Iterator<Item = String>) {
         self.may_return.borrow_mut().extend(texts);

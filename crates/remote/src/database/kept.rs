@@ -3,13 +3,18 @@
 //!
 //! Owns `tidewater_kept`: an upload as it travelled, frame by frame, byte for byte; but for
 //! changes that were refused. How many
-//! are kept, and for how long, is bounded; the oldest go first. One that is being given back
+//! are kept, and for how long, is bounded: of large and of older ones only [`outline`]s are kept,
+//! and the oldest go first. One that is being given back
 //! stays. What a result means for a given-back upload is left to [`super::apply`], putting the
 //! frames together to [`copy`].
 
 mod copy;
+mod outline;
+mod rewind;
 
+use copy::Copied;
 pub(crate) use copy::{Copies, UploadCopy};
+pub(crate) use rewind::settle;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -27,11 +32,31 @@ use super::row;
 use super::{CompareDue, Database, Said, SubscriptionState};
 use crate::error::{Doing, RemoteError};
 
-/// All kept uploads of a file together.
-const MAX_BYTES: i64 = 32 << 20;
-
 /// How long an upload is kept: 14 days.
 const MAX_AGE_MS: i64 = 14 * 24 * 60 * 60 * 1000;
+
+/// How much of its acknowledged uploads a file keeps, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptLimits {
+    /// An upload that is larger is kept by its outline: bulk writes would be written twice.
+    pub whole_upload_bytes: usize,
+    /// Uploads that are kept whole, together. Of the oldest ones that are more only the outlines
+    /// are kept.
+    pub whole_bytes: usize,
+    /// All outlines together. The oldest ones that are more are forgotten.
+    pub outlines_bytes: usize,
+}
+
+impl Default for KeptLimits {
+    /// 8 MiB, 32 MiB and 8 MiB.
+    fn default() -> KeptLimits {
+        KeptLimits {
+            whole_upload_bytes: 8 << 20,
+            whole_bytes: 32 << 20,
+            outlines_bytes: 8 << 20,
+        }
+    }
+}
 
 /// A kept upload that is being given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +181,7 @@ impl Database {
         for state in states {
             accept(state).doing(doing)?;
         }
+        settle(&transaction)?;
         transaction.commit().doing(doing)
     }
 
@@ -265,18 +291,20 @@ fn kept_as(
 
 /// The former ids under which kept uploads went up, the newest first.
 pub(crate) fn formers(connection: &Connection, subscription: i64) -> rusqlite::Result<Vec<Former>> {
-    // With max(), SQLite takes the bare column from the row that has it.
-    let sql = "SELECT remote_id, max(sequence), upload_id FROM tidewater_kept \
+    // With max(), SQLite takes the bare columns from a row that has it.
+    let sql = "SELECT remote_id, max(sequence), upload_id, outline FROM tidewater_kept \
                WHERE subscription = ?1 AND remote_id IS NOT NULL AND giving = 0 \
                AND centre = (SELECT centre FROM tidewater_state) GROUP BY remote_id ORDER BY max(id) DESC LIMIT ?2";
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map(params![subscription, MAX_FORMERS as i64], |row| {
         let (remote_id, upload_id): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(2)?);
         let sequence = row.get::<_, i64>(1)?.unsigned_abs();
+        let part = row.get::<_, Option<i64>>(3)?.unwrap_or(1);
+        let upload_id = UploadId::from_slice(&upload_id);
         Ok((
             RemoteId::from_slice(&remote_id),
             sequence,
-            UploadId::from_slice(&upload_id),
+            upload_id.map(|id| outline::whole_id(id, part)),
         ))
     })?;
     let former = |(remote_id, sequence, upload_id): (Option<_>, _, Option<_>)| {
@@ -323,12 +351,12 @@ pub(crate) fn giving(
 /// An upload that an apply acknowledges, to be kept at its end.
 #[derive(Debug)]
 pub(crate) enum Keep {
-    /// One that went up for the first time, as it travelled.
+    /// One that went up for the first time: as it travelled, or its outlines.
     New {
         subscription: i64,
         sequence: i64,
         upload_id: UploadId,
-        bytes: Vec<u8>,
+        upload: Copied,
     },
     /// One that was given back: it stays, under its new number.
     Again {
@@ -365,12 +393,11 @@ impl Keep {
         let Some(upload_id) = subscription.taken else {
             return Ok(None);
         };
-        let bytes = copies.take(index, subscription, database)?;
-        Ok(bytes.map(|bytes| Keep::New {
+        Ok(Some(Keep::New {
             subscription: subscription.id,
             sequence,
             upload_id,
-            bytes,
+            upload: copies.take(index, subscription, database)?,
         }))
     }
 
@@ -383,7 +410,15 @@ impl Keep {
     ) -> Result<(), RemoteError> {
         match self {
             _ if refused.is_empty() => {}
-            Keep::New { bytes, .. } => *bytes = without(bytes, refused)?,
+            Keep::New { upload, .. } => match upload {
+                Copied::Nothing => {}
+                Copied::Whole(bytes) => *bytes = without(bytes, refused)?,
+                Copied::Outlines(parts) => {
+                    for part in parts {
+                        *part = without(part, refused)?;
+                    }
+                }
+            },
             Keep::Again { giving, bytes, .. } => {
                 *bytes = Some(without(&frames(connection, *giving)?, refused)?);
             }
@@ -393,26 +428,30 @@ impl Keep {
 
     fn write(&self, connection: &Connection, now_ms: i64) -> rusqlite::Result<()> {
         let written = match self {
-            Keep::New { bytes, .. } if bytes.is_empty() => return Ok(()),
             Keep::New {
                 subscription,
                 sequence,
                 upload_id,
-                bytes,
-            } => connection
-                .prepare_cached(
+                upload,
+            } => {
+                let parts: Vec<(Option<i64>, &Vec<u8>)> = match upload {
+                    Copied::Nothing => Vec::new(),
+                    Copied::Outlines(_) if is_on(Defect::OutlinesForgotten) => Vec::new(),
+                    Copied::Whole(bytes) => vec![(None, bytes)],
+                    Copied::Outlines(parts) => (1..).map(Some).zip(parts).collect(),
+                };
+                let mut insert = connection.prepare_cached(
                     "INSERT INTO tidewater_kept (subscription, sequence, upload_id, at, \
-                     total_bytes, bytes) VALUES (?1, ?2, ?3, ?4, ?5 + coalesce((SELECT \
-                     total_bytes FROM tidewater_kept ORDER BY id DESC LIMIT 1), 0), ?6)",
-                )?
-                .execute(params![
-                    subscription,
-                    sequence,
-                    upload_id.0,
-                    now_ms,
-                    i64::try_from(bytes.len()).unwrap_or(i64::MAX),
-                    bytes,
-                ]),
+                     outline, bytes, total_bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, \
+                     iif(?5 IS NULL, length(?6), 0) + coalesce((SELECT total_bytes \
+                     FROM tidewater_kept ORDER BY id DESC LIMIT 1), 0))",
+                )?;
+                for (number, bytes) in parts.into_iter().filter(|(_, it)| !it.is_empty()) {
+                    let id = outline::part_id(*upload_id, number.unwrap_or(1));
+                    insert.execute(params![subscription, sequence, id.0, now_ms, number, bytes])?;
+                }
+                return Ok(());
+            }
             Keep::Again {
                 giving,
                 bytes: Some(bytes),
@@ -426,7 +465,8 @@ impl Keep {
                 bytes,
             } => connection.execute(
                 "UPDATE tidewater_kept SET giving = 0, remote_id = NULL, centre = NULL, sequence = ?2, \
-                 at = max(?3, at + 1), bytes = coalesce(?4, bytes) WHERE id = ?1",
+                 at = max(?3, at + 1), bytes = coalesce(?4, bytes), \
+                 outline = iif(outline IS NULL, NULL, -1) WHERE id = ?1",
                 params![giving.id, sequence, now_ms, bytes],
             ),
         };
@@ -434,36 +474,69 @@ impl Keep {
     }
 }
 
-/// Keeps what an apply acknowledged, and drops the oldest: those that are too old, and those
-/// that are too many bytes.
+/// Keeps what an apply acknowledged, and makes room for it: of the oldest whole ones that are too
+/// many bytes the outlines are kept, and the oldest outlines go; so does what is too old.
 pub(crate) fn keep(
     connection: &Connection,
     acknowledged: &[Keep],
+    limits: KeptLimits,
     now_ms: i64,
-) -> rusqlite::Result<()> {
+) -> Result<(), RemoteError> {
+    let doing = "keeping an upload";
     if acknowledged.is_empty() || is_on(Defect::KeptUploadsForgotten) {
         return Ok(());
     }
     for upload in acknowledged {
-        upload.write(connection, now_ms)?;
+        upload.write(connection, now_ms).doing(doing)?;
     }
-    let mut oldest = connection.prepare_cached(
-        "SELECT id, at, (SELECT total_bytes FROM tidewater_kept ORDER BY id DESC LIMIT 1) \
-         - total_bytes + length(bytes) FROM tidewater_kept WHERE giving = 0 ORDER BY id LIMIT 1",
-    )?;
-    loop {
-        let found: Option<(i64, i64, i64)> = oldest
-            .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-            .optional()?;
-        match found {
-            Some((id, at, bytes))
-                if bytes > MAX_BYTES || at < now_ms.saturating_sub(MAX_AGE_MS) =>
-            {
-                connection.execute("DELETE FROM tidewater_kept WHERE id = ?1", [id])?;
-            }
-            _ => return Ok(()),
-        }
+    settle(connection)?;
+    let too_old = now_ms.saturating_sub(MAX_AGE_MS);
+    while let Some((id, at, _)) = oldest(connection, "TRUE").doing(doing)?
+        && at < too_old
+    {
+        drop_one(connection, id).doing(doing)?;
     }
+    while let Some((id, _, bytes)) = oldest(connection, "outline IS NULL").doing(doing)?
+        && bytes > i64::try_from(limits.whole_bytes).unwrap_or(i64::MAX)
+    {
+        rewind::shorten(connection, id)?;
+    }
+    while outlines_bytes(connection).doing(doing)? > limits.outlines_bytes as u64
+        && let Some((id, ..)) = oldest(connection, "outline IS NOT NULL").doing(doing)?
+    {
+        drop_one(connection, id).doing(doing)?;
+    }
+    Ok(())
+}
+
+/// The oldest kept upload of a kind that is not being given back: its number in the file, when it
+/// was acknowledged, and the bytes of the whole ones from it on, itself among them.
+fn oldest(connection: &Connection, kind: &str) -> rusqlite::Result<Option<(i64, i64, i64)>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT id, at, (SELECT total_bytes FROM tidewater_kept ORDER BY id DESC LIMIT 1) \
+             - total_bytes + length(bytes) FROM tidewater_kept WHERE giving = 0 AND {kind} \
+             ORDER BY id LIMIT 1"
+        ))?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()
+}
+
+/// The bytes of the outlines that are not being given back.
+fn outlines_bytes(connection: &Connection) -> rusqlite::Result<u64> {
+    connection
+        .prepare_cached(
+            "SELECT coalesce(sum(length(bytes)), 0) FROM tidewater_kept \
+             WHERE outline IS NOT NULL AND giving = 0",
+        )?
+        .query_row([], |row| row.get(0))
+        .map(i64::unsigned_abs)
+}
+
+fn drop_one(connection: &Connection, id: i64) -> rusqlite::Result<()> {
+    connection
+        .execute("DELETE FROM tidewater_kept WHERE id = ?1", [id])
+        .map(drop)
 }
 
 /// The remote has another id than the one under which uploads were kept, from this centre or from
@@ -492,6 +565,13 @@ pub(crate) fn adopt(
         // Nobody could tell whether another centre wants them.
         connection.execute("DELETE FROM tidewater_kept WHERE giving <> 2", [])?;
     } else {
+        if former_centre != centre {
+            // The rows here are going to be the other centre's.
+            connection.execute(
+                "DELETE FROM tidewater_kept WHERE outline IS NOT NULL AND giving <> 2",
+                [],
+            )?;
+        }
         connection.execute(
             "UPDATE tidewater_kept SET giving = 0, centre = coalesce(centre, ?2), \
              remote_id = coalesce(remote_id, ?1) \

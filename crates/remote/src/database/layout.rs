@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use crate::error::{Doing, RemoteError};
 
 /// The newest format that this version reads and writes.
-pub(crate) const FORMAT_VERSION: i64 = 3;
+pub(crate) const FORMAT_VERSION: i64 = 4;
 
 /// The prefix of every internal table, index and trigger.
 pub(crate) const PREFIX: &str = "tidewater_";
@@ -98,8 +98,15 @@ CREATE INDEX tidewater_kept_former ON tidewater_kept (subscription, remote_id, s
 UPDATE tidewater_state SET format_version = 3;
 ";
 
+/// `outline`: see [`super::kept`]'s outlines; NULL where an upload is kept whole.
+const FORMAT_4: &str = "
+ALTER TABLE tidewater_kept ADD COLUMN outline INTEGER;
+CREATE INDEX tidewater_kept_outline ON tidewater_kept (id) WHERE outline IS NOT NULL;
+UPDATE tidewater_state SET format_version = 4;
+";
+
 /// What makes each format out of the one before it; the first out of nothing.
-const FORMATS: [&str; FORMAT_VERSION as usize] = [FORMAT_1, FORMAT_2, FORMAT_3];
+const FORMATS: [&str; FORMAT_VERSION as usize] = [FORMAT_1, FORMAT_2, FORMAT_3, FORMAT_4];
 
 /// Why a file without our state cannot become a remote: other tables of Tidewater's are in it.
 pub(crate) fn obstacle(connection: &Connection) -> Result<Option<&'static str>, RemoteError> {

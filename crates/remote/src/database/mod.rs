@@ -26,7 +26,7 @@ pub use apply::{
     TableDifferences,
 };
 pub(crate) use kept::Former;
-pub use kept::{CentreState, Giving};
+pub use kept::{CentreState, Giving, KeptLimits};
 pub use refused::{RefusedRow, Which};
 pub use status::{Status, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};
@@ -56,6 +56,7 @@ pub struct Database {
     refused_at: Option<i64>,
     /// Another session of the same sync follows the last one.
     goes_on: bool,
+    kept_limits: KeptLimits,
 }
 
 /// Whom the remote belongs to, and how it proves it.
@@ -104,6 +105,7 @@ impl Database {
             compares_next: false,
             refused_at: None,
             goes_on: false,
+            kept_limits: KeptLimits::default(),
         };
         // SQLite looks into the file only when it is used for the first time.
         let prepared = configure(&database.connection)
@@ -133,6 +135,16 @@ impl Database {
     pub fn wait_for_writers(&self, at_most: Duration) -> Result<(), RemoteError> {
         let waits = self.connection.busy_timeout(at_most);
         waits.doing("setting how long to wait")
+    }
+
+    /// How much of its acknowledged uploads the file keeps from now on.
+    pub fn limit_kept(&mut self, limits: KeptLimits) {
+        self.kept_limits = limits;
+    }
+
+    /// How much of its acknowledged uploads the file keeps.
+    pub(crate) fn kept_limits(&self) -> KeptLimits {
+        self.kept_limits
     }
 
     /// Where the file is.
@@ -349,6 +361,7 @@ impl Database {
             kept::adopt(&transaction, before, identity.give_back, identity.centre)
         };
         adopt().doing("taking a new identity")?;
+        kept::settle(&transaction)?;
         transaction.commit().doing("taking a new identity")
     }
 

@@ -8,6 +8,7 @@ mod history;
 mod migration;
 mod model;
 mod obstacles;
+mod outlines;
 mod refusals;
 mod tracking;
 mod uploading;

@@ -44,7 +44,7 @@ enum Step {
 /// What is being sent.
 #[derive(Debug)]
 enum Sending {
-    Upload(Upload),
+    Upload(Box<Upload>),
     /// An upload of this subscription that is given back: its frames.
     Given(usize, BytesMut),
     /// The checksums of this subscription's tables, from this one on.
@@ -254,11 +254,11 @@ impl Outgoing {
                 let (rows, bytes) = database.upload_estimate(subscription)?;
                 let unknown_history = subscription.compare_due != CompareDue::No
                     || database.deletes_stale_rows(subscription)?;
-                self.sending = Some(Sending::Upload(Upload {
+                self.sending = Some(Sending::Upload(Box::new(Upload {
                     subscription: index,
                     cursor: UploadCursor::default(),
-                    copy: UploadCopy::new(),
-                }));
+                    copy: UploadCopy::new(database.kept_limits()),
+                })));
                 Control::UploadBegin(UploadBegin {
                     subscription: index as u32,
                     sequence: subscription.sequence + 1,
@@ -320,7 +320,7 @@ impl Outgoing {
 
     fn next_piece(
         &mut self,
-        mut upload: Upload,
+        mut upload: Box<Upload>,
         database: &Database,
         subscriptions: &[SubscriptionState],
         out: &mut BytesMut,

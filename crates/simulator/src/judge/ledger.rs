@@ -109,6 +109,35 @@ impl Ledger {
         }
     }
 
+    /// The centre was restored, and is given back what it has forgotten with the rows as they are
+    /// in the remote's file: what others have made of them since is not the remote's any more.
+    pub(crate) fn yield_to_others(&mut self, remote: &Connection) -> rusqlite::Result<()> {
+        let mut superseded = Vec::new();
+        for (&row, open) in self.open.iter().chain(&self.closed) {
+            let (table, key) = (&EDITED[row.0], row.1);
+            let sql = format!(
+                "SELECT 1 FROM tidewater_change_{} WHERE key_{} = ?1",
+                table.name,
+                table.key()
+            );
+            let is_own = remote.prepare_cached(&sql)?.exists([key])?;
+            let (name, column, text) = (table.name, table.key(), table.text);
+            let sql = format!("SELECT {text} FROM {name} WHERE {column} = ?1");
+            let here: Option<Option<String>> = remote
+                .prepare_cached(&sql)?
+                .query_row([key], |row| row.get(0))
+                .optional()?;
+            if !is_own && here.flatten() != open.text {
+                superseded.push(row);
+            }
+        }
+        for row in superseded {
+            self.open.remove(&row);
+            self.closed.remove(&row);
+        }
+        Ok(())
+    }
+
     /// The remote's file is restored to when `copy` was its ledger. What it forgets of having
     /// been told cannot be told again by a centre that is restored as well, and was given the
     /// rest of that upload back: a known limit.
@@ -242,7 +271,8 @@ impl Parties<'_> {
             "SELECT remote_id, sequence, upload_id FROM tidewater_state, tidewater_subscription
                    WHERE sequence > 0
                    UNION SELECT remote_id, max(sequence), upload_id FROM tidewater_kept
-                   WHERE remote_id IS NOT NULL GROUP BY remote_id";
+                   WHERE remote_id IS NOT NULL AND coalesce(outline, 1) = 1
+                   GROUP BY remote_id";
         let mut uploads = self.remote.prepare_cached(sql)?;
         let sql = "SELECT 1 FROM tidewater_subscription WHERE remote_id = ?1
                    AND (sequence > ?2 OR sequence = ?2 AND upload_id IS ?3)";

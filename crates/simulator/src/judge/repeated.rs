@@ -9,7 +9,8 @@ use rusqlite::types::Value;
 use super::has_table;
 use crate::scenario::EDITED;
 
-/// What was pending in files that were copied, or restored from a copy.
+/// What was pending in files that were copied, or restored from a copy; and what was in files
+/// that give rows back as they are.
 #[derive(Debug, Default)]
 pub(crate) struct MayRepeat {
     texts: BTreeSet<String>,
@@ -39,6 +40,22 @@ impl MayRepeat {
                             self.texts.insert(text);
                         }
                     }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the texts of all rows of a file.
+    pub(crate) fn add_rows(&mut self, remote: &Connection) -> rusqlite::Result<()> {
+        for table in EDITED {
+            let (name, text) = (table.name, table.text);
+            if has_table(remote, name)? {
+                let mut statement = remote
+                    .prepare_cached(&format!("SELECT {text} FROM {name} WHERE {text} <> ''"))?;
+                let texts = statement.query_map([], |row| row.get(0))?;
+                for text in texts {
+                    self.texts.insert(text?);
                 }
             }
         }

@@ -67,7 +67,7 @@ impl Remote {
         drop(self.database.borrow_mut().take());
         self.application.borrow_mut().close()?;
         self.device.restore_copy();
-        *self.database.borrow_mut() = Some(open(&self.device.path())?);
+        *self.database.borrow_mut() = Some(open(&self.device.path(), self.world.plan)?);
         let path = self.device.application_path();
         self.application.borrow_mut().reconnect(&path)?;
         self.ledger.borrow_mut().restore(ledger);

@@ -25,6 +25,7 @@ use crate::disks::{self, Device};
 use crate::judge::{self, Ledger, Parties, Seen};
 use crate::network::{Traces, Weather};
 use crate::operator;
+use crate::plan::Plan;
 use crate::random::Random;
 use crate::world::{Failed, World};
 
@@ -82,7 +83,7 @@ impl Remote {
         random: Random,
     ) -> Result<Remote, Failed> {
         let name = authors.last().cloned().unwrap_or_default();
-        let database = open(&device.path())?;
+        let database = open(&device.path(), world.plan)?;
         let connection = application::open(&device.application_path())?;
         let application = Application::new(connection, name.clone(), random, true);
         Ok(Remote {
@@ -191,12 +192,12 @@ impl Remote {
         self.device.restart();
         let path = self.device.application_path();
         self.application.borrow_mut().reconnect(&path)?;
-        *handle.borrow_mut() = Some(open(&self.device.path())?);
+        *handle.borrow_mut() = Some(open(&self.device.path(), self.world.plan)?);
         // The other handle, if nobody uses it now.
         let idle = self.database.borrow_mut().take();
         *self.database.borrow_mut() = match idle {
             Some(idle) if disks::process_at(idle.path()).is_none_or(|it| it.is_dead()) => {
-                Some(open(&self.device.path())?)
+                Some(open(&self.device.path(), self.world.plan)?)
             }
             other => other,
         };
@@ -217,7 +218,7 @@ impl Remote {
         let remote = application.connection();
         let held = self.world.ever_held(self.user);
         let centre = self.world.centre_connection();
-        self.reopen();
+        self.reopen()?;
         let parties = Parties {
             remote,
             centre: &centre,
@@ -240,15 +241,21 @@ impl Remote {
 
     /// A restored centre has to be given back what it forgot. Not by whoever was copied, which is
     /// a known limit; and to another clock what was kept may be too old.
-    fn reopen(&self) {
+    fn reopen(&self) -> Result<(), Failed> {
         let restorations = self.world.restorations.get();
         if self.reopened.replace(restorations) != restorations {
             let gives_back = self.clock_ms.get() == 0 && !self.is_copied();
             let mut ledger = self.ledger.borrow_mut();
             // It may have been on its way up, in effect already, and goes up as if it had not.
             self.world.may_return(ledger.pending());
+            if self.world.plan.has_outlines() {
+                let application = self.application.borrow();
+                self.world.rows_may_repeat(application.connection())?;
+                ledger.yield_to_others(application.connection())?;
+            }
             ledger.reopen(gives_back);
         }
+        Ok(())
     }
 
     /// What must hold when everybody has synced and nobody writes.
@@ -347,8 +354,9 @@ impl Remote {
 }
 
 /// Opens a file as a process does that never waits: there is only one thread.
-fn open(path: &Path) -> Result<Database, Failed> {
-    let database = Database::open(path)?;
+fn open(path: &Path, plan: Plan) -> Result<Database, Failed> {
+    let mut database = Database::open(path)?;
     database.wait_for_writers(Duration::ZERO)?;
+    database.limit_kept(plan.kept_limits());
     Ok(database)
 }

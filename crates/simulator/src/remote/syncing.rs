@@ -101,7 +101,10 @@ impl Remote {
     /// Two processes sync the file at once; while one of them waits, the other one may do so
     /// several times, with what the application has written since.
     pub(super) async fn sync_twice_at_once(&self, random: &mut Random) -> Result<(), Failed> {
-        let second = RefCell::new(Some(super::open(&self.device.path_of_another())?));
+        let second = RefCell::new(Some(super::open(
+            &self.device.path_of_another(),
+            self.world.plan,
+        )?));
         let (mut one, mut other) = (random.fork(), random.fork());
         let faults = self.world.plan.faults;
         let here = Weather::any(random, faults);

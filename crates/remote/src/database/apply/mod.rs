@@ -601,7 +601,12 @@ impl Applier {
                 })
                 .doing(doing)?;
         }
-        kept::keep(connection, &self.uploads.kept, now_ms).doing(doing)?;
+        kept::keep(
+            connection,
+            &self.uploads.kept,
+            self.database.kept_limits(),
+            now_ms,
+        )?;
         connection.execute_batch("COMMIT").doing(doing)?;
         let refused = self.summary.refused > 0 || refused_before;
         self.database.refused_at = refused.then_some(now_ms);

@@ -332,7 +332,7 @@ fn only_a_unique_index_that_is_new_makes_a_compare_due() {
 }
 
 /// The centre has forgotten all uploads.
-fn restored(remote: &mut Remote) {
+pub(super) fn restored(remote: &mut Remote) {
     restored_to(remote, (0, None));
 }
 
@@ -547,6 +547,18 @@ fn what_was_refused_is_not_kept() {
 }
 
 #[test]
+fn what_was_refused_is_not_kept_whatever_its_columns_hold() {
+    let mut remote = with_items();
+    remote.run("INSERT INTO item VALUES (9, 'new', 'ninety')");
+    remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            rows.refused(&[Datum::Integer(9)], Op::Insert, 706, "no number");
+        });
+    });
+    assert_eq!(remote.query("SELECT count(*) FROM tidewater_kept"), ["0"]);
+}
+
+#[test]
 fn what_is_kept_is_bounded() {
     let mut remote = with_items();
     let kept = "SELECT count(*) FROM tidewater_kept";
@@ -554,24 +566,26 @@ fn what_is_kept_is_bounded() {
     remote.run("UPDATE item SET name = 'x' WHERE id = 1; UPDATE item SET name = 'a' WHERE id = 1");
     remote.acknowledge(|_| {});
     assert_eq!(remote.query(kept), ["0"]);
-    // Nor does a larger one than is kept.
-    remote.run("UPDATE item SET name = hex(zeroblob(4500000)) WHERE id = 1");
+    // Of a large one, only the outline is kept.
+    remote.run("UPDATE item SET name = hex(zeroblob(4500000)) WHERE id = 3");
     remote.acknowledge(|_| {});
-    assert_eq!(remote.query(kept), ["0"]);
-    // Six of six megabytes: the oldest goes.
-    for number in 0..6 {
+    // Seven of six megabytes: of the oldest, too.
+    for number in 0..7 {
         remote.run(&format!(
             "UPDATE item SET name = {number} || hex(zeroblob(1500000)) WHERE id = 1"
         ));
         remote.acknowledge(|_| {});
     }
-    let numbers = "SELECT sequence FROM tidewater_kept ORDER BY id";
-    assert_eq!(remote.query(numbers), ["4", "5", "6", "7", "8"]);
+    let numbers = "SELECT sequence || iif(outline = 1, ' outlined', '') FROM tidewater_kept \
+                   WHERE outline IS NULL OR length(bytes) < 200 ORDER BY id";
+    let outlined = ["2 outlined", "3 outlined", "4 outlined"];
+    let expected = [&outlined[..], &["5", "6", "7", "8", "9"]].concat();
+    assert_eq!(remote.query(numbers), expected);
     // Two weeks later all of them are too old.
     remote.run("UPDATE tidewater_kept SET at = -1300000000");
     remote.run("UPDATE item SET name = 'small' WHERE id = 2");
     remote.acknowledge(|_| {});
-    assert_eq!(remote.query(numbers), ["9"]);
+    assert_eq!(remote.query(numbers), ["10"]);
 }
 
 #[test]
@@ -588,7 +602,7 @@ fn a_file_of_format_1_is_upgraded_with_its_pending_changes() {
     remote.database = Some(Database::open(&remote.path()).unwrap());
     assert_eq!(
         remote.query("SELECT format_version FROM tidewater_state"),
-        ["3"]
+        ["4"]
     );
     assert_eq!(
         remote.upload(),

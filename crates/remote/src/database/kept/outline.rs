@@ -1,0 +1,195 @@
+//! Outlines: what is kept of an upload that is too large to be kept whole.
+//!
+//! Owns their form: the frames of an upload, but of an inserted row only the key; of an updated
+//! one the key, and what the changed columns held before; of a deleted row all. Long values are
+//! left out, and of a deleted row with one all but the key. Making an upload whole again is left
+//! to [`super::rewind`].
+//!
+//! In `tidewater_kept`, `outline` is NULL for an upload that is kept whole. Otherwise it is the
+//! number of the part, from 1 on: a large upload is kept as several, each of which is an upload of
+//! its own when it is given back. It is negative while the part is whole.
+
+use bytes::BytesMut;
+use tidewater_protocol::frame::{SYNC_CHANNEL, put_rows};
+use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
+use tidewater_protocol::pack::same;
+use tidewater_protocol::{Datum, Op, Row, RowsWriter, UploadId, ValueRef};
+
+use super::{Part, each_part, each_row, put};
+use crate::error::RemoteError;
+
+/// What a column held is not written into an outline if it has more bytes.
+const LONG: usize = 1024;
+
+/// What stands for the new value where the old one was longer.
+const WAS_LONG: &str = "long";
+
+/// Outlines an upload piece by piece.
+#[derive(Debug, Default)]
+pub(super) struct Outlines {
+    /// The table of the rows that come.
+    header: Option<TableBegin>,
+    /// Whether the part under way has the header.
+    is_headed: bool,
+    body: BytesMut,
+    /// How many bytes the rows of the part under way had.
+    whole_bytes: usize,
+    parts: Vec<Vec<u8>>,
+}
+
+impl Outlines {
+    /// The next rows; `begin` is the header of their table, with its first ones. A part holds
+    /// about so many bytes of rows when it is whole.
+    pub(super) fn add(
+        &mut self,
+        begin: Option<&TableBegin>,
+        rows: &[u8],
+        part_bytes: usize,
+    ) -> Result<(), RemoteError> {
+        if self.whole_bytes > 0 && self.whole_bytes + rows.len() > part_bytes {
+            self.close()?;
+        }
+        if let Some(begin) = begin {
+            self.header = Some(begin.clone());
+            self.is_headed = false;
+        }
+        let Some(header) = &self.header else {
+            return Ok(());
+        };
+        if !self.is_headed {
+            put(&mut self.body, Control::TableBegin(header.clone()))?;
+            self.is_headed = true;
+        }
+        put_rows(&mut self.body, SYNC_CHANNEL, &outline(header, rows)?);
+        self.whole_bytes += rows.len();
+        Ok(())
+    }
+
+    /// The bytes of the outlines.
+    pub(super) fn bytes(&self) -> usize {
+        self.body.len() + self.parts.iter().map(Vec::len).sum::<usize>()
+    }
+
+    /// All parts.
+    pub(super) fn finish(mut self) -> Result<Vec<Vec<u8>>, RemoteError> {
+        self.close()?;
+        Ok(self.parts)
+    }
+
+    fn close(&mut self) -> Result<(), RemoteError> {
+        if self.whole_bytes > 0 {
+            let mut part = BytesMut::new();
+            put(&mut part, Control::UploadBegin(UploadBegin::default()))?;
+            part.extend_from_slice(&self.body);
+            put(&mut part, Control::UploadEnd(UploadEnd::default()))?;
+            self.parts.push(part.into());
+        }
+        self.body.clear();
+        self.whole_bytes = 0;
+        self.is_headed = false;
+        Ok(())
+    }
+}
+
+/// The outlines of an upload, of one part.
+pub(super) fn of_upload(upload: &[u8]) -> Result<Vec<u8>, RemoteError> {
+    let mut outlines = Outlines::default();
+    each_part(upload, |part| match part {
+        Part::Begin(_) => Ok(()),
+        Part::Table(begin, rows) => outlines.add(Some(&begin), &rows, usize::MAX),
+    })?;
+    Ok(outlines.finish()?.pop().unwrap_or_default())
+}
+
+/// The id under which a part is given back: the upload's own for the first, and for the others one
+/// that every copy of the file makes alike, so that only one of them gives the part back.
+pub(super) fn part_id(upload_id: UploadId, number: i64) -> UploadId {
+    shifted(upload_id, number - 1)
+}
+
+/// The id of the upload to which a part belongs.
+pub(super) fn whole_id(part_id: UploadId, number: i64) -> UploadId {
+    shifted(part_id, 1 - number)
+}
+
+fn shifted(id: UploadId, by: i64) -> UploadId {
+    UploadId(
+        u128::from_be_bytes(id.0)
+            .wrapping_add_signed(by.into())
+            .to_be_bytes(),
+    )
+}
+
+/// The outlines of rows.
+fn outline(begin: &TableBegin, rows: &[u8]) -> Result<Vec<u8>, RemoteError> {
+    let shape = begin.shape().ok_or_else(|| bad_header(begin))?;
+    let mut writer = RowsWriter::new(&shape);
+    each_row(begin, rows, |row, _, _| match row.op {
+        Some(Op::Insert) => writer.key(Op::Request, &row.key),
+        Some(Op::Update) => {
+            let (old, new) = changed_columns(row, &shape.key);
+            writer.update(&old, &new);
+        }
+        Some(Op::Delete) if row.old.iter().any(is_long) => writer.key(Op::Remove, &row.key),
+        Some(Op::Delete) => writer.delete(&row.old),
+        _ => {}
+    })?;
+    Ok(writer.take())
+}
+
+/// An update without what it left alone, nor what it brought: the columns that it changed are
+/// those in which the two images differ.
+fn changed_columns<'a>(row: &Row<'a>, key: &[usize]) -> (Vec<Datum<'a>>, Vec<Datum<'a>>) {
+    let images = row.old.iter().zip(&row.new).enumerate();
+    images
+        .map(|(index, (old, &new))| match *old {
+            old if key.contains(&index) => (old, old),
+            old if same(&old, &new) => (Datum::Null, Datum::Null),
+            Datum::Null | Datum::Loose(ValueRef::Null) => (Datum::Null, marked(new, false)),
+            old if is_long(&old) => (Datum::Null, marked(old, true)),
+            old => (old, Datum::Null),
+        })
+        .unzip()
+}
+
+/// A short value that is packed as this one is, and says why the old one is not there: it was
+/// NULL, or too long.
+fn marked(value: Datum<'_>, was_long: bool) -> Datum<'_> {
+    match value {
+        Datum::Text(_) if was_long => Datum::Text(WAS_LONG),
+        Datum::Bytes(_) if was_long => Datum::Bytes(WAS_LONG.as_bytes()),
+        Datum::Loose(_) if was_long => Datum::Loose(ValueRef::Text(WAS_LONG)),
+        Datum::Text(_) => Datum::Text(""),
+        Datum::Bytes(_) => Datum::Bytes(b""),
+        Datum::Loose(_) => Datum::Loose(ValueRef::Integer(0)),
+        value => value,
+    }
+}
+
+fn is_long(value: &Datum<'_>) -> bool {
+    let bytes = match value {
+        Datum::Text(text) | Datum::Loose(ValueRef::Text(text)) => text.len(),
+        Datum::Bytes(bytes) | Datum::Loose(ValueRef::Blob(bytes)) => bytes.len(),
+        _ => 0,
+    };
+    bytes > LONG
+}
+
+/// What a changed column was before, by an outline's two images of it; `None` if it did not
+/// change, or was too long to be kept.
+pub(super) fn changed_from<'v>(old: &Datum<'v>, new: &Datum<'v>) -> Option<Datum<'v>> {
+    let was_long = match new {
+        Datum::Text(text) | Datum::Loose(ValueRef::Text(text)) => *text == WAS_LONG,
+        Datum::Bytes(bytes) => *bytes == WAS_LONG.as_bytes(),
+        _ => false,
+    };
+    let is_known = !(was_long && matches!(old, Datum::Null));
+    (is_known && !same(old, new)).then_some(*old)
+}
+
+pub(super) fn bad_header(begin: &TableBegin) -> RemoteError {
+    RemoteError::BadRows {
+        table: begin.table.clone(),
+        what: "a kept upload has a header that cannot be".into(),
+    }
+}
