@@ -26,7 +26,9 @@ use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_control, put_rows, take_frame};
 use tidewater_protocol::message::MAX_FORMERS;
 use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
-use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, UploadId};
+use tidewater_protocol::{
+    Datum, Op, PublicationSchema, RemoteId, Row, RowShape, RowsReader, UploadId,
+};
 
 use super::row;
 use super::{CompareDue, Database, Said, SubscriptionState};
@@ -229,11 +231,11 @@ fn give_back_after(
         Some(upload_id) => kept_as(connection, subscription, upload_id)?,
         None => None,
     };
-    if let Some(number) = kept {
+    if let Some((number, id)) = kept {
         connection.execute(
-            "UPDATE tidewater_kept SET giving = sequence > ?2 \
+            "UPDATE tidewater_kept SET giving = sequence > ?2 OR sequence = ?2 AND id > ?3 \
              WHERE subscription = ?1 AND remote_id IS NULL",
-            params![subscription, number],
+            params![subscription, number, id],
         )?;
         return Ok(number.min(sequence));
     }
@@ -274,37 +276,54 @@ fn give_back_of_former(
         .map(drop)
 }
 
-/// The number of an upload that is kept, and went up under the remote's id.
+/// The number of an upload that is kept, and went up under the remote's id; and the last of what
+/// is kept of it. The centre may also have one of its parts, which was given back.
 fn kept_as(
     connection: &Connection,
     subscription: i64,
     upload_id: UploadId,
-) -> rusqlite::Result<Option<i64>> {
-    connection
+) -> rusqlite::Result<Option<(i64, i64)>> {
+    let whole = connection
         .prepare_cached(
-            "SELECT sequence FROM tidewater_kept \
-             WHERE subscription = ?1 AND upload_id = ?2 AND remote_id IS NULL",
+            "SELECT sequence, id FROM tidewater_kept WHERE subscription = ?1 \
+             AND upload_id = ?2 AND remote_id IS NULL ORDER BY id DESC LIMIT 1",
         )?
-        .query_row(params![subscription, upload_id.0], |row| row.get(0))
-        .optional()
+        .query_row(params![subscription, upload_id.0], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()?;
+    if whole.is_some() {
+        return Ok(whole);
+    }
+    let mut parts = connection.prepare_cached(
+        "SELECT sequence, id, upload_id, outline FROM tidewater_kept WHERE outline IS NOT NULL \
+         AND subscription = ?1 AND remote_id IS NULL",
+    )?;
+    let mut parts = parts.query([subscription])?;
+    while let Some(part) = parts.next()? {
+        let number = part.get(3)?;
+        let whole = UploadId::from_slice(&part.get::<_, Vec<u8>>(2)?);
+        if whole.map(|whole| outline::part_id(whole, number)) == Some(upload_id) {
+            return Ok(Some((part.get(0)?, part.get(1)?)));
+        }
+    }
+    Ok(None)
 }
 
 /// The former ids under which kept uploads went up, the newest first.
 pub(crate) fn formers(connection: &Connection, subscription: i64) -> rusqlite::Result<Vec<Former>> {
-    // With max(), SQLite takes the bare columns from a row that has it.
-    let sql = "SELECT remote_id, max(sequence), upload_id, outline FROM tidewater_kept \
+    // With max(), SQLite takes the bare column from a row that has it.
+    let sql = "SELECT remote_id, max(sequence), upload_id FROM tidewater_kept \
                WHERE subscription = ?1 AND remote_id IS NOT NULL AND giving = 0 \
                AND centre = (SELECT centre FROM tidewater_state) GROUP BY remote_id ORDER BY max(id) DESC LIMIT ?2";
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map(params![subscription, MAX_FORMERS as i64], |row| {
         let (remote_id, upload_id): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(2)?);
         let sequence = row.get::<_, i64>(1)?.unsigned_abs();
-        let part = row.get::<_, Option<i64>>(3)?.unwrap_or(1);
-        let upload_id = UploadId::from_slice(&upload_id);
         Ok((
             RemoteId::from_slice(&remote_id),
             sequence,
-            upload_id.map(|id| outline::whole_id(id, part)),
+            UploadId::from_slice(&upload_id),
         ))
     })?;
     let former = |(remote_id, sequence, upload_id): (Option<_>, _, Option<_>)| {
@@ -335,15 +354,17 @@ pub(crate) fn giving(
         End::First => "ASC",
         End::Last => "DESC",
     };
-    let found: Option<(i64, Vec<u8>)> = connection
+    let found: Option<(i64, Vec<u8>, Option<i64>)> = connection
         .prepare_cached(&format!(
-            "SELECT id, upload_id FROM tidewater_kept WHERE subscription = ?1 AND giving = 1 \
-             ORDER BY id {order} LIMIT 1"
+            "SELECT id, upload_id, outline FROM tidewater_kept \
+             WHERE subscription = ?1 AND giving = 1 ORDER BY id {order} LIMIT 1"
         ))?
-        .query_row([subscription], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row([subscription], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
         .optional()?;
-    Ok(found.and_then(|(id, upload_id)| {
-        let upload_id = UploadId::from_slice(&upload_id)?;
+    Ok(found.and_then(|(id, upload_id, part)| {
+        let upload_id = outline::part_id(UploadId::from_slice(&upload_id)?, part);
         Some(Giving { id, upload_id })
     }))
 }
@@ -438,6 +459,7 @@ impl Keep {
                     Copied::Nothing => Vec::new(),
                     Copied::Outlines(_) if is_on(Defect::OutlinesForgotten) => Vec::new(),
                     Copied::Whole(bytes) => vec![(None, bytes)],
+                    Copied::Outlines(parts) if parts.len() == 1 => vec![(Some(0), &parts[0])],
                     Copied::Outlines(parts) => (1..).map(Some).zip(parts).collect(),
                 };
                 let mut insert = connection.prepare_cached(
@@ -446,9 +468,9 @@ impl Keep {
                      iif(?5 IS NULL, length(?6), 0) + coalesce((SELECT total_bytes \
                      FROM tidewater_kept ORDER BY id DESC LIMIT 1), 0))",
                 )?;
-                for (number, bytes) in parts.into_iter().filter(|(_, it)| !it.is_empty()) {
-                    let id = outline::part_id(*upload_id, number.unwrap_or(1));
-                    insert.execute(params![subscription, sequence, id.0, now_ms, number, bytes])?;
+                for (part, bytes) in parts.into_iter().filter(|(_, it)| !it.is_empty()) {
+                    let id = upload_id.0;
+                    insert.execute(params![subscription, sequence, id, now_ms, part, bytes])?;
                 }
                 return Ok(());
             }
@@ -465,9 +487,9 @@ impl Keep {
                 bytes,
             } => connection.execute(
                 "UPDATE tidewater_kept SET giving = 0, remote_id = NULL, centre = NULL, sequence = ?2, \
-                 at = max(?3, at + 1), bytes = coalesce(?4, bytes), \
-                 outline = iif(outline IS NULL, NULL, -1) WHERE id = ?1",
-                params![giving.id, sequence, now_ms, bytes],
+                 at = max(?3, at + 1), bytes = coalesce(?4, bytes), upload_id = ?5, \
+                 outline = iif(outline IS NULL, NULL, ~0) WHERE id = ?1",
+                params![giving.id, sequence, now_ms, bytes, giving.upload_id.0],
             ),
         };
         written.map(drop)
@@ -684,26 +706,45 @@ fn each_row(
     rows: &[u8],
     mut visit: impl FnMut(&Row<'_>, Vec<u8>, Range<usize>),
 ) -> Result<(), RemoteError> {
-    let bad = |what: String| RemoteError::BadRows {
-        table: begin.table.clone(),
-        what,
-    };
-    let shape = begin
-        .shape()
-        .ok_or_else(|| bad("a kept upload has a header that cannot be".into()))?;
+    let shape = shape_of(begin)?;
     let key_types = shape.key_columns();
-    let mut reader = RowsReader::new(&shape, rows);
+    each_row_of(begin, &shape, rows, |row, range| {
+        visit(row, row::pack_key(&key_types, &row.key), range);
+    })
+}
+
+/// The same without the keys.
+fn each_row_of(
+    begin: &TableBegin,
+    shape: &RowShape,
+    rows: &[u8],
+    mut visit: impl FnMut(&Row<'_>, Range<usize>),
+) -> Result<(), RemoteError> {
+    let mut reader = RowsReader::new(shape, rows);
     let mut row = Row::default();
     let mut from = 0;
-    while reader
-        .next(&mut row)
-        .map_err(|error| bad(error.to_string()))?
-    {
+    loop {
+        match reader.next(&mut row) {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => return Err(bad_rows(begin, error.to_string())),
+        }
         let to = reader.consumed();
-        visit(&row, row::pack_key(&key_types, &row.key), from..to);
+        visit(&row, from..to);
         from = to;
     }
-    Ok(())
+}
+
+fn shape_of(begin: &TableBegin) -> Result<RowShape, RemoteError> {
+    let bad = || bad_rows(begin, "a kept upload has a header that cannot be".into());
+    begin.shape().ok_or_else(bad)
+}
+
+fn bad_rows(begin: &TableBegin, what: String) -> RemoteError {
+    RemoteError::BadRows {
+        table: begin.table.clone(),
+        what,
+    }
 }
 
 /// What the user wrote in a change that was uploaded.

@@ -103,10 +103,9 @@ fn subscription_status(
         |row| row.get(0),
     )?;
     let kept = |giving: &str| -> rusqlite::Result<u64> {
-        // Of a large upload the first part counts.
+        // Of a large upload there may be several parts.
         let sql = format!(
-            "SELECT count(*) FROM tidewater_kept WHERE subscription = ?1 \
-             AND (outline IS NULL OR abs(outline) = 1){giving}"
+            "SELECT count(DISTINCT upload_id) FROM tidewater_kept WHERE subscription = ?1{giving}"
         );
         connection.query_row(&sql, [subscription.id], |row| {
             Ok(row.get::<_, i64>(0)?.unsigned_abs())

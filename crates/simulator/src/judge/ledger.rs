@@ -271,8 +271,7 @@ impl Parties<'_> {
             "SELECT remote_id, sequence, upload_id FROM tidewater_state, tidewater_subscription
                    WHERE sequence > 0
                    UNION SELECT remote_id, max(sequence), upload_id FROM tidewater_kept
-                   WHERE remote_id IS NOT NULL AND coalesce(outline, 1) = 1
-                   GROUP BY remote_id";
+                   WHERE remote_id IS NOT NULL GROUP BY remote_id";
         let mut uploads = self.remote.prepare_cached(sql)?;
         let sql = "SELECT 1 FROM tidewater_subscription WHERE remote_id = ?1
                    AND (sequence > ?2 OR sequence = ?2 AND upload_id IS ?3)";

@@ -5,9 +5,10 @@
 //! left out, and of a deleted row with one all but the key. Making an upload whole again is left
 //! to [`super::rewind`].
 //!
-//! In `tidewater_kept`, `outline` is NULL for an upload that is kept whole. Otherwise it is the
-//! number of the part, from 1 on: a large upload is kept as several, each of which is an upload of
-//! its own when it is given back. It is negative while the part is whole.
+//! In `tidewater_kept`, `outline` is NULL for an upload that is kept whole, and 0 for one that is
+//! kept as one outline. A large upload is kept as several: then it is the number of the part, from
+//! 1 on, and each part is an upload of its own when it is given back. While an outline is made
+//! whole it is `~outline`, which is less than 0.
 
 use bytes::BytesMut;
 use tidewater_protocol::frame::{SYNC_CHANNEL, put_rows};
@@ -15,7 +16,7 @@ use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
 use tidewater_protocol::pack::same;
 use tidewater_protocol::{Datum, Op, Row, RowsWriter, UploadId, ValueRef};
 
-use super::{Part, each_part, each_row, put};
+use super::{Part, each_part, each_row_of, put, shape_of};
 use crate::error::RemoteError;
 
 /// What a column held is not written into an outline if it has more bytes.
@@ -101,30 +102,23 @@ pub(super) fn of_upload(upload: &[u8]) -> Result<Vec<u8>, RemoteError> {
     Ok(outlines.finish()?.pop().unwrap_or_default())
 }
 
-/// The id under which a part is given back: the upload's own for the first, and for the others one
-/// that every copy of the file makes alike, so that only one of them gives the part back.
-pub(super) fn part_id(upload_id: UploadId, number: i64) -> UploadId {
-    shifted(upload_id, number - 1)
-}
-
-/// The id of the upload to which a part belongs.
-pub(super) fn whole_id(part_id: UploadId, number: i64) -> UploadId {
-    shifted(part_id, 1 - number)
-}
-
-fn shifted(id: UploadId, by: i64) -> UploadId {
-    UploadId(
-        u128::from_be_bytes(id.0)
-            .wrapping_add_signed(by.into())
-            .to_be_bytes(),
-    )
+/// The id under which what is kept of an upload is given back, by its `outline`: the upload's own,
+/// and for each of several parts one that every copy of the file makes alike, so that only one of
+/// them gives the part back.
+pub(super) fn part_id(upload_id: UploadId, outline: Option<i64>) -> UploadId {
+    let part = match outline.unwrap_or(0) {
+        part @ 0.. => part,
+        whole => !whole,
+    };
+    let id = u128::from_be_bytes(upload_id.0).wrapping_add_signed(part.into());
+    UploadId(id.to_be_bytes())
 }
 
 /// The outlines of rows.
 fn outline(begin: &TableBegin, rows: &[u8]) -> Result<Vec<u8>, RemoteError> {
-    let shape = begin.shape().ok_or_else(|| bad_header(begin))?;
+    let shape = shape_of(begin)?;
     let mut writer = RowsWriter::new(&shape);
-    each_row(begin, rows, |row, _, _| match row.op {
+    each_row_of(begin, &shape, rows, |row, _| match row.op {
         Some(Op::Insert) => writer.key(Op::Request, &row.key),
         Some(Op::Update) => {
             let (old, new) = changed_columns(row, &shape.key);
@@ -185,11 +179,4 @@ pub(super) fn changed_from<'v>(old: &Datum<'v>, new: &Datum<'v>) -> Option<Datum
     };
     let is_known = !(was_long && matches!(old, Datum::Null));
     (is_known && !same(old, new)).then_some(*old)
-}
-
-pub(super) fn bad_header(begin: &TableBegin) -> RemoteError {
-    RemoteError::BadRows {
-        table: begin.table.clone(),
-        what: "a kept upload has a header that cannot be".into(),
-    }
 }

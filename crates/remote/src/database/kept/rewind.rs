@@ -14,7 +14,7 @@ use tidewater_protocol::pack::{same, too_long};
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, RowsWriter, Table, UploadId, Value};
 
 use super::copy::Frames;
-use super::{Part, TableAndKey, each_part, each_row, outline};
+use super::{Part, TableAndKey, each_part, each_row, outline, shape_of};
 use crate::database::refused::{self, Refusal};
 use crate::database::subscription::load_all;
 use crate::database::tables::Names;
@@ -33,7 +33,7 @@ const GONE: &str = "the centre was restored and has forgotten this change, which
 /// is applied.
 pub(crate) fn settle(connection: &Connection) -> Result<(), RemoteError> {
     let sql = "SELECT id, subscription, giving = 1 FROM tidewater_kept \
-               WHERE outline IS NOT NULL AND (giving = 1) = (outline > 0) ORDER BY id";
+               WHERE outline IS NOT NULL AND (giving = 1) = (outline >= 0) ORDER BY id";
     let open: Vec<(i64, i64, bool)> = connection
         .prepare_cached(sql)
         .and_then(|mut statement| {
@@ -69,7 +69,7 @@ fn bytes_of(connection: &Connection, id: i64) -> rusqlite::Result<Vec<u8>> {
 pub(super) fn shorten(connection: &Connection, id: i64) -> Result<(), RemoteError> {
     let outline = outline::of_upload(&bytes_of(connection, id).doing(DOING)?)?;
     connection
-        .execute("UPDATE tidewater_kept SET outline = -1 WHERE id = ?1", [id])
+        .execute("UPDATE tidewater_kept SET outline = ~0 WHERE id = ?1", [id])
         .and_then(|_| replace(connection, id, &outline))
         .doing(DOING)
 }
@@ -80,7 +80,7 @@ fn replace(connection: &Connection, id: i64, bytes: &[u8]) -> rusqlite::Result<(
     let written = match bytes.is_empty() {
         true => connection.execute("DELETE FROM tidewater_kept WHERE id = ?1", [id]),
         false => connection.execute(
-            "UPDATE tidewater_kept SET outline = -outline, bytes = ?2 WHERE id = ?1",
+            "UPDATE tidewater_kept SET outline = ~outline, bytes = ?2 WHERE id = ?1",
             params![id, bytes],
         ),
     };
@@ -94,7 +94,7 @@ fn fill_in_from(
     subscription: &SubscriptionState,
     first: i64,
 ) -> Result<(), RemoteError> {
-    let sql = "SELECT id, coalesce(outline, 0) > 0, giving = 1 FROM tidewater_kept \
+    let sql = "SELECT id, coalesce(outline, -1) >= 0, giving = 1 FROM tidewater_kept \
                WHERE subscription = ?1 AND id >= ?2 ORDER BY id DESC";
     let uploads: Vec<(i64, bool, bool)> = connection
         .prepare_cached(sql)
@@ -116,11 +116,14 @@ fn fill_in_from(
         let upload = bytes_of(connection, id).doing(DOING)?;
         let (whole, gone) = rewind.go_through(&upload, is_outline)?;
         if is_outline && is_given {
-            let upload_id: Vec<u8> = connection
-                .prepare_cached("SELECT upload_id FROM tidewater_kept WHERE id = ?1")
-                .and_then(|mut statement| statement.query_row([id], |row| row.get(0)))
+            let (upload_id, part): (Vec<u8>, _) = connection
+                .prepare_cached("SELECT upload_id, outline FROM tidewater_kept WHERE id = ?1")
+                .and_then(|mut statement| {
+                    statement.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))
+                })
                 .doing(DOING)?;
             let upload_id = UploadId::from_slice(&upload_id);
+            let upload_id = upload_id.map(|id| outline::part_id(id, part));
             let whole = whole.finish(subscription.sequence, upload_id)?;
             replace(connection, id, &whole.unwrap_or_default()).doing(DOING)?;
             for gone in gone {
@@ -244,10 +247,7 @@ impl<'a> TableRewind<'a> {
         unknown: &mut HashSet<TableAndKey>,
         gone: &mut Vec<Gone>,
     ) -> Result<UploadChunk, RemoteError> {
-        let shape = self
-            .header
-            .shape()
-            .ok_or_else(|| outline::bad_header(&self.header))?;
+        let shape = shape_of(&self.header)?;
         let mut whole = Whole {
             chunk: UploadChunk {
                 begin: Some(self.header.clone()),

@@ -337,7 +337,7 @@ pub(super) fn restored(remote: &mut Remote) {
 }
 
 /// The centre has forgotten all uploads after this one.
-fn restored_to(remote: &mut Remote, last_upload: (u64, Option<UploadId>)) {
+pub(super) fn restored_to(remote: &mut Remote, last_upload: (u64, Option<UploadId>)) {
     let state = CentreState {
         subscription: remote.state().id,
         last_upload: Some(last_upload),
@@ -576,7 +576,7 @@ fn what_is_kept_is_bounded() {
         ));
         remote.acknowledge(|_| {});
     }
-    let numbers = "SELECT sequence || iif(outline = 1, ' outlined', '') FROM tidewater_kept \
+    let numbers = "SELECT sequence || iif(outline = 0, ' outlined', '') FROM tidewater_kept \
                    WHERE outline IS NULL OR length(bytes) < 200 ORDER BY id";
     let outlined = ["2 outlined", "3 outlined", "4 outlined"];
     let expected = [&outlined[..], &["5", "6", "7", "8", "9"]].concat();
