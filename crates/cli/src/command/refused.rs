@@ -133,7 +133,8 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
         },
         RefusedAction::Retry(args) => {
             let mut database = remote_file::open(&args.remote)?;
-            check_ids(&args.remote, &args.ids, &database.refused()?)?;
+            let refused = database.refused()?;
+            check_ids(&args.remote, &args.ids, &refused)?;
             let which = match args.ids.as_slice() {
                 [] => Which::All,
                 ids => Which::Ids(ids),
@@ -143,6 +144,18 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
                 "{} to be sent again with the next sync",
                 output::counted(count, "change", "changes")
             ));
+            let is_meant = |row: &&RefusedRow| args.ids.is_empty() || args.ids.contains(&row.id);
+            let meant = refused.iter().filter(is_meant);
+            let without_row = meant.filter(|row| row.values.is_some()).count();
+            if without_row > 0 {
+                output::note(&format!(
+                    "{} cannot be: only the values are left of {}, not the row; write them \
+                     again, and discard what is listed (tidewater refused list {})",
+                    output::counted(without_row as u64, "change", "changes"),
+                    if without_row == 1 { "it" } else { "them" },
+                    args.remote.display()
+                ));
+            }
             Ok(Done::Fully)
         }
         RefusedAction::Discard(args) => {

@@ -131,6 +131,26 @@ fn a_retry_succeeds_once_the_centre_takes_the_row() {
 }
 
 #[test]
+fn a_retry_names_what_has_no_row_any_more() {
+    Shop::on_both_centres(|shop| {
+        let (nancy, _) = with_two_refused(&shop);
+        // The row leaves nancy, and with it all of her change but its values.
+        shop.centre
+            .execute("UPDATE customer SET rep_id = 2 WHERE customer_id = 10");
+        shop.sync(&nancy);
+        let retry = ["refused", "retry", "nancy.db"];
+        let told = shop.place.tidewater(&retry).done().stderr;
+        for part in [
+            "1 change to be sent again with the next sync",
+            "1 change cannot be: only the values are left of it, not the row",
+            "tidewater refused list nancy.db",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    });
+}
+
+#[test]
 fn discarding_brings_back_what_the_centre_has() {
     Shop::on_both_centres(|shop| {
         let (nancy, _) = with_two_refused(&shop);
