@@ -612,7 +612,7 @@ fn without(upload: &[u8], refused: &Refused) -> Result<Vec<u8>, RemoteError> {
     let mut end = UploadEnd::default();
     let mut checksum = crc32fast::Hasher::new();
     let mut first = None;
-    each_part(upload, |part| {
+    each_part(BytesMut::from(upload), |part| {
         match part {
             Part::Begin(begin) => first = Some(begin),
             Part::Table(begin, rows) => {
@@ -673,10 +673,9 @@ enum Part {
 
 /// Goes through an upload.
 fn each_part(
-    upload: &[u8],
+    mut frames: BytesMut,
     mut visit: impl FnMut(Part) -> Result<(), RemoteError>,
 ) -> Result<(), RemoteError> {
-    let mut frames = BytesMut::from(upload);
     let mut table: Option<(TableBegin, Vec<u8>)> = None;
     loop {
         let control = match next_frame(&mut frames)? {
@@ -767,7 +766,7 @@ pub(crate) fn own_changes(
     if wanted.is_empty() {
         return Ok(found);
     }
-    each_part(&frames(connection, giving)?, |part| {
+    each_part(frames(connection, giving)?, |part| {
         let Part::Table(begin, rows) = part else {
             return Ok(());
         };
@@ -798,7 +797,7 @@ pub(crate) fn dropped_changes(
     schema: Option<&PublicationSchema>,
 ) -> Result<Vec<DroppedChange>, RemoteError> {
     let mut found = Vec::new();
-    each_part(&frames(connection, giving)?, |part| {
+    each_part(frames(connection, giving)?, |part| {
         let Part::Table(begin, rows) = part else {
             return Ok(());
         };

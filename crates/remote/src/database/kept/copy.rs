@@ -75,7 +75,7 @@ impl UploadCopy {
             }
             let mut outlines = Outlines::default();
             put(body, Control::UploadEnd(UploadEnd::default()))?;
-            each_part(body, |part| match part {
+            each_part(std::mem::take(body), |part| match part {
                 Part::Begin(_) => Ok(()),
                 Part::Table(begin, rows) => outlines.add(Some(&begin), &rows, part_bytes),
             })?;
@@ -320,7 +320,7 @@ mod tests {
         let mut rows = Vec::new();
         for part in &parts {
             let mut count = 0;
-            each_part(part, |part| {
+            each_part(BytesMut::from(&part[..]), |part| {
                 if let Part::Table(begin, packed) = part {
                     super::super::each_row(&begin, &packed, |row, _, _| {
                         assert_eq!(row.op, Some(Op::Request));

@@ -95,7 +95,7 @@ impl Outlines {
 /// The outlines of an upload, of one part.
 pub(super) fn of_upload(upload: &[u8]) -> Result<Vec<u8>, RemoteError> {
     let mut outlines = Outlines::default();
-    each_part(upload, |part| match part {
+    each_part(BytesMut::from(upload), |part| match part {
         Part::Begin(_) => Ok(()),
         Part::Table(begin, rows) => outlines.add(Some(&begin), &rows, usize::MAX),
     })?;

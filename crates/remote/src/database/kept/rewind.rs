@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 
+use bytes::BytesMut;
 use rusqlite::{Connection, params};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::{same, too_long};
@@ -161,7 +162,7 @@ impl Rewind<'_> {
         let mut whole = Frames::default();
         let mut gone = Vec::new();
         let schema = self.subscription.schema.as_deref();
-        each_part(upload, |part| {
+        each_part(BytesMut::from(upload), |part| {
             let Part::Table(begin, rows) = part else {
                 return Ok(());
             };
