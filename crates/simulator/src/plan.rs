@@ -50,6 +50,7 @@ impl Plan {
                 whole_upload_bytes: random.between(1, 500) as usize,
                 whole_bytes: random.between(1, 3_000) as usize,
                 outlines_bytes: 1 << 20,
+                part_bytes: random.between(100, 2_000) as usize,
             },
             _ => KeptLimits::default(),
         }

@@ -47,15 +47,19 @@ pub struct KeptLimits {
     pub whole_bytes: usize,
     /// All outlines together. The oldest ones that are more are forgotten.
     pub outlines_bytes: usize,
+    /// An upload with more bytes of rows is given back in several parts. So much memory is needed
+    /// then.
+    pub part_bytes: usize,
 }
 
 impl Default for KeptLimits {
-    /// 8 MiB, 32 MiB and 8 MiB.
+    /// 8, 32, 8 and 64 MiB.
     fn default() -> KeptLimits {
         KeptLimits {
             whole_upload_bytes: 8 << 20,
             whole_bytes: 32 << 20,
             outlines_bytes: 8 << 20,
+            part_bytes: 64 << 20,
         }
     }
 }
@@ -232,10 +236,12 @@ fn give_back_after(
         None => None,
     };
     if let Some((number, id)) = kept {
+        // Not by their numbers: parts that wait have the number of their upload, and those that
+        // were given back before them may have higher ones.
         connection.execute(
-            "UPDATE tidewater_kept SET giving = sequence > ?2 OR sequence = ?2 AND id > ?3 \
+            "UPDATE tidewater_kept SET giving = id > ?2 \
              WHERE subscription = ?1 AND remote_id IS NULL",
-            params![subscription, number, id],
+            params![subscription, id],
         )?;
         return Ok(number.min(sequence));
     }

@@ -68,9 +68,9 @@ impl UploadCopy {
     /// The next piece of the upload.
     pub(crate) fn add(&mut self, chunk: &UploadChunk) -> Result<(), RemoteError> {
         self.counted.add(chunk);
-        let part_bytes = self.limits.whole_upload_bytes;
+        let part_bytes = self.limits.part_bytes;
         if let Form::Whole(body) = &mut self.form {
-            if body.len() + chunk.rows.len() <= part_bytes {
+            if body.len() + chunk.rows.len() <= self.limits.whole_upload_bytes {
                 return put_chunk(body, chunk);
             }
             let mut outlines = Outlines::default();
@@ -281,7 +281,10 @@ mod tests {
 
     /// A copy of so many inserts of 1 MiB each.
     fn copy_of(count: usize) -> UploadCopy {
-        let mut copy = UploadCopy::new(KeptLimits::default());
+        let mut copy = UploadCopy::new(KeptLimits {
+            part_bytes: 8 * MIB,
+            ..KeptLimits::default()
+        });
         let shape = items().shape().unwrap();
         for id in 0..count {
             let mut writer = RowsWriter::new(&shape);

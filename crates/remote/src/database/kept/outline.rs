@@ -1,7 +1,7 @@
 //! Outlines: what is kept of an upload that is too large to be kept whole.
 //!
 //! Owns their form: the frames of an upload, but of an inserted row only the key; of an updated
-//! one the key, and what the changed columns held before; of a deleted row all. Long values are
+//! one what it was before, and which columns changed; of a deleted row all. Long values are
 //! left out, and of a deleted row with one all but the key. Making an upload whole again is left
 //! to [`super::rewind`].
 //!
@@ -22,8 +22,11 @@ use crate::error::RemoteError;
 /// What a column held is not written into an outline if it has more bytes.
 const LONG: usize = 1024;
 
-/// What stands for the new value where the old one was longer.
+/// What stands for the new value where the old one is not there because it was longer.
 const WAS_LONG: &str = "long";
+
+/// The same, of a column that did not change.
+const IS_LONG: &str = "same";
 
 /// Outlines an upload piece by piece.
 #[derive(Debug, Default)]
@@ -131,32 +134,63 @@ fn outline(begin: &TableBegin, rows: &[u8]) -> Result<Vec<u8>, RemoteError> {
     Ok(writer.take())
 }
 
-/// An update without what it left alone, nor what it brought: the columns that it changed are
-/// those in which the two images differ.
+/// The two images of an update in an outline, of which the second one only says what changed:
+/// see [`Was`].
 fn changed_columns<'a>(row: &Row<'a>, key: &[usize]) -> (Vec<Datum<'a>>, Vec<Datum<'a>>) {
     let images = row.old.iter().zip(&row.new).enumerate();
     images
-        .map(|(index, (old, &new))| match *old {
-            old if key.contains(&index) => (old, old),
-            old if same(&old, &new) => (Datum::Null, Datum::Null),
-            Datum::Null | Datum::Loose(ValueRef::Null) => (Datum::Null, marked(new, false)),
-            old if is_long(&old) => (Datum::Null, marked(old, true)),
-            old => (old, Datum::Null),
+        .map(|(index, (&old, &new))| {
+            let is_same = same(&old, &new);
+            match old {
+                _ if key.contains(&index) => (old, old),
+                _ if is_same && is_long(&old) => (Datum::Null, like(old, IS_LONG)),
+                _ if is_same => (old, old),
+                Datum::Null | Datum::Loose(ValueRef::Null) => (Datum::Null, like(new, "")),
+                _ if is_long(&old) => (Datum::Null, like(old, WAS_LONG)),
+                _ => (old, Datum::Null),
+            }
         })
         .unzip()
 }
 
-/// A short value that is packed as this one is, and says why the old one is not there: it was
-/// NULL, or too long.
-fn marked(value: Datum<'_>, was_long: bool) -> Datum<'_> {
+/// A short value that is packed as this one is, and says this if it can be text.
+fn like<'a>(value: Datum<'a>, text: &'static str) -> Datum<'a> {
     match value {
-        Datum::Text(_) if was_long => Datum::Text(WAS_LONG),
-        Datum::Bytes(_) if was_long => Datum::Bytes(WAS_LONG.as_bytes()),
-        Datum::Loose(_) if was_long => Datum::Loose(ValueRef::Text(WAS_LONG)),
-        Datum::Text(_) => Datum::Text(""),
-        Datum::Bytes(_) => Datum::Bytes(b""),
-        Datum::Loose(_) => Datum::Loose(ValueRef::Integer(0)),
+        Datum::Text(_) => Datum::Text(text),
+        Datum::Bytes(_) => Datum::Bytes(text.as_bytes()),
+        Datum::Loose(_) => Datum::Loose(ValueRef::Text(text)),
         value => value,
+    }
+}
+
+/// What an outline says of a column of an updated row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Was<'v> {
+    /// It was this, and did not change.
+    Same(Datum<'v>),
+    /// It did not change, and is too long to be in the outline.
+    SameLong,
+    /// It was this, and changed.
+    Changed(Datum<'v>),
+    /// It changed, and was too long to be in the outline.
+    ChangedLong,
+}
+
+impl<'v> Was<'v> {
+    /// By the outline's two images of the column.
+    pub(super) fn of(old: &Datum<'v>, new: &Datum<'v>) -> Was<'v> {
+        let mark = match new {
+            _ if !matches!(old, Datum::Null) => &[],
+            Datum::Text(text) | Datum::Loose(ValueRef::Text(text)) => text.as_bytes(),
+            Datum::Bytes(bytes) => bytes,
+            _ => &[],
+        };
+        match *old {
+            old if same(&old, new) => Was::Same(old),
+            _ if mark == IS_LONG.as_bytes() => Was::SameLong,
+            _ if mark == WAS_LONG.as_bytes() => Was::ChangedLong,
+            old => Was::Changed(old),
+        }
     }
 }
 
@@ -167,16 +201,4 @@ fn is_long(value: &Datum<'_>) -> bool {
         _ => 0,
     };
     bytes > LONG
-}
-
-/// What a changed column was before, by an outline's two images of it; `None` if it did not
-/// change, or was too long to be kept.
-pub(super) fn changed_from<'v>(old: &Datum<'v>, new: &Datum<'v>) -> Option<Datum<'v>> {
-    let was_long = match new {
-        Datum::Text(text) | Datum::Loose(ValueRef::Text(text)) => *text == WAS_LONG,
-        Datum::Bytes(bytes) => *bytes == WAS_LONG.as_bytes(),
-        _ => false,
-    };
-    let is_known = !(was_long && matches!(old, Datum::Null));
-    (is_known && !same(old, new)).then_some(*old)
 }

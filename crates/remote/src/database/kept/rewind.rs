@@ -15,7 +15,8 @@ use tidewater_protocol::pack::{same, too_long};
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, RowsWriter, Table, UploadId, Value};
 
 use super::copy::Frames;
-use super::{Part, TableAndKey, each_part, each_row, outline, shape_of};
+use super::outline::{self, Was};
+use super::{Part, TableAndKey, each_part, each_row, shape_of};
 use crate::database::refused::{self, Refusal};
 use crate::database::subscription::load_all;
 use crate::database::tables::Names;
@@ -109,10 +110,13 @@ fn fill_in_from(
     let mut rewind = Rewind {
         connection,
         subscription,
+        id: 0,
         generation: 0,
         unknown: HashSet::new(),
+        follows_insert: updates_after_inserts(connection, &uploads)?,
     };
     for (id, is_outline, is_given) in uploads {
+        rewind.id = id;
         rewind.generation -= 1;
         let upload = bytes_of(connection, id).doing(DOING)?;
         let (whole, gone) = rewind.go_through(&upload, is_outline)?;
@@ -141,14 +145,79 @@ fn fill_in_from(
     Ok(())
 }
 
+/// The updates of long values that follow, outline on outline, the insert of their row: this one
+/// brings the row with the value that it has now. By the number of the upload.
+fn updates_after_inserts(
+    connection: &Connection,
+    uploads: &[(i64, bool, bool)],
+) -> Result<HashSet<(i64, TableAndKey)>, RemoteError> {
+    let mut follow = HashSet::new();
+    let mut inserted: HashSet<TableAndKey> = HashSet::new();
+    if !has_long_changes(connection, uploads)? {
+        return Ok(follow);
+    }
+    for &(id, is_outline, is_given) in uploads.iter().rev() {
+        each_part(
+            BytesMut::from(&bytes_of(connection, id).doing(DOING)?[..]),
+            |part| {
+                let Part::Table(begin, rows) = part else {
+                    return Ok(());
+                };
+                each_row(&begin, &rows, |row, key_packed, _| {
+                    let key = (begin.table.clone(), key_packed);
+                    match row.op {
+                        Some(Op::Request) if is_given => drop(inserted.insert(key)),
+                        Some(Op::Update) if is_outline && inserted.contains(&key) => {
+                            if has_changed_long(row) {
+                                follow.insert((id, key));
+                            }
+                        }
+                        _ => drop(inserted.remove(&key)),
+                    }
+                })
+            },
+        )?;
+    }
+    Ok(follow)
+}
+
+fn has_long_changes(
+    connection: &Connection,
+    uploads: &[(i64, bool, bool)],
+) -> Result<bool, RemoteError> {
+    let mut found = false;
+    for &(id, ..) in uploads.iter().filter(|it| it.1) {
+        each_part(
+            BytesMut::from(&bytes_of(connection, id).doing(DOING)?[..]),
+            |part| {
+                let Part::Table(begin, rows) = part else {
+                    return Ok(());
+                };
+                each_row(&begin, &rows, |row, _, _| found |= has_changed_long(row))
+            },
+        )?;
+    }
+    Ok(found)
+}
+
+/// Whether an outlined row changed a value that was too long for the outline.
+fn has_changed_long(row: &Row<'_>) -> bool {
+    let mut images = row.old.iter().zip(&row.new);
+    row.op == Some(Op::Update) && images.any(|(old, new)| Was::of(old, new) == Was::ChangedLong)
+}
+
 /// Goes back in time, upload by upload.
 struct Rewind<'a> {
     connection: &'a Connection,
     subscription: &'a SubscriptionState,
+    /// The number of the upload in the file.
+    id: i64,
     /// Under which the rows are written as they were before the upload.
     generation: i64,
     /// Rows of which it is not known any more what the upload left.
     unknown: HashSet<TableAndKey>,
+    /// See [`updates_after_inserts`].
+    follows_insert: HashSet<(i64, TableAndKey)>,
 }
 
 impl Rewind<'_> {
@@ -169,9 +238,16 @@ impl Rewind<'_> {
             let table = schema.and_then(|schema| schema.table(&begin.table));
             let of_table = table.and_then(|table| TableRewind::of(self, table, &begin, is_outline));
             let Some(of_table) = of_table else {
-                return Ok(());
+                // Nobody can say what its rows are now.
+                return each_row(&begin, &rows, |row, key_packed, _| {
+                    if let Some(Op::Request | Op::Update) = row.op {
+                        gone.push(Gone::of(&begin, row, key_packed));
+                    }
+                });
             };
-            let chunk = of_table.go_through(&rows, &mut self.unknown, &mut gone)?;
+            let id = self.id;
+            let follows = |key: &TableAndKey| self.follows_insert.contains(&(id, key.clone()));
+            let chunk = of_table.go_through(&rows, &mut self.unknown, &follows, &mut gone)?;
             match chunk.rows.is_empty() {
                 true => Ok(()),
                 false => whole.add(&chunk),
@@ -192,10 +268,10 @@ struct TableRewind<'a> {
     is_outline: bool,
     /// The upload's header.
     begin: &'a TableBegin,
-    /// The header with the columns that the table still has.
+    /// The table's.
     header: TableBegin,
-    /// For each column of `header`: where it is in the upload, and in the table.
-    columns: Vec<(usize, usize)>,
+    /// For each of the table's columns, where it is in the upload.
+    columns: Vec<Option<usize>>,
 }
 
 impl<'a> TableRewind<'a> {
@@ -206,28 +282,11 @@ impl<'a> TableRewind<'a> {
         begin: &'a TableBegin,
         is_outline: bool,
     ) -> Option<TableRewind<'a>> {
-        let now = TableBegin::of(table);
-        if !begin.key_headers().eq(now.key_headers()) || !table.direction.uploads() {
+        let header = TableBegin::of(table);
+        if !begin.key_headers().eq(header.key_headers()) {
             return None;
         }
-        let columns = begin.columns.iter().enumerate();
-        let columns = columns.filter_map(|(index, column)| {
-            let place = now.columns.iter().position(|it| it == column)?;
-            Some((index, place))
-        });
-        let columns: Vec<(usize, usize)> = columns.collect();
-        let key = now.key.iter().map(|&key| {
-            let index = columns.iter().position(|&(_, at)| at == key as usize)?;
-            Some(index as u32)
-        });
-        let header = TableBegin {
-            key: key.collect::<Option<_>>()?,
-            columns: columns
-                .iter()
-                .map(|&(_, at)| now.columns[at].clone())
-                .collect(),
-            ..TableBegin::of(table)
-        };
+        let place = |column| begin.columns.iter().position(|it| it == column);
         Some(TableRewind {
             connection: rewind.connection,
             generation: rewind.generation,
@@ -236,16 +295,19 @@ impl<'a> TableRewind<'a> {
             key: &table.key,
             is_outline,
             begin,
+            columns: header.columns.iter().map(place).collect(),
             header,
-            columns,
         })
     }
 
-    /// Goes to before these rows of an upload, and makes those of an outline whole.
+    /// Goes to before these rows of an upload, and makes those of an outline whole. Those that are
+    /// not here any more although the upload left them here are gone. `follows_insert`: see
+    /// [`updates_after_inserts`].
     fn go_through(
         &self,
         rows: &[u8],
         unknown: &mut HashSet<TableAndKey>,
+        follows_insert: &dyn Fn(&TableAndKey) -> bool,
         gone: &mut Vec<Gone>,
     ) -> Result<UploadChunk, RemoteError> {
         let shape = shape_of(&self.header)?;
@@ -265,8 +327,14 @@ impl<'a> TableRewind<'a> {
                 return;
             }
             let key = (self.begin.table.clone(), key_packed);
-            match self.go_back(row, unknown.contains(&key), &mut whole) {
-                Ok(Before::Known) => drop(unknown.remove(&key)),
+            let follows_insert = follows_insert(&key);
+            match self.go_back(row, unknown.contains(&key), follows_insert, &mut whole) {
+                Ok(Before::Known) => {
+                    if self.changes_lacking(row) {
+                        gone.push(Gone::of(self.begin, row, key.1.clone()));
+                    }
+                    unknown.remove(&key);
+                }
                 Ok(Before::Unknown) => drop(unknown.insert(key)),
                 Ok(Before::Gone) => {
                     gone.push(Gone::of(self.begin, row, key.1.clone()));
@@ -285,6 +353,7 @@ impl<'a> TableRewind<'a> {
         &self,
         change: &Row<'_>,
         is_unknown: bool,
+        follows_insert: bool,
         whole: &mut Whole<'_>,
     ) -> rusqlite::Result<Before> {
         let after = match is_unknown {
@@ -294,46 +363,84 @@ impl<'a> TableRewind<'a> {
         let after = after
             .as_deref()
             .map(|after| row::datums(&self.types, after));
-        let old = |row: Option<&Vec<_>>| {
-            let nothing = || vec![Datum::Null; self.types.len()];
-            let mut values = row.cloned().unwrap_or_else(nothing);
-            for &(index, at) in &self.columns {
-                values[at] = change.old[index];
-            }
-            values
-        };
-        let before = match (change.op, &after) {
-            (Some(Op::Request | Op::Update), None) if self.is_outline && !is_unknown => {
-                return Ok(Before::Gone);
-            }
-            (Some(Op::Insert | Op::Request), _) => None,
-            (Some(Op::Delete), _) => Some(old(None)),
-            (Some(Op::Update), after) if !self.is_outline => Some(old(after.as_ref())),
-            (Some(Op::Update), Some(after)) => {
-                let mut before = after.clone();
-                for &(index, at) in &self.columns {
-                    if let Some(old) = outline::changed_from(&change.old[index], &change.new[index])
-                    {
-                        before[at] = old;
-                    }
+        let before = match (change.op, after) {
+            (Some(Op::Insert), _) => None,
+            (Some(Op::Request), after) => {
+                match after {
+                    Some(after) => whole.insert(&after),
+                    None if !is_unknown => return Ok(Before::Gone),
+                    None => {}
                 }
-                Some(before)
+                None
             }
-            _ => {
-                whole.add(self, change, None, after.as_deref());
+            (Some(Op::Delete), _) => {
+                let old = self.old(change, None);
+                if self.is_outline {
+                    whole.delete(&old);
+                }
+                Some(old)
+            }
+            (Some(Op::Remove), _) => {
+                whole.delete(&self.only_key(change));
                 return Ok(Before::Unknown);
             }
+            (Some(Op::Update), after) if !self.is_outline => Some(self.old(change, after)),
+            (Some(Op::Update), Some(after)) => {
+                let (mut before, mut old, mut new) = (after.clone(), after.clone(), after);
+                for (at, index) in self.columns.iter().enumerate() {
+                    let Some(index) = *index else { continue };
+                    match Was::of(&change.old[index], &change.new[index]) {
+                        // Others may have changed it since.
+                        Was::Same(same) => {
+                            (before[at], old[at], new[at]) = (same, same, same);
+                        }
+                        Was::SameLong => {}
+                        Was::Changed(was) => (before[at], old[at]) = (was, was),
+                        Was::ChangedLong if follows_insert => {}
+                        Was::ChangedLong => old[at] = Datum::Null,
+                    }
+                }
+                whole.update(&old, &new);
+                Some(before)
+            }
+            (Some(Op::Update), None) if !is_unknown => return Ok(Before::Gone),
+            _ => return Ok(Before::Unknown),
         };
-        if self.is_outline {
-            whole.add(self, change, before.as_deref(), after.as_deref());
-        }
         self.record(&change.key, before.as_deref())?;
         Ok(Before::Known)
     }
 
-    /// A row of the table in the header's columns.
-    fn in_header<'v>(&self, row: &[Datum<'v>]) -> Vec<Datum<'v>> {
-        self.columns.iter().map(|&(_, at)| row[at]).collect()
+    /// The old image of a change in the table's columns; those that it does not have are as in
+    /// this row.
+    fn old<'v>(&self, change: &Row<'v>, row: Option<Vec<Datum<'v>>>) -> Vec<Datum<'v>> {
+        let mut old = row.unwrap_or_else(|| vec![Datum::Null; self.types.len()]);
+        for (old, index) in old.iter_mut().zip(&self.columns) {
+            if let Some(index) = *index {
+                *old = change.old[index];
+            }
+        }
+        old
+    }
+
+    /// A row of which only the key is known.
+    fn only_key<'v>(&self, change: &Row<'v>) -> Vec<Datum<'v>> {
+        let mut row = vec![Datum::Null; self.types.len()];
+        for (&at, &datum) in self.key.iter().zip(&change.key) {
+            row[at] = datum;
+        }
+        row
+    }
+
+    /// Whether an outlined update changed a column that the table does not have any more, or not
+    /// with this type.
+    fn changes_lacking(&self, change: &Row<'_>) -> bool {
+        self.is_outline
+            && change.op == Some(Op::Update)
+            && (0..self.begin.columns.len()).any(|index| {
+                let was = Was::of(&change.old[index], &change.new[index]);
+                let is_changed = matches!(was, Was::Changed(_) | Was::ChangedLong);
+                is_changed && !self.columns.contains(&Some(index))
+            })
     }
 
     /// The row as the upload left it: as it was before the next change that is known, else as it
@@ -425,54 +532,26 @@ struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    /// The next row: an outlined change, and the row before and after it as far as they are known.
-    fn add(
-        &mut self,
-        table: &TableRewind<'_>,
-        outline: &Row<'_>,
-        before: Option<&[Datum<'_>]>,
-        after: Option<&[Datum<'_>]>,
-    ) {
-        // Only what was written since can be too long: it is pending, and refused.
-        if after.is_some_and(|after| too_long(after).is_some()) {
-            return;
+    // Only what was written since can be too long: it is pending, and refused.
+
+    fn insert(&mut self, new: &[Datum<'_>]) {
+        if too_long(new).is_none() {
+            self.writer.row(Op::Insert, new);
+            self.chunk.inserts += 1;
         }
-        match (outline.op, after) {
-            (Some(Op::Request), Some(after)) => {
-                self.writer.row(Op::Insert, &table.in_header(after));
-                self.chunk.inserts += 1;
-            }
-            (Some(Op::Update), Some(after)) => {
-                let mut old = table.in_header(before.unwrap_or(after));
-                for (old, &(index, _)) in old.iter_mut().zip(&table.columns) {
-                    if !same(&outline.old[index], &outline.new[index]) {
-                        *old = outline.old[index];
-                    }
-                }
-                let new = table.in_header(after);
-                if !old.iter().zip(&new).all(|(old, new)| same(old, new)) {
-                    self.writer.update(&old, &new);
-                    self.chunk.updates += 1;
-                }
-            }
-            (Some(op @ (Op::Delete | Op::Remove)), None) => {
-                let old = match op {
-                    Op::Delete => before.map(|before| table.in_header(before)),
-                    _ => None,
-                };
-                let key_only = || {
-                    let mut row = vec![Datum::Null; table.columns.len()];
-                    for (&at, &datum) in table.header.key.iter().zip(&outline.key) {
-                        row[at as usize] = datum;
-                    }
-                    row
-                };
-                self.writer.delete(&old.unwrap_or_else(key_only));
-                self.chunk.deletes += 1;
-            }
-            // What was deleted was brought back by somebody else since.
-            _ => {}
+    }
+
+    fn update(&mut self, old: &[Datum<'_>], new: &[Datum<'_>]) {
+        let is_change = !old.iter().zip(new).all(|(old, new)| same(old, new));
+        if is_change && too_long(new).is_none() {
+            self.writer.update(old, new);
+            self.chunk.updates += 1;
         }
+    }
+
+    fn delete(&mut self, old: &[Datum<'_>]) {
+        self.writer.delete(old);
+        self.chunk.deletes += 1;
     }
 }
 

@@ -13,6 +13,7 @@ const TINY: KeptLimits = KeptLimits {
     whole_upload_bytes: 1,
     whole_bytes: 1 << 20,
     outlines_bytes: 1 << 20,
+    part_bytes: 1 << 20,
 };
 
 /// Rows 1 to 3, and outlines of everything that is uploaded.
@@ -140,6 +141,7 @@ fn a_large_upload_is_given_back_in_parts_of_which_every_copy_knows_the_ids() {
 fn in_five_parts(remote: &mut Remote, result: impl FnOnce(&mut Sender<'_>)) -> UploadId {
     remote.database_mut().limit_kept(KeptLimits {
         whole_upload_bytes: 100_000,
+        part_bytes: 100_000,
         ..KeptLimits::default()
     });
     remote.run(
@@ -153,18 +155,26 @@ fn in_five_parts(remote: &mut Remote, result: impl FnOnce(&mut Sender<'_>)) -> U
 #[test]
 fn a_centre_that_has_some_of_the_parts_is_given_the_others() {
     let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'earlier' WHERE id = 1");
+    remote.acknowledge(|_| {});
     in_five_parts(&mut remote, |_| {});
-    restored(&mut remote);
+    restored_to(&mut remote, (1, Some(UploadId([1; 16]))));
     let mut parts = Vec::new();
-    while let Some(giving) = remote.begin().giving.filter(|_| parts.len() < 2) {
+    while let Some(giving) = remote.begin().giving.filter(|_| parts.len() < 3) {
         parts.push(giving.upload_id);
-        if parts.len() < 2 {
+        if parts.len() < 3 {
             remote.acknowledge(|_| {});
         }
     }
-    // The second one has arrived, but its acknowledgement has not.
-    restored_to(&mut remote, (2, Some(parts[1])));
-    assert_eq!(given_back(&mut remote).0.len(), 3);
+    // The third one has arrived, but its acknowledgement has not. Those that wait are still known
+    // by the number of their upload, which is less.
+    let numbers = "SELECT sequence || '/' || giving FROM tidewater_kept ORDER BY id";
+    assert_eq!(
+        remote.query(numbers),
+        ["1/0", "2/0", "3/0", "2/1", "2/1", "2/1"]
+    );
+    restored_to(&mut remote, (4, Some(parts[2])));
+    assert_eq!(given_back(&mut remote).0.len(), 2);
 }
 
 /// Found by the simulator, seed 30830: such a remote was taken for a copy of itself.
@@ -208,6 +218,8 @@ fn a_row_that_is_not_here_any_more_is_not_deleted_but_told() {
     let (_, changes) = given_back(&mut remote);
     let expected = [
         update(&item(2, "b", 20), &item(2, "gone", 20)),
+        // It is another row's now: the centre finds that.
+        delete(&item(3, "c", 30)),
         insert(&item(9, "new", 90)),
         delete(&item(2, "gone", 20)),
     ];
@@ -368,11 +380,11 @@ fn what_a_long_value_was_is_not_kept_and_its_change_is_given_back_against_null()
 }
 
 #[test]
-fn columns_that_came_or_left_are_not_in_what_is_given_back() {
+fn a_row_is_given_back_with_the_columns_that_it_has_and_lost_changes_are_told() {
     let mut remote = outlining();
     remote.run(
         "UPDATE item SET name = 'one', amount = 11 WHERE id = 1; DELETE FROM item WHERE id = 3; \
-         INSERT INTO item VALUES (9, 'new', 90)",
+         UPDATE item SET amount = 21 WHERE id = 2; INSERT INTO item VALUES (9, 'new', 90)",
     );
     remote.acknowledge(|_| {});
     let mut schema = items();
@@ -383,13 +395,98 @@ fn columns_that_came_or_left_are_not_in_what_is_given_back() {
     schema.tables[0].partition = vec![1];
     remote.download_schema(Some(schema), |_| {});
     restored(&mut remote);
-    let of = |id, amount| [Datum::Integer(id), Datum::Integer(amount)];
+    let of = |id, amount| [Datum::Integer(id), Datum::Integer(amount), Datum::Null];
     assert_eq!(
         given_back(&mut remote).1,
         [
             update(&of(1, 10), &of(1, 11)),
+            update(&of(2, 20), &of(2, 21)),
             delete(&of(3, 30)),
             insert(&of(9, 90)),
+        ]
+    );
+    assert_eq!(told(&remote), ["update [1]"]);
+}
+
+#[test]
+fn what_a_table_brought_that_has_left_or_has_another_key_is_told() {
+    let change = |remote: &mut Remote| {
+        remote.run(
+            "UPDATE item SET name = 'one' WHERE id = 1; DELETE FROM item WHERE id = 3; \
+             INSERT INTO item VALUES (9, 'new', 90)",
+        );
+        remote.acknowledge(|_| {});
+    };
+    let mut other_key = items();
+    other_key.tables[0].key = vec![2];
+    other_key.tables[0].columns[2].nullable = false;
+    for schema in [publication(Vec::new()), other_key] {
+        let mut remote = outlining();
+        change(&mut remote);
+        remote.download_schema(Some(schema), |_| {});
+        restored(&mut remote);
+        assert_eq!(given_back(&mut remote).1, []);
+        assert_eq!(told(&remote), ["update [1]", "insert [9]"]);
+    }
+    // What only comes down now is refused by the centre, which names it.
+    let mut down = items();
+    down.tables[0].direction = Direction::Download;
+    let mut remote = outlining();
+    change(&mut remote);
+    remote.download_schema(Some(down), |_| {});
+    restored(&mut remote);
+    assert_eq!(given_back(&mut remote).1.len(), 3);
+}
+
+/// The changes whose rows are gone.
+fn told(remote: &Remote) -> Vec<String> {
+    let refused = remote.database().refused().unwrap();
+    let forgotten = refused.iter().filter(|it| it.code == "forgotten");
+    forgotten
+        .map(|it| format!("{} {}", it.operation, it.key))
+        .collect()
+}
+
+#[test]
+fn what_others_have_changed_since_is_not_given_back_for_them() {
+    let mut remote = outlining();
+    remote.run("UPDATE item SET name = 'mine' WHERE id = 1; DELETE FROM item WHERE id = 3");
+    remote.acknowledge(|_| {});
+    remote.download(|server| {
+        server.table("item", |rows| {
+            rows.row(Op::Upsert, &item(1, "mine", 77));
+            rows.row(Op::Upsert, &item(3, "made anew", 33));
+        });
+    });
+    restored(&mut remote);
+    assert_eq!(
+        given_back(&mut remote).1,
+        [
+            update(&item(1, "a", 10), &item(1, "mine", 10)),
+            delete(&item(3, "c", 30)),
+        ]
+    );
+}
+
+#[test]
+fn a_long_value_that_was_replaced_comes_with_its_row_if_that_was_forgotten_too() {
+    let mut remote = outlining();
+    for sql in [
+        "INSERT INTO item VALUES (9, hex(zeroblob(600)), 90)",
+        "UPDATE item SET name = hex(zeroblob(700)), amount = 91 WHERE id = 9",
+        "UPDATE item SET amount = 92 WHERE id = 9",
+    ] {
+        remote.run(sql);
+        remote.acknowledge(|_| {});
+    }
+    restored(&mut remote);
+    let long = "00".repeat(700);
+    assert_eq!(
+        given_back(&mut remote).1,
+        [
+            insert(&item(9, &long, 90)),
+            update(&item(9, &long, 90), &item(9, &long, 91)),
+            update(&item(9, &long, 91), &item(9, &long, 92)),
         ]
     );
 }
