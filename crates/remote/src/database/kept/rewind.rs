@@ -151,53 +151,47 @@ fn updates_after_inserts(
     connection: &Connection,
     uploads: &[(i64, bool, bool)],
 ) -> Result<HashSet<(i64, TableAndKey)>, RemoteError> {
-    let mut follow = HashSet::new();
-    let mut inserted: HashSet<TableAndKey> = HashSet::new();
-    if !has_long_changes(connection, uploads)? {
+    let mut changed_long = HashSet::new();
+    for &(id, ..) in uploads.iter().filter(|it| it.1) {
+        each_change(connection, id, |key, row| {
+            if has_changed_long(row) {
+                changed_long.insert(key);
+            }
+        })?;
+    }
+    let (mut follow, mut inserted) = (HashSet::new(), HashSet::new());
+    if changed_long.is_empty() {
         return Ok(follow);
     }
     for &(id, is_outline, is_given) in uploads.iter().rev() {
-        each_part(
-            BytesMut::from(&bytes_of(connection, id).doing(DOING)?[..]),
-            |part| {
-                let Part::Table(begin, rows) = part else {
-                    return Ok(());
-                };
-                each_row(&begin, &rows, |row, key_packed, _| {
-                    let key = (begin.table.clone(), key_packed);
-                    match row.op {
-                        Some(Op::Request) if is_given => drop(inserted.insert(key)),
-                        Some(Op::Update) if is_outline && inserted.contains(&key) => {
-                            if has_changed_long(row) {
-                                follow.insert((id, key));
-                            }
-                        }
-                        _ => drop(inserted.remove(&key)),
-                    }
-                })
-            },
-        )?;
+        each_change(connection, id, |key, row| match row.op {
+            Some(Op::Request) if is_given && changed_long.contains(&key) => {
+                inserted.insert(key);
+            }
+            Some(Op::Update) if is_outline && inserted.contains(&key) => {
+                if has_changed_long(row) {
+                    follow.insert((id, key));
+                }
+            }
+            _ => drop(inserted.remove(&key)),
+        })?;
     }
     Ok(follow)
 }
 
-fn has_long_changes(
+/// Goes through the changes of a kept upload.
+fn each_change(
     connection: &Connection,
-    uploads: &[(i64, bool, bool)],
-) -> Result<bool, RemoteError> {
-    let mut found = false;
-    for &(id, ..) in uploads.iter().filter(|it| it.1) {
-        each_part(
-            BytesMut::from(&bytes_of(connection, id).doing(DOING)?[..]),
-            |part| {
-                let Part::Table(begin, rows) = part else {
-                    return Ok(());
-                };
-                each_row(&begin, &rows, |row, _, _| found |= has_changed_long(row))
-            },
-        )?;
-    }
-    Ok(found)
+    id: i64,
+    mut visit: impl FnMut(TableAndKey, &Row<'_>),
+) -> Result<(), RemoteError> {
+    let upload = bytes_of(connection, id).doing(DOING)?;
+    each_part(BytesMut::from(&upload[..]), |part| match part {
+        Part::Begin(_) => Ok(()),
+        Part::Table(begin, rows) => each_row(&begin, &rows, |row, key_packed, _| {
+            visit((begin.table.clone(), key_packed), row);
+        }),
+    })
 }
 
 /// Whether an outlined row changed a value that was too long for the outline.
@@ -532,9 +526,8 @@ struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    // Only what was written since can be too long: it is pending, and refused.
-
     fn insert(&mut self, new: &[Datum<'_>]) {
+        // Only what was written since can be too long: it is pending, and refused.
         if too_long(new).is_none() {
             self.writer.row(Op::Insert, new);
             self.chunk.inserts += 1;
