@@ -291,8 +291,8 @@ fn kept_as(
 ) -> rusqlite::Result<Option<(i64, i64)>> {
     let whole = connection
         .prepare_cached(
-            "SELECT sequence, id FROM tidewater_kept WHERE subscription = ?1 \
-             AND upload_id = ?2 AND remote_id IS NULL ORDER BY id DESC LIMIT 1",
+            "SELECT sequence, max(id) FROM tidewater_kept WHERE subscription = ?1 \
+             AND upload_id = ?2 AND remote_id IS NULL GROUP BY sequence ORDER BY sequence LIMIT 1",
         )?
         .query_row(params![subscription, upload_id.0], |row| {
             Ok((row.get(0)?, row.get(1)?))
