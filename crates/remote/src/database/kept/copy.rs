@@ -1,6 +1,7 @@
 //! An upload as it is kept, put together while it is read.
 //!
-//! Owns the frames of a kept upload, or its [outlines](super::outline). A sync copies them while it sends them, so that nothing is
+//! Owns the frames of a kept upload, or its [outlines](super::outline). A sync copies them while
+//! it sends them, so that nothing is
 //! read twice; only what it did not send is read out of the file. Both are the same to the
 //! byte, however the frames were cut on the connection.
 
@@ -11,8 +12,9 @@ use tidewater_protocol::UploadId;
 use tidewater_protocol::frame::{SYNC_CHANNEL, put_rows};
 use tidewater_protocol::message::{Control, UploadBegin, UploadEnd};
 
+use super::content::{Part, each_part};
 use super::outline::Outlines;
-use super::{KeptLimits, Part, each_part, put};
+use super::{KeptLimits, put};
 use crate::database::{Database, SubscriptionState, UploadChunk, UploadCursor};
 use crate::error::RemoteError;
 
@@ -245,7 +247,7 @@ impl Copies {
 
 /// The taken upload out of the file, as a copy of it would be.
 fn read(subscription: &SubscriptionState, database: &Database) -> Result<Copied, RemoteError> {
-    let mut copy = UploadCopy::new(database.kept_limits);
+    let mut copy = UploadCopy::new(database.kept_limits());
     let mut cursor = UploadCursor::default();
     while let Some(chunk) = database.upload_chunk(subscription, &mut cursor)? {
         copy.add(&chunk)?;
@@ -325,7 +327,7 @@ mod tests {
             let mut count = 0;
             each_part(BytesMut::from(&part[..]), |part| {
                 if let Part::Table(begin, packed) = part {
-                    super::super::each_row(&begin, &packed, |row, _, _| {
+                    super::super::content::each_row(&begin, &packed, |row, _, _| {
                         assert_eq!(row.op, Some(Op::Request));
                         count += 1;
                     })?;
@@ -340,16 +342,12 @@ mod tests {
 
     #[test]
     fn of_what_has_too_large_outlines_nothing_is_kept() {
-        let limits = KeptLimits {
+        let mut copy = copy_of(1);
+        copy.limits = KeptLimits {
             whole_upload_bytes: 100,
             outlines_bytes: 10,
-            ..KeptLimits::default()
+            ..copy.limits
         };
-        let copy = UploadCopy {
-            limits,
-            ..copy_of(1)
-        };
-        let mut copy = copy;
         let chunk = UploadChunk {
             begin: Some(items()),
             rows: Vec::new(),

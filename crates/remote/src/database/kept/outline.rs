@@ -16,7 +16,8 @@ use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
 use tidewater_protocol::pack::same;
 use tidewater_protocol::{Datum, Op, Row, RowsWriter, UploadId, ValueRef};
 
-use super::{Part, each_part, each_row_of, put, shape_of};
+use super::content::{Part, each_part, each_row_of, shape_of};
+use super::put;
 use crate::error::RemoteError;
 
 /// What a column held is not written into an outline if it has more bytes.

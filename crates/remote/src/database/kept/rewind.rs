@@ -14,9 +14,10 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::{same, too_long};
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, RowsWriter, Table, UploadId, Value};
 
+use super::TableAndKey;
+use super::content::{Part, each_part, each_row, shape_of};
 use super::copy::Frames;
 use super::outline::{self, Was};
-use super::{Part, TableAndKey, each_part, each_row, shape_of};
 use crate::database::refused::{self, Refusal};
 use crate::database::subscription::load_all;
 use crate::database::tables::Names;
@@ -27,8 +28,8 @@ const DOING: &str = "filling in an upload that the centre has forgotten";
 
 /// Why the key of a change is among the refused.
 const GONE: &str = "the centre was restored and has forgotten this change, which was too large to \
-                    be kept, and its row is not here any more: write it again if it is still \
-                    wanted";
+                    be kept, and its row is not here any more, or not as it was: write it again if \
+                    it is still wanted";
 
 /// Makes outlines whole that are to be given back, and outlines of those that were whole and are
 /// not given back any more. The rows must be as they are before anything of the restored centre
@@ -89,6 +90,13 @@ fn replace(connection: &Connection, id: i64, bytes: &[u8]) -> rusqlite::Result<(
     written.map(drop)
 }
 
+/// A kept upload.
+struct Listed {
+    id: i64,
+    is_outline: bool,
+    is_given: bool,
+}
+
 /// Makes those of a subscription's outlines whole that are to be given back, of which this is the
 /// first.
 fn fill_in_from(
@@ -98,11 +106,15 @@ fn fill_in_from(
 ) -> Result<(), RemoteError> {
     let sql = "SELECT id, coalesce(outline, -1) >= 0, giving = 1 FROM tidewater_kept \
                WHERE subscription = ?1 AND id >= ?2 ORDER BY id DESC";
-    let uploads: Vec<(i64, bool, bool)> = connection
+    let uploads: Vec<Listed> = connection
         .prepare_cached(sql)
         .and_then(|mut statement| {
             let rows = statement.query_map([subscription.id, first], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                Ok(Listed {
+                    id: row.get(0)?,
+                    is_outline: row.get(1)?,
+                    is_given: row.get(2)?,
+                })
             })?;
             rows.collect()
         })
@@ -115,7 +127,12 @@ fn fill_in_from(
         unknown: HashSet::new(),
         follows_insert: updates_after_inserts(connection, &uploads)?,
     };
-    for (id, is_outline, is_given) in uploads {
+    for upload in uploads {
+        let Listed {
+            id,
+            is_outline,
+            is_given,
+        } = upload;
         rewind.id = id;
         rewind.generation -= 1;
         let upload = bytes_of(connection, id).doing(DOING)?;
@@ -149,11 +166,11 @@ fn fill_in_from(
 /// brings the row with the value that it has now. By the number of the upload.
 fn updates_after_inserts(
     connection: &Connection,
-    uploads: &[(i64, bool, bool)],
+    uploads: &[Listed],
 ) -> Result<HashSet<(i64, TableAndKey)>, RemoteError> {
     let mut changed_long = HashSet::new();
-    for &(id, ..) in uploads.iter().filter(|it| it.1) {
-        each_change(connection, id, |key, row| {
+    for upload in uploads.iter().filter(|it| it.is_outline) {
+        each_change(connection, upload.id, |key, row| {
             if has_changed_long(row) {
                 changed_long.insert(key);
             }
@@ -163,7 +180,12 @@ fn updates_after_inserts(
     if changed_long.is_empty() {
         return Ok(follow);
     }
-    for &(id, is_outline, is_given) in uploads.iter().rev() {
+    for &Listed {
+        id,
+        is_outline,
+        is_given,
+    } in uploads.iter().rev()
+    {
         each_change(connection, id, |key, row| match row.op {
             Some(Op::Request) if is_given && changed_long.contains(&key) => {
                 inserted.insert(key);
