@@ -40,6 +40,14 @@ defects! {
     PreImageDropped => "pre-image-dropped",
     /// Tracking: the second change of a row in a generation takes the first one's place.
     PreImageOverwritten => "pre-image-overwritten",
+    /// Tracking: of what REPLACE pushes out through a unique index nothing is recorded.
+    DisplacedNotTracked => "displaced-not-tracked",
+    /// Tracking: triggers that vanished are made again, and nothing is compared.
+    UntrackedNotCompared => "untracked-not-compared",
+    /// Tracking: a trigger that went with a renamed table is taken for that of the new one.
+    MovedTriggerBelieved => "moved-trigger-believed",
+    /// Tracking: a key may be spelled in any way.
+    SpellingUnchecked => "spelling-unchecked",
     /// Taking: what is changed later joins the upload that was taken.
     GenerationNotAdvanced => "generation-not-advanced",
     /// Upload: it carries the row as it is now, not as it was when the upload was taken.

@@ -19,8 +19,8 @@ const KILLED: &str = "server killed";
 const REPLACED: &str = "server replaced in the middle of a transfer";
 const RESTORED: &str = "centre restored to an older copy";
 pub(crate) const CLOCK: &str = "clock of a server jumped";
-const DEPLOYED: &str = "changed schema deployed";
-const PRUNED: &str = "log of changes pruned";
+pub(crate) const DEPLOYED: &str = "changed schema deployed";
+pub(crate) const PRUNED: &str = "log of changes pruned";
 const DISABLED: &str = "user disabled for a while";
 
 /// Every kind of thing that happens to servers and the centre.
@@ -35,6 +35,9 @@ pub(crate) const KINDS: &[&str] = &[
     PRUNED,
     DISABLED,
 ];
+
+/// The tables that change.
+const ALTERED: [&str; 4] = ["customer", "product", "site", "visit"];
 
 /// How long a process has to meet the commit that kills it.
 const AMBUSH: Duration = Duration::from_secs(15);
@@ -171,7 +174,7 @@ async fn trouble_disk(world: &Rc<World>, host: &Host, random: &mut Random) -> Re
 async fn change_schema(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
     let connection = application::open(&world.centre_path())?;
     let mut application = Application::new(connection, "operator".into(), random.fork(), false);
-    let table = random.pick(&["customer", "product"]).unwrap_or("product");
+    let table = random.pick(&ALTERED).unwrap_or("product");
     if !application.alter(table)? {
         return Ok(());
     }

@@ -1,8 +1,74 @@
 //! The tables that every simulation is about, and what is published of them.
 
+use rusqlite::types::{FromSqlError, Value, ValueRef};
+
+/// What the values of a table's key look like. Whoever talks about rows numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Integer,
+    Uuid,
+    /// With two digits behind the point.
+    Decimal,
+}
+
+impl Key {
+    /// The key of a row.
+    pub(crate) fn value(self, number: i64) -> Value {
+        match self {
+            Key::Integer => number.into(),
+            Key::Uuid => format!("{number:08x}-0000-4000-8000-00000000abcd").into(),
+            Key::Decimal => format!("{number}.00").into(),
+        }
+    }
+
+    /// The number of a row.
+    ///
+    /// # Errors
+    /// It is the key of no row.
+    pub(crate) fn number(self, value: ValueRef<'_>) -> Result<i64, FromSqlError> {
+        let text = match value {
+            ValueRef::Integer(number) if self == Key::Integer => return Ok(number),
+            value => value.as_str()?,
+        };
+        self.parse(text).ok_or(FromSqlError::InvalidType)
+    }
+
+    fn parse(self, text: &str) -> Option<i64> {
+        let number = match self {
+            Key::Integer => text.parse(),
+            Key::Uuid => i64::from_str_radix(text.get(..8)?, 16),
+            Key::Decimal => text.strip_suffix(".00")?.parse(),
+        };
+        number.ok()
+    }
+
+    /// The key of a row as it is told to people.
+    pub(crate) fn json(self, number: i64) -> String {
+        match self.value(number) {
+            Value::Text(text) => format!("[\"{text}\"]"),
+            _ => format!("[{number}]"),
+        }
+    }
+
+    /// The number of a row of which people were told.
+    pub(crate) fn number_in(self, json: &str) -> Option<i64> {
+        self.parse(json.trim_matches(['[', ']', '"']))
+    }
+
+    /// What an application may take for the key of a row: it is to hear at once that it is none.
+    pub(crate) fn misspelt(self, number: i64) -> Value {
+        match self {
+            Key::Integer => Value::Null,
+            Key::Uuid => format!("{number:08X}-0000-4000-8000-00000000ABCD").into(),
+            Key::Decimal => format!("{number}.0").into(),
+        }
+    }
+}
+
 /// A published table.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
+    pub(crate) key_is: Key,
     /// All published columns, the key first.
     pub(crate) columns: &'static [&'static str],
     /// The column that every change gives a text of its own.
@@ -17,15 +83,38 @@ impl Table {
     pub(crate) fn key(&self) -> &'static str {
         self.columns[0]
     }
+
+    /// Whether rows have a code: in the centre, one row only.
+    pub(crate) fn has_code(&self) -> bool {
+        self.columns.contains(&"code")
+    }
+
+    /// The columns that say where a row belongs.
+    pub(crate) fn places(&self) -> Vec<&'static str> {
+        let columns = self.columns[1..].iter().copied();
+        columns
+            .filter(|it| *it != self.text && *it != "stamp")
+            .collect()
+    }
+
+    /// Which of [`EDITED`] go when a row of this one goes.
+    pub(crate) fn children(&self) -> impl Iterator<Item = usize> {
+        let is_child = |it: &Table| it.parent.is_some_and(|(_, parent)| parent == self.name);
+        (0..EDITED.len()).filter(move |&index| is_child(&EDITED[index]))
+    }
 }
 
 const MINE: &str = "region IN (SELECT region FROM assignment WHERE login = ?1)";
-const ALL: &str = "?1 IS NOT NULL";
+const OF_MINE: &str = "customer_id IN (SELECT customer_id FROM customer WHERE region IN
+    (SELECT region FROM assignment WHERE login = ?1))";
+/// Everybody holds all rows.
+pub(crate) const ALL: &str = "?1 IS NOT NULL";
 
 /// What remotes edit.
 pub(crate) const EDITED: &[Table] = &[
     Table {
         name: "customer",
+        key_is: Key::Integer,
         columns: &["customer_id", "region", "name"],
         text: "name",
         scope: MINE,
@@ -33,6 +122,7 @@ pub(crate) const EDITED: &[Table] = &[
     },
     Table {
         name: "invoice",
+        key_is: Key::Integer,
         columns: &["invoice_id", "region", "customer_id", "note", "stamp"],
         text: "note",
         scope: MINE,
@@ -40,10 +130,29 @@ pub(crate) const EDITED: &[Table] = &[
     },
     Table {
         name: "product",
+        key_is: Key::Integer,
         columns: &["product_id", "code", "name"],
         text: "name",
         scope: ALL,
         parent: None,
+    },
+    // Others may hold the row that has the code already.
+    Table {
+        name: "site",
+        key_is: Key::Uuid,
+        columns: &["site_id", "region", "code", "name"],
+        text: "name",
+        scope: MINE,
+        parent: None,
+    },
+    // Goes with its parent wherever that goes.
+    Table {
+        name: "visit",
+        key_is: Key::Decimal,
+        columns: &["visit_id", "customer_id", "note"],
+        text: "note",
+        scope: OF_MINE,
+        parent: Some(("customer_id", "customer")),
     },
 ];
 
@@ -53,6 +162,7 @@ pub(crate) const BALANCES: &[Table] = &[balances("account"), balances("reserve")
 const fn balances(name: &'static str) -> Table {
     Table {
         name,
+        key_is: Key::Integer,
         columns: &["account_id", "balance"],
         text: "balance",
         scope: ALL,
@@ -95,6 +205,16 @@ const SCHEMA: &str = "
         product_id INTEGER NOT NULL PRIMARY KEY,
         code TEXT UNIQUE,
         name TEXT NOT NULL CHECK (name NOT LIKE 'refused%'));
+    CREATE TABLE site (
+        site_id UUID NOT NULL PRIMARY KEY,
+        region INTEGER NOT NULL,
+        code TEXT UNIQUE,
+        name TEXT NOT NULL CHECK (name NOT LIKE 'refused%'));
+    CREATE TABLE visit (
+        visit_id DECIMAL_TEXT(12, 2) NOT NULL PRIMARY KEY,
+        customer_id INTEGER NOT NULL REFERENCES customer (customer_id) ON DELETE CASCADE,
+        note TEXT NOT NULL CHECK (note NOT LIKE 'refused%'));
+    CREATE INDEX visit_customer ON visit (customer_id);
     CREATE TABLE account (
         account_id INTEGER NOT NULL PRIMARY KEY,
         balance INTEGER NOT NULL);
@@ -103,13 +223,16 @@ const SCHEMA: &str = "
     INSERT INTO invoice VALUES (1, 1, 1, 'a', 0), (2, 2, 2, 'b', 0), (3, 3, 3, 'c', 0),
         (4, 2, 3, 'd', 0);
     INSERT INTO product VALUES (1, 'P', 'pen'), (2, 'I', 'ink'), (3, NULL, 'cap');
+    INSERT INTO site VALUES ('00000001-0000-4000-8000-00000000abcd', 1, 'S', 'yard'),
+        ('00000002-0000-4000-8000-00000000abcd', 2, NULL, 'shed');
+    INSERT INTO visit VALUES ('1.00', 1, 'e'), ('2.00', 2, 'f'), ('3.00', 2, 'g');
     INSERT INTO account VALUES (1, 400), (2, 300), (3, 0);
     CREATE TABLE reserve (
         account_id INTEGER NOT NULL PRIMARY KEY,
         balance INTEGER NOT NULL);
     INSERT INTO reserve VALUES (1, 100), (2, 0), (3, 200);
     CREATE TABLE audit (at INTEGER PRIMARY KEY AUTOINCREMENT, \"table\" TEXT, operation TEXT,
-        key INTEGER, text TEXT, region INTEGER);";
+        key, text TEXT, region INTEGER);";
 
 /// The same tables, but that references are looked at when a transaction ends.
 pub(crate) fn schema(deferred: bool) -> String {
@@ -166,6 +289,8 @@ pub(crate) fn triggers() -> String {
 pub(crate) fn config(limits: &str) -> String {
     let mine = "partition = { columns = [\"region\"], values = \"SELECT region FROM assignment \
                 WHERE login = {s.username}\" }";
+    let of_mine = "partition = { columns = [\"customer_id\"], values = \"SELECT customer_id \
+                   FROM customer JOIN assignment USING (region) WHERE login = {s.username}\" }";
     format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\nconsolidated = \"sqlite:simulated\"\n\
          [server.limits]\nsession_workers = 1\nupload_workers = 2\ndownload_workers = 2\n{limits}\n\
@@ -173,6 +298,8 @@ pub(crate) fn config(limits: &str) -> String {
          [[publication.table]]\nname = \"customer\"\n{mine}\n\
          [[publication.table]]\nname = \"invoice\"\n{mine}\n\
          [[publication.table]]\nname = \"product\"\npartition = \"everyone\"\n\
+         [[publication.table]]\nname = \"site\"\n{mine}\n\
+         [[publication.table]]\nname = \"visit\"\n{of_mine}\n\
          [[publication.table]]\nname = \"account\"\npartition = \"everyone\"\n\
          direction = \"download\"\n\
          [[publication.table]]\nname = \"reserve\"\npartition = \"everyone\"\n\

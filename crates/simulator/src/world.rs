@@ -20,6 +20,7 @@ use crate::disks::CentreDisk;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::judge::{self, MayRepeat};
+use crate::liar::LIED;
 use crate::network::{Traces, Weather};
 use crate::operator;
 use crate::plan::Plan;
@@ -71,6 +72,8 @@ pub(crate) struct World {
     /// The regions that a user has had at any time.
     ever_held: RefCell<BTreeMap<&'static str, BTreeSet<i64>>>,
     may_repeat: RefCell<MayRepeat>,
+    /// What was written while nothing tracked its table.
+    unrecorded: RefCell<MayRepeat>,
     /// What was pending somewhere when the centre was restored.
     may_return: RefCell<BTreeSet<String>>,
     intruder: Intruder,
@@ -107,6 +110,7 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
         restorations: Cell::new(0),
         ever_held: RefCell::default(),
         may_repeat: RefCell::default(),
+        unrecorded: RefCell::default(),
         may_return: RefCell::default(),
         intruder,
     });
@@ -158,7 +162,9 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
     if world.has_one_history() {
         let centre = world.centre_connection();
-        let found = judge::lost_and_taken(&centre)?.or(judge::lost_against_nobody(&centre)?);
+        let unrecorded = world.unrecorded.borrow();
+        let lost = judge::lost_against_nobody(&centre, &unrecorded)?;
+        let found = judge::lost_and_taken(&centre)?.or(lost);
         found.map_or(Ok(()), |found| Err(Failed(found)))?;
     }
     for remote in &remotes {
@@ -265,6 +271,13 @@ impl World {
         self.restorations.get() == 0 && self.may_repeat.borrow().is_empty()
     }
 
+    /// Whether servers know what happened since any checkpoint that a remote may present, and
+    /// send nothing else.
+    pub(crate) fn is_followed(&self) -> bool {
+        let mut breaks = [operator::PRUNED, operator::DEPLOYED, LIED].into_iter();
+        self.has_one_history() && !breaks.any(|kind| self.chronicle.has_happened(kind))
+    }
+
     /// The judges' connection to the centre.
     ///
     /// # Panics
@@ -281,6 +294,12 @@ impl World {
     /// What this file holds is, or was, in another one as well.
     pub(crate) fn may_repeat(&self, remote: &Connection) -> Result<(), Failed> {
         Ok(self.may_repeat.borrow_mut().add(remote)?)
+    }
+
+    /// What an application wrote while nothing tracked the table may be what a later change was
+    /// made from, of which nobody else has ever heard.
+    pub(crate) fn note_unrecorded(&self, text: &str) {
+        self.unrecorded.borrow_mut().add_text(text);
     }
 
     /// The rows of a file are given back as they are, also those that others have changed.

@@ -6,6 +6,7 @@
 
 use rusqlite::{Connection, Row};
 use tidewater_protocol::compare::{CompareError, Ranges, pack_key, rows_per_range, sort_keys};
+use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::KeyRange;
 use tidewater_protocol::{ColumnType, Datum, PublicationSchema, Table};
 
@@ -102,6 +103,9 @@ pub(crate) fn note_untracked(
     connection: &Connection,
     untracked: &[Untracked],
 ) -> rusqlite::Result<()> {
+    if is_on(Defect::UntrackedNotCompared) {
+        return Ok(());
+    }
     for table in untracked {
         make_due(connection, table.subscription)?;
         if table.uploads && table.missed == Missed::Anything {
@@ -112,6 +116,52 @@ pub(crate) fn note_untracked(
         }
     }
     Ok(())
+}
+
+/// Nothing of a table is untracked any more: it was compared, or is gone.
+pub(crate) fn forget_untracked(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    connection.execute(
+        "DELETE FROM tidewater_gave_way WHERE table_name = ?1",
+        [table],
+    )?;
+    let noted = connection.execute(
+        "DELETE FROM tidewater_untracked WHERE table_name = ?1",
+        [table],
+    )?;
+    Ok(noted > 0)
+}
+
+/// These columns of an untracked table were made again: what they hold is nobody's.
+pub(crate) fn note_fillers(
+    connection: &Connection,
+    table: &str,
+    columns: &[String],
+) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare_cached(
+        "UPDATE tidewater_untracked SET fillers = json_insert(fillers, '$[#]', ?2) \
+         WHERE table_name = ?1",
+    )?;
+    for column in columns {
+        insert.execute([table, column])?;
+    }
+    Ok(())
+}
+
+/// The columns of an untracked table that were made again.
+pub(crate) fn fillers(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
+    connection
+        .prepare_cached(
+            "SELECT value FROM tidewater_untracked, json_each(fillers) WHERE table_name = ?1",
+        )?
+        .query_map([table], |row| row.get(0))?
+        .collect()
+}
+
+/// Whether a table was changed while nothing tracked it.
+pub(crate) fn is_untracked(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM tidewater_untracked WHERE table_name = ?1)")?
+        .query_row([table], |row| row.get(0))
 }
 
 /// The tables of a schema that are compared: those that remotes are sent rows of.

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use crate::error::{Doing, RemoteError};
 
 /// The newest format that this version reads and writes.
-pub(crate) const FORMAT_VERSION: i64 = 4;
+pub(crate) const FORMAT_VERSION: i64 = 5;
 
 /// The prefix of every internal table, index and trigger.
 pub(crate) const PREFIX: &str = "tidewater_";
@@ -105,8 +105,21 @@ CREATE INDEX tidewater_kept_outline ON tidewater_kept (id) WHERE outline IS NOT 
 UPDATE tidewater_state SET format_version = 4;
 ";
 
+/// Of a table in `tidewater_untracked`: `fillers` names, as a JSON array, the columns that were
+/// made again and hold nobody's values, and `tidewater_gave_way` the rows that the application
+/// may have changed and that gave way to the centre's.
+const FORMAT_5: &str = "
+ALTER TABLE tidewater_untracked ADD COLUMN fillers TEXT NOT NULL DEFAULT '[]';
+CREATE TABLE tidewater_gave_way (
+  table_name TEXT NOT NULL,
+  key_packed BLOB NOT NULL,
+  PRIMARY KEY (table_name, key_packed)
+) WITHOUT ROWID;
+UPDATE tidewater_state SET format_version = 5;
+";
+
 /// What makes each format out of the one before it; the first out of nothing.
-const FORMATS: [&str; FORMAT_VERSION as usize] = [FORMAT_1, FORMAT_2, FORMAT_3, FORMAT_4];
+const FORMATS: [&str; FORMAT_VERSION as usize] = [FORMAT_1, FORMAT_2, FORMAT_3, FORMAT_4, FORMAT_5];
 
 /// Why a file without our state cannot become a remote: other tables of Tidewater's are in it.
 pub(crate) fn obstacle(connection: &Connection) -> Result<Option<&'static str>, RemoteError> {

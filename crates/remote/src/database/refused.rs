@@ -491,6 +491,27 @@ pub(crate) fn exist(connection: &Connection, table: &str) -> Result<bool, Remote
         .doing("looking for refused rows")
 }
 
+/// Whether a key is refused with these values already.
+pub(crate) fn is_recorded(
+    connection: &Connection,
+    refusal: &Refusal<'_>,
+) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM tidewater_refused WHERE table_name = ?1 \
+             AND key_packed = ?2 AND code = ?3 AND row_values IS ?4)",
+        )?
+        .query_row(
+            params![
+                refusal.table,
+                refusal.key_packed,
+                refusal.code,
+                refusal.row_values
+            ],
+            |row| row.get(0),
+        )
+}
+
 /// Forgets that a key was refused; entries that hold the user's values stay.
 pub(crate) fn forget(
     connection: &Connection,

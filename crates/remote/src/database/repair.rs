@@ -11,7 +11,8 @@ use super::apply::{ApplySummary, keep_values};
 use super::refused::TIME_UNKNOWN;
 use super::subscription::load_all;
 use super::tables::{
-    Names, change_table, create_change_table, create_indexes, create_user_table, name_is_taken,
+    Names, aside_name, change_table, create_change_table, create_indexes, create_user_table,
+    name_is_taken,
 };
 use super::triggers::{self, Lack};
 use super::{Database, SubscriptionState, compare, quote};
@@ -28,25 +29,32 @@ impl Database {
     pub fn rebuild_broken_tables(&mut self, now_ms: i64) -> Result<Vec<String>, RemoteError> {
         let transaction = self.write(DOING)?;
         let subscriptions = load_all(&transaction)?;
-        let mut rebuilt = Vec::new();
+        let (mut rebuilt, mut made, mut completed) = (Vec::new(), Vec::new(), Vec::new());
         for subscription in &subscriptions {
             let Some(schema) = &subscription.schema else {
                 continue;
             };
             for table in &schema.tables {
-                if rebuild(&transaction, subscription, table, schema)? {
-                    rebuilt.push(table.name.clone());
+                match rebuild(&transaction, subscription, table, schema)? {
+                    Rebuilt::Not => continue,
+                    Rebuilt::Made => made.push(table.name.clone()),
+                    Rebuilt::Completed(columns) => completed.push((table.name.clone(), columns)),
                 }
+                rebuilt.push(table.name.clone());
             }
         }
         if rebuilt.is_empty() {
             return Ok(rebuilt);
         }
         // What is missing in a table that was made again is nobody's delete: it is tracked
-        // from now on, and was never untracked.
+        // from now on, and was never untracked. The rows of one that lacked columns may be the
+        // user's: the tool that left these out took the triggers along.
         let mut untracked = triggers::ensure(&transaction, &subscriptions)?;
-        untracked.retain(|it| !rebuilt.contains(&it.table));
+        untracked.retain(|it| !made.contains(&it.table));
         compare::note_untracked(&transaction, &untracked).doing(DOING)?;
+        for (table, columns) in &completed {
+            compare::note_fillers(&transaction, table, columns).doing(DOING)?;
+        }
         let sql = "UPDATE tidewater_refused SET at = ?2 WHERE at = ?1";
         let told = transaction.execute(sql, params![TIME_UNKNOWN, now_ms]);
         told.doing(DOING)?;
@@ -56,20 +64,31 @@ impl Database {
     }
 }
 
-/// Completes a table; whether there was something to do.
+/// What was done with a table.
+enum Rebuilt {
+    /// Nothing: it is as it was published.
+    Not,
+    /// It was made anew, without rows.
+    Made,
+    /// These columns were made anew.
+    Completed(Vec<String>),
+}
+
+/// Completes a table.
 fn rebuild(
     connection: &Connection,
     subscription: &SubscriptionState,
     table: &Table,
     schema: &PublicationSchema,
-) -> Result<bool, RemoteError> {
+) -> Result<Rebuilt, RemoteError> {
     match triggers::lack(connection, table)? {
-        None => return Ok(false),
+        None => return Ok(Rebuilt::Not),
         Some(Lack::Columns(columns)) => {
-            for index in columns {
+            for &index in &columns {
                 add_column(connection, table, index).doing(DOING)?;
             }
-            return Ok(true);
+            let names = columns.iter().map(|&index| &table.columns[index].name);
+            return Ok(Rebuilt::Completed(names.cloned().collect()));
         }
         Some(Lack::Table) => {}
         Some(Lack::Broken) => set_aside(connection, subscription, table)?,
@@ -81,7 +100,7 @@ fn rebuild(
         });
     }
     create(connection, table, schema).doing(DOING)?;
-    Ok(true)
+    Ok(Rebuilt::Made)
 }
 
 /// Makes an empty table. Changes of the old one have no values any more: what they would say
@@ -92,6 +111,7 @@ fn create(
     schema: &PublicationSchema,
 ) -> rusqlite::Result<()> {
     connection.execute_batch(&create_user_table(table, schema, &table.name))?;
+    compare::forget_untracked(connection, &table.name)?;
     let change = change_table(&table.name);
     connection.execute_batch(&format!("DROP TABLE IF EXISTS {}", quote::name(&change)))?;
     connection.execute_batch(&create_change_table(table, &change))?;
@@ -146,14 +166,7 @@ fn set_aside(
     table: &Table,
 ) -> Result<(), RemoteError> {
     triggers::drop_table_triggers(connection, &table.name)?;
-    let mut number = 1;
-    let aside = loop {
-        let name = format!("{}_unsynced_{number}", table.name);
-        if !name_is_taken(connection, &name)? {
-            break name;
-        }
-        number += 1;
-    };
+    let aside = aside_name(connection, &table.name)?;
     let missing = triggers::missing_columns(connection, table)?;
     // Without its key, nobody knows which row a change is about.
     if missing.iter().all(|index| !table.key.contains(index)) {

@@ -8,6 +8,7 @@ mod canonical;
 use std::collections::HashSet;
 
 use rusqlite::{Connection, OptionalExtension};
+use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{
     Column, ColumnType, ForeignKey, ForeignKeyAction, PublicationSchema, Table, Value,
 };
@@ -139,6 +140,18 @@ pub(crate) fn check_schema(schema: &PublicationSchema) -> Result<(), RemoteError
     Ok(())
 }
 
+/// A free name for what is left of a table that is not synced any more.
+pub(crate) fn aside_name(connection: &Connection, table: &str) -> Result<String, RemoteError> {
+    let mut number = 1;
+    loop {
+        let name = format!("{table}_unsynced_{number}");
+        if !name_is_taken(connection, &name)? {
+            return Ok(name);
+        }
+        number += 1;
+    }
+}
+
 /// Whether something in the file, that is not ours, has the name already.
 pub(crate) fn name_is_taken(connection: &Connection, name: &str) -> Result<bool, RemoteError> {
     connection
@@ -182,6 +195,18 @@ fn is_literal(default: &str) -> bool {
     word || number || blob || quoted(default)
 }
 
+/// The names of the key columns, and the conditions that their values are in canonical form;
+/// `row` goes before the columns (`NEW.`).
+pub(crate) fn key_checks<'t>(
+    table: &'t Table,
+    row: &'t str,
+) -> impl Iterator<Item = (&'t str, String)> {
+    table.key_columns().map(move |column| {
+        let name = format!("{row}{}", quote::name(&column.name));
+        (&*column.name, canonical::check(column.column_type, &name))
+    })
+}
+
 /// The statement that creates a user table under the given name.
 pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name: &str) -> String {
     let names = Names::of(table);
@@ -199,8 +224,8 @@ pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name:
         if let Some(default) = &column.default {
             part.push_str(&format!(" DEFAULT {default}"));
         }
-        if in_key {
-            let check = canonical::check(column.column_type, &names.columns[index]);
+        let mut checks = key_checks(table, "").filter(|_| !is_on(Defect::SpellingUnchecked));
+        if let Some((_, check)) = checks.find(|&(name, _)| name == column.name) {
             part.push_str(&format!(
                 " CONSTRAINT {} CHECK ({check})",
                 quote::name(&format!("{} in canonical form", column.name))

@@ -11,51 +11,57 @@ use tidewater_protocol::{Table, UploadId};
 use super::refused;
 use super::subscription::load_all;
 use super::tables::Names;
-use super::{Database, SubscriptionState, compare, data_version, quote, row, triggers};
+use super::{CompareDue, Database, SubscriptionState, compare, data_version, quote, row, triggers};
 use crate::error::{Doing, RemoteError};
+use crate::session::SyncDirection;
 
 /// The generation of refused changes: they wait here for the user or for another try.
 pub(crate) const PARKED: i64 = 0;
 
 impl Database {
     /// Begins a sync: restores tracking triggers that are missing (their tables are compared
-    /// then) and, unless only a
-    /// download is wanted, takes what is pending as the next upload of each subscription.
+    /// then) and, unless only a download is wanted, takes what is pending as the next upload of
+    /// each subscription.
     /// What was taken before and not acknowledged stays as it is. Nothing is taken while
     /// something is given back, nor between the upload that goes before a compare and the
-    /// compare, unless refused changes wait for another try.
+    /// compare, nor before a compare that tells what changes of an untracked table were made
+    /// from and what goes with them, unless refused changes wait for another try.
     ///
     /// # Errors
     /// The file is locked, a synced table is missing, or SQLite failed.
     pub fn begin_sync(
         &mut self,
-        download_only: bool,
+        direction: SyncDirection,
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<Vec<SubscriptionState>, RemoteError> {
         let subscriptions = load_all(&self.connection)?;
         let in_order = triggers::are_checked(&self.connection)?;
         // Most syncs find nothing to take: then nothing is written either.
-        let compares_next = self.compares_next;
         let mut to_take = false;
-        if !download_only {
+        if direction != SyncDirection::DownloadOnly {
             for subscription in &subscriptions {
-                to_take |= can_take(&self.connection, subscription, compares_next)?;
+                let waits =
+                    self.compares_next || is_unreliable(&self.connection, subscription, direction)?;
+                to_take |= can_take(&self.connection, subscription, waits)?;
             }
         }
         if in_order && !to_take {
             return Ok(subscriptions);
         }
         let doing = "beginning a sync";
+        let compares_next = self.compares_next;
         let transaction = self.write(doing)?;
-        let subscriptions = load_all(&transaction)?;
+        let mut subscriptions = load_all(&transaction)?;
         if !triggers::are_checked(&transaction)? {
             let untracked = triggers::ensure(&transaction, &subscriptions)?;
             compare::note_untracked(&transaction, &untracked).doing(doing)?;
+            subscriptions = load_all(&transaction)?;
         }
         let mut taken_now = Vec::new();
-        if !download_only {
+        if direction != SyncDirection::DownloadOnly {
             for subscription in &subscriptions {
-                if can_take(&transaction, subscription, compares_next)? {
+                let waits = compares_next || is_unreliable(&transaction, subscription, direction)?;
+                if can_take(&transaction, subscription, waits)? {
                     take(&transaction, subscription, new_upload_id())?;
                     taken_now.push(subscription.id);
                 }
@@ -77,7 +83,7 @@ impl Database {
 fn can_take(
     connection: &Connection,
     subscription: &SubscriptionState,
-    compares_next: bool,
+    waits_for_compare: bool,
 ) -> Result<bool, RemoteError> {
     let Some(schema) = &subscription.schema else {
         return Ok(false);
@@ -88,7 +94,7 @@ fn can_take(
     }
     // What a restored centre has forgotten to have refused could not go with an upload that had
     // been taken before. Applications may write on and on: what they do has to wait.
-    if compares_next {
+    if waits_for_compare {
         return refused::wait_for_another_try(connection, &subscription.publication);
     }
     for table in schema
@@ -101,6 +107,28 @@ fn can_take(
         }
     }
     refused::wait_for_another_try(connection, &subscription.publication)
+}
+
+/// Whether a table was untracked, and is not compared yet: nobody knows what its changes were made
+/// from, for some of its triggers may have been there, nor what else has to go up with those of
+/// other tables, such as parents. A sync that will not compare takes them all the same: better
+/// that they meet the centre's rows as conflicts than that they stay.
+fn is_unreliable(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    direction: SyncDirection,
+) -> Result<bool, RemoteError> {
+    let compares = subscription.compare_due != CompareDue::No;
+    let (Some(schema), true, SyncDirection::Both) = (&subscription.schema, compares, direction)
+    else {
+        return Ok(false);
+    };
+    for table in &schema.tables {
+        if compare::is_untracked(connection, &table.name).doing("looking for changes")? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn has_generation(

@@ -26,6 +26,7 @@ use tidewater_protocol::{
 
 use super::{Applier, ApplySummary, Database, SubscriptionState, UploadCursor};
 use crate::RemoteError;
+use crate::session::SyncDirection;
 
 /// A remote with one subscription, and the application beside it.
 struct Remote {
@@ -110,7 +111,12 @@ impl Remote {
         self.database.as_mut().unwrap()
     }
 
+    /// Begins a sync that takes what is pending, also what would wait for a compare.
     fn begin(&mut self) -> SubscriptionState {
+        self.begin_in(SyncDirection::UploadOnly)
+    }
+
+    fn begin_in(&mut self, direction: SyncDirection) -> SubscriptionState {
         let Remote {
             database,
             next_upload_id,
@@ -121,7 +127,7 @@ impl Remote {
             UploadId([*next_upload_id; 16])
         };
         let database = database.as_mut().unwrap();
-        let mut states = database.begin_sync(false, &mut new_upload_id).unwrap();
+        let mut states = database.begin_sync(direction, &mut new_upload_id).unwrap();
         states.remove(0)
     }
 

@@ -11,6 +11,7 @@
 //! overrides the `OR` clauses of its triggers, an upsert clause it leaves alone.
 
 mod altered;
+mod spelling;
 mod unique;
 
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ pub(crate) fn ensure(
         };
         for table in &schema.tables {
             // What only remotes write cannot be compared: nobody sends it.
-            let missed = ensure_table(connection, subscription.id, table, &existing)?;
+            let missed = ensure_table(connection, subscription, table, &existing)?;
             if let Some(missed) = missed.filter(|_| table.direction.downloads()) {
                 untracked.push(Untracked {
                     subscription: subscription.id,
@@ -110,16 +111,26 @@ pub(crate) fn schema_version(connection: &Connection) -> rusqlite::Result<i64> {
         .query_row([], |row| row.get(0))
 }
 
-fn existing(connection: &Connection) -> Result<BTreeMap<String, String>, RemoteError> {
+/// A trigger that has the name of one of ours. Where a table was renamed, and another took its
+/// name, its triggers went with it.
+struct Found {
+    table: String,
+    sql: String,
+}
+
+fn existing(connection: &Connection) -> Result<BTreeMap<String, Found>, RemoteError> {
     let doing = "looking for tracking triggers";
     let mut statement = connection
         .prepare(
-            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' \
+            "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger' \
              AND name LIKE 'tidewater\\_%' ESCAPE '\\'",
         )
         .doing(doing)?;
     let rows = statement
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_map([], |row| {
+            let (table, sql) = (row.get(1)?, row.get(2)?);
+            Ok((row.get(0)?, Found { table, sql }))
+        })
         .doing(doing)?;
     rows.collect::<rusqlite::Result<_>>().doing(doing)
 }
@@ -128,9 +139,9 @@ fn existing(connection: &Connection) -> Result<BTreeMap<String, String>, RemoteE
 /// only `REPLACE` through it is missed.
 fn ensure_table(
     connection: &Connection,
-    subscription: i64,
+    subscription: &SubscriptionState,
     table: &Table,
-    existing: &BTreeMap<String, String>,
+    existing: &BTreeMap<String, Found>,
 ) -> Result<Option<Missed>, RemoteError> {
     let without_rowid = is_without_rowid(connection, &table.name)?;
     altered::check(connection, table)?;
@@ -138,31 +149,41 @@ fn ensure_table(
     let writer = Writer {
         names: Names::of(table),
         table,
-        subscription,
+        subscription: subscription.id,
         defaults: defaults(connection, &table.name)?,
+        is_unchecked: spelling::is_unchecked(connection, table)?,
     };
     let wanted = statements(&writer, &unique, without_rowid);
     let mut missed = None;
-    let displaces = existing.get(&trigger_name("insert_displaces", &table.name));
-    if has_new_index(&writer, &unique, displaces) {
+    let of_table = |kind| {
+        let found = existing.get(&trigger_name(kind, &table.name))?;
+        let is_there =
+            found.table.eq_ignore_ascii_case(&table.name) || is_on(Defect::MovedTriggerBelieved);
+        is_there.then_some(&found.sql)
+    };
+    if has_new_index(&writer, &unique, of_table("insert_displaces")) {
         missed = Some(Missed::Displaced);
     }
-    for kind in KINDS {
+    let is_gone = |kind| wanted.contains_key(kind) && of_table(kind).is_none();
+    if RECORDING.into_iter().any(is_gone) {
+        missed = Some(Missed::Anything);
+    }
+    let respells = SPELLING.into_iter().any(is_gone);
+    if respells {
+        drop_table_triggers(connection, &table.name)?;
+        spelling::respell(connection, subscription, table)?;
+    }
+    for &kind in KINDS.into_iter().flatten() {
         let name = trigger_name(kind, &table.name);
-        let found = existing.get(&name);
         let expected = wanted.get(kind);
-        if found == expected {
+        let is_elsewhere = of_table(kind).is_none() && existing.contains_key(&name);
+        if of_table(kind) == expected && !is_elsewhere && !respells {
             continue;
         }
-        if found.is_none() && !kind.ends_with("_displaces") {
-            missed = Some(Missed::Anything);
-        }
-        if found.is_some() {
-            let drop = format!("DROP TRIGGER {}", quote::name(&name));
-            connection
-                .execute_batch(&drop)
-                .doing("dropping a trigger")?;
-        }
+        let drop = format!("DROP TRIGGER IF EXISTS {}", quote::name(&name));
+        connection
+            .execute_batch(&drop)
+            .doing("dropping a trigger")?;
         if let Some(sql) = expected {
             connection.execute_batch(sql).doing("creating a trigger")?;
         }
@@ -182,7 +203,7 @@ fn has_new_index(writer: &Writer<'_>, unique: &[UniqueIndex], displaces: Option<
 
 /// Drops the tracking triggers of a table.
 pub(crate) fn drop_table_triggers(connection: &Connection, table: &str) -> Result<(), RemoteError> {
-    for kind in KINDS {
+    for &kind in KINDS.into_iter().flatten() {
         let name = quote::name(&trigger_name(kind, table));
         connection
             .execute_batch(&format!("DROP TRIGGER IF EXISTS {name}"))
@@ -225,15 +246,16 @@ fn defaults(connection: &Connection, table: &str) -> Result<BTreeMap<String, Str
     rows.collect::<rusqlite::Result<_>>().doing(doing)
 }
 
-const KINDS: [&str; 7] = [
-    "insert",
-    "inserted",
-    "insert_displaces",
-    "update",
-    "rekey",
-    "update_displaces",
-    "delete",
-];
+const KINDS: [&[&str]; 3] = [&RECORDING, &DISPLACING, &SPELLING];
+
+/// Without these, changes go unnoticed.
+const RECORDING: [&str; 5] = ["insert", "inserted", "update", "rekey", "delete"];
+
+/// Without these, only what `REPLACE` pushes out through a unique index does.
+const DISPLACING: [&str; 2] = ["insert_displaces", "update_displaces"];
+
+/// These record nothing.
+const SPELLING: [&str; 2] = ["spelling_insert", "spelling_update"];
 
 fn trigger_name(kind: &str, table: &str) -> String {
     format!("{PREFIX}{kind}_{table}")
@@ -262,6 +284,13 @@ fn statements(
         // The key may be assigned by SQLite, and BEFORE INSERT does not know it then.
         statements.insert("inserted", writer.inserted());
     }
+    if writer.is_unchecked {
+        let body = spelling::tell_misspelt(writer.table);
+        let update = format!("BEFORE UPDATE OF {}", writer.names.key.join(", "));
+        for (kind, event) in SPELLING.into_iter().zip(["BEFORE INSERT", &update]) {
+            statements.insert(kind, writer.create(kind, event, "", &body));
+        }
+    }
     let unique: Vec<&UniqueIndex> = unique.iter().filter(|index| index.is_known()).collect();
     if !unique.is_empty() {
         statements.insert("insert_displaces", writer.insert_displaces(&unique));
@@ -276,6 +305,8 @@ struct Writer<'a> {
     subscription: i64,
     /// See [`defaults`].
     defaults: BTreeMap<String, String>,
+    /// The table has no CHECKs that keep keys in canonical form.
+    is_unchecked: bool,
 }
 
 impl Writer<'_> {
@@ -421,9 +452,13 @@ impl Writer<'_> {
         let Some(collides) = index.collides("t", &row) else {
             return String::new();
         };
+        let never = match is_on(Defect::DisplacedNotTracked) {
+            true => "FALSE AND ",
+            false => "",
+        };
         format!(
             "  INSERT INTO {} ({})\n  SELECT {}, {}, 1{}\n  FROM {} AS t\n  \
-             WHERE {collides}{condition}\n  ON CONFLICT DO NOTHING;\n",
+             WHERE {never}{collides}{condition}\n  ON CONFLICT DO NOTHING;\n",
             self.names.change,
             self.change_columns(),
             self.key("t"),

@@ -233,7 +233,7 @@ impl Session {
         let account = database.account()?;
         let download_only = self.direction == SyncDirection::DownloadOnly;
         let (kind, proof) = hello::choose_proof(&account, self.proof, password)?;
-        self.subscriptions = database.begin_sync(download_only, &mut || self.ids.next())?;
+        self.subscriptions = database.begin_sync(self.direction, &mut || self.ids.next())?;
         if self.subscriptions.is_empty() {
             return Err(SyncError::Usage {
                 what: "the remote subscribes to nothing".into(),
@@ -452,7 +452,7 @@ impl Session {
                         |it: &SubscriptionState| it.taken.is_some() && it.taken_under.is_none();
                     let mut subscriptions = self.subscriptions.iter();
                     let takes = subscriptions.any(|it| it.giving.is_some() || was_on_its_way(it));
-                    database.sync_goes_on(!takes);
+                    database.sync_goes_on(self.prepares && !takes);
                 }
                 Outcome::Again(_) => {}
             }

@@ -396,12 +396,17 @@ impl Session {
                 return Err(MOVING);
             }
         };
-        self.report.applied(committed?);
+        let committed = committed?;
+        // What waited for the compare, or is pending since, goes up with the same sync.
+        let tracks_again = committed.tracks_again
+            && self.direction == SyncDirection::Both
+            && self.verify == Verify::No;
+        self.report.applied(committed);
         // Ours is committed whatever becomes of the acknowledgement.
         let _ = self.outgoing.urgent(SYNC_CHANNEL, Control::Ack(Ack {}));
         self.progress.phase(Phase::Done);
         let report = std::mem::take(&mut self.report);
-        self.end(match self.prepares {
+        self.end(match self.prepares || tracks_again {
             true => Outcome::More(report),
             false => Outcome::Done(report),
         });

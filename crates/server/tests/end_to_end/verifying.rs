@@ -5,6 +5,8 @@ use std::ops::ControlFlow;
 
 use tidewater_remote::Verification;
 
+use tidewater_testing::proxy::{Accident, Place, Way};
+
 use crate::backend::Backend;
 use crate::compare::assert_converged;
 use crate::device::Device;
@@ -99,7 +101,6 @@ fn what_is_changed_after_a_tool_rebuilt_a_table_goes_up<B: Backend>() {
          INSERT INTO product VALUES (50, 'new', 5);",
     );
     ada.sync();
-    ada.sync();
     bob.sync();
     let products = "SELECT product_id, name, stock FROM product ORDER BY product_id";
     assert_eq!(
@@ -117,6 +118,36 @@ fn rebuild_products(device: &Device, sql: &str) {
          INSERT INTO other SELECT product_id, name, stock FROM product;
          DROP TABLE product; ALTER TABLE other RENAME TO product; {sql}"
     ));
+}
+
+/// What the user changes again before the tables are compared was made from what nobody recorded:
+/// it would lose against a row that nobody else has changed.
+fn what_is_changed_before_an_untracked_table_is_compared_goes_up<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    rebuild_products(
+        &ada,
+        "UPDATE product SET name = 'mine' WHERE product_id = 2;
+         DELETE FROM product WHERE product_id = 3;
+         INSERT INTO product VALUES (50, 'new', 5)",
+    );
+    ada.network
+        .plan(Place::frame(Way::Down, 0), Accident::CutInside);
+    ada.try_sync().expect_err("the connection is cut");
+    ada.edit(
+        "UPDATE product SET stock = 21 WHERE product_id = 2;
+         INSERT INTO product VALUES (3, 'cap again', 30);
+         UPDATE product SET stock = 6 WHERE product_id = 50",
+    );
+    let report = ada.sync();
+    assert_eq!((report.conflicts, report.refused), (0, 0), "{report:?}");
+    assert_eq!(ada.pending(), 0);
+    let products = "SELECT product_id, name, stock FROM product ORDER BY product_id";
+    assert_eq!(
+        world.rows(products),
+        ["1|pen|10", "2|mine|21", "3|cap again|30", "50|new|6"]
+    );
+    assert_converged(&world, &[&ada]);
 }
 
 /// What others add meanwhile is not taken for rows that the user deleted, and what the user
@@ -208,7 +239,9 @@ fn a_column_that_a_tool_left_out_is_made_again_and_filled<B: Backend>() {
     ada.edit(
         "CREATE TABLE other (product_id INTEGER PRIMARY KEY, name TEXT, mine TEXT);
          INSERT INTO other SELECT product_id, name, 'mine' FROM product;
-         DROP TABLE product; ALTER TABLE other RENAME TO product",
+         DROP TABLE product; ALTER TABLE other RENAME TO product;
+         UPDATE product SET name = 'untracked' WHERE product_id = 2;
+         INSERT INTO product VALUES (4, 'new', 'mine')",
     );
     let error = ada.try_sync().expect_err("a column is missing");
     assert!(error.to_string().contains("\"stock\""), "{error}");
@@ -217,15 +250,19 @@ fn a_column_that_a_tool_left_out_is_made_again_and_filled<B: Backend>() {
     let products = "SELECT product_id, name, stock FROM product ORDER BY product_id";
     assert_eq!(
         world.rows(products),
-        ["1|pending|10", "2|ink|20", "3|cap|30"]
+        ["1|pending|10", "2|untracked|20", "3|cap|30"]
     );
-    assert_eq!(ada.rows(products), world.rows(products));
+    // The centre takes no row without the column.
+    assert_eq!(ada.rows(products)[..3], world.rows(products));
+    assert_eq!(ada.rows(products)[3], "4|new|NULL");
+    assert_eq!(ada.value("SELECT key FROM tidewater_refused"), "[4]");
     assert_eq!(ada.value("SELECT DISTINCT mine FROM product"), "mine");
 }
 
 on_both_adapters!(
     what_differs_is_told_and_stays_until_it_is_repaired,
     what_is_changed_after_a_tool_rebuilt_a_table_goes_up,
+    what_is_changed_before_an_untracked_table_is_compared_goes_up,
     after_a_tool_rebuilt_a_table_that_others_emptied_nothing_of_theirs_is_deleted,
     after_a_tool_rebuilt_a_table_whose_log_began_anew_nothing_of_others_is_deleted,
     a_table_that_was_dropped_is_made_again_and_nothing_is_deleted,

@@ -1,5 +1,6 @@
 //! Applications: they change rows of a remote or of the centre through plain SQL, at random.
 
+mod own;
 mod statements;
 
 use std::cell::Cell;
@@ -15,6 +16,16 @@ const FRESH: i64 = 1_000;
 
 /// Keys that applications agree about by accident.
 const MEETING: u64 = 12;
+
+/// What the column may be that comes and goes.
+const EXTRA: &[&str] = &[
+    "TEXT",
+    "TEXT NOT NULL DEFAULT 'none'",
+    "INTEGER",
+    "INTEGER NOT NULL DEFAULT 7",
+    "REAL",
+    "BLOB",
+];
 
 /// Keys that nobody has used yet.
 #[derive(Debug)]
@@ -40,6 +51,30 @@ pub(crate) struct Touched {
     pub(crate) text: Option<String>,
     /// The row was not there before.
     pub(crate) inserted: bool,
+    /// What a row was that is gone.
+    pub(crate) before: Option<String>,
+}
+
+impl Touched {
+    fn written(table: usize, key: i64, text: String, inserted: bool) -> Touched {
+        Touched {
+            table,
+            key,
+            text: Some(text),
+            inserted,
+            before: None,
+        }
+    }
+
+    fn removed(table: usize, key: i64, before: String) -> Touched {
+        Touched {
+            table,
+            key,
+            text: None,
+            inserted: false,
+            before: Some(before),
+        }
+    }
 }
 
 /// An application with a connection of its own.
@@ -49,10 +84,12 @@ pub(crate) struct Application {
     random: Random,
     /// Makes every text another.
     count: u64,
-    /// Whether some of its changes are refused by the centre.
-    refusable: bool,
+    /// Some of a remote's changes are refused by the centre.
+    is_remote: bool,
     /// Whether it has a trigger of its own.
     tallies: bool,
+    /// Whether it has unique indexes of its own.
+    is_strict: bool,
     /// The user and the region that came together last.
     given: Option<(String, i64)>,
 }
@@ -81,15 +118,16 @@ impl Application {
         connection: Connection,
         name: String,
         mut random: Random,
-        refusable: bool,
+        is_remote: bool,
     ) -> Application {
         Application {
             connection,
             name,
-            tallies: refusable && random.percent(25),
+            tallies: is_remote && random.percent(25),
+            is_strict: is_remote && random.percent(25),
             random,
             count: 0,
-            refusable,
+            is_remote,
             given: None,
         }
     }
@@ -118,10 +156,10 @@ impl Application {
         Ok(())
     }
 
-    /// Whether there are tables to edit.
+    /// Whether there are tables to edit: they come all at once.
     fn has_tables(&self) -> rusqlite::Result<bool> {
-        let sql = "SELECT count(*) = 4 FROM sqlite_schema WHERE type = 'table'
-                   AND name IN ('customer', 'invoice', 'product', 'account')";
+        let sql = "SELECT count(*) = 2 FROM sqlite_schema WHERE type = 'table'
+                   AND name IN ('customer', 'account')";
         self.connection
             .prepare_cached(sql)?
             .query_row([], |row| row.get(0))
@@ -203,9 +241,7 @@ impl Application {
         if !self.has_tables()? {
             return Ok(());
         }
-        if self.tallies {
-            self.keep_tally()?;
-        }
+        self.keep_own()?;
         for _ in 0..self.random.between(1, 4) {
             let before = touched.len();
             match self.statement(keys, regions, touched) {
@@ -221,16 +257,25 @@ impl Application {
         Ok(())
     }
 
-    /// A column comes to a table of the centre, or goes. False if somebody else writes.
+    /// A column comes to a table of the centre, goes, or becomes one of another type. False if
+    /// somebody else writes.
     ///
     /// # Errors
     /// Of SQLite, other than that somebody else writes.
     pub(crate) fn alter(&mut self, table: &str) -> rusqlite::Result<bool> {
-        let change = match self.has_extra(table)? {
-            true => "DROP COLUMN extra",
-            false => "ADD COLUMN extra TEXT",
+        let declared = self.random.pick(EXTRA).unwrap_or("TEXT");
+        let (affinity, _) = declared.split_once(' ').unwrap_or((declared, ""));
+        let change = match self.extra(table)? {
+            None => format!("ALTER TABLE {table} ADD COLUMN extra {declared}"),
+            Some(_) if self.random.percent(50) => format!("ALTER TABLE {table} DROP COLUMN extra"),
+            Some(_) => format!(
+                "ALTER TABLE {table} ADD COLUMN other {declared};
+                 UPDATE {table} SET other = CAST(extra AS {affinity}) WHERE extra IS NOT NULL;
+                 ALTER TABLE {table} DROP COLUMN extra;
+                 ALTER TABLE {table} RENAME COLUMN other TO extra"
+            ),
         };
-        let sql = format!("BEGIN IMMEDIATE; ALTER TABLE {table} {change}; COMMIT");
+        let sql = format!("BEGIN IMMEDIATE; {change}; COMMIT");
         let altered = self.connection.execute_batch(&sql);
         self.unless_busy(altered)
     }

@@ -1,15 +1,17 @@
 //! The statements of applications: each changes some rows and tells which.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::types::Value;
+use rusqlite::{OptionalExtension, Params, params, params_from_iter};
 
+use super::own::TALLIED;
 use super::{Application, FreshKeys, MEETING, Touched};
 use crate::scenario::{DENIED, EDITED, REFUSED, REGIONS, Table};
 
 /// Which of [`EDITED`] everybody has, and an application's trigger writes.
 const PRODUCT: usize = 2;
 
-/// What an application's trigger inserts has the key of the invoice, and so much more.
-const TALLIED: i64 = 1_000_000;
+/// Which of [`EDITED`] is the parent of others.
+const PARENT: usize = 0;
 
 /// How a row is inserted.
 #[derive(Clone, Copy)]
@@ -22,7 +24,7 @@ enum Insert {
 impl Application {
     fn text(&mut self) -> String {
         self.count += 1;
-        let refused = self.refusable && self.random.percent(6);
+        let refused = self.is_remote && self.random.percent(6);
         let prefix = match refused {
             true if self.random.percent(50) => REFUSED,
             true => DENIED,
@@ -42,14 +44,15 @@ impl Application {
         match self.random.below(100) {
             0..=21 => self.insert(Insert::New, index, keys, regions, touched),
             22..=24 => self.insert(Insert::OrUpdate, index, keys, regions, touched),
-            25..=61 => self.update(index, regions, touched),
-            62..=64 => self.update_twice(index, touched),
+            25..=60 => self.update(index, regions, touched),
+            61 if self.is_remote => self.misspell(table, keys, regions),
+            61..=64 => self.update_twice(index, touched),
             65..=72 => self.delete(index, touched),
             73 => self.delete_all(index, touched),
             74..=79 => self.family(keys, regions, touched),
             80..=88 => self.rekey(index, keys, touched),
             89 => self.insert_many(keys, touched),
-            _ if table.name == "product" => {
+            _ if table.has_code() && self.may_replace(table)? => {
                 self.insert(Insert::OrReplace, index, keys, regions, touched)
             }
             _ => self.update_many(index, touched),
@@ -69,19 +72,9 @@ impl Application {
             true => keys.next(),
             false => self.random.between(1, MEETING) as i64,
         };
-        let text = self.text();
-        let other = self.other_column(table, regions)?;
-        let values = match table.name {
-            "invoice" => {
-                let Some(customer) = self.any_key(&EDITED[0])? else {
-                    return Ok(());
-                };
-                format!("?1, ?2, {customer}, ?3, 0")
-            }
-            _ => "?1, ?2, ?3".into(),
+        let Some(row) = self.fresh(table, key, None, regions)? else {
+            return Ok(());
         };
-        let inserted = !self.has_row(table, key)?;
-        let (name, columns) = (table.name, table.columns.join(", "));
         let (verb, clause) = match insert {
             Insert::New => ("INSERT", String::new()),
             Insert::OrReplace => ("INSERT OR REPLACE", String::new()),
@@ -91,20 +84,72 @@ impl Application {
                 ("INSERT", clause)
             }
         };
+        let (inserted, mut gone) = (!self.has_row(table, key)?, Vec::new());
+        if let (Insert::OrReplace, Some(code)) = (insert, row.value("code")) {
+            gone = self.displaced(index, key, code)?;
+        }
+        self.write(verb, &row, &clause)?;
+        touched.extend(gone);
+        if inserted {
+            self.tallied(table, key, &row.text, touched)?;
+        }
+        touched.push(Touched::written(index, key, row.text, inserted));
+        Ok(())
+    }
+
+    /// A row whose key is spelt as none is: nothing happens, for the application hears of it.
+    /// What does happen, a judge sees.
+    fn misspell(
+        &mut self,
+        table: &'static Table,
+        keys: &FreshKeys,
+        regions: &[i64],
+    ) -> rusqlite::Result<()> {
+        let key = keys.next();
+        let Some(mut row) = self.fresh(table, key, None, regions)? else {
+            return Ok(());
+        };
+        row.values[0] = table.key_is.misspelt(key);
+        self.write("INSERT", &row, "")
+    }
+
+    /// A row to be inserted; `None` if it needs a parent and there is none.
+    fn fresh(
+        &mut self,
+        table: &'static Table,
+        key: i64,
+        parent: Option<i64>,
+        regions: &[i64],
+    ) -> rusqlite::Result<Option<Row>> {
+        let text = self.text();
+        let mut values = vec![table.key_is.value(key)];
+        for column in &table.columns[1..] {
+            let value = match (*column, parent) {
+                (column, _) if column == table.text => text.clone().into(),
+                ("stamp", _) => 0.into(),
+                ("customer_id", Some(parent)) => parent.into(),
+                _ => match self.other(column, regions)? {
+                    Some(value) => value,
+                    None => return Ok(None),
+                },
+            };
+            values.push(value);
+        }
+        Ok(Some(Row {
+            table,
+            values,
+            text,
+        }))
+    }
+
+    fn write(&self, verb: &str, row: &Row, clause: &str) -> rusqlite::Result<()> {
+        let (name, columns) = (row.table.name, row.table.columns.join(", "));
+        let values = vec!["?"; row.values.len()].join(", ");
         let sql = format!("{verb} INTO {name} ({columns}) VALUES ({values}) {clause}");
         self.connection
             .prepare_cached(&sql)?
-            .execute(params![key, other, text])?;
-        if inserted {
-            self.tallied(table, key, &text, touched)?;
-        }
-        touched.push(Touched {
-            table: index,
-            key,
-            text: Some(text),
-            inserted,
-        });
-        Ok(())
+            .execute(params_from_iter(&row.values))
+            .map(drop)
     }
 
     /// Many products in one statement.
@@ -126,12 +171,10 @@ impl Application {
         self.connection
             .prepare_cached(&sql)?
             .execute(params![many.first(), many.last(), text])?;
-        touched.extend(many.into_iter().map(|key| Touched {
-            table: PRODUCT,
-            key,
-            text: Some(format!("{text} of {key}")),
-            inserted: true,
-        }));
+        touched.extend(
+            many.into_iter()
+                .map(|key| Touched::written(PRODUCT, key, format!("{text} of {key}"), true)),
+        );
         Ok(())
     }
 
@@ -144,61 +187,40 @@ impl Application {
         touched: &mut Vec<Touched>,
     ) -> rusqlite::Result<()> {
         if table.name == "invoice" && self.has_tally()? {
-            touched.push(Touched {
-                table: PRODUCT,
-                key: TALLIED + key,
-                text: Some(format!("{text} too")),
-                inserted: true,
-            });
+            touched.push(Touched::written(
+                PRODUCT,
+                TALLIED + key,
+                format!("{text} too"),
+                true,
+            ));
         }
         Ok(())
     }
 
-    fn has_tally(&self) -> rusqlite::Result<bool> {
-        self.connection
-            .prepare_cached(
-                "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name = 'tally'",
-            )?
-            .exists([])
-    }
-
-    /// The application has a trigger of its own from now on: what others insert must not fire it.
-    pub(super) fn keep_tally(&self) -> rusqlite::Result<()> {
-        if self.has_tally()? {
-            return Ok(());
-        }
-        self.connection.execute_batch(&format!(
-            "CREATE TRIGGER tally AFTER INSERT ON invoice BEGIN
-                 INSERT INTO product (product_id, name)
-                 VALUES ({TALLIED} + NEW.invoice_id, NEW.note || ' too');
-             END"
-        ))
-    }
-
     fn has_row(&self, table: &Table, key: i64) -> rusqlite::Result<bool> {
         let sql = format!("SELECT 1 FROM {} WHERE {} = ?1", table.name, table.key());
-        self.connection.prepare_cached(&sql)?.exists([key])
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        statement.exists([table.key_is.value(key)])
     }
 
-    /// A value of the second column: a region that is mostly one's own, or a code that
-    /// others may want too.
-    fn other_column(
-        &mut self,
-        table: &Table,
-        regions: &[i64],
-    ) -> rusqlite::Result<rusqlite::types::Value> {
-        if table.name == "product" {
-            let code = self
-                .random
-                .pick(&[None, None, Some("A"), Some("B"), Some("C")]);
-            return Ok(code.flatten().map(str::to_owned).into());
-        }
-        let anywhere = self.random.between(1, REGIONS) as i64;
-        let own = self
-            .random
-            .pick(regions)
-            .filter(|_| self.random.percent(85));
-        Ok(own.unwrap_or(anywhere).into())
+    /// A value of a column that says where a row belongs: a region that is mostly one's own, a
+    /// code that others may want too, a parent, if there is any.
+    fn other(&mut self, column: &str, regions: &[i64]) -> rusqlite::Result<Option<Value>> {
+        let value = match column {
+            "code" => {
+                let codes = [None, None, Some("A"), Some("B"), Some("C")];
+                let code = self.random.pick(&codes).flatten();
+                code.map(str::to_owned).into()
+            }
+            "customer_id" => return Ok(self.any_key(&EDITED[PARENT])?.map(Value::from)),
+            _ => {
+                let anywhere = self.random.between(1, REGIONS) as i64;
+                let own = self.random.pick(regions);
+                let own = own.filter(|_| self.random.percent(85));
+                own.unwrap_or(anywhere).into()
+            }
+        };
+        Ok(Some(value))
     }
 
     fn any_key(&mut self, table: &Table) -> rusqlite::Result<Option<i64>> {
@@ -215,7 +237,7 @@ impl Application {
             .prepare_cached(&format!(
                 "SELECT {key} FROM {name} ORDER BY {key} LIMIT 1 OFFSET ?1"
             ))?
-            .query_row([offset], |row| row.get(0))
+            .query_row([offset], |row| Ok(table.key_is.number(row.get_ref(0)?)?))
             .optional()
     }
 
@@ -229,30 +251,37 @@ impl Application {
         let Some(key) = self.any_key(table)? else {
             return Ok(());
         };
-        let text = self.text();
-        let (name, key_column) = (table.name, table.key());
-        let moved = match self.random.percent(30) {
-            true => format!(", {} = ?3", table.columns[1]),
-            false => String::new(),
-        };
-        let extra = match self.has_extra(name)? {
-            true => ", extra = ?1",
-            false => "",
-        };
-        let column = table.text;
-        let sql = format!("UPDATE {name} SET {column} = ?1{extra}{moved} WHERE {key_column} = ?2");
-        let other = self.other_column(table, regions)?;
-        let mut statement = self.connection.prepare_cached(&sql)?;
-        match moved.is_empty() {
-            false => statement.execute(params![text, key, other])?,
-            true => statement.execute(params![text, key])?,
-        };
-        touched.push(Touched {
-            table: index,
-            key,
-            text: Some(text),
-            inserted: false,
-        });
+        let (text, mut gone, mut moved) = (self.text(), Vec::new(), None);
+        if self.random.percent(30)
+            && let Some(column) = self.random.pick(&table.places())
+            && let Some(value) = self.other(column, regions)?
+        {
+            moved = Some((column, value));
+        }
+        let (name, key_column, column) = (table.name, table.key(), table.text);
+        let mut verb = "UPDATE";
+        if let Some(("code", code)) = &moved
+            && self.random.percent(50)
+            && self.may_replace(table)?
+        {
+            verb = "UPDATE OR REPLACE";
+            gone = self.displaced(index, key, code)?;
+        }
+        let mut sql = format!("{verb} {name} SET {column} = ?1");
+        if let Some(declared) = self.extra(name)? {
+            sql += &format!(", extra = {}", of_type(&declared));
+        }
+        if let Some((column, _)) = &moved {
+            sql += &format!(", {column} = ?3");
+        }
+        sql += &format!(" WHERE {key_column} = ?2");
+        let mut values = vec![text.clone().into(), table.key_is.value(key)];
+        values.extend(moved.map(|(_, value)| value));
+        self.connection
+            .prepare_cached(&sql)?
+            .execute(params_from_iter(values))?;
+        touched.extend(gone);
+        touched.push(Touched::written(index, key, text, false));
         Ok(())
     }
 
@@ -269,14 +298,9 @@ impl Application {
             let sql = format!("{verb} {name} SET {column} = ?1 WHERE {key} = ?2");
             self.connection
                 .prepare_cached(&sql)?
-                .execute(params![last, row])?;
+                .execute(params![last, table.key_is.value(row)])?;
         }
-        touched.push(Touched {
-            table: index,
-            key: row,
-            text: Some(last),
-            inserted: false,
-        });
+        touched.push(Touched::written(index, row, last, false));
         Ok(())
     }
 
@@ -290,16 +314,13 @@ impl Application {
         let (name, key, column) = (table.name, table.key(), table.text);
         let sql = format!(
             "UPDATE {name} SET {column} = ?1 || ' of ' || {key}
-             WHERE {key} BETWEEN ?2 AND ?2 + 5 RETURNING {key}, {column}"
+             WHERE {key} BETWEEN ?2 AND ?3 RETURNING {key}, {column}"
         );
         let mut statement = self.connection.prepare_cached(&sql)?;
-        let rows = statement.query_map(params![text, from], |row| {
-            Ok(Touched {
-                table: index,
-                key: row.get(0)?,
-                text: row.get(1)?,
-                inserted: false,
-            })
+        let (first, last) = (table.key_is.value(from), table.key_is.value(from + 5));
+        let rows = statement.query_map(params![text, first, last], |row| {
+            let key = table.key_is.number(row.get_ref(0)?)?;
+            Ok(Touched::written(index, key, row.get(1)?, false))
         })?;
         for row in rows {
             touched.push(row?);
@@ -314,34 +335,20 @@ impl Application {
         regions: &[i64],
         touched: &mut Vec<Touched>,
     ) -> rusqlite::Result<()> {
-        let [customer, invoice] = [&EDITED[0], &EDITED[1]];
+        let children: Vec<usize> = EDITED[PARENT].children().collect();
         let parent = keys.next();
         for child in 0..=self.random.between(1, 3) {
-            let (table, index, key) = match child {
-                0 => (customer, 0, parent),
-                _ => (invoice, 1, keys.next()),
+            let (index, key) = match child {
+                0 => (PARENT, parent),
+                _ => (self.random.pick(&children).unwrap_or(PARENT), keys.next()),
             };
-            let (text, region) = (self.text(), self.other_column(table, regions)?);
-            let (name, columns) = (table.name, table.columns.join(", "));
-            let values = if index == 0 {
-                "?1, ?2, ?3"
-            } else {
-                "?1, ?2, ?4, ?3, 0"
+            let table = &EDITED[index];
+            let Some(row) = self.fresh(table, key, Some(parent), regions)? else {
+                return Ok(());
             };
-            let sql = format!("INSERT INTO {name} ({columns}) VALUES ({values})");
-            let mut statement = self.connection.prepare_cached(&sql)?;
-            match index {
-                0 => statement.execute(params![key, region, text])?,
-                _ => statement.execute(params![key, region, text, parent])?,
-            };
-            drop(statement);
-            self.tallied(table, key, &text, touched)?;
-            touched.push(Touched {
-                table: index,
-                key,
-                text: Some(text),
-                inserted: true,
-            });
+            self.write("INSERT", &row, "")?;
+            self.tallied(table, key, &row.text, touched)?;
+            touched.push(Touched::written(index, key, row.text, true));
         }
         Ok(())
     }
@@ -349,34 +356,43 @@ impl Application {
     /// All rows at once.
     fn delete_all(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
         let table = &EDITED[index];
-        let mut gone = Vec::new();
-        for (index, it) in EDITED.iter().enumerate() {
+        let mut gone = self.going(index, "1", [])?;
+        for child in table.children() {
+            let (column, parent) = EDITED[child].parent.unwrap_or_default();
             // A child without its parent here stays.
-            let condition = match it.parent {
-                _ if it.name == table.name => "1".to_owned(),
-                Some((column, parent)) if parent == table.name => {
-                    format!("{column} IN (SELECT {} FROM {parent})", table.key())
-                }
-                _ => continue,
-            };
-            let sql = format!("SELECT {} FROM {} WHERE {condition}", it.key(), it.name);
-            let mut statement = self.connection.prepare_cached(&sql)?;
-            let keys = statement.query_map([], |row| row.get(0))?;
-            for key in keys {
-                gone.push((index, key?));
-            }
+            let of_parents = format!("{column} IN (SELECT {} FROM {parent})", table.key());
+            gone.extend(self.going(child, &of_parents, [])?);
         }
         let sql = format!("DELETE FROM {}", table.name);
         self.connection.prepare_cached(&sql)?.execute([])?;
-        touched.extend(gone.into_iter().map(|(table, key)| removed(table, key)));
+        touched.extend(gone);
         Ok(())
     }
 
-    /// Whether the table has the column that comes and goes.
-    pub(super) fn has_extra(&self, table: &str) -> rusqlite::Result<bool> {
+    /// The rows for which this is so, as rows that are about to be gone.
+    pub(super) fn going(
+        &self,
+        index: usize,
+        condition: &str,
+        values: impl Params,
+    ) -> rusqlite::Result<Vec<Touched>> {
+        let table = &EDITED[index];
+        let (name, key, text) = (table.name, table.key(), table.text);
+        let sql = format!("SELECT {key}, {text} FROM {name} WHERE {condition}");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let rows = statement.query_map(values, |row| {
+            let key = table.key_is.number(row.get_ref(0)?)?;
+            Ok(Touched::removed(index, key, row.get(1)?))
+        })?;
+        rows.collect()
+    }
+
+    /// The declared type of the column that comes and goes, if the table has it.
+    pub(super) fn extra(&self, table: &str) -> rusqlite::Result<Option<String>> {
         self.connection
-            .prepare_cached("SELECT 1 FROM pragma_table_info(?1) WHERE name = 'extra'")?
-            .exists([table])
+            .prepare_cached("SELECT type FROM pragma_table_info(?1) WHERE name = 'extra'")?
+            .query_row([table], |row| row.get(0))
+            .optional()
     }
 
     fn delete(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
@@ -384,20 +400,15 @@ impl Application {
         let Some(key) = self.any_key(table)? else {
             return Ok(());
         };
-        let mut gone = vec![(index, key)];
-        for (child, it) in EDITED.iter().enumerate() {
-            let Some((column, _)) = it.parent.filter(|(_, parent)| *parent == table.name) else {
-                continue;
-            };
-            let sql = format!("SELECT {} FROM {} WHERE {column} = ?1", it.key(), it.name);
-            let mut statement = self.connection.prepare_cached(&sql)?;
-            for key in statement.query_map([key], |row| row.get(0))? {
-                gone.push((child, key?));
-            }
+        let (value, column) = (table.key_is.value(key), table.key());
+        let mut gone = self.going(index, &format!("{column} = ?1"), [&value])?;
+        for child in table.children() {
+            let (column, _) = EDITED[child].parent.unwrap_or_default();
+            gone.extend(self.going(child, &format!("{column} = ?1"), [&value])?);
         }
         let sql = format!("DELETE FROM {} WHERE {} = ?1", table.name, table.key());
-        self.connection.prepare_cached(&sql)?.execute([key])?;
-        touched.extend(gone.into_iter().map(|(table, key)| removed(table, key)));
+        self.connection.prepare_cached(&sql)?.execute([value])?;
+        touched.extend(gone);
         Ok(())
     }
 
@@ -415,26 +426,39 @@ impl Application {
         let (after, text) = (keys.next(), self.text());
         let (name, key, column) = (table.name, table.key(), table.text);
         let sql = format!("UPDATE {name} SET {key} = ?1, {column} = ?2 WHERE {key} = ?3");
+        let [new, old] = [after, before].map(|number| table.key_is.value(number));
+        let gone = self.going(index, &format!("{key} = ?1"), [&old])?;
         self.connection
             .prepare_cached(&sql)?
-            .execute(params![after, text, before])?;
-        for (key, text) in [(before, None), (after, Some(text))] {
-            touched.push(Touched {
-                table: index,
-                key,
-                inserted: text.is_some(),
-                text,
-            });
-        }
+            .execute(params![new, text, old])?;
+        touched.extend(gone);
+        touched.push(Touched::written(index, after, text, true));
         Ok(())
     }
 }
 
-fn removed(table: usize, key: i64) -> Touched {
-    Touched {
-        table,
-        key,
-        text: None,
-        inserted: false,
+/// A row to be written.
+struct Row {
+    table: &'static Table,
+    /// As the table's columns.
+    values: Vec<Value>,
+    text: String,
+}
+
+impl Row {
+    fn value(&self, column: &str) -> Option<&Value> {
+        let columns = &self.table.columns;
+        let index = columns.iter().position(|it| *it == column)?;
+        self.values.get(index)
+    }
+}
+
+/// A text, `?1`, as a value of the column that comes and goes.
+fn of_type(declared: &str) -> &'static str {
+    match declared {
+        "INTEGER" => "length(?1)",
+        "REAL" => "length(?1) + 0.25",
+        "BLOB" => "CAST(?1 AS BLOB)",
+        _ => "?1",
     }
 }

@@ -13,7 +13,7 @@ type Rows = BTreeMap<i64, Vec<Value>>;
 
 /// The first row that differs.
 pub(crate) fn difference(parties: &Parties<'_>, user: &str) -> rusqlite::Result<Option<String>> {
-    let aside = aside(parties.remote)?;
+    let aside = aside(parties)?;
     for table in EDITED.iter().chain(BALANCES) {
         let mut here = rows(parties.remote, table, None)?;
         let mut there = rows(parties.centre, table, Some(user))?;
@@ -51,25 +51,43 @@ fn rows(connection: &Connection, table: &Table, user: Option<&str>) -> rusqlite:
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map([user], |row| {
         let values = (0..columns.len()).map(|index| row.get(index));
-        Ok((row.get(0)?, values.collect::<rusqlite::Result<_>>()?))
+        let number = table.key_is.number(row.get_ref(0)?)?;
+        Ok((number, values.collect::<rusqlite::Result<_>>()?))
     })?;
     rows.collect()
 }
 
-/// Rows whose change was refused, and what they refer to: it stays as long as they do.
-fn aside(remote: &Connection) -> rusqlite::Result<BTreeSet<(String, i64)>> {
+/// Rows whose change was refused, what they refer to (it stays as long as they do), and rows of
+/// the centre that find their code taken by them.
+fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
+    let remote = parties.remote;
     let mut aside = BTreeSet::new();
     let mut statement = remote.prepare_cached("SELECT table_name, key FROM tidewater_refused")?;
     let refused = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     for refused in refused {
         let (table, key): (String, String) = refused?;
-        let key: i64 = key.trim_matches(['[', ']']).parse().unwrap_or_default();
-        let of = EDITED.iter().find(|it| it.name == table);
-        if let Some((of, (column, parent))) = of.and_then(|it| Some((it, it.parent?))) {
+        let Some(of) = EDITED.iter().find(|it| it.name == table) else {
+            continue;
+        };
+        let key = of.key_is.number_in(&key).unwrap_or_default();
+        if let Some((column, parent)) = of.parent {
             let sql = format!("SELECT {column} FROM {table} WHERE {} = ?1", of.key());
             let mut statement = remote.prepare_cached(&sql)?;
-            let parent_key = statement.query_row([key], |row| row.get(0)).optional()?;
-            aside.extend(parent_key.map(|key| (parent.to_owned(), key)));
+            let parent_key = statement.query_row([of.key_is.value(key)], |row| row.get(0));
+            aside.extend(parent_key.optional()?.map(|key| (parent.to_owned(), key)));
+        }
+        if of.has_code() {
+            let sql = format!("SELECT code FROM {table} WHERE {} = ?1", of.key());
+            let mut statement = remote.prepare_cached(&sql)?;
+            let code: Option<Option<String>> = statement
+                .query_row([of.key_is.value(key)], |row| row.get(0))
+                .optional()?;
+            let sql = format!("SELECT {} FROM {table} WHERE code = ?1", of.key());
+            let mut statement = parties.centre.prepare_cached(&sql)?;
+            let mut holders = statement.query([code.flatten()])?;
+            while let Some(row) = holders.next()? {
+                aside.insert((table.clone(), of.key_is.number(row.get_ref(0)?)?));
+            }
         }
         aside.insert((table, key));
     }

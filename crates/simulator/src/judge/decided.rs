@@ -2,14 +2,16 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
+use super::MayRepeat;
 use super::ledger::Parties;
 use crate::scenario::EDITED;
 
 /// A refused change of the remote that is not shown in the centre. Of a column that left before
-/// its change went up only the remote knows, and keeps the values.
+/// its change went up only the remote knows, and of what was written without tracking; it keeps
+/// the values.
 pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT table_name, key, reason FROM tidewater_refused
-               WHERE code <> 'not_published' OR row_values IS NULL";
+               WHERE code NOT IN ('not_published', 'untracked') OR row_values IS NULL";
     let mut statement = parties.remote.prepare_cached(sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
@@ -34,7 +36,7 @@ pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<Str
         let (name, text) = (table.name, table.text);
         let sql = format!(
             "SELECT c.key, c.uploaded ->> '{text}' FROM tidewater_conflict AS c
-             JOIN audit AS a ON a.\"table\" = c.table_name AND '[' || a.key || ']' = c.key
+             JOIN audit AS a ON a.\"table\" = c.table_name AND json_array(a.key) = c.key
                  AND a.text = c.uploaded ->> '{text}' AND a.operation <> 'delete'
              WHERE c.table_name = '{name}'"
         );
@@ -52,8 +54,11 @@ pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<Str
 }
 
 /// A change that lost although nobody else had changed its row: its pre-image is nothing that
-/// the centre has ever had, or was told.
-pub(crate) fn lost_against_nobody(centre: &Connection) -> rusqlite::Result<Option<String>> {
+/// the centre has ever had, or was told, nor `unrecorded`.
+pub(crate) fn lost_against_nobody(
+    centre: &Connection,
+    unrecorded: &MayRepeat,
+) -> rusqlite::Result<Option<String>> {
     for table in EDITED {
         let (name, text) = (table.name, table.text);
         let sql = format!(
@@ -66,11 +71,14 @@ pub(crate) fn lost_against_nobody(centre: &Connection) -> rusqlite::Result<Optio
              AND NOT EXISTS (SELECT 1 FROM tidewater_refused AS o WHERE o.table_name = '{name}'
                  AND o.key = c.key AND o.row ->> '{text}' = c.pre_image ->> '{text}')"
         );
-        let found: Option<(String, String, Option<String>)> = centre
-            .prepare_cached(&sql)?
-            .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-            .optional()?;
-        if let Some((key, before, uploaded)) = found {
+        let mut statement = centre.prepare_cached(&sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let (key, before, uploaded): (String, String, Option<String>) =
+                (row.get(0)?, row.get(1)?, row.get(2)?);
+            if unrecorded.contains(&before) {
+                continue;
+            }
             return Ok(Some(format!(
                 "I2: {uploaded:?} of {name} {key} lost because it was made from {before:?}, \
                  which nobody but its remote has ever had"

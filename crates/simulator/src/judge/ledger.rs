@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::is_untracked;
 use crate::application::Touched;
-use crate::scenario::EDITED;
+use crate::scenario::{ALL, EDITED, Table};
 
 /// The last change of a row.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ struct Open {
     deleted: Option<i64>,
     /// What a deleted row was when the remote last had it from the centre.
     pre_image: Option<String>,
+    /// What a row was that was deleted while nothing tracked its table.
+    untracked: Option<String>,
 }
 
 /// What the application of a remote committed.
@@ -55,6 +58,8 @@ pub(crate) struct Parties<'a> {
     /// Whether there is another copy of the remote's file, which may go on under its identity:
     /// then a restored centre may not be able to know what this one was told.
     pub(crate) copied: bool,
+    /// Whether the centre always knows what happened since the remote's last download.
+    pub(crate) is_followed: bool,
 }
 
 /// Where a change is.
@@ -68,14 +73,22 @@ enum Place {
     Decided,
     /// The centre that acknowledged it is gone; it may be in what the remote gives back.
     GivenBack,
+    /// A tool has rebuilt the table, and nobody has compared it since.
+    Untracked,
     Nowhere,
 }
 
 impl Ledger {
     /// A transaction of the application was committed.
-    pub(crate) fn committed(&mut self, touched: &[Touched], since: i64) {
+    pub(crate) fn committed(
+        &mut self,
+        touched: &[Touched],
+        since: i64,
+        remote: &Connection,
+    ) -> rusqlite::Result<()> {
         for change in touched {
             let row = (change.table, change.key);
+            let untracked = is_untracked(remote, EDITED[row.0].name)?;
             self.closed.remove(&row);
             let was_open = self.open.get(&row);
             let was_new = was_open.map(|open| open.is_new);
@@ -96,9 +109,11 @@ impl Ledger {
                 since: deleted.filter(|_| change.text.is_none()).unwrap_or(since),
                 deleted,
                 pre_image: None,
+                untracked: change.before.clone().filter(|_| untracked),
             };
             self.open.insert(row, open);
         }
+        Ok(())
     }
 
     /// The centre was restored. What it has forgotten must come back if the remote gives it back.
@@ -114,18 +129,19 @@ impl Ledger {
     pub(crate) fn yield_to_others(&mut self, remote: &Connection) -> rusqlite::Result<()> {
         let mut superseded = Vec::new();
         for (&row, open) in self.open.iter().chain(&self.closed) {
-            let (table, key) = (&EDITED[row.0], row.1);
+            let (table, key) = find(row);
             let sql = format!(
                 "SELECT 1 FROM tidewater_change_{} WHERE key_{} = ?1",
                 table.name,
                 table.key()
             );
-            let is_own = remote.prepare_cached(&sql)?.exists([key])?;
+            let is_own =
+                remote.prepare_cached(&sql)?.exists([&key])? || is_untracked(remote, table.name)?;
             let (name, column, text) = (table.name, table.key(), table.text);
             let sql = format!("SELECT {text} FROM {name} WHERE {column} = ?1");
             let here: Option<Option<String>> = remote
                 .prepare_cached(&sql)?
-                .query_row([key], |row| row.get(0))
+                .query_row([&key], |row| row.get(0))
                 .optional()?;
             if !is_own && here.flatten() != open.text {
                 superseded.push(row);
@@ -164,6 +180,16 @@ impl Ledger {
                 }
                 // It is looked for again until somebody has decided.
                 Place::GivenBack => {}
+                Place::Untracked => {
+                    // What won over an earlier change of the row takes the place of a delete that
+                    // nobody recorded: a known limit.
+                    if open.text.is_some()
+                        && let Some(found) = parties.overwritten(row, open)?
+                    {
+                        return Ok(Some(found));
+                    }
+                    self.pending.extend(open.text.clone());
+                }
                 Place::Refused => {
                     self.refused.insert((row, open.text.clone()));
                 }
@@ -229,6 +255,12 @@ impl Ledger {
     }
 }
 
+/// A row's table, and its key there.
+fn find((table, number): (usize, i64)) -> (&'static Table, Value) {
+    let table = &EDITED[table];
+    (table, table.key_is.value(number))
+}
+
 impl Parties<'_> {
     fn place(&self, row: (usize, i64), open: &Open) -> rusqlite::Result<Place> {
         if self.is_pending(row)? {
@@ -247,10 +279,24 @@ impl Parties<'_> {
         if self.took_effect(row, open)? {
             return Ok(Place::TookEffect);
         }
-        Ok(match self.gives_back()? {
-            true => Place::GivenBack,
-            // Then nothing is given back: a known limit.
-            false if self.copied && self.centre_restored => Place::Decided,
+        if self.gives_back()? {
+            return Ok(Place::GivenBack);
+        }
+        if is_untracked(self.remote, EDITED[row.0].name)? {
+            return Ok(Place::Untracked);
+        }
+        // Nobody can tell a row that was deleted here from one that comes into scope or was
+        // changed there; only where it is as it was, it has to go.
+        if let Some(had) = &open.untracked
+            && (!self.is_followed
+                || EDITED[row.0].scope != ALL
+                || self.central_text(row)?.as_ref() != Some(had))
+        {
+            return Ok(Place::Decided);
+        }
+        // Of a copy nothing is given back: a known limit.
+        Ok(match self.copied && self.centre_restored {
+            true => Place::Decided,
             false => Place::Nowhere,
         })
     }
@@ -294,8 +340,9 @@ impl Parties<'_> {
     }
 
     /// All that is known of a row, for people.
-    fn evidence(&self, (table, key): (usize, i64)) -> rusqlite::Result<String> {
-        let (name, column) = (EDITED[table].name, EDITED[table].key());
+    fn evidence(&self, row: (usize, i64)) -> rusqlite::Result<String> {
+        let (table, key) = find(row);
+        let (name, column) = (table.name, table.key());
         let mut evidence = String::new();
         for (place, connection, sql) in [
             (
@@ -322,13 +369,13 @@ impl Parties<'_> {
                 "centre conflict",
                 self.centre,
                 format!(
-                    "SELECT * FROM tidewater_conflict WHERE table_name = '{name}' AND key = '[' || ?1 || ']'"
+                    "SELECT * FROM tidewater_conflict WHERE table_name = '{name}' AND key = json_array(?1)"
                 ),
             ),
         ] {
             let mut statement = connection.prepare_cached(&sql)?;
             let count = statement.column_count();
-            let mut rows = statement.query([key])?;
+            let mut rows = statement.query([&key])?;
             while let Some(row) = rows.next()? {
                 let values = (0..count).map(|index| row.get::<_, Value>(index));
                 let values: Vec<Value> = values.collect::<rusqlite::Result<_>>()?;
@@ -338,8 +385,8 @@ impl Parties<'_> {
         Ok(evidence)
     }
 
-    fn is_pending(&self, (table, key): (usize, i64)) -> rusqlite::Result<bool> {
-        let table = &EDITED[table];
+    fn is_pending(&self, row: (usize, i64)) -> rusqlite::Result<bool> {
+        let (table, key) = find(row);
         let sql = format!(
             "SELECT 1 FROM tidewater_change_{} WHERE key_{} = ?1 AND generation > 0",
             table.name,
@@ -349,12 +396,8 @@ impl Parties<'_> {
     }
 
     /// A pending change has the value that the application gave it.
-    fn overwritten(
-        &self,
-        (table, key): (usize, i64),
-        open: &Open,
-    ) -> rusqlite::Result<Option<String>> {
-        let table = &EDITED[table];
+    fn overwritten(&self, row: (usize, i64), open: &Open) -> rusqlite::Result<Option<String>> {
+        let (table, key) = find(row);
         let sql = format!(
             "SELECT {} FROM {} WHERE {} = ?1",
             table.text,
@@ -362,19 +405,31 @@ impl Parties<'_> {
             table.key()
         );
         let mut statement = self.remote.prepare_cached(&sql)?;
-        let text: Option<String> = statement.query_row([key], |row| row.get(0)).optional()?;
-        let name = table.name;
-        Ok((text != open.text).then(|| {
-            format!(
-                "I4: {name} {key} was written as {:?}, is pending, and is {text:?}",
-                open.text
-            )
-        }))
+        let text: Option<String> = statement.query_row([&key], |row| row.get(0)).optional()?;
+        let (name, key) = (table.name, row.1);
+        // Where it gave way to the centre's row, that may be pending since, but for a delete.
+        if text == open.text || text.is_some() && self.gave_way(row)? {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "I4: {name} {key} was written as {:?}, is pending, and is {text:?}\n{}",
+            open.text,
+            self.evidence(row)?
+        )))
+    }
+
+    /// Whether what the application made of a row nobody tracked is kept among the refused rows.
+    fn gave_way(&self, (table, key): (usize, i64)) -> rusqlite::Result<bool> {
+        let sql = "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND key = ?2
+                   AND code = 'untracked'";
+        self.remote
+            .prepare_cached(sql)?
+            .exists([EDITED[table].name, &EDITED[table].key_is.json(key)])
     }
 
     /// What a row was that has a pending change.
-    fn pre_image(&self, (table, key): (usize, i64)) -> rusqlite::Result<Option<String>> {
-        let table = &EDITED[table];
+    fn pre_image(&self, row: (usize, i64)) -> rusqlite::Result<Option<String>> {
+        let (table, key) = find(row);
         let (name, text) = (table.name, table.text);
         let sql = format!(
             "SELECT pre_{text} FROM tidewater_change_{name} WHERE key_{} = ?1 AND generation > 0
@@ -386,8 +441,8 @@ impl Parties<'_> {
         Ok(found.flatten())
     }
 
-    fn central_text(&self, (table, key): (usize, i64)) -> rusqlite::Result<Option<String>> {
-        let table = &EDITED[table];
+    fn central_text(&self, row: (usize, i64)) -> rusqlite::Result<Option<String>> {
+        let (table, key) = find(row);
         let sql = format!(
             "SELECT {} FROM {} WHERE {} = ?1",
             table.text,
@@ -398,11 +453,11 @@ impl Parties<'_> {
         statement.query_row([key], |row| row.get(0)).optional()
     }
 
-    fn took_effect(&self, (table, key): (usize, i64), open: &Open) -> rusqlite::Result<bool> {
-        let table = &EDITED[table];
+    fn took_effect(&self, row: (usize, i64), open: &Open) -> rusqlite::Result<bool> {
+        let (table, key) = find(row);
         let Some(text) = &open.text else {
             let sql = format!("SELECT 1 FROM {} WHERE {} = ?1", table.name, table.key());
-            let is_there = self.centre.prepare_cached(&sql)?.exists([key])?;
+            let is_there = self.centre.prepare_cached(&sql)?.exists([&key])?;
             // A row that was made anew since then was gone in between; REPLACE tells no trigger.
             let sql = "SELECT 1 FROM audit WHERE key = ?1 AND \"table\" = ?2 AND at > ?3
                        AND operation <> 'update'";
@@ -422,8 +477,7 @@ impl Parties<'_> {
         (table, key): (usize, i64),
         text: Option<&String>,
     ) -> rusqlite::Result<bool> {
-        let table = EDITED[table].name;
-        let key = format!("[{key}]");
+        let (table, key) = (EDITED[table].name, EDITED[table].key_is.json(key));
         let text = text.map(|text| format!("%{text:?}%"));
         for sql in [
             "SELECT 1 FROM tidewater_conflict WHERE table_name = ?1 AND key = ?2
@@ -442,7 +496,7 @@ impl Parties<'_> {
     fn is_refused_here(&self, (table, key): (usize, i64)) -> rusqlite::Result<bool> {
         self.remote
             .prepare_cached("SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND key = ?2")?
-            .exists(params![EDITED[table].name, format!("[{key}]")])
+            .exists([EDITED[table].name, &EDITED[table].key_is.json(key)])
     }
 }
 
@@ -460,7 +514,12 @@ mod tests {
                    CREATE TABLE tidewater_kept (giving, remote_id, sequence, upload_id);
                    INSERT INTO tidewater_kept VALUES (0, NULL, 1, x'01');
                    CREATE TABLE tidewater_refused (table_name, key, operation, row);
+                   CREATE TABLE tidewater_untracked (table_name);
                    CREATE TABLE product (product_id, code, name);
+                   CREATE TRIGGER tidewater_insert_product INSERT ON product BEGIN SELECT 1; END;
+                   CREATE TRIGGER tidewater_update_product UPDATE ON product BEGIN SELECT 1; END;
+                   CREATE TRIGGER tidewater_rekey_product UPDATE ON product BEGIN SELECT 1; END;
+                   CREATE TRIGGER tidewater_delete_product DELETE ON product BEGIN SELECT 1; END;
                    CREATE TABLE tidewater_change_product (key_product_id, generation);";
         remote.execute_batch(sql).unwrap();
         remote
@@ -484,6 +543,7 @@ mod tests {
             key: 4,
             text: Some("mine".into()),
             inserted: true,
+            before: None,
         }
     }
 
@@ -495,13 +555,16 @@ mod tests {
             centre: &centre,
             centre_restored: true,
             copied: false,
+            is_followed: true,
         };
         let run = |sql: &str| centre.execute_batch(sql).unwrap();
         let acknowledge = "UPDATE tidewater_subscription SET sequence = 1, upload_id = x'01';";
         let take_effect = "INSERT INTO audit VALUES (1, 'product', 'insert', 4, 'mine');";
         for (gives_back, is_lost) in [(false, false), (true, true)] {
             let mut ledger = Ledger::default();
-            ledger.committed(&[change_of_product_4()], 0);
+            ledger
+                .committed(&[change_of_product_4()], 0, &remote)
+                .unwrap();
             run(acknowledge);
             run(take_effect);
             assert_eq!(ledger.check(&parties).unwrap(), None);
@@ -526,10 +589,13 @@ mod tests {
             centre: &centre,
             centre_restored: true,
             copied: false,
+            is_followed: true,
         };
         for was_told in [true, false] {
             let mut ledger = Ledger::default();
-            ledger.committed(&[change_of_product_4()], 0);
+            ledger
+                .committed(&[change_of_product_4()], 0, &remote)
+                .unwrap();
             let copy = ledger.clone();
             if was_told {
                 run("INSERT INTO tidewater_refused VALUES ('product', '[4]', 'insert', '{}')");
@@ -548,13 +614,16 @@ mod tests {
     fn what_a_restored_centre_forgot_is_somewhere_only_until_it_was_given_back() {
         let (remote, centre) = (remote(), centre());
         let mut ledger = Ledger::default();
-        ledger.committed(&[change_of_product_4()], 0);
+        ledger
+            .committed(&[change_of_product_4()], 0, &remote)
+            .unwrap();
         let mut is_lost = |centre_restored| {
             let parties = Parties {
                 remote: &remote,
                 centre: &centre,
                 centre_restored,
                 copied: false,
+                is_followed: true,
             };
             let found = ledger.check(&parties).unwrap();
             assert!(found.iter().all(|it| it.contains("nowhere")), "{found:?}");

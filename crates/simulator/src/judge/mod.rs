@@ -17,14 +17,48 @@ pub(crate) use seen::Seen;
 use std::collections::BTreeSet;
 
 use rusqlite::Connection;
+use rusqlite::types::Value;
 
-use crate::scenario::{BALANCE, BALANCES, EDITED};
+use crate::scenario::{BALANCE, BALANCES, EDITED, Key};
 
 /// Whether a table is there.
 pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
     connection
         .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?
         .exists([name])
+}
+
+/// Whether a remote's table was made anew by a tool, or lost a trigger, and nobody has compared it
+/// since.
+pub(crate) fn is_untracked(remote: &Connection, table: &str) -> rusqlite::Result<bool> {
+    let sql = "SELECT (SELECT count(*) FROM sqlite_schema
+                   WHERE type = 'trigger' AND tbl_name = ?1
+                   AND name IN ('tidewater_insert_' || ?1, 'tidewater_update_' || ?1,
+                                'tidewater_rekey_' || ?1, 'tidewater_delete_' || ?1)) < 4
+               OR EXISTS (SELECT 1 FROM tidewater_untracked WHERE table_name = ?1)";
+    let mut statement = remote.prepare_cached(sql)?;
+    statement.query_row([table], |row| row.get(0))
+}
+
+/// Two spellings of a key would be two rows: an application hears at once that one is none.
+pub(crate) fn misspelt_key(remote: &Connection) -> rusqlite::Result<Option<String>> {
+    for table in EDITED.iter().filter(|it| it.key_is != Key::Integer) {
+        if !has_table(remote, table.name)? {
+            continue;
+        }
+        let sql = format!("SELECT {} FROM {}", table.key(), table.name);
+        let mut statement = remote.prepare_cached(&sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let key: Value = row.get(0)?;
+            let number = table.key_is.number(row.get_ref(0)?).ok();
+            if number.map(|number| table.key_is.value(number)) != Some(key.clone()) {
+                let name = table.name;
+                return Ok(Some(format!("I6: a row of {name} has the key {key:?}")));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// How far the centre's audit is.
@@ -82,10 +116,10 @@ pub(crate) fn row_out_of_scope(
         let mut statement = remote.prepare_cached(&sql)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let (key, region, text): (i64, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let (key, region, text): (Value, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
             if !held.contains(&region) && !is_own(&text) {
                 return Ok(Some(format!(
-                    "I5: {authors:?} holds {} {key} {text:?} of region {region}",
+                    "I5: {authors:?} holds {} {key:?} {text:?} of region {region}",
                     table.name
                 )));
             }
@@ -106,10 +140,10 @@ pub(crate) fn upload_out_of_scope(
     let mut statement = centre.prepare_cached(sql)?;
     let mut rows = statement.query([name])?;
     while let Some(row) = rows.next()? {
-        let (table, key, region): (String, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let (table, key, region): (String, Value, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
         if !held.contains(&region) {
             return Ok(Some(format!(
-                "I5: {name} wrote {table} {key} in region {region}"
+                "I5: {name} wrote {table} {key:?} in region {region}"
             )));
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use super::has_table;
+use super::{has_table, is_untracked};
 use crate::scenario::EDITED;
 
 /// What was pending in files that were copied, or restored from a copy; and what was in files
@@ -24,12 +24,14 @@ impl MayRepeat {
             if !has_table(remote, &format!("tidewater_change_{name}"))? {
                 continue;
             }
+            // Whatever is in a table that a tool made anew may be pending.
+            let pending = match is_untracked(remote, name)? {
+                true => "1".to_owned(),
+                false => format!("{key} IN (SELECT key_{key} FROM tidewater_change_{name})"),
+            };
             for sql in [
                 format!("SELECT * FROM tidewater_change_{name}"),
-                format!(
-                    "SELECT {text} FROM {name}
-                     WHERE {key} IN (SELECT key_{key} FROM tidewater_change_{name})"
-                ),
+                format!("SELECT {text} FROM {name} WHERE {pending}"),
             ] {
                 let mut statement = remote.prepare_cached(&sql)?;
                 let columns = statement.column_count();
@@ -62,6 +64,15 @@ impl MayRepeat {
         Ok(())
     }
 
+    /// Adds what an application wrote.
+    pub(crate) fn add_text(&mut self, text: &str) {
+        self.texts.insert(text.to_owned());
+    }
+
+    pub(crate) fn contains(&self, text: &str) -> bool {
+        self.texts.contains(text)
+    }
+
     pub(crate) fn texts(&self) -> impl Iterator<Item = &String> {
         self.texts.iter()
     }
@@ -82,11 +93,11 @@ pub(crate) fn applied_twice(
     let mut statement = centre.prepare_cached(sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let (table, key, text, count): (String, i64, String, i64) =
+        let (table, key, text, count): (String, Value, String, i64) =
             (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
         if !may_repeat.texts.contains(&text) {
             return Ok(Some(format!(
-                "I1: {table} {key} {text:?} took effect {count} times"
+                "I1: {table} {key:?} {text:?} took effect {count} times"
             )));
         }
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use rusqlite::Connection;
+use rusqlite::types::Value;
 
 use super::has_table;
 use crate::scenario::EDITED;
@@ -51,10 +52,10 @@ impl Seen {
         while let Some(row) = rows.next()? {
             let before: String = row.get(3)?;
             if !self.0.contains(&before) {
-                let (table, key, text): (String, i64, String) =
+                let (table, key, text): (String, Value, String) =
                     (row.get(0)?, row.get(1)?, row.get(2)?);
                 return Ok(Some(format!(
-                    "I2: {text:?} of {name} took the place of {before:?} in {table} {key}, \
+                    "I2: {text:?} of {name} took the place of {before:?} in {table} {key:?}, \
                      which {name} had never seen"
                 )));
             }

@@ -7,14 +7,17 @@ use crate::disks::Device;
 use crate::liar::{self, LIED};
 use crate::operator;
 use crate::random::Random;
+use crate::scenario::EDITED;
 use crate::world::Failed;
 
 const CLOCK: &str = "clock of a remote jumped";
 const RESTORED: &str = "remote restored to an older copy";
 const COPIED: &str = "remote copied, both went on";
 
+const REBUILT: &str = "table made anew by a tool";
+
 /// Every kind of accident of a device.
-pub(crate) const KINDS: &[&str] = &[CLOCK, RESTORED, COPIED, LIED];
+pub(crate) const KINDS: &[&str] = &[CLOCK, RESTORED, COPIED, LIED, REBUILT];
 
 /// Clocks jump up to so far, either way: ten years.
 const JUMP_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1_000;
@@ -22,8 +25,9 @@ const JUMP_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1_000;
 impl Remote {
     /// Something happens; it may be that there are two from then on.
     pub(super) fn accident(&self, random: &mut Random) -> Result<Option<Rc<Remote>>, Failed> {
-        match random.below(6) {
+        match random.below(8) {
             0 => self.jump(random),
+            6 | 7 => self.rebuild(random)?,
             5 => self.lie()?,
             1 | 2 if self.copy.borrow().is_some() => self.restore()?,
             // One copy is enough.
@@ -33,6 +37,18 @@ impl Remote {
             _ => self.copy()?,
         }
         Ok(None)
+    }
+
+    /// A tool makes a table anew; what is written from then on nobody writes down.
+    pub(super) fn rebuild(&self, random: &mut Random) -> Result<(), Failed> {
+        let tables: Vec<usize> = (0..EDITED.len()).collect();
+        let table = &EDITED[random.pick(&tables).unwrap_or_default()];
+        if self.application.borrow().rebuild(table, random)? {
+            self.world.chronicle.fault(REBUILT);
+            let (name, table) = (&self.name, table.name);
+            self.world.chronicle.note(&format!("{name}: {table}"));
+        }
+        Ok(())
     }
 
     /// The user claims partitions of others.

@@ -27,6 +27,7 @@ use crate::network::{Traces, Weather};
 use crate::operator;
 use crate::plan::Plan;
 use crate::random::Random;
+use crate::scenario::EDITED;
 use crate::world::{Failed, World};
 
 /// A remote database and all that belongs to it.
@@ -46,6 +47,9 @@ pub(crate) struct Remote {
     /// Restorations of the centre when the sequence last went back.
     restorations: Cell<u64>,
     restored: Cell<u64>,
+    /// Whether it was told what became of changes without the download that follows: then the
+    /// centre's rows are here of which the checkpoint does not know.
+    told_alone: Cell<bool>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
     /// Restorations of the centre that the ledger knows of.
@@ -99,6 +103,7 @@ impl Remote {
             sequences: RefCell::default(),
             restorations: Cell::default(),
             restored: Cell::default(),
+            told_alone: Cell::default(),
             clock_ms: Cell::default(),
             reopened: Cell::new(world.restorations.get()),
             copy: RefCell::default(),
@@ -158,6 +163,10 @@ impl Remote {
     pub(crate) async fn disturb(&self, mut random: Random, steps: u64) -> Result<(), Failed> {
         for _ in 0..steps {
             sleep(Duration::from_millis(random.below(4_000))).await;
+            // Also in the middle of a sync.
+            if self.world.plan.accidents > 0 && random.percent(3) {
+                self.rebuild(&mut random)?;
+            }
             self.edit()?;
         }
         Ok(())
@@ -174,9 +183,18 @@ impl Remote {
                 .chronicle
                 .note(&format!("{name} edits {touched:?}"));
         }
-        drop(application);
+        for change in &touched {
+            let table = &EDITED[change.table];
+            if let Some(text) = &change.text
+                && judge::is_untracked(application.connection(), table.name)?
+            {
+                self.world.note_unrecorded(text);
+            }
+        }
         let since = judge::audited(&self.world.centre_connection())?;
-        self.ledger.borrow_mut().committed(&touched, since);
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.committed(&touched, since, application.connection())?;
+        drop((application, ledger));
         self.judge()
     }
 
@@ -224,10 +242,12 @@ impl Remote {
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
             copied: self.is_copied(),
+            is_followed: self.is_followed(),
         };
         for found in [
             judge::torn_download(remote)?,
             judge::row_out_of_scope(remote, &self.authors, &held)?,
+            judge::misspelt_key(remote)?,
             self.ledger.borrow_mut().check(&parties)?,
             self.sequence_went_back()?,
             self.taken_for_another(),
@@ -267,6 +287,7 @@ impl Remote {
             centre: &centre,
             centre_restored: self.world.restorations.get() > 0,
             copied: self.is_copied(),
+            is_followed: self.is_followed(),
         };
         let held = self.world.ever_held(self.user);
         for found in [
@@ -303,6 +324,11 @@ impl Remote {
         }
         let ledger = self.ledger.borrow();
         Ok(ledger.untold_return(parties, &self.world.returning())?)
+    }
+
+    /// Whether its servers know all that happened since it learned of the centre's rows.
+    fn is_followed(&self) -> bool {
+        self.world.is_followed() && !self.told_alone.get()
     }
 
     /// Whether there is another copy of the file.

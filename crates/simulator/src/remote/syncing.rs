@@ -175,6 +175,11 @@ impl Remote {
             if is_lost && direction != SyncDirection::UploadOnly {
                 self.world.chronicle.fault(DOWNLOAD_UNACKNOWLEDGED);
             }
+            let alone =
+                matches!(outcome, Outcome::More(_)) || direction == SyncDirection::UploadOnly;
+            if alone && report.conflicts + report.refused > 0 {
+                self.told_alone.set(true);
+            }
             if report.refused > 0 {
                 self.world.chronicle.fault(REFUSED);
             }

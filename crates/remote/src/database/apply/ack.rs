@@ -186,6 +186,8 @@ impl Sink<'_> {
             return Ok(());
         }
         if self.table.same_layout {
+            // Nobody recorded what was written over the change that lost.
+            self.keep_untracked(&row.key, Some(&row.new))?;
             self.write(&row.new, &row.key).map(drop)
         } else {
             // The row is of an older schema; it comes again in the new one.
@@ -196,6 +198,7 @@ impl Sink<'_> {
     /// A change that lost against a delete in the centre.
     pub(super) fn conflict_gone(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
         if self.lost(key)? {
+            self.keep_untracked(key, None)?;
             self.take_away(key)?;
         }
         Ok(())

@@ -22,6 +22,7 @@ use super::table::TableApply;
 use super::{ApplySummary, RowDifference, TableDifferences};
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::Names;
+use crate::database::take::PARKED;
 use crate::database::{CompareDue, SubscriptionState, compare, quote, row};
 use crate::error::{Doing, RemoteError};
 use crate::report::ROWS_TOLD;
@@ -36,31 +37,22 @@ const BOTH: &str = "the row may have been changed here while its table had no tr
 /// own and goes with the transaction.
 const UNSEEN: &str = "temp.tidewater_unseen";
 
-/// The tables that were changed while nothing tracked it.
-pub(super) fn untracked(connection: &Connection) -> Result<Vec<String>, RemoteError> {
-    connection
-        .prepare_cached("SELECT table_name FROM tidewater_untracked")
-        .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect())
-        .doing(DOING)
-}
-
-/// What a comparing download brought is all applied: no compare is due any more.
+/// What a comparing download brought is all applied: no compare is due any more. Whether a table
+/// had been untracked.
 pub(super) fn settle(
     connection: &Connection,
     subscription: &SubscriptionState,
-) -> Result<(), RemoteError> {
-    let settle = || -> rusqlite::Result<()> {
+) -> Result<bool, RemoteError> {
+    let settle = || -> rusqlite::Result<bool> {
         connection.execute(
             "UPDATE tidewater_subscription SET compare_due = ?2 WHERE id = ?1",
             params![subscription.id, CompareDue::No.stored()],
         )?;
+        let mut was_untracked = false;
         for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
-            connection.execute(
-                "DELETE FROM tidewater_untracked WHERE table_name = ?1",
-                [&table.name],
-            )?;
+            was_untracked |= compare::forget_untracked(connection, &table.name)?;
         }
-        Ok(())
+        Ok(was_untracked)
     };
     settle().doing(DOING)
 }
@@ -135,11 +127,14 @@ pub(super) fn begin(
         let mut insert = connection.prepare(&format!(
             "INSERT INTO {UNSEEN} VALUES (?1) ON CONFLICT DO NOTHING"
         ))?;
-        let mut keys = connection.prepare(&format!(
-            "SELECT {} FROM {}",
-            table.names.key.join(", "),
-            table.names.table
-        ))?;
+        let names = &table.names;
+        let mut sql = format!("SELECT {} FROM {}", names.key.join(", "), names.table);
+        if table.is_untracked {
+            // What was deleted here may never have been in the centre.
+            let keys = names.change_key.join(", ");
+            sql += &format!(" UNION ALL SELECT {keys} FROM {}", names.change);
+        }
+        let mut keys = connection.prepare(&sql)?;
         let mut keys = keys.raw_query();
         while let Some(found) = keys.next()? {
             let key = datums(found, &table.key_types)?;
@@ -193,16 +188,37 @@ impl Sink<'_> {
             self.tell(&arrived.key, here.map_or(MISSING, |_| DIFFERENT));
             return Ok(true);
         }
-        if !self.table.is_untracked || self.is_stale(&arrived.key).doing(DOING)? {
+        if !self.table.is_untracked {
             return Ok(false);
         }
-        if self.table.is_compared && self.table.follows_changes {
-            self.make_pending(arrived).doing(DOING)?;
+        if here.is_some() && !self.table.added.is_empty() {
             self.fill_added_columns(arrived)?;
+            let filled = self.row_here(&arrived.key).doing(DOING)?;
+            if filled.is_some_and(|(values, _)| self.are_same(&values, &arrived.new)) {
+                return Ok(false);
+            }
+        }
+        let is_stale = self.is_stale(&arrived.key).doing(DOING)?;
+        // A row that left with a partition into which it was moved here is no delete.
+        let is_known = here.is_some() || !self.gave_way(&arrived.key).doing(DOING)?;
+        let follows = self.table.is_compared && self.table.follows_changes;
+        if follows && is_known && !is_stale {
+            self.make_pending(arrived).doing(DOING)?;
             return Ok(true);
         }
         self.keep_untracked(&arrived.key, Some(&arrived.new))?;
         Ok(false)
+    }
+
+    /// Whether the row here has given way to the centre's since the table was noted.
+    fn gave_way(&self, key: &[Datum<'_>]) -> rusqlite::Result<bool> {
+        let packed = row::pack_key(&self.table.key_types, key);
+        self.connection
+            .prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM tidewater_gave_way WHERE table_name = ?1 \
+                 AND key_packed = ?2)",
+            )?
+            .query_row(params![self.table.name(), packed], |row| row.get(0))
     }
 
     /// After the last row of a compared table: what did not arrive is not in the centre.
@@ -217,11 +233,15 @@ impl Sink<'_> {
             let Ok(key) = row::unpack_key(&types, &packed) else {
                 continue;
             };
+            self.forget_idle(&key)?;
             let is_changed = self.table.has_changes && self.newest_change(&key)?.is_some();
             if self.table.only_tells {
                 if !is_changed {
                     self.tell(&key, EXTRA);
                 }
+                continue;
+            }
+            if is_changed && self.rebase(&key, None)? {
                 continue;
             }
             let is_stale = self.is_stale(&key).doing(DOING)?;
@@ -298,7 +318,7 @@ impl Sink<'_> {
     }
 
     /// What differs here becomes a change of the current generation, with the centre's row as
-    /// pre-image. Columns that came with a new schema hold a filler here, which is nobody's.
+    /// pre-image.
     fn make_pending(&mut self, arrived: &Row<'_>) -> rusqlite::Result<()> {
         let names = &self.table.names;
         let columns = names.change_key.iter().chain(&names.pre);
@@ -317,6 +337,97 @@ impl Sink<'_> {
         statement.raw_bind_parameter(count + 1, self.subscription.generation)?;
         statement.raw_execute()?;
         self.table.has_changes = true;
+        Ok(())
+    }
+
+    /// A row with a local change differs from the centre's, which is `arrived` or gone. Where the
+    /// table was untracked, the row may have been changed before anybody recorded what it was:
+    /// then the pre-image is what the user made of it, and would lose as a conflict with nobody.
+    /// What the centre has had since the last sync is what the change was made from. Whether it
+    /// is so: not where the centre has changed the row, nor of an upload that was sent already.
+    pub(super) fn rebase(
+        &mut self,
+        key: &[Datum<'_>],
+        arrived: Option<&[Datum<'_>]>,
+    ) -> Result<bool, RemoteError> {
+        let table = &self.table;
+        let knows = table.is_untracked && table.is_compared && table.follows_changes;
+        if !knows || table.only_tells || self.is_stale(key).doing(DOING)? {
+            return Ok(false);
+        }
+        let taken = self.subscription.taken_generation;
+        let first = self.oldest_change(key).doing(DOING)?;
+        let Some(first) = first.filter(|&first| Some(first) != taken) else {
+            return Ok(false);
+        };
+        let names = &self.table.names;
+        let base = key.len() + 3;
+        let pre = quote::list(names.pre.iter().enumerate(), "", |(number, column)| {
+            format!(", {column} = ?{}", base + number)
+        });
+        let sql = format!(
+            "UPDATE {} SET present = ?{}{pre} WHERE {} AND generation = ?{}",
+            names.change,
+            key.len() + 2,
+            names.change_key_is_bound(),
+            key.len() + 1,
+        );
+        let values: Vec<Datum<'_>> = match arrived {
+            Some(arrived) => names.values.iter().map(|&at| arrived[at]).collect(),
+            None => vec![Datum::Null; names.pre.len()],
+        };
+        let scratch = &mut self.scratch;
+        let mut rebase = || -> rusqlite::Result<()> {
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            row::bind_key(&mut statement, key, scratch)?;
+            statement.raw_bind_parameter(key.len() + 1, first)?;
+            statement.raw_bind_parameter(key.len() + 2, arrived.is_some())?;
+            row::bind(&mut statement, base, &values, scratch)?;
+            statement.raw_execute().map(drop)
+        };
+        rebase().doing(DOING)?;
+        Ok(true)
+    }
+
+    /// A statement that changed nothing wrote down, in an untracked table, what the user had made
+    /// of the row before: that it would go up as no change must not let it go.
+    pub(super) fn forget_idle(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
+        if !self.table.is_untracked || !self.table.has_changes {
+            return Ok(());
+        }
+        let taken = self.subscription.taken_generation;
+        let first = self.oldest_change(key).doing(DOING)?;
+        let Some(first) = first.filter(|&it| it != PARKED && Some(it) != taken) else {
+            return Ok(());
+        };
+        let names = &self.table.names;
+        let same = names.values.iter().zip(&names.pre);
+        let same = quote::list(same, "", |(&index, pre)| {
+            format!(" AND h.{pre} IS p.{}", names.columns[index])
+        });
+        let sql = format!(
+            "SELECT 1 FROM {change} AS h LEFT JOIN {} AS p ON {} WHERE {} AND h.generation = ?{} \
+             AND CASE h.present WHEN 1 THEN p.{key} IS NOT NULL{same} ELSE p.{key} IS NULL END",
+            names.table,
+            names.change_of("h", "p"),
+            names.change_key_is_bound(),
+            key.len() + 1,
+            change = names.change,
+            key = names.key[0],
+        );
+        let is_idle = |scratch: &mut String| -> rusqlite::Result<bool> {
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            row::bind_key(&mut statement, key, scratch)?;
+            statement.raw_bind_parameter(key.len() + 1, first)?;
+            let found = statement.raw_query().next()?.is_some();
+            Ok(found)
+        };
+        if !is_idle(&mut self.scratch).doing(DOING)? {
+            return Ok(());
+        }
+        while let Some(generation) = self.newest_change(key)? {
+            self.delete_change(key, generation).doing(DOING)?;
+        }
         Ok(())
     }
 
@@ -344,8 +455,8 @@ impl Sink<'_> {
         key: &[Datum<'_>],
         arrived: Option<&[Datum<'_>]>,
     ) -> Result<(), RemoteError> {
+        self.forget_idle(key)?;
         if !self.table.is_untracked
-            || self.is_stale(key).doing(DOING)?
             || (self.table.has_changes && self.newest_change(key)?.is_some())
         {
             return Ok(());
@@ -366,21 +477,28 @@ impl Sink<'_> {
             return Ok(());
         }
         let readable = row::readable_key(key);
+        let refusal = Refusal {
+            publication: &self.subscription.publication,
+            table: &table.name,
+            key: &readable,
+            key_packed: &row::pack_key(&self.table.key_types, key),
+            operation: "update",
+            code: Code::RowUntracked.name(),
+            reason: BOTH,
+            sequence: self.subscription.sequence,
+            row_values: Some(&serde_json::Value::Object(own).to_string()),
+        };
+        let is_first = self
+            .connection
+            .prepare_cached("INSERT INTO tidewater_gave_way VALUES (?1, ?2) ON CONFLICT DO NOTHING")
+            .and_then(|mut statement| statement.execute((&table.name, refusal.key_packed)))
+            .doing(DOING)?
+            > 0;
+        // It may have had to stay all the same, and be in the way once more.
+        if !is_first && refused::is_recorded(self.connection, &refusal).doing(DOING)? {
+            return Ok(());
+        }
         self.summary.note_refused(&table.name, &readable, BOTH);
-        refused::record(
-            self.connection,
-            &Refusal {
-                publication: &self.subscription.publication,
-                table: &table.name,
-                key: &readable,
-                key_packed: &row::pack_key(&self.table.key_types, key),
-                operation: "update",
-                code: Code::RowUntracked.name(),
-                reason: BOTH,
-                sequence: self.subscription.sequence,
-                row_values: Some(&serde_json::Value::Object(own).to_string()),
-            },
-        )
-        .doing(DOING)
+        refused::record(self.connection, &refusal).doing(DOING)
     }
 }

@@ -12,10 +12,10 @@ use super::remove::own_values;
 use super::user_triggers::UserTriggers;
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::{
-    Names, change_table, create_change_table, create_indexes, create_user_table, filler,
-    name_is_taken,
+    Names, aside_name, change_table, create_change_table, create_indexes, create_user_table,
+    filler, name_is_taken,
 };
-use crate::database::{SubscriptionState, quote, row, triggers};
+use crate::database::{SubscriptionState, compare, quote, row, triggers};
 use crate::error::{Doing, RemoteError};
 
 const DOING: &str = "putting the publication's schema in place";
@@ -25,6 +25,9 @@ const LEFT: &str = "the table left the publication, or has another key now";
 
 /// Why a change is refused that was not uploaded before its table was closed.
 const CLOSED: &str = "the table takes no changes of remotes any more";
+
+/// Why nobody can tell any more what was changed in a table.
+const HIDDEN: &str = "the table is not sent to remotes any more";
 
 /// What a migration leaves to be done, and what it did.
 pub(super) struct Migration {
@@ -57,7 +60,15 @@ pub(super) fn migrate(
         if let Some(new) = schema.table(&old.name).filter(closed)
             && same_key(old, new)
         {
+            keep_untracked_rows(connection, subscription, old, CLOSED, summary)?;
             give_up_changes(connection, subscription, old, summary).doing(DOING)?;
+        }
+    }
+    for old in old_tables.clone() {
+        let hides = |new: &&Table| old.direction.downloads() && !new.direction.downloads();
+        if schema.table(&old.name).is_some_and(|new| hides(&new)) {
+            keep_untracked_rows(connection, subscription, old, HIDDEN, summary)?;
+            compare::forget_untracked(connection, &old.name).doing(DOING)?;
         }
     }
     // References to a table that is being rebuilt must not follow it to its interim name. The
@@ -204,6 +215,7 @@ fn drop_table(
     summary: &mut ApplySummary,
 ) -> Result<(), RemoteError> {
     keep_values(connection, subscription, table, LEFT, summary).doing(DOING)?;
+    keep_untracked_rows(connection, subscription, table, LEFT, summary)?;
     let names = Names::of(table);
     user_triggers
         .save_table(connection, &table.name)
@@ -214,6 +226,7 @@ fn drop_table(
             names.table, names.change
         ))
         .doing(DOING)?;
+    compare::forget_untracked(connection, &table.name).doing(DOING)?;
     connection
         .execute(
             "DELETE FROM tidewater_stale WHERE table_name = ?1",
@@ -232,6 +245,7 @@ fn give_up_changes(
     summary: &mut ApplySummary,
 ) -> rusqlite::Result<()> {
     keep_values(connection, subscription, table, CLOSED, summary)?;
+    compare::forget_untracked(connection, &table.name)?;
     let change = Names::of(table).change;
     connection.execute(&format!("DELETE FROM {change}"), [])?;
     Ok(())
@@ -258,6 +272,9 @@ pub(super) fn keep_dropped_columns(
             .collect();
         if old.direction.uploads() && !dropped.is_empty() {
             keep_columns(connection, subscription, old, &dropped, summary).doing(DOING)?;
+            let names = dropped.iter().map(|&index| &*old.columns[index].name);
+            let reason = columns_left(&names.collect::<Vec<_>>());
+            keep_untracked_rows(connection, subscription, old, &reason, summary)?;
         }
     }
     Ok(())
@@ -393,6 +410,34 @@ pub(in crate::database) fn keep_values(
         }
     }
     Ok(())
+}
+
+/// Nobody knows what the user has changed in an untracked table: all its rows are kept, beside
+/// it.
+fn keep_untracked_rows(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    table: &Table,
+    reason: &str,
+    summary: &mut ApplySummary,
+) -> Result<(), RemoteError> {
+    if !compare::is_untracked(connection, &table.name).doing(DOING)? {
+        return Ok(());
+    }
+    let aside = aside_name(connection, &table.name)?;
+    connection
+        .execute_batch(&format!(
+            "CREATE TABLE {} AS SELECT * FROM {}",
+            quote::name(&aside),
+            Names::of(table).table
+        ))
+        .doing(DOING)?;
+    let reason = format!(
+        "{reason}, and what was written while its table had no tracking triggers is nowhere but \
+         in the copy {aside}"
+    );
+    let change: (&[Value], _, _) = (&[], "update", "{}");
+    note(connection, subscription, table, change, &reason, summary).doing(DOING)
 }
 
 /// A change among the refused ones that has nothing but its values any more.

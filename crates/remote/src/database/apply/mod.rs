@@ -43,6 +43,7 @@ use super::refused::{self, Again, TIME_UNKNOWN};
 use super::subscription::load_all;
 use super::triggers::Missed;
 use super::{Database, SubscriptionState, compare, row, tables, triggers};
+use crate::database::CompareDue;
 use crate::error::{Doing, RemoteError};
 
 /// The largest packed row that is put together out of pieces.
@@ -102,8 +103,10 @@ struct Subscription {
     new_schema: Option<PublicationSchema>,
     /// What was changed in columns that the new schema drops is written down.
     kept_dropped: bool,
-    /// The tables that were changed while nothing tracked it.
-    untracked: Vec<String>,
+    /// What the result of its upload acknowledged counted as pending in the compare.
+    acknowledged: bool,
+    /// Something differs, and the server does not know what happened since the checkpoint.
+    lacks_history: bool,
     /// Columns that the new schema added, by table: pending rows get the centre's values.
     added_columns: Vec<(String, Vec<String>)>,
     checkpoint: Option<Vec<u8>>,
@@ -144,7 +147,8 @@ impl Database {
                         state,
                         new_schema: new_schemas.get(index).cloned().flatten(),
                         kept_dropped: false,
-                        untracked: Vec::new(),
+                        acknowledged: false,
+                        lacks_history: false,
                         added_columns: Vec::new(),
                         checkpoint: None,
                         synced: false,
@@ -312,6 +316,7 @@ impl Applier {
             }
         };
         subscription.synced = true;
+        subscription.acknowledged = true;
         let refused = std::mem::take(&mut self.uploads.refused);
         if let Some(upload) = self.uploads.kept.last_mut() {
             upload.leave_out(connection, &refused)?;
@@ -352,10 +357,6 @@ impl Applier {
             self.subscriptions[subscription].tries_again = true;
             self.unpark(subscription, Again::Inserts)?;
         }
-        if self.subscriptions[subscription].state.compares {
-            let untracked = compared::untracked(&self.database.connection)?;
-            self.subscriptions[subscription].untracked = untracked;
-        }
         self.phase = Phase::Download(subscription);
         Ok(())
     }
@@ -382,7 +383,10 @@ impl Applier {
         };
         self.switch_triggers()?;
         let connection = &self.database.connection;
-        let subscription = &self.subscriptions[index];
+        let subscription = &mut self.subscriptions[index];
+        subscription.lacks_history |= !begin.ranges.is_empty() && !begin.follows_changes;
+        let is_untracked = subscription.state.compare_due != CompareDue::No
+            && compare::is_untracked(connection, &begin.table).doing("looking at a table")?;
         let mut table = if result {
             TableApply::of_result(connection, &subscription.state, begin)?
         } else {
@@ -390,11 +394,15 @@ impl Applier {
                 .added_columns
                 .iter()
                 .find(|(table, _)| *table == begin.table);
-            let added = added.map_or(&[][..], |(_, columns)| columns);
-            TableApply::of_download(connection, &subscription.state, begin, added)?
+            let mut added = added.map_or_else(Vec::new, |(_, columns)| columns.clone());
+            if is_untracked {
+                let fillers = compare::fillers(connection, &begin.table);
+                added.extend(fillers.doing("looking at a table")?);
+            }
+            TableApply::of_download(connection, &subscription.state, begin, &added)?
         };
+        table.is_untracked = is_untracked;
         if !result {
-            table.is_untracked = subscription.untracked.contains(&begin.table);
             table.follows_changes = begin.follows_changes;
             table.only_tells = self.only_tells;
         }
@@ -512,7 +520,16 @@ impl Applier {
             let connection = &self.database.connection;
             match self.only_tells {
                 true => compared::tell_equal(connection, &subscription.state, &mut self.summary)?,
-                false => compared::settle(connection, &subscription.state)?,
+                false => {
+                    let untracked = compared::settle(connection, &subscription.state)?;
+                    self.summary.tracks_again |= untracked;
+                    // What waited was made from what the centre may have forgotten: it goes up as
+                    // that, and then it is compared once more. So is what was acknowledged.
+                    if untracked && subscription.lacks_history || subscription.acknowledged {
+                        compare::make_due(connection, subscription.state.id)
+                            .doing("applying what was compared")?;
+                    }
+                }
             }
         }
         self.phase = Phase::Idle;

@@ -16,7 +16,7 @@ use super::table::TableApply;
 use crate::database::refused::{self, Refusal};
 use crate::database::take::{PARKED, keys_of};
 use crate::database::upload::mark_stale;
-use crate::database::{quote, row};
+use crate::database::{compare, quote, row};
 use crate::error::{Doing, RemoteError};
 use tidewater_protocol::Code;
 
@@ -426,7 +426,7 @@ impl Sink<'_> {
 }
 
 /// See [`Sink::own_values`]; for the change of any generation, and for the columns that
-/// are meant, by their index.
+/// are meant, by their index. Of an untracked table, all of these.
 pub(super) fn own_values(
     connection: &Connection,
     table: &tidewater_protocol::Table,
@@ -451,6 +451,8 @@ pub(super) fn own_values(
     ))?;
     names.bind_key(&mut statement, key)?;
     statement.raw_bind_parameter(key.len() + 1, generation)?;
+    // Of an untracked table, what is recorded as the row before may be the user's, too.
+    let all = compare::is_untracked(connection, &table.name)?;
     let mut own = Map::new();
     let types = row::key_types(table);
     for (column, datum) in table.key_columns().zip(row::datums(&types, key)) {
@@ -463,7 +465,7 @@ pub(super) fn own_values(
         for (position, &index) in names.values.iter().enumerate() {
             let before = found.get_ref(2 + position)?;
             let now = found.get_ref(2 + count + position)?;
-            if exists && is_meant(index) && (!present || before != now) {
+            if exists && is_meant(index) && (all || !present || before != now) {
                 let column = &table.columns[index];
                 let (datum, _) = column.column_type.datum(row::value(now));
                 own.insert(column.name.clone(), row::json(&datum));

@@ -58,6 +58,7 @@ impl<'a> Sink<'a> {
         if self.table.is_compared {
             self.note_arrived(&row.key)?;
         }
+        self.forget_idle(&row.key)?;
         if self.table.has_changes
             && self.newest_change(&row.key)?.is_some()
             && !is_on(Defect::PendingOverwritten)
@@ -76,11 +77,15 @@ impl<'a> Sink<'a> {
     /// The key has a local change: the row that arrived has to wait.
     fn keep_local(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
         self.fill_added_columns(row)?;
+        let is_base = self.rebase(&row.key, Some(&row.new))?;
         if !self.table.parked_unseen.is_empty() {
             let packed = row::pack_key(&self.table.key_types, &row.key);
             self.table.parked_unseen.remove(&packed);
         }
-        self.mark_stale(&row.key)
+        match is_base {
+            true => Ok(()),
+            false => self.mark_stale(&row.key),
+        }
     }
 
     /// Writes a row over whatever is under its key; false if it had to be marked stale.
@@ -163,7 +168,8 @@ impl<'a> Sink<'a> {
                 }
             }
         }
-        if in_the_way.is_empty() {
+        // Of an untracked table nobody knows yet which rows are merely older.
+        if in_the_way.is_empty() || self.table.is_untracked {
             return Ok(false);
         }
         let types = self.table.key_types.clone();
@@ -228,18 +234,24 @@ impl<'a> Sink<'a> {
 
     /// The newest generation with a change of this key; parked ones count.
     pub(super) fn newest_change(&mut self, key: &[Datum<'_>]) -> Result<Option<i64>, RemoteError> {
+        self.change(key, "DESC").doing(DOING)
+    }
+
+    /// The oldest one.
+    pub(super) fn oldest_change(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<Option<i64>> {
+        self.change(key, "ASC")
+    }
+
+    fn change(&mut self, key: &[Datum<'_>], order: &str) -> rusqlite::Result<Option<i64>> {
         let names = &self.table.names;
-        let find = |scratch: &mut String| -> rusqlite::Result<Option<i64>> {
-            let mut statement = self.connection.prepare_cached(&format!(
-                "SELECT generation FROM {} WHERE {} ORDER BY generation DESC LIMIT 1",
-                names.change,
-                names.change_key_is_bound()
-            ))?;
-            row::bind_key(&mut statement, key, scratch)?;
-            let mut rows = statement.raw_query();
-            rows.next()?.map(|found| found.get(0)).transpose()
-        };
-        find(&mut self.scratch).doing(DOING)
+        let mut statement = self.connection.prepare_cached(&format!(
+            "SELECT generation FROM {} WHERE {} ORDER BY generation {order} LIMIT 1",
+            names.change,
+            names.change_key_is_bound()
+        ))?;
+        row::bind_key(&mut statement, key, &mut self.scratch)?;
+        let mut rows = statement.raw_query();
+        rows.next()?.map(|found| found.get(0)).transpose()
     }
 
     pub(super) fn mark_stale(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
@@ -289,9 +301,10 @@ impl<'a> Sink<'a> {
         statement.raw_execute().map(drop)
     }
 
-    /// A column that came with the new schema holds a filler in a row with a local change.
-    /// The centre's value belongs both in the row and in its pre-image, or the next upload
-    /// would write the filler over it.
+    /// A column that came with the new schema, or was made again, holds a filler in a row that
+    /// the application has changed. The centre's value belongs both in the row and in its
+    /// pre-image, or the next upload would write the filler over it. What the application has
+    /// written into the column since is its own.
     pub(super) fn fill_added_columns(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
         if self.table.added.is_empty() {
             return Ok(());
@@ -304,23 +317,23 @@ impl<'a> Sink<'a> {
                     continue;
                 };
                 let value = row.new[index].to_value();
+                let (table, change) = (&names.table, &names.change);
+                let column = &names.columns[index];
+                let has_key = names.change_key_is_bound();
                 let parameter = key.len() + 1;
                 for sql in [
                     format!(
-                        "UPDATE {} SET {} = ?{parameter} WHERE {} AND EXISTS (SELECT 1 FROM {} \
-                         WHERE {} AND present = 1)",
-                        names.table,
-                        names.columns[index],
+                        "UPDATE {table} SET {column} = ?{parameter} WHERE {} AND \
+                         (NOT EXISTS (SELECT 1 FROM {change} WHERE {has_key}) OR \
+                         EXISTS (SELECT 1 FROM {change} WHERE {has_key} AND present = 1 \
+                         AND {} IS {table}.{column}))",
                         names.key_is_bound(),
-                        names.change,
-                        names.change_key_is_bound(),
+                        names.pre[position],
                     ),
                     format!(
                         "UPDATE {} SET {} = ?{parameter} WHERE {} AND present = 1 \
                          AND generation >= {PARKED}",
-                        names.change,
-                        names.pre[position],
-                        names.change_key_is_bound(),
+                        change, names.pre[position], has_key,
                     ),
                 ] {
                     let mut statement = self.connection.prepare_cached(&sql)?;

@@ -26,6 +26,8 @@ pub struct ApplySummary {
     pub not_restored: Vec<String>,
     /// Each table that was compared, where [`Applier::only_tell_differences`] asked for it.
     pub compared: Vec<TableDifferences>,
+    /// Tables that had not been tracked were compared: what waited for that can go up now.
+    pub tracks_again: bool,
 }
 
 /// How a table differs from the centre. Rows with local changes are left out: they differ

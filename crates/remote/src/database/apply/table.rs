@@ -53,7 +53,8 @@ pub(super) struct TableApply {
     /// What the centre changed since the checkpoint has come already: what differs besides in
     /// an untracked table that is compared is the user's.
     pub(super) follows_changes: bool,
-    /// Columns that the schema has since this apply, as indexes into the schema's.
+    /// Columns that the schema has since this apply, or that were made again in an untracked
+    /// table, as indexes into the schema's.
     pub(super) added: Vec<usize>,
 }
 

@@ -11,7 +11,7 @@ const ROWS: &str = "SELECT id || ':' || name FROM item ORDER BY id";
 fn sync_fails(remote: &mut Remote) -> RemoteError {
     let result = remote
         .database_mut()
-        .begin_sync(false, &mut || UploadId([1; 16]));
+        .begin_sync(SyncDirection::Both, &mut || UploadId([1; 16]));
     let taken = "SELECT count(*) FROM tidewater_subscription WHERE taken_generation IS NOT NULL";
     assert_eq!(remote.query(taken), ["0"]);
     result.unwrap_err()
@@ -215,6 +215,16 @@ fn a_tool_that_leaves_out_a_column_or_the_key_is_told_before_anything_is_taken()
             "id, name, amount",
             "column \"name\" is NUMERIC now, and was TEXT",
         ),
+        (
+            "id INTEGER NOT NULL COLLATE NOCASE UNIQUE, name TEXT, amount INTEGER",
+            "id, name, amount",
+            "its key column \"id\" has a COLLATE clause now",
+        ),
+        (
+            "id INTEGER PRIMARY KEY, name TEXT UNIQUE ON  conflict\nREPLACE, amount INTEGER",
+            "id, name, amount",
+            "ON CONFLICT REPLACE",
+        ),
     ] {
         let mut remote = with_items();
         remote.run("UPDATE item SET name = 'before' WHERE id = 1");
@@ -274,6 +284,55 @@ fn what_is_pending_in_a_table_that_is_set_aside_is_listed_with_its_values() {
         assert_eq!(aside, ["3"]);
         assert_eq!(remote.upload(), []);
     }
+}
+
+/// The centre would take both spellings of a key for one row.
+#[test]
+fn keys_that_were_misspelt_in_a_table_without_our_checks_are_spelled_as_the_centre_does() {
+    let columns = vec![
+        column("id", ColumnType::Uuid, false),
+        column("name", ColumnType::Text, true),
+    ];
+    let mut remote = Remote::new(publication(vec![table("thing", columns, vec![0])]));
+    let id = |number: u8| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xab, number];
+    let thing = |number, name| [Datum::Uuid(id(number)), Datum::Text(name)];
+    remote.download(|server| {
+        server.table("thing", |rows| rows.row(Op::Upsert, &thing(1, "a")));
+    });
+    let key = "00000000-0000-0000-0000-00000000ab0";
+    remote.run(&format!(
+        "CREATE TABLE other (id TEXT NOT NULL PRIMARY KEY, name TEXT) WITHOUT ROWID;
+         INSERT INTO other SELECT * FROM thing; DROP TABLE thing;
+         ALTER TABLE other RENAME TO thing; UPDATE thing SET id = upper(id), name = 'mine';
+         INSERT INTO thing VALUES ('{key}2', 'new'), (replace(upper('{key}2'), '-', ''), 'twin'),
+           (upper('{key}3'), 'newer'), ('none', 'at all')",
+    ));
+    remote.begin_in(SyncDirection::Both);
+    let things = [
+        format!("{key}1mine"),
+        format!("{key}2new"),
+        format!("{key}3newer"),
+        "noneat all".to_owned(),
+    ];
+    assert_eq!(
+        remote.query("SELECT id || name FROM thing ORDER BY id"),
+        things
+    );
+    let twin = format!(r#"{{"id":"{key}2","name":"twin"}}"#);
+    assert_eq!(remote.kept_values(), [twin]);
+    // From now on, the application hears of it.
+    for sql in [
+        "INSERT INTO thing SELECT upper(id), name FROM thing",
+        "UPDATE thing SET id = upper(id)",
+    ] {
+        let told = remote.fails(sql);
+        assert!(told.contains("id in canonical form"), "{told}");
+    }
+    remote.run("UPDATE thing SET name = 'c' WHERE name = 'newer'");
+    // What has its CHECKs needs no triggers for it.
+    let triggers = "SELECT count(*) FROM sqlite_master WHERE name LIKE 'tidewater_spelling%'";
+    assert_eq!(remote.query(triggers), ["2"]);
+    assert_eq!(with_items().query(triggers), ["0"]);
 }
 
 #[test]

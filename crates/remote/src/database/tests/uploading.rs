@@ -47,8 +47,6 @@ fn an_upload_is_the_same_in_whatever_order_the_table_is_kept() {
     for definition in [
         "w TEXT, n INTEGER, x INTEGER, PRIMARY KEY (w DESC, n)) WITHOUT ROWID",
         "w TEXT, n INTEGER, x INTEGER, PRIMARY KEY (n, w)) WITHOUT ROWID",
-        "w TEXT COLLATE NOCASE, n INTEGER, x INTEGER, PRIMARY KEY (w, n)) WITHOUT ROWID",
-        "w TEXT COLLATE NOCASE, n INT, x, PRIMARY KEY (w COLLATE BINARY, n)) WITHOUT ROWID",
         "w TEXT, n NUMERIC, x INTEGER, PRIMARY KEY (w, n)) WITHOUT ROWID",
         "w TEXT NOT NULL, n INTEGER NOT NULL, x INTEGER, PRIMARY KEY (w, n))",
     ] {

@@ -2,9 +2,10 @@
 //! changed it. More than that (columns, indexes and triggers of the application's own) does
 //! no harm.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::{ColumnType, Table};
 
+use crate::database::quote;
 use crate::error::{Doing, RemoteError};
 
 const DOING: &str = "looking at a table";
@@ -56,6 +57,16 @@ fn check_present(
     let primary: Vec<String> = primary.map(|column| column.name.clone()).collect();
     if !same(&primary, &key) && !has_unique_index(connection, &table.name, &key).doing(DOING)? {
         return altered(format!("its key ({}) is gone", key.join(", ")));
+    }
+    if let Some(name) = other_collation(connection, table).doing(DOING)? {
+        return altered(format!(
+            "its key column {name:?} has a COLLATE clause now, by which two keys may be one"
+        ));
+    }
+    if let Some(clause) = conflict_clause(connection, &table.name).doing(DOING)? {
+        return altered(format!(
+            "one of its constraints has {clause}, which nobody hears of when a row arrives"
+        ));
     }
     // Nothing finds a row by a key that is NULL.
     let is_rowid = is_rowid(connection, &table.name).doing(DOING)?;
@@ -237,6 +248,50 @@ fn has_unique_index(connection: &Connection, table: &str, key: &[&str]) -> rusql
         }
     }
     Ok(false)
+}
+
+/// A key column that is not compared byte by byte. The primary key may be, and its column not:
+/// SQLite has no pragma that tells of the latter.
+fn other_collation<'t>(
+    connection: &Connection,
+    table: &'t Table,
+) -> rusqlite::Result<Option<&'t str>> {
+    let of_key = "SELECT EXISTS (SELECT 1 FROM pragma_index_list(?1, 'main') AS i, \
+                  pragma_index_xinfo(i.name, 'main') AS x WHERE i.origin <> 'c' AND x.key \
+                  AND x.name = ?2 COLLATE NOCASE AND x.coll <> 'BINARY' COLLATE NOCASE)";
+    for column in table.key_columns() {
+        let of_column = format!(
+            "SELECT k = 'a' OR k = 'A ' FROM (SELECT {} AS k FROM {} WHERE FALSE UNION ALL SELECT 'A')",
+            quote::name(&column.name),
+            quote::name(&table.name)
+        );
+        let key = connection.query_row(of_key, [&table.name, &column.name], |row| row.get(0));
+        if key? || connection.query_row(&of_column, [], |row| row.get(0))? {
+            return Ok(Some(&column.name));
+        }
+    }
+    Ok(None)
+}
+
+/// A conflict clause of a constraint other than that of all constraints. Only the table's own
+/// words tell of it.
+fn conflict_clause(connection: &Connection, table: &str) -> rusqlite::Result<Option<&'static str>> {
+    let sql: Option<String> = connection
+        .prepare_cached(
+            "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?1 COLLATE NOCASE",
+        )?
+        .query_row([table], |row| row.get(0))
+        .optional()?;
+    let words = sql.unwrap_or_default().to_ascii_uppercase();
+    let words: Vec<&str> = words.split_ascii_whitespace().collect();
+    let words = words.join(" ");
+    let clauses = [
+        "ON CONFLICT REPLACE",
+        "ON CONFLICT IGNORE",
+        "ON CONFLICT ROLLBACK",
+        "ON CONFLICT FAIL",
+    ];
+    Ok(clauses.into_iter().find(|clause| words.contains(clause)))
 }
 
 /// The same names, in whatever order.
