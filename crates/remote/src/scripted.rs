@@ -1,5 +1,6 @@
 //! A scripted server and real files: what the tests of the session and of the driver share.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -165,6 +166,9 @@ pub(crate) fn download_begin(subscription: u32) -> Control {
 /// A remote's file.
 pub(crate) struct Remote {
     folder: TempDir,
+    /// How many sessions it had: each has other chance, so that no two uploads have one id. A
+    /// copy goes on like the original.
+    sessions: Cell<u8>,
 }
 
 impl Remote {
@@ -172,6 +176,7 @@ impl Remote {
     pub(crate) fn new() -> Remote {
         let remote = Remote {
             folder: TempDir::new().unwrap(),
+            sessions: Cell::new(0),
         };
         remote
             .open()
@@ -224,7 +229,10 @@ impl Remote {
         connection
             .execute("VACUUM INTO ?1", [target.to_str().unwrap()])
             .unwrap();
-        Remote { folder }
+        Remote {
+            folder,
+            sessions: self.sessions.clone(),
+        }
     }
 
     /// Everything in the file but how it signs in, as text.
@@ -265,7 +273,9 @@ impl Remote {
     }
 
     pub(crate) fn session(&self, options: SessionOptions) -> Session {
-        Session::new(self.open(), options, [5; 32], NOW)
+        let number = self.sessions.get().wrapping_add(1);
+        self.sessions.set(number);
+        Session::new(self.open(), options, [number; 32], NOW)
     }
 
     /// A whole sync against a server that answers the first flight with a script and then

@@ -530,6 +530,25 @@ fn what_a_restored_centre_forgot_is_given_back_in_order_and_the_tables_are_compa
 }
 
 #[test]
+fn a_centre_that_lacks_the_last_upload_is_given_that_alone() {
+    let mut world = World::new();
+    for _ in 0..2 {
+        world.local(0, true);
+        world.sync(None);
+    }
+    world.back_up();
+    world.local(0, false);
+    world.sync(None);
+    world.restore(1);
+    world.sync(None);
+    let uploads = world.sessions.iter();
+    let uploads = uploads.filter(|names| names.contains(&"UploadBegin"));
+    assert_eq!(uploads.count(), 1);
+    assert!(!world.centre.rows.contains_key(&0));
+    world.settle();
+}
+
+#[test]
 fn what_is_pending_goes_up_after_what_is_given_back_and_before_the_compare() {
     let mut world = World::new();
     world.back_up();
