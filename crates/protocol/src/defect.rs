@@ -50,6 +50,8 @@ defects! {
     SpellingUnchecked => "spelling-unchecked",
     /// Taking: what is changed later joins the upload that was taken.
     GenerationNotAdvanced => "generation-not-advanced",
+    /// Taking: what was changed in a table that nothing tracked goes up before it is compared.
+    TakenUncompared => "taken-uncompared",
     /// Upload: it carries the row as it is now, not as it was when the upload was taken.
     PresentValueUploaded => "present-value-uploaded",
     /// Upload: changes stop being pending when they are sent, not when they are acknowledged.

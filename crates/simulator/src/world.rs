@@ -1,6 +1,6 @@
 //! The simulated world: a centre, its servers, the network, the remotes, and what happens.
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::chronicle::Chronicle;
 use crate::disks::CentreDisk;
 use crate::host::Host;
 use crate::intruder::Intruder;
-use crate::judge::{self, MayRepeat};
+use crate::judge::{self, MayRepeat, Unrecorded};
 use crate::liar::LIED;
 use crate::network::{Traces, Weather};
 use crate::operator;
@@ -73,7 +73,7 @@ pub(crate) struct World {
     ever_held: RefCell<BTreeMap<&'static str, BTreeSet<i64>>>,
     may_repeat: RefCell<MayRepeat>,
     /// What was written while nothing tracked its table.
-    unrecorded: RefCell<MayRepeat>,
+    unrecorded: RefCell<Unrecorded>,
     /// What was pending somewhere when the centre was restored.
     may_return: RefCell<BTreeSet<String>>,
     intruder: Intruder,
@@ -162,7 +162,10 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
     if world.has_one_history() {
         let centre = world.centre_connection();
-        let unrecorded = world.unrecorded.borrow();
+        if world.chronicle.has_happened(operator::DEPLOYED) {
+            world.unrecorded().has_other_columns();
+        }
+        let unrecorded = world.unrecorded();
         let lost = judge::lost_against_nobody(&centre, &unrecorded)?;
         let found = judge::lost_and_taken(&centre)?.or(lost);
         found.map_or(Ok(()), |found| Err(Failed(found)))?;
@@ -296,10 +299,9 @@ impl World {
         Ok(self.may_repeat.borrow_mut().add(remote)?)
     }
 
-    /// What an application wrote while nothing tracked the table may be what a later change was
-    /// made from, of which nobody else has ever heard.
-    pub(crate) fn note_unrecorded(&self, text: &str) {
-        self.unrecorded.borrow_mut().add_text(text);
+    /// What applications wrote while nothing tracked the table.
+    pub(crate) fn unrecorded(&self) -> RefMut<'_, Unrecorded> {
+        self.unrecorded.borrow_mut()
     }
 
     /// The rows of a file are given back as they are, also those that others have changed.

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::MayRepeat;
+use super::Unrecorded;
 use super::ledger::Parties;
 use crate::scenario::EDITED;
 
@@ -54,15 +54,17 @@ pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<Str
 }
 
 /// A change that lost although nobody else had changed its row: its pre-image is nothing that
-/// the centre has ever had, or was told, nor `unrecorded`.
+/// the centre has ever had, or was told, nor `unrecorded` and lost against what others have made
+/// of the row.
 pub(crate) fn lost_against_nobody(
     centre: &Connection,
-    unrecorded: &MayRepeat,
+    unrecorded: &Unrecorded,
 ) -> rusqlite::Result<Option<String>> {
     for table in EDITED {
         let (name, text) = (table.name, table.text);
         let sql = format!(
-            "SELECT c.key, c.pre_image ->> '{text}', c.uploaded FROM tidewater_conflict AS c
+            "SELECT c.key, c.pre_image ->> '{text}', c.uploaded, c.winner ->> '{text}'
+             FROM tidewater_conflict AS c
              WHERE c.table_name = '{name}' AND c.pre_image ->> '{text}' LIKE '% r%'
              AND NOT EXISTS (SELECT 1 FROM audit WHERE \"table\" = '{name}'
                  AND text = c.pre_image ->> '{text}')
@@ -76,12 +78,13 @@ pub(crate) fn lost_against_nobody(
         while let Some(row) = rows.next()? {
             let (key, before, uploaded): (String, String, Option<String>) =
                 (row.get(0)?, row.get(1)?, row.get(2)?);
-            if unrecorded.contains(&before) {
+            let winner: Option<String> = row.get(3)?;
+            if unrecorded.may_lose(&before, winner.as_ref()) {
                 continue;
             }
             return Ok(Some(format!(
-                "I2: {uploaded:?} of {name} {key} lost because it was made from {before:?}, \
-                 which nobody but its remote has ever had"
+                "I2: {uploaded:?} of {name} {key} lost against {winner:?} because it was made from \
+                 {before:?}, which nobody but its remote has ever had"
             )));
         }
     }

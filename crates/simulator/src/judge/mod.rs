@@ -7,12 +7,14 @@ mod decided;
 mod ledger;
 mod repeated;
 mod seen;
+mod unrecorded;
 
 pub(crate) use convergence::difference;
 pub(crate) use decided::{lost_against_nobody, lost_and_taken, refused_here_only};
 pub(crate) use ledger::{Ledger, Parties};
 pub(crate) use repeated::{MayRepeat, applied_twice};
 pub(crate) use seen::Seen;
+pub(crate) use unrecorded::{LastTracked, Unrecorded};
 
 use std::collections::BTreeSet;
 

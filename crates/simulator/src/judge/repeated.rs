@@ -64,15 +64,6 @@ impl MayRepeat {
         Ok(())
     }
 
-    /// Adds what an application wrote.
-    pub(crate) fn add_text(&mut self, text: &str) {
-        self.texts.insert(text.to_owned());
-    }
-
-    pub(crate) fn contains(&self, text: &str) -> bool {
-        self.texts.contains(text)
-    }
-
     pub(crate) fn texts(&self) -> impl Iterator<Item = &String> {
         self.texts.iter()
     }

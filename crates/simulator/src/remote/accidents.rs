@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::{Remote, open};
 use crate::disks::Device;
+use crate::judge::{has_table, is_untracked};
 use crate::liar::{self, LIED};
 use crate::operator;
 use crate::random::Random;
@@ -42,8 +43,14 @@ impl Remote {
     /// A tool makes a table anew; what is written from then on nobody writes down.
     pub(super) fn rebuild(&self, random: &mut Random) -> Result<(), Failed> {
         let tables: Vec<usize> = (0..EDITED.len()).collect();
-        let table = &EDITED[random.pick(&tables).unwrap_or_default()];
-        if self.application.borrow().rebuild(table, random)? {
+        let index = random.pick(&tables).unwrap_or_default();
+        let table = &EDITED[index];
+        let application = self.application.borrow();
+        let remote = application.connection();
+        if has_table(remote, table.name)? && !is_untracked(remote, table.name)? {
+            self.last_tracked.borrow_mut().look(remote, index)?;
+        }
+        if application.rebuild(table, random)? {
             self.world.chronicle.fault(REBUILT);
             let (name, table) = (&self.name, table.name);
             self.world.chronicle.note(&format!("{name}: {table}"));

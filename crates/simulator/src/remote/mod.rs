@@ -22,7 +22,7 @@ use tidewater_remote::session::{Now, SyncDirection};
 
 use crate::application::{self, Application};
 use crate::disks::{self, Device};
-use crate::judge::{self, Ledger, Parties, Seen};
+use crate::judge::{self, LastTracked, Ledger, Parties, Seen};
 use crate::network::{Traces, Weather};
 use crate::operator;
 use crate::plan::Plan;
@@ -42,6 +42,7 @@ pub(crate) struct Remote {
     application: RefCell<Application>,
     ledger: RefCell<Ledger>,
     seen: RefCell<Seen>,
+    last_tracked: RefCell<LastTracked>,
     /// The last acknowledged upload that the file has told of, of an identity.
     sequences: RefCell<BTreeMap<RemoteId, u64>>,
     /// Restorations of the centre when the sequence last went back.
@@ -100,6 +101,7 @@ impl Remote {
             application: RefCell::new(application),
             ledger: RefCell::default(),
             seen: RefCell::default(),
+            last_tracked: RefCell::default(),
             sequences: RefCell::default(),
             restorations: Cell::default(),
             restored: Cell::default(),
@@ -188,7 +190,11 @@ impl Remote {
             if let Some(text) = &change.text
                 && judge::is_untracked(application.connection(), table.name)?
             {
-                self.world.note_unrecorded(text);
+                let last_tracked = self.last_tracked.borrow();
+                let had = last_tracked.text((change.table, change.key));
+                // What it uploaded itself counts as the centre's: a known limit.
+                let had = had.filter(|text| !self.is_own(text));
+                self.world.unrecorded().add(text, had);
             }
         }
         let since = judge::audited(&self.world.centre_connection())?;
@@ -329,6 +335,12 @@ impl Remote {
     /// Whether its servers know all that happened since it learned of the centre's rows.
     fn is_followed(&self) -> bool {
         self.world.is_followed() && !self.told_alone.get()
+    }
+
+    /// Whether a text is by the application here, or by that of the file that this is a copy of.
+    fn is_own(&self, text: &str) -> bool {
+        let mut authors = self.authors.iter();
+        authors.any(|name| text.contains(&format!(" {name} ")))
     }
 
     /// Whether there is another copy of the file.

@@ -149,6 +149,9 @@ impl Remote {
         let process = disks::process_at(database.path())
             .ok_or_else(|| Failed("a file is on no device".into()))?;
         let last_is_lost = weather.last_is_lost;
+        if direction == SyncDirection::UploadOnly {
+            self.world.unrecorded().go_up_alone(&self.authors);
+        }
         let mut session = Session::new(database, options, seed, self.now());
         let mut is_lost = false;
         match self.world.dial(weather, &self.traces) {
