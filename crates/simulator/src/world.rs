@@ -162,8 +162,8 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     found.map_or(Ok(()), |found| Err(Failed(found)))?;
     if world.has_one_history() {
         let centre = world.centre_connection();
-        if world.chronicle.has_happened(operator::DEPLOYED) {
-            world.unrecorded().has_other_columns();
+        if !world.is_followed() {
+            world.unrecorded().is_not_followed();
         }
         let unrecorded = world.unrecorded();
         let lost = judge::lost_against_nobody(&centre, &unrecorded)?;

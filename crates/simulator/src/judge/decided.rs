@@ -63,7 +63,8 @@ pub(crate) fn lost_against_nobody(
     for table in EDITED {
         let (name, text) = (table.name, table.text);
         let sql = format!(
-            "SELECT c.key, c.pre_image ->> '{text}', c.uploaded, c.winner ->> '{text}'
+            "SELECT c.key, c.pre_image ->> '{text}', c.uploaded, c.winner ->> '{text}',
+                 c.pre_image, c.winner
              FROM tidewater_conflict AS c
              WHERE c.table_name = '{name}' AND c.pre_image ->> '{text}' LIKE '% r%'
              AND NOT EXISTS (SELECT 1 FROM audit WHERE \"table\" = '{name}'
@@ -82,9 +83,10 @@ pub(crate) fn lost_against_nobody(
             if unrecorded.may_lose(&before, winner.as_ref()) {
                 continue;
             }
+            let (pre_image, winner): (String, Option<String>) = (row.get(4)?, row.get(5)?);
             return Ok(Some(format!(
                 "I2: {uploaded:?} of {name} {key} lost against {winner:?} because it was made from \
-                 {before:?}, which nobody but its remote has ever had"
+                 {pre_image}, which nobody but its remote has ever had"
             )));
         }
     }

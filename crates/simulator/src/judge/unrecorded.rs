@@ -59,8 +59,9 @@ impl Unrecorded {
         }
     }
 
-    /// A column that was added counts as a change by others: a known limit.
-    pub(crate) fn has_other_columns(&mut self) {
+    /// What is not followed from checkpoint to checkpoint, or has another column, counts as changed
+    /// by others: a known limit.
+    pub(crate) fn is_not_followed(&mut self) {
         self.0.values_mut().for_each(|had| *had = None);
     }
 
