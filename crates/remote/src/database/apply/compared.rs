@@ -410,7 +410,7 @@ impl Sink<'_> {
              AND CASE h.present WHEN 1 THEN p.{key} IS NOT NULL{same} ELSE p.{key} IS NULL END",
             names.table,
             names.change_of("h", "p"),
-            names.change_key_is_bound(),
+            names.change_key_is_bound_in("h"),
             key.len() + 1,
             change = names.change,
             key = names.key[0],

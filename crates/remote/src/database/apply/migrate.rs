@@ -308,7 +308,7 @@ fn keep_columns(
             names.change,
             names.table,
             names.change_of("h", "p"),
-            names.change_key_is_bound(),
+            names.change_key_is_bound_in("h"),
             key.len() + 1,
         ))?;
         names.bind_key(&mut differs, key)?;

@@ -595,14 +595,11 @@ impl Applier {
         }
         let doing = "committing what the sync brought";
         let refused_before = self.database.refused_before().is_some();
-        if self.summary.refused > 0 || self.schema_changed || refused_before {
-            connection
-                .execute(
-                    "UPDATE tidewater_refused SET at = ?1 WHERE at = ?2",
-                    [now_ms, TIME_UNKNOWN],
-                )
-                .doing(doing)?;
-        }
+        // Also of what no session brought.
+        connection
+            .prepare_cached("UPDATE tidewater_refused SET at = ?1 WHERE at = ?2")
+            .and_then(|mut statement| statement.execute([now_ms, TIME_UNKNOWN]))
+            .doing(doing)?;
         for subscription in self.subscriptions.iter().filter(|each| each.synced) {
             connection
                 .prepare_cached(

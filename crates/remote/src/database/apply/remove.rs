@@ -446,7 +446,7 @@ pub(super) fn own_values(
         names.change,
         names.table,
         names.change_of("h", "p"),
-        names.change_key_is_bound(),
+        names.change_key_is_bound_in("h"),
         key.len() + 1,
     ))?;
     names.bind_key(&mut statement, key)?;

@@ -2,6 +2,8 @@
 //! What does no harm goes on working; anything else is named before anything is taken, and
 //! when it is put right, nothing is lost.
 
+use tidewater_protocol::{ForeignKey, ForeignKeyAction};
+
 use super::*;
 
 const ROWS: &str = "SELECT id || ':' || name FROM item ORDER BY id";
@@ -225,6 +227,17 @@ fn a_tool_that_leaves_out_a_column_or_the_key_is_told_before_anything_is_taken()
             "id, name, amount",
             "ON CONFLICT REPLACE",
         ),
+        (
+            "id INTEGER PRIMARY KEY, name TEXT, amount INTEGER, UNIQUE (name)ON/**/CONFLICT\tFAIL",
+            "id, name, amount",
+            "ON CONFLICT FAIL",
+        ),
+        (
+            "id INTEGER PRIMARY KEY, name TEXT, amount INTEGER, \
+             own DEFAULT '' NOT NULL ON CONFLICT IGNORE",
+            "id, name, amount",
+            "ON CONFLICT IGNORE",
+        ),
     ] {
         let mut remote = with_items();
         remote.run("UPDATE item SET name = 'before' WHERE id = 1");
@@ -241,6 +254,83 @@ fn a_tool_that_leaves_out_a_column_or_the_key_is_told_before_anything_is_taken()
             "{definition}"
         );
     }
+}
+
+#[test]
+fn words_of_a_table_that_only_look_like_a_conflict_clause_do_no_harm() {
+    let mut remote = with_items();
+    remote.run(
+        "CREATE TABLE other (id INTEGER PRIMARY KEY ON CONFLICT ABORT, name TEXT DEFAULT
+           'it''s UNIQUE ON CONFLICT IGNORE', amount INTEGER, -- UNIQUE ON CONFLICT FAIL
+           [UNIQUE ON CONFLICT FAIL], \"on\" TEXT NOT NULL ON CONFLICT REPLACE DEFAULT 'x'
+           /* UNIQUE ON CONFLICT REPLACE */);
+         INSERT INTO other (id, name, amount) SELECT * FROM item;
+         DROP TABLE item; ALTER TABLE other RENAME TO item",
+    );
+    remote.begin();
+    remote.run("UPDATE item SET name = 'A', \"on\" = NULL WHERE id = 1");
+    let expected = [update(&item(1, "a", 10), &item(1, "A", 10))];
+    assert_eq!(remote.upload(), expected);
+}
+
+/// An upsert takes any unique index of the key: `A` would be written over `a`.
+#[test]
+fn a_unique_index_of_the_key_that_has_a_collation_is_named() {
+    let columns = vec![
+        column("code", ColumnType::Text, false),
+        column("name", ColumnType::Text, true),
+    ];
+    let schema = publication(vec![table("thing", columns, vec![0])]);
+    let own = "CREATE UNIQUE INDEX own ON thing (code COLLATE NOCASE)";
+    let rebuilt = "CREATE TABLE other (code TEXT NOT NULL, name TEXT); DROP TABLE thing;
+                   ALTER TABLE other RENAME TO thing;";
+    for sql in [own.to_owned(), format!("{rebuilt} {own}")] {
+        let mut remote = Remote::new(schema.clone());
+        remote.run(&sql);
+        tells(&sync_fails(&mut remote), &["\"thing\"", "\"own\"", "COLLATE"]);
+        remote.run("DROP INDEX own; CREATE UNIQUE INDEX own ON thing (code)");
+        remote.begin();
+    }
+}
+
+/// Change tables call the columns of keys so, too.
+#[test]
+fn a_column_that_has_the_name_of_one_of_ours_is_told_apart() {
+    let mut columns = vec![
+        column("id", ColumnType::Integer, false),
+        column("key_id", ColumnType::Text, true),
+        column("pre_key_id", ColumnType::Text, true),
+        column("generation", ColumnType::Text, true),
+        column("present", ColumnType::Text, true),
+    ];
+    let schema = |columns: &[Column]| publication(vec![table("door", columns.to_vec(), vec![0])]);
+    let mut remote = Remote::new(schema(&columns));
+    let texts = |texts: [&'static str; 4]| texts.map(Datum::Text);
+    let door = |[a, b, c, d]: [Datum<'static>; 4]| [Datum::Integer(1), a, b, c, d];
+    let (old, new) = (texts(["a", "b", "c", "d"]), texts(["new", "b", "c", "e"]));
+    remote.download(|server| {
+        server.table("door", |rows| rows.row(Op::Upsert, &door(old)));
+    });
+    // Without tracking, and then with it.
+    remote.run("DROP TRIGGER tidewater_update_door; UPDATE door SET key_id = 'new'");
+    remote.begin();
+    remote.run("UPDATE door SET present = 'e'");
+    let state = remote.begin_in(SyncDirection::Both);
+    remote.download_into(&state, None, |server| {
+        server.table("door", |rows| rows.row(Op::Upsert, &door(old)));
+    });
+    let of_door = format!("{:?}", remote.upload());
+    let expected = format!("{:?}", [Change {
+        table: "door".into(),
+        ..update(&door(texts(["new", "b", "c", "d"])), &door(new))
+    }]);
+    assert_eq!(of_door, expected);
+    // The column leaves before its change goes up.
+    columns.pop();
+    remote.download_schema(Some(schema(&columns)), |_| {});
+    // It also leaves a copy, for nobody has compared the table.
+    let kept = [r#"{"id":1,"present":"e"}"#, "{}"];
+    assert_eq!(remote.kept_values(), kept);
 }
 
 #[test]
@@ -333,6 +423,102 @@ fn keys_that_were_misspelt_in_a_table_without_our_checks_are_spelled_as_the_cent
     let triggers = "SELECT count(*) FROM sqlite_master WHERE name LIKE 'tidewater_spelling%'";
     assert_eq!(remote.query(triggers), ["2"]);
     assert_eq!(with_items().query(triggers), ["0"]);
+}
+
+/// A tool leaves out our CHECKs and puts our triggers back word for word.
+#[test]
+fn what_is_recorded_of_misspelt_keys_and_refers_to_them_is_spelled_as_well() {
+    let columns = vec![
+        column("id", ColumnType::Uuid, false),
+        column("name", ColumnType::Text, true),
+    ];
+    let mut part = table(
+        "part",
+        vec![
+            column("id", ColumnType::Integer, false),
+            column("of", ColumnType::Uuid, true),
+        ],
+        vec![0],
+    );
+    part.foreign_keys = vec![ForeignKey {
+        columns: vec![1],
+        parent: "thing".into(),
+        parent_columns: vec!["id".into()],
+        on_delete: ForeignKeyAction::NoAction,
+        on_update: ForeignKeyAction::NoAction,
+    }];
+    let things = table("thing", columns, vec![0]);
+    let mut remote = Remote::new(publication(vec![things, part]));
+    let id = |number: u8| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xab, number];
+    let thing = |number, name| [Datum::Uuid(id(number)), Datum::Text(name)];
+    remote.download(|server| {
+        server.table("thing", |rows| {
+            for (number, name) in [(1, "a"), (2, "b"), (4, "d")] {
+                rows.row(Op::Upsert, &thing(number, name));
+            }
+        });
+    });
+    let triggers = "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'thing'";
+    let triggers = remote.query(triggers).join(";\n");
+    let key = "00000000-0000-0000-0000-00000000ab0";
+    remote.run(&format!(
+        "PRAGMA foreign_keys = OFF;
+         CREATE TABLE other (id TEXT NOT NULL PRIMARY KEY, name TEXT) WITHOUT ROWID;
+         INSERT INTO other SELECT * FROM thing; DROP TABLE thing;
+         ALTER TABLE other RENAME TO thing; {triggers};
+         INSERT INTO thing VALUES (upper('{key}1'), 'twin'), (upper('{key}3'), 'new');
+         UPDATE thing SET name = 'twice' WHERE name = 'twin';
+         UPDATE thing SET id = upper(id), name = 'mine' WHERE name = 'b';
+         UPDATE thing SET id = upper(id) WHERE name = 'd'; DELETE FROM thing WHERE name = 'd';
+         INSERT INTO part VALUES (7, upper('{key}3')), (8, upper('{key}1'))",
+    ));
+    let noted = "SELECT table_name FROM tidewater_untracked";
+    let uploaded = remote.upload();
+    assert_eq!(remote.query(noted), ["thing"]);
+    let of_thing = |change: Change| Change {
+        table: "thing".into(),
+        ..change
+    };
+    let part = |number, of| Change {
+        table: "part".into(),
+        ..insert(&[Datum::Integer(number), Datum::Uuid(id(of))])
+    };
+    let expected = [
+        of_thing(update(&thing(2, "b"), &thing(2, "mine"))),
+        of_thing(insert(&thing(3, "new"))),
+        of_thing(delete(&thing(4, "d"))),
+        part(7, 3),
+        part(8, 1),
+    ];
+    assert_eq!(uploaded, expected);
+    let twice = format!(r#"{{"id":"{key}1","name":"twice"}}"#);
+    assert_eq!(remote.kept_values(), [twice]);
+    let parts = "SELECT thing.name FROM part JOIN thing ON thing.id = part.\"of\" ORDER BY part.id";
+    assert_eq!(remote.query(parts), ["new", "a"]);
+    // It has a time, although no session brought it.
+    remote.acknowledge(|_| {});
+    assert_eq!(remote.query("SELECT at FROM tidewater_refused"), ["1000"]);
+}
+
+#[test]
+fn keys_of_a_table_that_is_only_downloaded_are_spelled_too() {
+    let columns = vec![
+        column("id", ColumnType::Uuid, false),
+        column("name", ColumnType::Text, true),
+    ];
+    let mut things = table("thing", columns, vec![0]);
+    things.direction = Direction::Download;
+    let mut remote = Remote::new(publication(vec![things]));
+    let thing = |name| [Datum::Uuid([0xab; 16]), Datum::Text(name)];
+    remote.download(|server| server.table("thing", |rows| rows.row(Op::Upsert, &thing("a"))));
+    remote.run(
+        "CREATE TABLE other (id TEXT NOT NULL PRIMARY KEY, name TEXT) WITHOUT ROWID;
+         INSERT INTO other SELECT upper(id), name FROM thing; DROP TABLE thing;
+         ALTER TABLE other RENAME TO thing",
+    );
+    remote.download(|server| server.table("thing", |rows| rows.row(Op::Upsert, &thing("b"))));
+    assert_eq!(remote.query("SELECT name FROM thing"), ["b"]);
+    assert_eq!(remote.kept_values(), Vec::<String>::new());
 }
 
 #[test]

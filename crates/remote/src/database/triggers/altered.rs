@@ -55,12 +55,18 @@ fn check_present(
         .collect();
     let primary = columns.iter().filter(|column| column.in_key);
     let primary: Vec<String> = primary.map(|column| column.name.clone()).collect();
-    if !same(&primary, &key) && !has_unique_index(connection, &table.name, &key).doing(DOING)? {
+    let indexes = key_indexes(connection, &table.name, &key).doing(DOING)?;
+    if !same(&primary, &key) && indexes.is_empty() {
         return altered(format!("its key ({}) is gone", key.join(", ")));
     }
     if let Some(name) = other_collation(connection, table).doing(DOING)? {
         return altered(format!(
             "its key column {name:?} has a COLLATE clause now, by which two keys may be one"
+        ));
+    }
+    if let Some(name) = other_index(connection, indexes).doing(DOING)? {
+        return altered(format!(
+            "its unique index {name:?} has a COLLATE clause, by which two keys may be one"
         ));
     }
     if let Some(clause) = conflict_clause(connection, &table.name).doing(DOING)? {
@@ -232,22 +238,23 @@ fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Column>
         .collect()
 }
 
-/// Whether a whole unique index has exactly the columns of the key: then an upsert finds it.
-fn has_unique_index(connection: &Connection, table: &str, key: &[&str]) -> rusqlite::Result<bool> {
+/// The whole unique indexes that have exactly the columns of the key: an upsert takes any of them.
+fn key_indexes(connection: &Connection, table: &str, key: &[&str]) -> rusqlite::Result<Vec<String>> {
     let indexes = connection
         .prepare("SELECT name FROM pragma_index_list(?1, 'main') WHERE \"unique\" AND NOT partial")?
         .query_map([table], |row| row.get(0))?
         .collect::<rusqlite::Result<Vec<String>>>()?;
+    let mut found = Vec::new();
     for index in indexes {
         let columns = connection
             .prepare("SELECT coalesce(name, '') FROM pragma_index_info(?1, 'main')")?
-            .query_map([index], |row| row.get(0))?
+            .query_map([&index], |row| row.get(0))?
             .collect::<rusqlite::Result<Vec<String>>>()?;
         if same(&columns, key) {
-            return Ok(true);
+            found.push(index);
         }
     }
-    Ok(false)
+    Ok(found)
 }
 
 /// A key column that is not compared byte by byte. The primary key may be, and its column not:
@@ -273,25 +280,78 @@ fn other_collation<'t>(
     Ok(None)
 }
 
-/// A conflict clause of a constraint other than that of all constraints. Only the table's own
-/// words tell of it.
-fn conflict_clause(connection: &Connection, table: &str) -> rusqlite::Result<Option<&'static str>> {
+/// One of the indexes of the key that does not compare byte by byte.
+fn other_index(connection: &Connection, indexes: Vec<String>) -> rusqlite::Result<Option<String>> {
+    let mut compares_otherwise = connection.prepare_cached(
+        "SELECT 1 FROM pragma_index_xinfo(?1, 'main') WHERE key \
+         AND coll <> 'BINARY' COLLATE NOCASE",
+    )?;
+    for name in indexes {
+        if compares_otherwise.exists([&name])? {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+/// A conflict clause by which a constraint removes rows, or leaves them out, and nobody hears of
+/// it. Only the table's own words tell. That NOT NULL puts the default in the place of NULL does
+/// neither.
+fn conflict_clause(connection: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
     let sql: Option<String> = connection
         .prepare_cached(
             "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?1 COLLATE NOCASE",
         )?
         .query_row([table], |row| row.get(0))
         .optional()?;
-    let words = sql.unwrap_or_default().to_ascii_uppercase();
-    let words: Vec<&str> = words.split_ascii_whitespace().collect();
-    let words = words.join(" ");
-    let clauses = [
-        "ON CONFLICT REPLACE",
-        "ON CONFLICT IGNORE",
-        "ON CONFLICT ROLLBACK",
-        "ON CONFLICT FAIL",
-    ];
-    Ok(clauses.into_iter().find(|clause| words.contains(clause)))
+    let words = words(&sql.unwrap_or_default());
+    let mut constraint = "";
+    for (at, word) in words.iter().enumerate() {
+        match &**word {
+            "PRIMARY" | "UNIQUE" | "NULL" | "CHECK" => constraint = word,
+            "ON" if words.get(at + 1).is_some_and(|next| next == "CONFLICT") => {
+                match words.get(at + 2).map(String::as_str) {
+                    None | Some("ABORT") => {}
+                    Some("REPLACE") if constraint == "NULL" => {}
+                    Some(other) => return Ok(Some(format!("ON CONFLICT {other}"))),
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// The bare words of a statement in capitals: not what is quoted or commented.
+/// (https://www.sqlite.org/lang_keywords.html, https://www.sqlite.org/lang_comment.html)
+fn words(sql: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut rest = sql;
+    while let Some(first) = rest.chars().next() {
+        let beyond = |begin: &str, end: &str| {
+            let parts = rest[begin.len()..].split_once(end);
+            parts.map_or("", |(_, beyond)| beyond)
+        };
+        rest = match first {
+            '\'' => beyond("'", "'"),
+            '"' => beyond("\"", "\""),
+            '`' => beyond("`", "`"),
+            '[' => beyond("[", "]"),
+            '-' if rest.starts_with("--") => beyond("--", "\n"),
+            '/' if rest.starts_with("/*") => beyond("/*", "*/"),
+            _ if is_of_word(first) => {
+                let end = rest.find(|next| !is_of_word(next)).unwrap_or(rest.len());
+                words.push(rest[..end].to_ascii_uppercase());
+                &rest[end..]
+            }
+            _ => &rest[first.len_utf8()..],
+        };
+    }
+    words
+}
+
+fn is_of_word(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_' || character == '$' || !character.is_ascii()
 }
 
 /// The same names, in whatever order.

@@ -9,9 +9,11 @@ use tidewater_protocol::{Code, Datum, Fit, Table, Value};
 
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::{Names, key_checks};
-use crate::database::take::keys_of;
+use crate::database::take::{PARKED, keys_of};
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{Doing, RemoteError};
+
+use super::altered;
 
 const DOING: &str = "spelling keys as the centre does";
 
@@ -39,30 +41,36 @@ pub(super) fn tell_misspelt(table: &Table) -> String {
         .map(|(column, check)| {
             let told = format!("CHECK constraint failed: {column} in canonical form");
             let told = quote::text(&told);
-            format!("  SELECT RAISE(ABORT, {told}) WHERE NOT ({check});\n")
+            let new = format!("NEW.{}", quote::name(column));
+            // In the place of NULL, REPLACE puts the default.
+            format!("  SELECT RAISE(ABORT, {told}) WHERE {new} IS NOT NULL AND NOT ({check});\n")
         })
         .collect()
 }
 
-/// Spells the keys of a table that nothing tracks at the moment. Where the row of the right
-/// spelling is there as well, it counts; the other's values are kept among the refused rows. A key
-/// that is none, and one that a rule of the application holds fast, stay as they are.
+/// Spells the keys of a table that nothing tracks at the moment, of what is recorded of its rows,
+/// and of the rows that refer to them. Where the row of the right spelling is there as well, it
+/// counts; the other's values are kept among the refused rows. A key that is none, and one that a
+/// rule of the application holds fast, stay as they are. Whether there was anything to spell.
 pub(super) fn respell(
     connection: &Connection,
     subscription: &SubscriptionState,
     table: &Table,
-) -> Result<(), RemoteError> {
+) -> Result<bool, RemoteError> {
     let names = Names::of(table);
     let types = row::key_types(table);
     let is_misspelt: Vec<String> = key_checks(table, "")
         .map(|(_, check)| format!("NOT ({check})"))
         .collect();
     let sql = format!(
-        "SELECT {} FROM {} WHERE {}",
+        "SELECT {} FROM {} WHERE {} UNION SELECT {} FROM {}",
         names.key.join(", "),
         names.table,
-        is_misspelt.join(" OR ")
+        is_misspelt.join(" OR "),
+        names.change_key.join(", "),
+        names.change,
     );
+    let mut respelt = false;
     for misspelt in keys_of(connection, &sql, &[], table).doing(DOING)? {
         let pairs = types.iter().zip(&misspelt);
         let (key, fits): (Vec<Datum<'_>>, Vec<Fit>) = pairs
@@ -72,21 +80,94 @@ pub(super) fn respell(
             continue;
         }
         let right: Vec<Value> = key.iter().map(Datum::to_value).collect();
-        if exists(connection, &names, &right).doing(DOING)? {
+        if right == misspelt {
+            continue;
+        }
+        let is_twin = exists(connection, &names, &right).doing(DOING)?;
+        let spelled = if is_twin {
             keep(connection, subscription, table, (&names, &misspelt, &key)).doing(DOING)?;
             let sql = format!("DELETE FROM {} WHERE {}", names.table, names.key_is_bound());
-            unless_forbidden(run(connection, &names, &sql, &misspelt, &[])).doing(DOING)?;
+            run(connection, &names, &sql, &misspelt, &[])
         } else {
-            let first = misspelt.len() + 1;
-            let set = quote::list(names.key.iter().enumerate(), ", ", |(at, column)| {
-                format!("{column} = ?{}", first + at)
+            let set = assign(&names.key);
+            let key_is = names.key_is_bound();
+            let sql = format!("UPDATE {} SET {set} WHERE {key_is}", names.table);
+            run(connection, &names, &sql, &misspelt, &right)
+        };
+        if is_forbidden(&spelled) {
+            continue;
+        }
+        spelled.doing(DOING)?;
+        move_changes(connection, &names, (&misspelt, &right), is_twin).doing(DOING)?;
+        respell_references(connection, subscription, table, (&misspelt, &right))?;
+        respelt = true;
+    }
+    Ok(respelt)
+}
+
+/// `a = ?3, b = ?4`, after as many parameters for the columns' old values.
+fn assign(columns: &[String]) -> String {
+    let first = columns.len() + 1;
+    quote::list(columns.iter().enumerate(), ", ", |(at, column)| {
+        format!("{column} = ?{}", first + at)
+    })
+}
+
+/// What is recorded of a row goes with it. Where the row of the right spelling counts, nothing of
+/// the other goes up; what was refused of it stays so.
+fn move_changes(
+    connection: &Connection,
+    names: &Names,
+    (misspelt, right): (&[Value], &[Value]),
+    is_twin: bool,
+) -> rusqlite::Result<()> {
+    let (change, key_is) = (&names.change, names.change_key_is_bound());
+    let refused = match is_twin {
+        true => format!(" AND generation = {PARKED}"),
+        false => String::new(),
+    };
+    let set = assign(&names.change_key);
+    let sql = format!("UPDATE OR IGNORE {change} SET {set} WHERE {key_is}{refused}");
+    run(connection, names, &sql, misspelt, right)?;
+    let sql = format!("DELETE FROM {change} WHERE {key_is}");
+    run(connection, names, &sql, misspelt, &[])
+}
+
+/// The synced rows that refer to a row by its misspelt key, but for those that have it in their
+/// own, which is spelled in its turn.
+fn respell_references(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+    parent: &Table,
+    (misspelt, right): (&[Value], &[Value]),
+) -> Result<(), RemoteError> {
+    let schema = subscription.schema.iter();
+    let of_key: Vec<&str> = parent.key_columns().map(|it| it.name.as_str()).collect();
+    for child in schema.flat_map(|schema| &schema.tables) {
+        let references = child.foreign_keys.iter();
+        for reference in references.filter(|it| it.parent == parent.name) {
+            let in_key = |column| child.key.contains(column);
+            let refers_to = |name: &&str| reference.parent_columns.iter().position(|it| it == name);
+            let columns: Option<Vec<String>> = of_key
+                .iter()
+                .map(|name| refers_to(name).map(|at| reference.columns[at]))
+                .map(|column| column.map(|column| quote::name(&child.columns[column].name)))
+                .collect();
+            let Some(columns) = columns.filter(|_| !reference.columns.iter().any(in_key)) else {
+                continue;
+            };
+            super::is_without_rowid(connection, &child.name)?;
+            altered::check(connection, child)?;
+            let is_so = quote::list(columns.iter().enumerate(), " AND ", |(at, column)| {
+                format!("{column} = ?{}", at + 1)
             });
-            let sql = format!(
-                "UPDATE {} SET {set} WHERE {}",
-                names.table,
-                names.key_is_bound()
-            );
-            unless_forbidden(run(connection, &names, &sql, &misspelt, &right)).doing(DOING)?;
+            let set = assign(&columns);
+            let sql = format!("UPDATE {} SET {set} WHERE {is_so}", quote::name(&child.name));
+            let names = Names::of(parent);
+            let done = run(connection, &names, &sql, misspelt, right);
+            if !is_forbidden(&done) {
+                done.doing(DOING)?;
+            }
         }
     }
     Ok(())
@@ -119,16 +200,10 @@ fn exists(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Re
     Ok(found)
 }
 
-/// A trigger or a unique index of the application's may keep the row as it is.
-fn unless_forbidden(done: rusqlite::Result<()>) -> rusqlite::Result<()> {
-    match done {
-        Err(error)
-            if error.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation) =>
-        {
-            Ok(())
-        }
-        done => done,
-    }
+/// A rule or a unique index of the application's may keep a row as it is.
+fn is_forbidden(done: &rusqlite::Result<()>) -> bool {
+    let code = done.as_ref().err().and_then(|it| it.sqlite_error_code());
+    code == Some(rusqlite::ErrorCode::ConstraintViolation)
 }
 
 fn keep(
