@@ -93,9 +93,11 @@ impl Names {
     /// The same over an alias of the change table, where the user table is beside it: that may
     /// have a column `key_a` of its own.
     pub(crate) fn change_key_is_bound_in(&self, change: &str) -> String {
-        quote::list(self.change_key.iter().enumerate(), " AND ", |(index, column)| {
-            format!("{change}.{column} = ?{}", index + 1)
-        })
+        quote::list(
+            self.change_key.iter().enumerate(),
+            " AND ",
+            |(index, column)| format!("{change}.{column} = ?{}", index + 1),
+        )
     }
 
     /// Binds an owned key to the parameters from 1 on.

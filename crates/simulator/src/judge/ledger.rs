@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::is_untracked;
+use super::{is_by, is_untracked};
 use crate::application::Touched;
 use crate::scenario::{ALL, EDITED, Table};
 
@@ -58,6 +58,9 @@ pub(crate) struct Parties<'a> {
     /// Whether there is another copy of the remote's file, which may go on under its identity:
     /// then a restored centre may not be able to know what this one was told.
     pub(crate) copied: bool,
+    /// Who may have made what is in both copies of the file into something else before it went up,
+    /// while nothing tracked the table of one.
+    pub(crate) rewriters: Vec<String>,
     /// Whether the centre always knows what happened since the remote's last download.
     pub(crate) is_followed: bool,
 }
@@ -291,6 +294,13 @@ impl Parties<'_> {
             && (!self.is_followed
                 || EDITED[row.0].scope != ALL
                 || self.central_text(row)?.as_ref() != Some(had))
+        {
+            return Ok(Place::Decided);
+        }
+        // Both copies had it on its way, as one upload; what went up is what one of them then was.
+        if let Some(text) = self.central_text(row)?
+            && Some(&text) != open.text.as_ref()
+            && is_by(&text, &self.rewriters)
         {
             return Ok(Place::Decided);
         }
@@ -555,6 +565,7 @@ mod tests {
             centre: &centre,
             centre_restored: true,
             copied: false,
+            rewriters: Vec::new(),
             is_followed: true,
         };
         let run = |sql: &str| centre.execute_batch(sql).unwrap();
@@ -589,6 +600,7 @@ mod tests {
             centre: &centre,
             centre_restored: true,
             copied: false,
+            rewriters: Vec::new(),
             is_followed: true,
         };
         for was_told in [true, false] {
@@ -623,6 +635,7 @@ mod tests {
                 centre: &centre,
                 centre_restored,
                 copied: false,
+                rewriters: Vec::new(),
                 is_followed: true,
             };
             let found = ledger.check(&parties).unwrap();

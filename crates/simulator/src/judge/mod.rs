@@ -42,6 +42,12 @@ pub(crate) fn is_untracked(remote: &Connection, table: &str) -> rusqlite::Result
     statement.query_row([table], |row| row.get(0))
 }
 
+/// Whether one of these applications wrote a text.
+pub(crate) fn is_by(text: &str, authors: &[String]) -> bool {
+    let mut authors = authors.iter();
+    authors.any(|name| text.contains(&format!(" {name} ")))
+}
+
 /// Two spellings of a key would be two rows: an application hears at once that one is none.
 pub(crate) fn misspelt_key(remote: &Connection) -> rusqlite::Result<Option<String>> {
     for table in EDITED.iter().filter(|it| it.key_is != Key::Integer) {
@@ -98,10 +104,6 @@ pub(crate) fn row_out_of_scope(
     authors: &[String],
     held: &BTreeSet<i64>,
 ) -> rusqlite::Result<Option<String>> {
-    let is_own = |text: &str| {
-        let mut authors = authors.iter();
-        authors.any(|name| text.contains(&format!(" {name} ")))
-    };
     for table in EDITED
         .iter()
         .filter(|table| table.columns.contains(&"region"))
@@ -119,7 +121,7 @@ pub(crate) fn row_out_of_scope(
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let (key, region, text): (Value, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            if !held.contains(&region) && !is_own(&text) {
+            if !held.contains(&region) && !is_by(&text, authors) {
                 return Ok(Some(format!(
                     "I5: {authors:?} holds {} {key:?} {text:?} of region {region}",
                     table.name

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::Connection;
 
+use super::is_by;
 use crate::scenario::EDITED;
 
 /// What a remote's rows were when their tables were last tracked.
@@ -52,8 +53,7 @@ impl Unrecorded {
     /// What has been written by these goes up before anybody compares it: a known limit.
     pub(crate) fn go_up_alone(&mut self, authors: &[String]) {
         for (text, had) in &mut self.0 {
-            let mut authors = authors.iter();
-            if authors.any(|name| text.contains(&format!(" {name} "))) {
+            if is_by(text, authors) {
                 *had = None;
             }
         }

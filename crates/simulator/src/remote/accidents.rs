@@ -14,11 +14,15 @@ use crate::world::Failed;
 const CLOCK: &str = "clock of a remote jumped";
 const RESTORED: &str = "remote restored to an older copy";
 const COPIED: &str = "remote copied, both went on";
-
-const REBUILT: &str = "table made anew by a tool";
+pub(super) const REBUILT: &str = "table made anew by a tool";
 
 /// Every kind of accident of a device.
 pub(crate) const KINDS: &[&str] = &[CLOCK, RESTORED, COPIED, LIED, REBUILT];
+
+/// What a remote is called whose file is a copy of another's.
+pub(super) fn name_of_copy(name: &str) -> String {
+    format!("{name}c")
+}
 
 /// Clocks jump up to so far, either way: ten years.
 const JUMP_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1_000;
@@ -103,7 +107,7 @@ impl Remote {
 
     /// A copy of the file goes on as another remote, which does not know it yet.
     fn split(&self, random: &mut Random) -> Result<Rc<Remote>, Failed> {
-        let name = format!("{}c", self.name);
+        let name = name_of_copy(&self.name);
         let device = Device::new(&name, random.fork());
         let path = device.application_path();
         operator::copy(self.application.borrow().connection(), &path)?;

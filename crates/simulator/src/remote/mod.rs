@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, try_join_all};
+use rusqlite::Connection;
 use tokio::time::sleep;
 
 use tidewater_protocol::RemoteId;
@@ -193,7 +194,7 @@ impl Remote {
                 let last_tracked = self.last_tracked.borrow();
                 let had = last_tracked.text((change.table, change.key));
                 // What it uploaded itself counts as the centre's: a known limit.
-                let had = had.filter(|text| !self.is_own(text));
+                let had = had.filter(|text| !judge::is_by(text, &self.authors));
                 self.world.unrecorded().add(text, had);
             }
         }
@@ -243,13 +244,7 @@ impl Remote {
         let held = self.world.ever_held(self.user);
         let centre = self.world.centre_connection();
         self.reopen()?;
-        let parties = Parties {
-            remote,
-            centre: &centre,
-            centre_restored: self.world.restorations.get() > 0,
-            copied: self.is_copied(),
-            is_followed: self.is_followed(),
-        };
+        let parties = self.parties(remote, &centre);
         for found in [
             judge::torn_download(remote)?,
             judge::row_out_of_scope(remote, &self.authors, &held)?,
@@ -284,17 +279,29 @@ impl Remote {
         Ok(())
     }
 
+    fn parties<'a>(&self, remote: &'a Connection, centre: &'a Connection) -> Parties<'a> {
+        let copied = self.is_copied();
+        let rewriters = match (&*self.authors, copied) {
+            ([first, ..], true) if self.world.chronicle.has_happened(accidents::REBUILT) => {
+                vec![first.clone(), accidents::name_of_copy(first)]
+            }
+            _ => Vec::new(),
+        };
+        Parties {
+            remote,
+            centre,
+            centre_restored: self.world.restorations.get() > 0,
+            copied,
+            rewriters,
+            is_followed: self.is_followed(),
+        }
+    }
+
     /// What must hold when everybody has synced and nobody writes.
     pub(crate) fn judge_at_rest(&self) -> Result<(), Failed> {
         let application = self.application.borrow();
         let centre = self.world.centre_connection();
-        let parties = Parties {
-            remote: application.connection(),
-            centre: &centre,
-            centre_restored: self.world.restorations.get() > 0,
-            copied: self.is_copied(),
-            is_followed: self.is_followed(),
-        };
+        let parties = self.parties(application.connection(), &centre);
         let held = self.world.ever_held(self.user);
         for found in [
             judge::difference(&parties, self.user)?,
@@ -335,12 +342,6 @@ impl Remote {
     /// Whether its servers know all that happened since it learned of the centre's rows.
     fn is_followed(&self) -> bool {
         self.world.is_followed() && !self.told_alone.get()
-    }
-
-    /// Whether a text is by the application here, or by that of the file that this is a copy of.
-    fn is_own(&self, text: &str) -> bool {
-        let mut authors = self.authors.iter();
-        authors.any(|name| text.contains(&format!(" {name} ")))
     }
 
     /// Whether there is another copy of the file.

@@ -287,7 +287,10 @@ fn a_unique_index_of_the_key_that_has_a_collation_is_named() {
     for sql in [own.to_owned(), format!("{rebuilt} {own}")] {
         let mut remote = Remote::new(schema.clone());
         remote.run(&sql);
-        tells(&sync_fails(&mut remote), &["\"thing\"", "\"own\"", "COLLATE"]);
+        tells(
+            &sync_fails(&mut remote),
+            &["\"thing\"", "\"own\"", "COLLATE"],
+        );
         remote.run("DROP INDEX own; CREATE UNIQUE INDEX own ON thing (code)");
         remote.begin();
     }
@@ -320,10 +323,13 @@ fn a_column_that_has_the_name_of_one_of_ours_is_told_apart() {
         server.table("door", |rows| rows.row(Op::Upsert, &door(old)));
     });
     let of_door = format!("{:?}", remote.upload());
-    let expected = format!("{:?}", [Change {
-        table: "door".into(),
-        ..update(&door(texts(["new", "b", "c", "d"])), &door(new))
-    }]);
+    let expected = format!(
+        "{:?}",
+        [Change {
+            table: "door".into(),
+            ..update(&door(texts(["new", "b", "c", "d"])), &door(new))
+        }]
+    );
     assert_eq!(of_door, expected);
     // The column leaves before its change goes up.
     columns.pop();

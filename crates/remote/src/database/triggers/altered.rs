@@ -239,7 +239,11 @@ fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Column>
 }
 
 /// The whole unique indexes that have exactly the columns of the key: an upsert takes any of them.
-fn key_indexes(connection: &Connection, table: &str, key: &[&str]) -> rusqlite::Result<Vec<String>> {
+fn key_indexes(
+    connection: &Connection,
+    table: &str,
+    key: &[&str],
+) -> rusqlite::Result<Vec<String>> {
     let indexes = connection
         .prepare("SELECT name FROM pragma_index_list(?1, 'main') WHERE \"unique\" AND NOT partial")?
         .query_map([table], |row| row.get(0))?
@@ -351,7 +355,10 @@ fn words(sql: &str) -> Vec<String> {
 }
 
 fn is_of_word(character: char) -> bool {
-    character.is_ascii_alphanumeric() || character == '_' || character == '$' || !character.is_ascii()
+    character.is_ascii_alphanumeric()
+        || character == '_'
+        || character == '$'
+        || !character.is_ascii()
 }
 
 /// The same names, in whatever order.

@@ -162,7 +162,10 @@ fn respell_references(
                 format!("{column} = ?{}", at + 1)
             });
             let set = assign(&columns);
-            let sql = format!("UPDATE {} SET {set} WHERE {is_so}", quote::name(&child.name));
+            let sql = format!(
+                "UPDATE {} SET {set} WHERE {is_so}",
+                quote::name(&child.name)
+            );
             let names = Names::of(parent);
             let done = run(connection, &names, &sql, misspelt, right);
             if !is_forbidden(&done) {
