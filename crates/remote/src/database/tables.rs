@@ -3,7 +3,7 @@
 //! Owns every name that is derived from a published table, and the DDL. When the DDL runs
 //! is decided by [`super::apply`]; what fills the change tables is [`super::triggers`].
 
-mod canonical;
+pub(crate) mod canonical;
 
 use std::collections::HashSet;
 

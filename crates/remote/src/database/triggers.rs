@@ -57,6 +57,23 @@ pub(crate) fn ensure(
     connection: &Connection,
     subscriptions: &[SubscriptionState],
 ) -> Result<Vec<Untracked>, RemoteError> {
+    ensure_all(connection, subscriptions, true)
+}
+
+/// Makes the triggers again that were dropped in the transaction that goes on.
+pub(crate) fn put_back(
+    connection: &Connection,
+    subscriptions: &[SubscriptionState],
+) -> Result<(), RemoteError> {
+    ensure_all(connection, subscriptions, false).map(drop)
+}
+
+/// See [`ensure`]. `spells`: keys may have been written while a table had no triggers.
+fn ensure_all(
+    connection: &Connection,
+    subscriptions: &[SubscriptionState],
+    spells: bool,
+) -> Result<Vec<Untracked>, RemoteError> {
     let mut untracked = Vec::new();
     let existing = existing(connection)?;
     for subscription in subscriptions {
@@ -65,7 +82,7 @@ pub(crate) fn ensure(
         };
         for table in &schema.tables {
             // What only remotes write cannot be compared: nobody sends it.
-            let missed = ensure_table(connection, subscription, table, &existing)?;
+            let missed = ensure_table(connection, subscription, table, (&existing, spells))?;
             if let Some(missed) = missed.filter(|_| table.direction.downloads()) {
                 untracked.push(Untracked {
                     subscription: subscription.id,
@@ -141,7 +158,7 @@ fn ensure_table(
     connection: &Connection,
     subscription: &SubscriptionState,
     table: &Table,
-    existing: &BTreeMap<String, Found>,
+    (existing, spells): (&BTreeMap<String, Found>, bool),
 ) -> Result<Option<Missed>, RemoteError> {
     let without_rowid = is_without_rowid(connection, &table.name)?;
     altered::check(connection, table)?;
@@ -168,11 +185,12 @@ fn ensure_table(
     if RECORDING.into_iter().any(is_gone) {
         missed = Some(Missed::Anything);
     }
-    let respells = match table.direction.uploads() {
-        true => SPELLING.into_iter().any(is_gone),
-        // Nobody but a tool writes there.
-        false => writer.is_unchecked && missed.is_some(),
-    };
+    let respells = spells
+        && match table.direction.uploads() {
+            true => SPELLING.into_iter().any(is_gone),
+            // Nobody but a tool writes there.
+            false => writer.is_unchecked && missed.is_some(),
+        };
     if respells {
         drop_table_triggers(connection, &table.name)?;
         if spelling::respell(connection, subscription, table)? {

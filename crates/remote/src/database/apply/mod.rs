@@ -591,14 +591,19 @@ impl Applier {
         }
         if self.schema_changed || self.user_triggers.were_dropped() {
             let states: Vec<SubscriptionState> = load_all(connection)?;
-            triggers::ensure(connection, &states)?;
+            triggers::put_back(connection, &states)?;
         }
         let doing = "committing what the sync brought";
         let refused_before = self.database.refused_before().is_some();
-        // Also of what no session brought.
+        // Values that were kept before there was a session have no time either. What was set aside
+        // because it is too long gets its own with the result of its upload.
+        let all = self.summary.refused > 0 || self.schema_changed || refused_before;
         connection
-            .prepare_cached("UPDATE tidewater_refused SET at = ?1 WHERE at = ?2")
-            .and_then(|mut statement| statement.execute([now_ms, TIME_UNKNOWN]))
+            .prepare_cached(
+                "UPDATE tidewater_refused SET at = ?1 WHERE at = ?2 \
+                 AND (?3 OR row_values IS NOT NULL)",
+            )
+            .and_then(|mut statement| statement.execute(params![now_ms, TIME_UNKNOWN, all]))
             .doing(doing)?;
         for subscription in self.subscriptions.iter().filter(|each| each.synced) {
             connection

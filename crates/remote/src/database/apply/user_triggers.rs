@@ -151,7 +151,7 @@ pub(in crate::database) fn fire_harmless_triggers<T>(
     let written = written?;
     if user_triggers.were_dropped() {
         user_triggers.restore(connection, false)?;
-        triggers::ensure(connection, subscriptions)?;
+        triggers::put_back(connection, subscriptions)?;
     }
     Ok(written)
 }

@@ -3,8 +3,8 @@
 
 use tidewater_protocol::ColumnType;
 
-/// The expression for a key column of this type; `column` is its quoted name.
-pub(super) fn check(column_type: ColumnType, column: &str) -> String {
+/// The expression for a column of this type; `column` is its quoted name.
+pub(crate) fn check(column_type: ColumnType, column: &str) -> String {
     match column_type {
         ColumnType::Integer => format!("typeof({column}) = 'integer'"),
         ColumnType::Boolean => format!("typeof({column}) = 'integer' AND {column} IN (0, 1)"),

@@ -238,6 +238,12 @@ fn a_tool_that_leaves_out_a_column_or_the_key_is_told_before_anything_is_taken()
             "id, name, amount",
             "ON CONFLICT IGNORE",
         ),
+        (
+            "id INTEGER PRIMARY KEY, name TEXT NOT NULL ON CONFLICT REPLACE DEFAULT '', \
+             amount INTEGER",
+            "id, name, amount",
+            "ON CONFLICT REPLACE",
+        ),
     ] {
         let mut remote = with_items();
         remote.run("UPDATE item SET name = 'before' WHERE id = 1");

@@ -69,7 +69,11 @@ fn check_present(
             "its unique index {name:?} has a COLLATE clause, by which two keys may be one"
         ));
     }
-    if let Some(clause) = conflict_clause(connection, &table.name).doing(DOING)? {
+    let loses_null = table.columns.iter().any(|published| {
+        let mut here = columns.iter().filter(|column| column.is(&published.name));
+        published.nullable && here.any(|column| column.not_null)
+    });
+    if let Some(clause) = conflict_clause(connection, &table.name, loses_null).doing(DOING)? {
         return altered(format!(
             "one of its constraints has {clause}, which nobody hears of when a row arrives"
         ));
@@ -300,8 +304,12 @@ fn other_index(connection: &Connection, indexes: Vec<String>) -> rusqlite::Resul
 
 /// A conflict clause by which a constraint removes rows, or leaves them out, and nobody hears of
 /// it. Only the table's own words tell. That NOT NULL puts the default in the place of NULL does
-/// neither.
-fn conflict_clause(connection: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
+/// neither, and no harm unless a published column `loses_null`.
+fn conflict_clause(
+    connection: &Connection,
+    table: &str,
+    loses_null: bool,
+) -> rusqlite::Result<Option<String>> {
     let sql: Option<String> = connection
         .prepare_cached(
             "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?1 COLLATE NOCASE",
@@ -316,7 +324,7 @@ fn conflict_clause(connection: &Connection, table: &str) -> rusqlite::Result<Opt
             "ON" if words.get(at + 1).is_some_and(|next| next == "CONFLICT") => {
                 match words.get(at + 2).map(String::as_str) {
                     None | Some("ABORT") => {}
-                    Some("REPLACE") if constraint == "NULL" => {}
+                    Some("REPLACE") if constraint == "NULL" && !loses_null => {}
                     Some(other) => return Ok(Some(format!("ON CONFLICT {other}"))),
                 }
             }

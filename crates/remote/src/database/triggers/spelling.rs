@@ -2,13 +2,15 @@
 //! two rows here, and one in the centre. So triggers take the place of the CHECKs, and keys that
 //! are there already are spelled as the centre spells them.
 
+use std::collections::BTreeSet;
+
 use rusqlite::Connection;
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Code, Datum, Fit, Table, Value};
 
 use crate::database::refused::{self, Refusal};
-use crate::database::tables::{Names, key_checks};
+use crate::database::tables::{Names, canonical, key_checks};
 use crate::database::take::{PARKED, keys_of};
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{Doing, RemoteError};
@@ -62,13 +64,18 @@ pub(super) fn respell(
     let is_misspelt: Vec<String> = key_checks(table, "")
         .map(|(_, check)| format!("NOT ({check})"))
         .collect();
+    let recorded = types.iter().zip(&names.change_key);
+    let are_recorded: Vec<String> = recorded
+        .map(|(column_type, key)| format!("NOT ({})", canonical::check(*column_type, key)))
+        .collect();
     let sql = format!(
-        "SELECT {} FROM {} WHERE {} UNION SELECT {} FROM {}",
+        "SELECT {} FROM {} WHERE {} UNION SELECT {} FROM {} WHERE {}",
         names.key.join(", "),
         names.table,
         is_misspelt.join(" OR "),
         names.change_key.join(", "),
         names.change,
+        are_recorded.join(" OR "),
     );
     let mut respelt = false;
     for misspelt in keys_of(connection, &sql, &[], table).doing(DOING)? {
@@ -99,8 +106,10 @@ pub(super) fn respell(
         }
         spelled.doing(DOING)?;
         move_changes(connection, &names, (&misspelt, &right), is_twin).doing(DOING)?;
-        respell_references(connection, subscription, table, (&misspelt, &right))?;
         respelt = true;
+    }
+    if respelt {
+        respell_references(connection, subscription, table)?;
     }
     Ok(respelt)
 }
@@ -133,44 +142,56 @@ fn move_changes(
     run(connection, names, &sql, misspelt, &[])
 }
 
-/// The synced rows that refer to a row by its misspelt key, but for those that have it in their
-/// own, which is spelled in its turn.
+/// Spells the columns of synced tables that refer to a table, but for those that are in their own
+/// keys: these are spelled in their turn.
 fn respell_references(
     connection: &Connection,
     subscription: &SubscriptionState,
     parent: &Table,
-    (misspelt, right): (&[Value], &[Value]),
 ) -> Result<(), RemoteError> {
     let schema = subscription.schema.iter();
-    let of_key: Vec<&str> = parent.key_columns().map(|it| it.name.as_str()).collect();
     for child in schema.flat_map(|schema| &schema.tables) {
         let references = child.foreign_keys.iter();
-        for reference in references.filter(|it| it.parent == parent.name) {
-            let in_key = |column| child.key.contains(column);
-            let refers_to = |name: &&str| reference.parent_columns.iter().position(|it| it == name);
-            let columns: Option<Vec<String>> = of_key
-                .iter()
-                .map(|name| refers_to(name).map(|at| reference.columns[at]))
-                .map(|column| column.map(|column| quote::name(&child.columns[column].name)))
-                .collect();
-            let Some(columns) = columns.filter(|_| !reference.columns.iter().any(in_key)) else {
-                continue;
-            };
-            super::is_without_rowid(connection, &child.name)?;
-            altered::check(connection, child)?;
-            let is_so = quote::list(columns.iter().enumerate(), " AND ", |(at, column)| {
-                format!("{column} = ?{}", at + 1)
-            });
-            let set = assign(&columns);
-            let sql = format!(
-                "UPDATE {} SET {set} WHERE {is_so}",
-                quote::name(&child.name)
-            );
-            let names = Names::of(parent);
-            let done = run(connection, &names, &sql, misspelt, right);
-            if !is_forbidden(&done) {
-                done.doing(DOING)?;
-            }
+        let columns: BTreeSet<usize> = references
+            .filter(|it| it.parent == parent.name)
+            .flat_map(|it| it.columns.iter().copied())
+            .filter(|column| !child.key.contains(column))
+            .collect();
+        if columns.is_empty() {
+            continue;
+        }
+        super::is_without_rowid(connection, &child.name)?;
+        altered::check(connection, child)?;
+        for column in columns {
+            respell_values(connection, child, column).doing(DOING)?;
+        }
+    }
+    Ok(())
+}
+
+/// Spells the values of a column that is not in the key.
+fn respell_values(connection: &Connection, table: &Table, column: usize) -> rusqlite::Result<()> {
+    let names = Names::of(table);
+    let (name, column_type) = (&names.columns[column], table.columns[column].column_type);
+    let (keys, key_is) = (names.key.join(", "), names.key_is_bound());
+    let (table, count) = (&names.table, names.key.len());
+    let check = canonical::check(column_type, name);
+    let misspelt: Vec<Vec<Value>> = connection
+        .prepare(&format!(
+            "SELECT {keys}, {name} FROM {table} WHERE {name} IS NOT NULL AND NOT ({check})"
+        ))?
+        .query_map([], |found| row::owned(found, 0, count + 1))?
+        .collect::<rusqlite::Result<_>>()?;
+    let sql = format!("UPDATE {table} SET {name} = ?{} WHERE {key_is}", count + 1);
+    for row in misspelt {
+        let (datum, fit) = column_type.datum(row[count].as_ref());
+        if fit == Fit::Unfit {
+            continue;
+        }
+        let right = datum.to_value();
+        let spelled = run(connection, &names, &sql, &row[..count], &[right]);
+        if !is_forbidden(&spelled) {
+            spelled?;
         }
     }
     Ok(())
