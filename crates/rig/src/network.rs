@@ -263,3 +263,25 @@ fn shut(streams: &[TcpStream; 2]) {
         let _ = stream.shutdown(Shutdown::Both);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The programs that prepare a run go through the network, too, and are to succeed.
+    #[test]
+    fn no_connection_has_an_accident_before_all_is_prepared() {
+        let folder = tempfile::tempdir().unwrap();
+        let stage = Arc::new(Stage::new(folder.path()).unwrap());
+        let weather = Weather {
+            name: "a connection",
+            accidents: 50,
+            damages: true,
+        };
+        let network = Network::start(&stage, weather, &[], Chance::new(1)).unwrap();
+        let accidents = || (0..1_000).filter_map(|_| network.shared.draw()).count();
+        assert_eq!(accidents(), 0);
+        stage.breaks.store(true, Ordering::SeqCst);
+        assert_ne!(accidents(), 0);
+    }
+}

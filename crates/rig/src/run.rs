@@ -101,6 +101,7 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
         Network::start(&stage, DATABASE, &[port], chance.fork())
     })?;
     let servers = prepare(&cluster, &program, folder, arguments.servers)?;
+    stage.breaks.store(true, Ordering::SeqCst);
     let ports = |port: fn(&Server) -> u16| servers.iter().map(|it| port(it)).collect::<Vec<_>>();
     let networks = [
         Network::start(&stage, PLAIN, &ports(|it| it.plain_port), chance.fork())?,

@@ -21,7 +21,7 @@ pub(crate) struct Stage {
     began: Instant,
     /// Applications edit and remotes sync on and on.
     pub(crate) runs: AtomicBool,
-    /// Somebody may break something.
+    /// Somebody may break something: not before all is prepared.
     pub(crate) breaks: AtomicBool,
     faults: Mutex<BTreeMap<String, u64>>,
     syncs: Mutex<BTreeMap<String, u64>>,
@@ -41,7 +41,7 @@ impl Stage {
             folder: folder.to_owned(),
             began: Instant::now(),
             runs: AtomicBool::new(true),
-            breaks: AtomicBool::new(true),
+            breaks: AtomicBool::new(false),
             faults: Mutex::default(),
             syncs: Mutex::default(),
             findings: Mutex::default(),

@@ -163,7 +163,7 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
     if world.has_one_history() {
         let centre = world.centre_connection();
         if !world.is_followed() {
-            world.unrecorded().is_not_followed();
+            world.unrecorded().let_all_lose();
         }
         let unrecorded = world.unrecorded();
         let lost = judge::lost_against_nobody(&centre, &unrecorded)?;

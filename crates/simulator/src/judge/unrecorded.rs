@@ -51,7 +51,7 @@ impl Unrecorded {
     }
 
     /// What has been written by these goes up before anybody compares it: a known limit.
-    pub(crate) fn go_up_alone(&mut self, authors: &[String]) {
+    pub(crate) fn let_lose_all_of(&mut self, authors: &[String]) {
         for (text, had) in &mut self.0 {
             if is_by(text, authors) {
                 *had = None;
@@ -61,7 +61,7 @@ impl Unrecorded {
 
     /// What is not followed from checkpoint to checkpoint, or has another column, counts as changed
     /// by others: a known limit.
-    pub(crate) fn is_not_followed(&mut self) {
+    pub(crate) fn let_all_lose(&mut self) {
         self.0.values_mut().for_each(|had| *had = None);
     }
 

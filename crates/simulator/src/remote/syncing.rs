@@ -150,7 +150,7 @@ impl Remote {
             .ok_or_else(|| Failed("a file is on no device".into()))?;
         let last_is_lost = weather.last_is_lost;
         if direction == SyncDirection::UploadOnly {
-            self.world.unrecorded().go_up_alone(&self.authors);
+            self.world.unrecorded().let_lose_all_of(&self.authors);
         }
         let mut session = Session::new(database, options, seed, self.now());
         let mut is_lost = false;
