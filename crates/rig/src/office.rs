@@ -264,8 +264,10 @@ impl Office {
     }
 }
 
+/// The lines of a visit, which nobody takes away until the transaction ends: what is written to a
+/// line that is gone would be missed at the end.
 async fn lines(centre: &Transaction<'_>, visit: i64) -> Result<Vec<i64>, tokio_postgres::Error> {
-    let sql = "SELECT line_id FROM line WHERE visit_id = $1";
+    let sql = "SELECT line_id FROM line WHERE visit_id = $1 FOR UPDATE";
     let rows = centre.query(sql, &[&visit]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
