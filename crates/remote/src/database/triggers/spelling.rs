@@ -61,21 +61,19 @@ pub(super) fn respell(
 ) -> Result<bool, RemoteError> {
     let names = Names::of(table);
     let types = row::key_types(table);
-    let is_misspelt: Vec<String> = key_checks(table, "")
-        .map(|(_, check)| format!("NOT ({check})"))
-        .collect();
-    let recorded = types.iter().zip(&names.change_key);
-    let are_recorded: Vec<String> = recorded
-        .map(|(column_type, key)| format!("NOT ({})", canonical::check(*column_type, key)))
-        .collect();
+    let is_misspelt = |keys: &[String]| {
+        quote::list(types.iter().zip(keys), " OR ", |(column_type, key)| {
+            format!("NOT ({})", canonical::check(*column_type, key))
+        })
+    };
     let sql = format!(
         "SELECT {} FROM {} WHERE {} UNION SELECT {} FROM {} WHERE {}",
         names.key.join(", "),
         names.table,
-        is_misspelt.join(" OR "),
+        is_misspelt(&names.key),
         names.change_key.join(", "),
         names.change,
-        are_recorded.join(" OR "),
+        is_misspelt(&names.change_key),
     );
     let mut respelt = false;
     for misspelt in keys_of(connection, &sql, &[], table).doing(DOING)? {
