@@ -5,6 +5,7 @@ mod applying;
 mod comparing;
 mod files;
 mod history;
+mod kept;
 mod migration;
 mod model;
 mod obstacles;
@@ -260,6 +261,16 @@ impl Remote {
             })
             .unwrap();
         rows.collect::<rusqlite::Result<_>>().unwrap()
+    }
+
+    fn state(&self) -> SubscriptionState {
+        self.database().subscriptions().unwrap().remove(0)
+    }
+
+    /// The values that are kept among the refused rows.
+    fn kept_values(&self) -> Vec<String> {
+        let refused = self.database().refused().unwrap().into_iter();
+        refused.filter_map(|it| it.values).collect()
     }
 
     /// How many stale rows would be asked for.

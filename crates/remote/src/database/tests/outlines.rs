@@ -3,7 +3,7 @@
 use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::Control;
 
-use super::comparing::{restored, restored_to};
+use super::kept::{restored, restored_to};
 use super::*;
 use crate::database::{KeptLimits, NewIdentity, Said, kept};
 use tidewater_protocol::RemoteId;
