@@ -85,6 +85,8 @@ impl Command {
     /// Whether the result is to be one JSON object.
     pub(crate) fn wants_json(&self) -> bool {
         match self {
+            Command::Deploy(args) => args.json,
+            Command::Undeploy(args) => args.json,
             Command::User(args) => args.wants_json(),
             Command::Key(args) => args.wants_json(),
             Command::Remote(args) => args.wants_json(),

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
+use serde::Serialize;
 use tidewater_consolidated::{CentreError, DeployReport};
 
 use crate::Done;
@@ -27,7 +28,14 @@ use crate::output;
 Examples:
   tidewater deploy --dry-run        # what would be done, with which locks, and to remotes
   tidewater deploy
-  tidewater deploy -c /etc/tidewater.toml"))]
+  tidewater deploy -c /etc/tidewater.toml
+  tidewater deploy --dry-run --refuse-pending --json | jq .held_up
+
+The object of --json, also of `tidewater undeploy`:
+  {\"dry_run\",\"first\",\"steps\":[{\"description\",\"lock\"}],
+   \"effects\":[{\"publication\",\"description\",\"refuses_pending\"}],
+   \"held_up\":[{\"id\",\"user\",\"last_sync_ms\"}],\"warnings\":[..]}
+steps are what was done, with dry_run what would be; lock and last_sync_ms may be null."))]
 pub(crate) struct DeployArgs {
     #[command(flatten)]
     config: ConfigArgs,
@@ -37,6 +45,9 @@ pub(crate) struct DeployArgs {
     /// Go ahead although pending changes of the listed remotes would be refused
     #[arg(long)]
     refuse_pending: bool,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
@@ -45,16 +56,20 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
     if args.dry_run || !args.refuse_pending {
         let planned = centre.deploy(true, args.refuse_pending)?;
         let refuses = !planned.held_up.is_empty() && !args.refuse_pending;
-        if args.dry_run || refuses {
-            output::text(&describe(&planned, true))?;
-        }
         if refuses {
+            // With --json the error is the one object.
+            if !args.json {
+                print(&planned, true, false)?;
+            }
             return Err(held_up(&planned));
+        }
+        if args.dry_run {
+            print(&planned, true, args.json)?;
         }
     }
     if !args.dry_run {
         let report = centre.deploy(false, args.refuse_pending)?;
-        output::text(&describe(&report, false))?;
+        print(&report, false, args.json)?;
         if report.is_first {
             output::note("next: tidewater user add NAME, then tidewater serve");
         } else if !report.steps.is_empty() {
@@ -76,8 +91,74 @@ fn held_up(report: &DeployReport) -> Failure {
     )
 }
 
+/// Prints what was done, or would be.
+pub(super) fn print(report: &DeployReport, dry_run: bool, json: bool) -> Result<(), Failure> {
+    if json {
+        output::json(&ReportObject::of(report, dry_run))
+    } else {
+        output::text(&describe(report, dry_run))
+    }
+}
+
+#[derive(Serialize)]
+struct ReportObject<'a> {
+    dry_run: bool,
+    first: bool,
+    steps: Vec<StepObject<'a>>,
+    effects: Vec<EffectObject<'a>>,
+    held_up: Vec<HeldUpObject<'a>>,
+    warnings: &'a [String],
+}
+
+#[derive(Serialize)]
+struct StepObject<'a> {
+    description: &'a str,
+    lock: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct EffectObject<'a> {
+    publication: &'a str,
+    description: &'a str,
+    refuses_pending: bool,
+}
+
+#[derive(Serialize)]
+struct HeldUpObject<'a> {
+    id: String,
+    user: &'a str,
+    last_sync_ms: Option<i64>,
+}
+
+impl ReportObject<'_> {
+    fn of(report: &DeployReport, dry_run: bool) -> ReportObject<'_> {
+        let steps = report.steps.iter().map(|step| StepObject {
+            description: &step.description,
+            lock: (!step.lock.is_empty()).then_some(&*step.lock),
+        });
+        let effects = report.effects.iter().map(|effect| EffectObject {
+            publication: &effect.publication,
+            description: &effect.description,
+            refuses_pending: effect.holds_up,
+        });
+        let held_up = report.held_up.iter().map(|remote| HeldUpObject {
+            id: remote.id.to_string(),
+            user: &remote.user,
+            last_sync_ms: (remote.last_sync_ms != 0).then_some(remote.last_sync_ms),
+        });
+        ReportObject {
+            dry_run,
+            first: report.is_first,
+            steps: steps.collect(),
+            effects: effects.collect(),
+            held_up: held_up.collect(),
+            warnings: &report.warnings,
+        }
+    }
+}
+
 /// Steps, locks, what remotes will see, and warnings, for people.
-pub(crate) fn describe(report: &DeployReport, dry_run: bool) -> String {
+pub(super) fn describe(report: &DeployReport, dry_run: bool) -> String {
     let mut text = String::new();
     for step in &report.steps {
         let lock = match step.lock.as_str() {

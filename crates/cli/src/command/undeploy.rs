@@ -41,6 +41,9 @@ pub(crate) struct UndeployArgs {
     /// Give up the kept conflicts and refused rows
     #[arg(long)]
     discard: bool,
+    /// Print one JSON object, that of `tidewater deploy --json`
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 pub(crate) fn run(args: &UndeployArgs) -> Result<Done, Failure> {
@@ -65,7 +68,7 @@ pub(crate) fn run(args: &UndeployArgs) -> Result<Done, Failure> {
         }
     }
     let report = centre.undeploy(args.dry_run)?;
-    output::text(&deploy::describe(&report, args.dry_run))?;
+    deploy::print(&report, args.dry_run, args.json)?;
     Ok(Done::Fully)
 }
 

@@ -62,7 +62,8 @@ enum UserAction {
     /// Remove a user, with all remotes and subscriptions
     ///
     /// Rows stay where they are. What the user's remotes have not uploaded yet stays on
-    /// them and can no longer be uploaded.
+    /// them, and goes up if a user of that name is added again and signs in there. To keep
+    /// somebody out for a while, use `disable`.
     #[command(after_help = HELP)]
     Remove(Named),
     /// List the users

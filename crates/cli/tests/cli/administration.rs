@@ -89,6 +89,16 @@ fn a_deployment_that_would_hold_up_remotes_lists_them_and_asks() {
         // The server that runs still takes it; a new one would not.
         let planned = ["deploy", "--dry-run", "--refuse-pending"];
         shop.place.tidewater(&planned).done();
+        let object = shop.place.tidewater(&[&planned[..], &["--json"]].concat());
+        let object = object.done().json();
+        assert_eq!(object["dry_run"], true);
+        assert_eq!(object["held_up"][0]["id"], *id);
+        assert_eq!(object["held_up"][0]["user"], "nancy");
+        assert!(object["held_up"][0]["last_sync_ms"].is_i64(), "{object}");
+        assert_eq!(object["effects"][0]["publication"], "main");
+        assert_eq!(object["effects"][0]["refuses_pending"], true);
+        let refused = shop.place.tidewater(&["deploy", "--json"]).exits(1).json();
+        assert_eq!(refused["error"]["code"], "usage");
         let done = shop.place.tidewater(&["deploy", "--refuse-pending"]).done();
         assert!(done.stdout.contains(&id), "{}", done.stdout);
         assert_eq!(

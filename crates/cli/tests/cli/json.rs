@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::centre::on_both_centres;
 use crate::program::Place;
-use crate::shop::Shop;
+use crate::shop::{SCHEMA, Shop, TABLES, configure};
 
 /// The object has at least these fields: more may be added.
 #[track_caller]
@@ -48,6 +49,33 @@ fn a_sync_reports_every_promised_field() {
     assert!(report["bytes_sent"].as_u64() > Some(0));
     assert!(report["bytes_received"].as_u64() > Some(0));
     assert!(report["duration_ms"].is_u64());
+}
+
+#[test]
+fn deploying_and_undeploying_tell_their_steps() {
+    on_both_centres(|place, centre| {
+        centre.execute(SCHEMA);
+        configure(place, centre, "", TABLES);
+        let run = |arguments: &[&str]| place.tidewater(arguments).done().json();
+        let steps = |object: &Value| object["steps"].as_array().expect("steps").len();
+        let planned = run(&["deploy", "--dry-run", "--json"]);
+        assert_eq!(
+            (&planned["dry_run"], &planned["first"]),
+            (&json!(true), &json!(true))
+        );
+        has(&planned["steps"][0], &["description", "lock"]);
+        has(&planned, &["effects", "held_up", "warnings"]);
+        let done = run(&["deploy", "--json"]);
+        assert_eq!(
+            (&done["dry_run"], &done["first"]),
+            (&json!(false), &json!(true))
+        );
+        assert!(steps(&done) > 0, "{done}");
+        let again = run(&["deploy", "--json"]);
+        assert_eq!((steps(&again), &again["first"]), (0, &json!(false)));
+        assert!(steps(&run(&["undeploy", "--dry-run", "--json"])) > 0);
+        assert!(steps(&run(&["undeploy", "--json"])) > 0);
+    });
 }
 
 #[test]
