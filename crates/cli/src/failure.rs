@@ -117,6 +117,7 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         Code::ProtocolVersion
         | Code::SchemaMismatch
         | Code::UnknownPublication
+        | Code::AnotherCentre
         | Code::TableInTheWay => 4,
         _ => 5,
     }

@@ -418,6 +418,7 @@ pub(crate) fn new_session(database: Database, begin: Begin) -> Session {
         },
         password: Some(PASSWORD.into()),
         server: None,
+        other_centre: false,
         first_proof: ProofKind::Token,
         client: "fuzzing".into(),
         silence_ms: 30_000,

@@ -60,6 +60,8 @@ codes! {
     SchemaMismatch = 201, "schema_mismatch";
     /// The server has no publication of this name.
     UnknownPublication = 202, "unknown_publication";
+    /// The remote's rows are those of another centre.
+    AnotherCentre = 203, "another_centre";
 
     /// User and password do not fit.
     WrongPassword = 300, "wrong_password";

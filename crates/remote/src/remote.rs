@@ -65,6 +65,12 @@ impl Remote {
         self.options.password = Some(password.into());
     }
 
+    /// Lets the next syncs go over to another centre than the one that the file was synced
+    /// with: what is pending goes up there, and its rows take the place of the former one's.
+    pub fn set_other_centre(&mut self, other_centre: bool) {
+        self.options.other_centre = other_centre;
+    }
+
     /// Which way the next syncs go.
     pub fn set_direction(&mut self, direction: SyncDirection) {
         self.options.direction = direction;

@@ -64,7 +64,7 @@ impl Uploaded {
 pub struct Downloaded {
     /// Written.
     pub upserts: u64,
-    /// Removed.
+    /// Removed. Of a table that was sent whole: by how many rows it has become smaller.
     pub removals: u64,
 }
 

@@ -322,6 +322,7 @@ pub(crate) fn options() -> SessionOptions {
         verify: Verify::No,
         password: Some("secret".into()),
         server: None,
+        other_centre: false,
         first_proof: ProofKind::Token,
         client: "test".into(),
         silence_ms: 60_000,

@@ -143,7 +143,7 @@ fn chosen(live: Vec<LiveTable>, names: &[String]) -> Result<Vec<LiveTable>, Fail
                 let all: Vec<&str> = live.iter().map(|it| it.name.as_str()).collect();
                 return Err(Failure::usage(
                     format!("the database has no table {name:?}"),
-                    format!("it has: {}", all.join(", ")),
+                    format!("it has: {} (a view is no table)", all.join(", ")),
                 ));
             }
             _ => {

@@ -102,7 +102,7 @@ struct Discarding {
     #[arg(value_name = "REMOTE.db")]
     remote: PathBuf,
     /// The changes' numbers, as `list` shows them
-    #[arg(value_name = "ID", required_unless_present = "all")]
+    #[arg(value_name = "ID")]
     ids: Vec<i64>,
     /// Give up every refused change
     #[arg(long, conflicts_with = "ids")]
@@ -160,6 +160,15 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
         }
         RefusedAction::Discard(args) => {
             let mut database = remote_file::open(&args.remote)?;
+            if args.ids.is_empty() && !args.all {
+                return Err(Failure::usage(
+                    "which changes are to be given up?",
+                    format!(
+                        "name their numbers, as tidewater refused list {} shows them, or --all",
+                        args.remote.display()
+                    ),
+                ));
+            }
             check_ids(&args.remote, &args.ids, &database.refused()?)?;
             let which = if args.all {
                 Which::All

@@ -70,6 +70,9 @@ pub(crate) struct SyncArgs {
     /// Trust the authorities in this PEM file, and no others; remembered
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// Go over to another centre: its rows take the place of those that the file has
+    #[arg(long)]
+    other_centre: bool,
     /// Allow tcp:// off loopback: everything can be read on the way
     #[arg(long)]
     insecure: bool,
@@ -226,6 +229,7 @@ fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
         remote.set_ca_file(Some(file))?;
     }
     remote.set_insecure(args.insecure);
+    remote.set_other_centre(args.other_centre);
     remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
     remote.set_direction(match (args.upload_only, args.download_only) {
         (true, _) => SyncDirection::UploadOnly,
@@ -344,6 +348,8 @@ fn tell_refused(args: &SyncArgs, report: &Report) {
     tell_more(report.refused, report.refused_rows.len());
     let path = args.remote.display();
     output::note(&format!(
-        "they stay in the file until you change them; see: tidewater refused list {path}"
+        "the file keeps what was refused; see: tidewater refused list {path}\n\
+         then change the row, or send it again with refused retry, or give it up with refused \
+         discard"
     ));
 }

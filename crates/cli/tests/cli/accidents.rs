@@ -4,7 +4,30 @@ use std::process::Stdio;
 
 use crate::centre::sqlite_rows;
 use crate::program::{Place, Run, free_url, sqlite};
-use crate::shop::Shop;
+use crate::shop::{Shop, add_user, password};
+
+/// The centre is gone, and what a device holds is the only copy.
+#[test]
+fn a_centre_that_was_made_anew_empties_no_device_unasked() {
+    let shop = Shop::open();
+    let nancy = shop.remote("nancy");
+    shop.place.tidewater(&["undeploy"]).done();
+    shop.centre.execute("DELETE FROM product");
+    shop.place.tidewater(&["deploy"]).done();
+    add_user(&shop.place, "nancy");
+    let server = shop.place.serve(&[]);
+    let sync = ["sync", "nancy.db", "--server", server.url(), "--json"];
+    let password = password("nancy");
+    let run = shop.place.tidewater_as(&password, &sync).exits(4);
+    let run = run.tells(&["another centre", "--other-centre"]);
+    assert_eq!(run.json()["error"]["code"], "another_centre");
+    let count = "SELECT count(*) FROM product";
+    assert_ne!(nancy.rows(count), ["0"]);
+    let sync = [&sync[..], &["--other-centre"]].concat();
+    let report = shop.place.tidewater_as(&password, &sync).done().json();
+    assert_eq!(report["downloaded"]["removals"], 2);
+    assert_eq!(nancy.rows(count), ["0"]);
+}
 
 #[test]
 fn looking_at_a_file_does_not_make_it_a_remote() {

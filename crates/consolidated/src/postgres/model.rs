@@ -232,7 +232,7 @@ pub(super) fn compile(spec: &PublicationSpec, catalog: &Catalog) -> Result<Compi
             [] => {
                 return Err(wrong(
                     format!("{place} does not exist"),
-                    format!("the database has {}", known(catalog)),
+                    format!("the database has {}; a view is no table", known(catalog)),
                 ));
             }
             _ => {

@@ -145,7 +145,7 @@ fn find<'l>(
                     "publication {:?}: there is no table {:?} in the database",
                     publication.name, spec.name
                 ),
-                format!("the database has {}", known.join(", ")),
+                format!("the database has {}; a view is no table", known.join(", ")),
             )
         })?;
     match table.obstacle() {

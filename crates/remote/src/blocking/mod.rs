@@ -56,6 +56,9 @@ pub struct SyncOptions {
     /// Another address of the server than the one that the remote remembers. It is
     /// remembered as soon as the server there lets the remote in.
     pub server: Option<String>,
+    /// Whether the file may go over to another centre: its rows then take the place of those
+    /// that the file has of the former one. Otherwise that is [`SyncError::AnotherCentre`].
+    pub other_centre: bool,
     /// Which way.
     pub direction: SyncDirection,
     /// Whether everything is compared instead: see [`Verify`].
@@ -76,6 +79,7 @@ impl Default for SyncOptions {
         SyncOptions {
             password: None,
             server: None,
+            other_centre: false,
             direction: SyncDirection::Both,
             verify: Verify::No,
             ca_file: None,
@@ -92,6 +96,7 @@ impl fmt::Debug for SyncOptions {
         f.debug_struct("SyncOptions")
             .field("password", &self.password.as_ref().map(|_| "..."))
             .field("server", &self.server)
+            .field("other_centre", &self.other_centre)
             .field("direction", &self.direction)
             .field("verify", &self.verify)
             .field("ca_file", &self.ca_file)
@@ -136,6 +141,7 @@ pub fn sync(
             verify: options.verify,
             password: options.password.clone(),
             server: options.server.clone(),
+            other_centre: options.other_centre,
             first_proof,
             client: options.client.clone(),
             silence_ms: u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),

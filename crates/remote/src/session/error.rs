@@ -53,6 +53,12 @@ pub enum SyncError {
         /// When to come back.
         retry_after_ms: u64,
     },
+    /// The server is that of another centre than the one whose rows the file holds.
+    #[error(
+        "this server is another centre's, not of the one that the file was synced with: that \
+         one's rows would leave the file"
+    )]
+    AnotherCentre,
     /// No proof of who we are is at hand.
     #[error("the remote has not signed in yet")]
     PasswordMissing,
@@ -133,6 +139,7 @@ impl SyncError {
             SyncError::Protocol { code, .. } | SyncError::Server { code, .. } => *code,
             SyncError::NotTidewater { .. } => Code::MalformedFrame,
             SyncError::Busy { .. } => Code::Busy,
+            SyncError::AnotherCentre => Code::AnotherCentre,
             SyncError::PasswordMissing => Code::CredentialInvalid,
             SyncError::Remote(error) => error.code(),
             SyncError::Spool(_) => Code::RemoteDatabase,
@@ -157,6 +164,11 @@ impl SyncError {
             SyncError::Server { hint, code, .. } if hint.is_empty() => sign_in_hint(*code),
             SyncError::Server { hint, .. } | SyncError::Usage { hint, .. } => hint,
             SyncError::Busy { .. } => "nothing was changed; sync again later",
+            SyncError::AnotherCentre => {
+                "nothing was changed; see that the address is right. If the centre was made anew, \
+                 first bring there what only this file still has (see \"the centre is gone\" in \
+                 operations.md); then sync once with --other-centre"
+            }
             SyncError::PasswordMissing => "sign in with the user's password",
             SyncError::Remote(error) => return error.hint(),
             SyncError::Spool(_) => {

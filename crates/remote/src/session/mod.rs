@@ -92,6 +92,8 @@ pub struct SessionOptions {
     pub password: Option<String>,
     /// Where the server is, to be remembered when it lets the remote in.
     pub server: Option<String>,
+    /// Whether the file may go over to another centre, whose rows take the place of its own.
+    pub other_centre: bool,
     /// The proof to begin with; [`Outcome::Again`] says which.
     pub first_proof: ProofKind,
     /// The program that syncs, for the server's logs.
@@ -154,6 +156,9 @@ pub struct Session {
     prepares: bool,
     /// The server's new address.
     server: Option<String>,
+    /// The name of the one centre that may let us in; empty: any.
+    centre: String,
+    other_centre: bool,
     /// What was presented, and what else could be.
     proof: ProofKind,
     has_credential: bool,
@@ -184,6 +189,7 @@ impl Session {
             verify,
             password,
             server,
+            other_centre,
             first_proof,
             client,
             silence_ms,
@@ -201,6 +207,8 @@ impl Session {
             verify,
             prepares: false,
             server,
+            centre: String::new(),
+            other_centre,
             proof: first_proof,
             has_credential: false,
             has_password: password.is_some(),
@@ -254,6 +262,10 @@ impl Session {
         self.proof = kind;
         let first = hello::opening(&account, proof, client, &self.subscriptions, !upload_only)?;
         self.outgoing = Outgoing::new(first, &self.subscriptions, !download_only, upload_only);
+        let holds_rows = self.subscriptions.iter().any(|it| it.schema.is_some());
+        if holds_rows && !self.other_centre {
+            self.centre = account.centre;
+        }
         Ok(())
     }
 

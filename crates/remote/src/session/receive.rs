@@ -174,6 +174,14 @@ impl Session {
             return Err(SyncError::unexpected("a second Welcome"));
         }
         let admission = Admission::read(welcome, self.remote_id, &self.subscriptions)?;
+        // Before anything is remembered of it.
+        if [&self.centre, &admission.centre]
+            .iter()
+            .all(|it| !it.is_empty())
+            && self.centre != admission.centre
+        {
+            return Err(SyncError::AnotherCentre);
+        }
         let (token, credential) = (admission.token.as_deref(), admission.credential.as_deref());
         let said = Said {
             remote_id: self.remote_id,

@@ -137,6 +137,7 @@ impl Remote {
             verify: Verify::default(),
             password: Some(PASSWORD.into()),
             server: None,
+            other_centre: false,
             first_proof,
             client: "simulator".into(),
             silence_ms: SILENCE_MS,

@@ -676,6 +676,7 @@ impl Applier {
                 sink.evict_unseen()?;
             }
             drop(sink);
+            self.summary.removals += table.missing;
             if let Some(aside) = table.aside.take() {
                 aside.put_back(connection)?;
             }

@@ -75,7 +75,8 @@ pub(super) fn clear(
         table.has_stale = true;
         summary.stale += 1;
     }
-    delete_where(connection, table, &stays, &[]).map(drop)
+    table.missing = delete_where(connection, table, &stays, &[])?;
+    Ok(())
 }
 
 /// The condition that a row, alias `p`, has no local change.

@@ -70,6 +70,7 @@ impl<'a> Sink<'a> {
         }
         if self.write(&row.new, &row.key)? {
             self.summary.upserts += 1;
+            self.table.missing = self.table.missing.saturating_sub(1);
         }
         Ok(())
     }

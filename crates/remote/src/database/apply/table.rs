@@ -43,6 +43,8 @@ pub(super) struct TableApply {
     pub(super) parked_unseen: HashSet<Vec<u8>>,
     /// Replacing: the values of columns of the application's own.
     pub(super) aside: Option<Aside>,
+    /// How many rows of a table that is replaced have gone, less those that came.
+    pub(super) missing: u64,
     /// Replacing what was compared: rows that are equal stay, see [`super::compared`].
     pub(super) is_compared: bool,
     /// What differs in a compared table is only told.
@@ -160,6 +162,7 @@ impl TableApply {
             written: HashSet::new(),
             parked_unseen: HashSet::new(),
             aside: None,
+            missing: 0,
             is_compared: false,
             only_tells: false,
             is_untracked: false,

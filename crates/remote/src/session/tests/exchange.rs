@@ -341,6 +341,28 @@ fn later_reply_without_upload(_: &Sent) -> Reply {
 }
 
 #[test]
+fn a_table_that_is_sent_whole_counts_the_rows_that_it_has_lost() {
+    let remote = Remote::synced();
+    let before = remote.items().len() as u64;
+    for (names, removals) in [(&["one"][..], before - 1), (&["one", "two"], 0), (&[], 2)] {
+        let rows = (1..).zip(names.iter().copied()).collect::<Vec<_>>();
+        let (outcome, _) = remote.sync(|_| {
+            let count = rows.len() as u64;
+            Reply::default()
+                .welcome(UploadState::InSequence, None)
+                .download(true, &items(Op::Upsert, &rows), count, 0)
+                .end()
+        });
+        let downloaded = report(outcome).downloaded;
+        assert_eq!(
+            (downloaded.upserts, downloaded.removals),
+            (rows.len() as u64, removals)
+        );
+        assert_eq!(remote.items().len(), rows.len());
+    }
+}
+
+#[test]
 fn a_publication_that_the_server_does_not_know_is_given_up_unless_it_has_synced() {
     let remote = Remote::synced();
     let subscribe = |publication| {

@@ -238,6 +238,7 @@ fn i1_nothing_is_given_back_to_a_database_that_is_deployed_anew<B: Backend>() {
     world.execute("DELETE FROM product WHERE product_id = 70");
     world.deploy_anew();
     ada.edit("INSERT INTO product VALUES (71, 'pending', 1)");
+    ada.remote.set_other_centre(true);
     ada.sync();
     let rows = world.rows("SELECT product_id FROM product WHERE product_id >= 70");
     assert_eq!(rows, ["71"]);

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
 use tidewater_remote::SyncDirection;
 use tidewater_testing::proxy::{Accident, Place, Way};
@@ -182,6 +183,7 @@ fn i1_what_is_kept_survives_a_visit_to_another_centre<B: Backend>() {
     let first = backup(&world);
     let other = World::<B>::open(shop());
     ada.network.redirect(other.server.address);
+    ada.remote.set_other_centre(true);
     ada.sync();
     assert_eq!(other.rows(PRODUCTS), [""; 0]);
     insert(&ada, 71);
@@ -196,6 +198,49 @@ fn i1_what_is_kept_survives_a_visit_to_another_centre<B: Backend>() {
         assert_converged(&world, &[&ada]);
     }
     assert_eq!(other.rows(PRODUCTS), ["71"]);
+}
+
+/// A staging server's address, or a centre made anew without its backup: its rows, or none at
+/// all, would take the place of what may be the only copy.
+fn i2_a_file_does_not_go_over_to_another_centre_unless_it_is_told_to<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut ada = world.synced("ada");
+    insert(&ada, 70);
+    ada.sync();
+    insert(&ada, 71);
+    let other = World::<B>::open(shop());
+    other.execute("INSERT INTO product VALUES (72, 'other', 1)");
+    ada.network.redirect(other.server.address);
+    for direction in [
+        SyncDirection::Both,
+        SyncDirection::UploadOnly,
+        SyncDirection::DownloadOnly,
+    ] {
+        ada.remote.set_direction(direction);
+        let error = ada.try_sync().expect_err("it is another centre");
+        assert_eq!(error.code(), Code::AnotherCentre, "{error}");
+        assert!(error.hint().contains("--other-centre"), "{}", error.hint());
+    }
+    assert_eq!(ada.rows(PRODUCTS), ["70", "71"]);
+    assert_eq!(other.rows(PRODUCTS), ["72"]);
+    let remotes = other.server.ask(async |centre| centre.remotes().await);
+    let remotes = remotes.expect("remotes can be listed");
+    assert!(remotes.iter().all(|it| it.last_sync_ms == 0), "{remotes:?}");
+
+    ada.remote.set_direction(SyncDirection::Both);
+    ada.network.redirect(world.server.address);
+    let report = ada.sync();
+    assert_eq!(report.uploaded.inserts, 1);
+    assert_eq!(world.rows(PRODUCTS), ["70", "71"]);
+
+    insert(&ada, 73);
+    ada.network.redirect(other.server.address);
+    ada.remote.set_other_centre(true);
+    ada.sync();
+    ada.remote.set_other_centre(false);
+    ada.sync();
+    assert_eq!(other.rows(PRODUCTS), ["72", "73"]);
+    assert_converged(&other, &[&ada]);
 }
 
 /// A download alone would take from the file what the centre has forgotten and lacks.
@@ -317,6 +362,7 @@ on_both_adapters!(
     i1_two_copies_of_a_file_give_back_once,
     i1_a_copy_that_a_restored_centre_knows_first_keeps_the_id,
     i1_what_is_kept_survives_a_visit_to_another_centre,
+    i2_a_file_does_not_go_over_to_another_centre_unless_it_is_told_to,
     i2_nothing_is_downloaded_before_what_the_centre_lacks_is_given_back,
     i1_what_a_removed_remote_uploaded_is_not_given_back,
     i1_what_an_old_connection_brings_after_all_was_given_back_is_applied_once,

@@ -174,6 +174,7 @@ impl Device {
             verify: Verify::No,
             password: Some(PASSWORD.into()),
             server: None,
+            other_centre: false,
             first_proof,
             client: "pair".into(),
             silence_ms: SILENCE_MS,
