@@ -48,6 +48,16 @@ pub enum ForeignKeyAction {
     SetDefault,
 }
 
+impl ForeignKeyAction {
+    /// Whether it changes the children.
+    pub fn acts(self) -> bool {
+        !matches!(
+            self,
+            ForeignKeyAction::NoAction | ForeignKeyAction::Restrict
+        )
+    }
+}
+
 /// A published column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {

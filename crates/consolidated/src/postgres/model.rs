@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
 
-use tidewater_protocol::{
-    Column, Direction, ForeignKey, ForeignKeyAction, PublicationSchema, RowShape, Table,
-};
+use tidewater_protocol::{Column, Direction, ForeignKey, PublicationSchema, RowShape, Table};
 
 use super::binary::Kind;
 use super::live::{Catalog, LiveColumnInfo, TableInfo};
@@ -170,6 +168,13 @@ impl PgColumn {
 }
 
 impl CompiledTable {
+    /// Whether its deletes go before inserts and updates, for the unique values that they free.
+    /// Not where foreign keys act on them: they could take along what the same upload moves
+    /// elsewhere. What needs their values is tried again after them.
+    pub(super) fn deletes_first(&self) -> bool {
+        self.has_secondary_unique && !self.effects.on_delete
+    }
+
     /// The log's column that has a published column's values.
     pub(super) fn log_column(&self, column: usize) -> Option<String> {
         let positions = LogSpec::positions(&self.partition, &self.key);
@@ -548,19 +553,17 @@ fn compile_table(
     };
     let live_partition: Vec<usize> = partition.iter().map(|&index| published[index]).collect();
     let tracked = spec.tracking != Tracking::Off && spec.direction.downloads();
-    let acts = |action| {
-        !matches!(
-            action,
-            ForeignKeyAction::NoAction | ForeignKeyAction::Restrict
-        )
-    };
     let effects = Effects {
         // Whether a partition has a trigger of its own is not asked in every upload.
         always: live.members.is_some()
             || live.user_triggers
             || live.columns.iter().any(|column| column.generated),
-        on_delete: catalog.references_to(live.oid).any(|it| acts(it.on_delete)),
-        on_update: catalog.references_to(live.oid).any(|it| acts(it.on_update)),
+        on_delete: catalog
+            .references_to(live.oid)
+            .any(|it| it.on_delete.acts()),
+        on_update: catalog
+            .references_to(live.oid)
+            .any(|it| it.on_update.acts()),
     };
     Ok(CompiledTable {
         oid: live.oid,

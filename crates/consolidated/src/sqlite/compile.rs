@@ -42,7 +42,9 @@ pub(super) struct Compiled {
     pub(super) partition_as_text: Vec<bool>,
     pub(super) partition_names: Vec<String>,
     pub(super) key_names: Vec<String>,
-    /// Deletes go before inserts and updates.
+    /// Deletes go before inserts and updates, for the unique values that they free. Not where
+    /// foreign keys act on them: they could take along what the same upload moves elsewhere.
+    /// What needs their values is tried again after them.
     pub(super) deletes_first: bool,
     /// A failed statement may leave something behind.
     pub(super) guarded: bool,
@@ -82,13 +84,13 @@ impl Publication {
     /// not looked at: the caller fills in [`Compiled::deployed`].
     pub(super) fn compile(
         connection: &Connection,
-        live: &[Live],
+        all: &[Live],
         spec: &PublicationSpec,
     ) -> Result<Publication, CentreError> {
         let mut parts = Vec::with_capacity(spec.tables.len());
         let mut seen = BTreeSet::new();
         for table in &spec.tables {
-            let found = find(live, spec, table)?;
+            let found = find(all, spec, table)?;
             if !seen.insert(found.name.clone()) {
                 return Err(configuration(
                     format!(
@@ -111,7 +113,8 @@ impl Publication {
         };
         for (live, spec) in &parts {
             let table = schema_table(connection, live, spec)?;
-            let compiled = Compiled::new(connection, live, spec, &table)?;
+            let mut compiled = Compiled::new(connection, live, spec, &table)?;
+            compiled.deletes_first = live.has_secondary_unique() && !is_acted_on(live, all);
             publication.shapes.push(table.shape());
             publication.tables.push(compiled);
             publication.schema.tables.push(table);
@@ -316,6 +319,12 @@ fn default_literal(connection: &Connection, column_type: ColumnType, sql: &str) 
         .ok()
 }
 
+/// Whether deletes of a table's rows change rows of tables that refer to it.
+fn is_acted_on(live: &Live, all: &[Live]) -> bool {
+    let mut references = all.iter().flat_map(|it| &it.foreign_keys);
+    references.any(|it| it.on_delete.acts() && it.parent.eq_ignore_ascii_case(&live.name))
+}
+
 fn add_references(schema: &mut PublicationSchema, parts: &[(&Live, &TableSpec)]) {
     let by_name: BTreeMap<String, usize> = parts
         .iter()
@@ -417,7 +426,7 @@ impl Compiled {
             partition_types: column_types(&table.partition),
             partition_names: column_names(&table.partition),
             key_names: column_names(&table.key),
-            deletes_first: live.has_secondary_unique(),
+            deletes_first: false,
             guarded: live.has_triggers || live.has_conflict_clauses,
             select_key: format!("SELECT {} FROM {name} WHERE {by_key}", names.join(", ")),
             select_partition: format!("{select_all} AND {}", equals(table, &table.partition)),

@@ -2,9 +2,9 @@
 //! on the way.
 //!
 //! Deletes of tables with secondary unique keys go first, so that the values that they
-//! free can be taken; then inserts and updates, parents before children; then the other
-//! deletes, children before parents. What fails is tried again at the end until nothing
-//! moves any more, which settles cycles and exchanges. If a deferred foreign key is
+//! free can be taken, unless foreign keys act on them; then inserts and updates, parents
+//! before children; then the other deletes, children before parents. What fails is tried
+//! again at the end until nothing moves any more, which settles cycles and exchanges. If a deferred foreign key is
 //! violated at the end, everything is rolled back and done again with the key checked
 //! after each row.
 

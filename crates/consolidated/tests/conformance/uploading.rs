@@ -639,6 +639,39 @@ pub async fn unique_values_can_be_freed_and_taken_in_one_upload<F: Fixture>() {
     );
 }
 
+/// Merging duplicates: the children are moved, then their parent is deleted, whose foreign keys
+/// would take them along. Its unique value is taken again, too.
+pub async fn a_delete_takes_along_nothing_that_the_same_upload_moves<F: Fixture>() {
+    for action in ["CASCADE", "SET NULL"] {
+        let ddl = format!(
+            "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, code VARCHAR(9) UNIQUE,
+               boss INTEGER REFERENCES par ON DELETE {action});
+             CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+               p INTEGER REFERENCES par ON DELETE {action}, v VARCHAR(9));
+             INSERT INTO par VALUES (1, 'one', NULL), (2, 'two', NULL), (3, 'three', 1);
+             INSERT INTO ch VALUES (1, 1, 'child'), (2, 1, 'gone')"
+        );
+        let world = World::<F>::new(&ddl, vec![everyone("par"), everyone("ch")]).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let result = anna
+            .upload(&[
+                insert("par", "4|one|NULL"),
+                update("par", "3|three|1", "3|three|2"),
+                delete("par", "1|one|NULL"),
+                insert("ch", "3|4|new"),
+                update("ch", "1|1|child", "1|2|moved"),
+                delete("ch", "2|1|gone"),
+            ])
+            .await;
+        let all = "2 inserted, 2 updated, 2 deleted, 0 conflicts, 0 refused";
+        assert_eq!(result, [all], "{action}");
+        let berta = Remote::synced(&world, "berta").await;
+        assert_eq!(berta.rows("ch"), ["1|2|moved", "3|4|new"], "{action}");
+        let parents = ["2|two|NULL", "3|three|2", "4|one|NULL"];
+        assert_eq!(berta.rows("par"), parents, "{action}");
+    }
+}
+
 pub async fn values_are_compared_by_their_type<F: Fixture>() {
     let ddl = "CREATE TABLE v (id INTEGER NOT NULL PRIMARY KEY, amount NUMERIC(12,2),
                    ratio DOUBLE PRECISION, flag BOOLEAN, day DATE, at TIMESTAMP, note TEXT);

@@ -18,7 +18,7 @@ use tidewater_protocol::message::TableBegin;
 
 use super::copy_in::{self, Encoder};
 use super::incoming::{Incoming, malformed};
-use super::outcomes::{Outcomes, is_data_error};
+use super::outcomes::{Outcomes, may_be_data_error};
 use super::{Admitted, Filled, One, Order, Patience, Progress, Round, UnpublishedRows, order};
 use crate::arriving::{ArrivingUpload, Piece};
 use crate::columns::{Announced, ColumnMap};
@@ -258,7 +258,7 @@ impl<'e, 'p: 'e> Early<'e, 'p> {
             }
             // A trigger kept rows out.
             Ok(_) => Ok(None),
-            Err(refusal) if is_data_error(&refusal) => Ok(None),
+            Err(refusal) if may_be_data_error(&refusal) => Ok(None),
             Err(other) => Err(centre_error(COPYING, &other)),
         }
     }
@@ -310,7 +310,7 @@ fn has_little_to_copy(incoming: &Incoming<'_>) -> bool {
 
 /// Whether the table has rows that should have been deleted before anything else.
 fn deletes_go_first(incoming: &Incoming<'_>) -> bool {
-    incoming.table.has_secondary_unique && !incoming.deletes.is_empty()
+    incoming.table.deletes_first() && !incoming.deletes.is_empty()
 }
 
 /// Whether what is done is what is done first when the upload is known as a whole.

@@ -9,7 +9,7 @@ use futures_util::{SinkExt, future};
 use tidewater_protocol::{Datum, Op, Row, RowsReader};
 
 use super::incoming::{Incoming, is_exact, malformed, obstacle};
-use super::outcomes::is_data_error;
+use super::outcomes::may_be_data_error;
 use crate::error::CentreError;
 use crate::postgres::binary::Kind;
 use crate::postgres::connection::{Connection, refused};
@@ -98,7 +98,7 @@ pub(super) async fn copy_in(
             }
             // A trigger kept rows out: the statements find out which.
             Ok(_) => {}
-            Err(refusal) if is_data_error(&refusal) => {}
+            Err(refusal) if may_be_data_error(&refusal) => {}
             Err(other) => return Err(error(other)),
         }
     } else {

@@ -27,7 +27,7 @@ impl RowRef {
     /// The bytes between two rows of a chunk; nothing is known across chunks.
     pub(super) fn distance(self, next: RowRef) -> usize {
         if self.chunk == next.chunk {
-            next.offset.saturating_sub(self.offset) as usize
+            next.offset.abs_diff(self.offset) as usize
         } else {
             0
         }

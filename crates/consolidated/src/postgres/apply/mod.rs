@@ -26,7 +26,7 @@ use self::admit::{Admitted, Order, Patience};
 pub(super) use self::arriving::apply_arriving;
 use self::copy_in::Copied;
 use self::incoming::{Incoming, RowRef};
-use self::outcomes::{Outcomes, is_data_error};
+use self::outcomes::{Outcomes, may_be_data_error};
 use self::statements::{Failed, Statements};
 use super::Shared;
 use super::connection::{Connection, centre_error, refused};
@@ -368,7 +368,7 @@ impl One<'_> {
             .batch_execute("SET CONSTRAINTS ALL IMMEDIATE")
             .await;
         match checked {
-            Err(refusal) if round.immediate || !is_data_error(&refusal) => {
+            Err(refusal) if round.immediate || !may_be_data_error(&refusal) => {
                 return Err(centre_error("checking deferred constraints", &refusal));
             }
             Err(_) => return Ok(Filled::Violated),
@@ -475,8 +475,9 @@ impl One<'_> {
         incoming.find_inserts()
     }
 
-    /// Tries refused rows again, in their order, as long as that gets some of them in;
-    /// the rest is refused for good.
+    /// Tries refused rows again, as long as that gets some of them in; the rest is refused for
+    /// good. Every other round goes backwards: of rows that wait for the next one each, a round
+    /// in their order would get in a single one.
     async fn try_again(
         &self,
         connection: &mut Connection,
@@ -485,20 +486,35 @@ impl One<'_> {
         progress: &mut Progress<'_>,
     ) -> Result<(), CentreError> {
         let mut refusals = std::mem::take(&mut progress.refusals);
+        // The first tries were in their order.
+        let mut backwards = false;
+        let mut vain = 0;
         for _ in 0..RETRY_ROUNDS {
             let mut gained = false;
-            for refusal in &mut refusals {
+            let count = refusals.len();
+            for number in 0..count {
+                let at = if backwards {
+                    count - 1 - number
+                } else {
+                    number
+                };
+                let refusal = &mut refusals[at];
                 let table = &incoming[refusal.table];
-                let refs: Vec<RowRef> = refusal.failed.iter().map(|failed| failed.at).collect();
+                let mut refs: Vec<RowRef> = refusal.failed.iter().map(|failed| failed.at).collect();
+                if backwards {
+                    refs.reverse();
+                }
                 let mut statements = self.statements(connection, table, admitted, progress);
                 let failed = statements.run(refusal.op, &refs).await?;
                 gained |= failed.len() < refs.len();
                 refusal.failed = failed;
             }
             refusals.retain(|refusal| !refusal.failed.is_empty());
-            if !gained || refusals.is_empty() {
+            vain = if gained { 0 } else { vain + 1 };
+            if vain == 2 || refusals.is_empty() {
                 break;
             }
+            backwards = !backwards;
         }
         for refusal in &refusals {
             let table = &incoming[refusal.table];
@@ -565,12 +581,12 @@ impl One<'_> {
     }
 }
 
-/// Deletes first where a secondary unique value may be freed by them; then inserts
-/// and updates, parents first; then the other deletes, children first.
+/// Some deletes first, see [`CompiledTable::deletes_first`]; then inserts and updates, parents
+/// first; then the other deletes, children first.
 fn order(incoming: &[Incoming<'_>]) -> Vec<(usize, Op)> {
     let mut by_table: Vec<usize> = (0..incoming.len()).collect();
     by_table.sort_by_key(|&at| incoming[at].index);
-    let early = |at: &usize| incoming[*at].table.has_secondary_unique;
+    let early = |at: &usize| incoming[*at].table.deletes_first();
     let deletes = |at: usize| (at, Op::Delete);
     let mut order = Vec::with_capacity(3 * incoming.len());
     order.extend(by_table.iter().rev().copied().filter(early).map(deletes));

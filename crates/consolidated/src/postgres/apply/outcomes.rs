@@ -381,6 +381,23 @@ pub(super) fn is_data_error(error: &tokio_postgres::Error) -> bool {
     })
 }
 
+/// Whether an error may be about rows: also of the classes that are about statements, which a
+/// value can have as well (a text that is no `tsquery`, a name of no table), and a trigger of the
+/// application. Which of both it is shows when the statement runs without rows.
+pub(super) fn may_be_data_error(error: &tokio_postgres::Error) -> bool {
+    is_data_error(error)
+        || error.as_db_error().is_some_and(|refusal| {
+            let state = refusal.code().code();
+            match &state[..2] {
+                "0A" | "3F" => !is_stale_plan(refusal),
+                // Missing rights, locks that are not to be had and objects in use are not.
+                "42" => state != "42501",
+                "55" => !matches!(state, "55006" | "55P03"),
+                _ => false,
+            }
+        })
+}
+
 /// Code and reason for a row that the database refused. Only the message and names
 /// are used: the detail may have other rows' values.
 pub(super) fn reason(refusal: &DbError) -> (Code, String) {

@@ -13,7 +13,7 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
 
 use super::admit::Order;
 use super::incoming::{Incoming, RowRef, is_exact, obstacle, unfit};
-use super::outcomes::{Outcomes, Uploaded, is_data_error, reason};
+use super::outcomes::{Outcomes, Uploaded, is_data_error, may_be_data_error, reason};
 use super::sql;
 use crate::error::CentreError;
 use crate::postgres::array::Array;
@@ -25,6 +25,10 @@ use crate::postgres::scope::Membership;
 const BATCH_ROWS: usize = 2_000;
 /// The most bytes of one statement's parameters, unless one row has more.
 const BATCH_BYTES: usize = 4 << 20;
+/// Around what triggers that fire before an insert may have to be undone with.
+const GUARD: &str = "SAVEPOINT tidewater_guard";
+const KEEP: &str = "RELEASE tidewater_guard";
+const UNDO: &str = "ROLLBACK TO tidewater_guard; RELEASE tidewater_guard";
 /// Updates are told apart by the columns that they change, so that a user's
 /// `UPDATE OF` triggers fire for those only; up to so many kinds of them.
 const MAX_CHANGE_SETS: usize = 16;
@@ -187,30 +191,28 @@ impl Statements<'_, '_, '_, '_> {
         batch: &[RowRef],
         failed: &mut Vec<Failed>,
     ) -> Result<(), CentreError> {
-        let mut waiting = vec![batch];
+        let guarded = op == Op::Insert && self.incoming.edits_inserts;
+        let mut waiting = vec![batch.to_vec()];
+        let mut without_effect = Vec::new();
         while let Some(rows) = waiting.pop() {
+            let rows = rows.as_slice();
             let parameters = self.parameters(op, changed, rows)?;
-            // Which of several rows a trigger gave another key cannot be told.
-            let one_by_one = op == Op::Insert && rows.len() > 1 && self.incoming.edits_inserts;
-            if one_by_one {
-                self.savepoint("SAVEPOINT tidewater_keys").await?;
+            if guarded {
+                self.savepoint(GUARD).await?;
             }
             let executed = execute(self.connection, statement, &parameters).await?;
-            if one_by_one {
+            if guarded {
                 if let Executed::Rows(result) = &executed
-                    && self.has_other_keys(rows, result)?
+                    && let Some(others) = self.again(rows, result, &mut without_effect)?
                 {
-                    self.savepoint("ROLLBACK TO tidewater_keys; RELEASE tidewater_keys")
-                        .await?;
-                    waiting.extend(rows.chunks(1).rev());
+                    self.savepoint(UNDO).await?;
+                    waiting.extend(others);
                     continue;
                 }
-                self.savepoint("RELEASE tidewater_keys").await?;
+                self.savepoint(KEEP).await?;
             }
             match executed {
-                Executed::Rows(result)
-                    if op == Op::Insert && self.has_other_keys(rows, &result)? =>
-                {
+                Executed::Rows(result) if guarded && self.has_other_keys(rows, &result)? => {
                     self.kept_under_another_key(rows)?;
                 }
                 Executed::Rows(result) => {
@@ -244,13 +246,41 @@ impl Statements<'_, '_, '_, '_> {
                     }),
                     rows => {
                         let (left, right) = rows.split_at(rows.len() / 2);
-                        waiting.push(right);
-                        waiting.push(left);
+                        waiting.push(right.to_vec());
+                        waiting.push(left.to_vec());
                     }
                 },
             }
         }
-        Ok(())
+        self.classify(op, &without_effect, failed).await
+    }
+
+    /// Inserts into a table with triggers that fire before them have to be undone if not all of
+    /// them came to something, or under other keys: which one a trigger gave another key cannot
+    /// be told of several, and what it did about a row that was passed over must not stay. Gives
+    /// those that are to be done again; those that were passed over go to `without_effect`.
+    fn again(
+        &self,
+        rows: &[RowRef],
+        result: &[ResultRow],
+        without_effect: &mut Vec<RowRef>,
+    ) -> Result<Option<Vec<Vec<RowRef>>>, CentreError> {
+        if self.has_other_keys(rows, result)? {
+            let one_by_one = rows.chunks(1).rev().map(<[RowRef]>::to_vec);
+            return Ok((rows.len() > 1).then(|| one_by_one.collect()));
+        }
+        let passed_over = self.passed_over(Op::Insert, rows, result)?;
+        if passed_over.is_empty() {
+            return Ok(None);
+        }
+        let is_passed_over: BTreeSet<&RowRef> = passed_over.iter().collect();
+        let mut others = rows.to_vec();
+        others.retain(|at| !is_passed_over.contains(at));
+        without_effect.extend(&passed_over);
+        Ok(Some(match others.is_empty() {
+            true => Vec::new(),
+            false => vec![others],
+        }))
     }
 
     async fn savepoint(&self, sql: &str) -> Result<(), CentreError> {
@@ -575,7 +605,16 @@ impl Statements<'_, '_, '_, '_> {
         let statement = self.connection.prepare(&text, &[]).await?;
         for at in rows {
             let parameters = self.parameters(Op::Insert, &[], &[*at])?;
-            match execute(self.connection, &statement, &parameters).await? {
+            let guarded = self.incoming.edits_inserts;
+            if guarded {
+                self.savepoint(GUARD).await?;
+            }
+            let executed = execute(self.connection, &statement, &parameters).await?;
+            if guarded {
+                let ignored = matches!(&executed, Executed::Rows(result) if result.is_empty());
+                self.savepoint(if ignored { UNDO } else { KEEP }).await?;
+            }
+            match executed {
                 Executed::Rows(result) if self.has_other_keys(&[*at], &result)? => {
                     self.kept_under_another_key(&[*at])?;
                 }
@@ -647,17 +686,37 @@ async fn execute(
             Ok(Executed::Rows(rows))
         }
         Err(refusal) => {
-            let Some(data) = refusal.as_db_error().filter(|_| is_data_error(&refusal)) else {
-                return Err(centre_error("applying rows of an upload", &refusal));
+            let not_the_rows = || Err(centre_error("applying rows of an upload", &refusal));
+            let Some(data) = refusal
+                .as_db_error()
+                .filter(|_| may_be_data_error(&refusal))
+            else {
+                return not_the_rows();
             };
             let (code, reason) = reason(data);
             client
                 .batch_execute("ROLLBACK TO tidewater_batch; RELEASE tidewater_batch")
                 .await
                 .map_err(error)?;
+            if !is_data_error(&refusal) && !runs_without_rows(connection, statement, arrays).await {
+                return not_the_rows();
+            }
             Ok(Executed::Failed(code, reason))
         }
     }
+}
+
+/// Whether nothing is wrong with the statement itself.
+async fn runs_without_rows(
+    connection: &Connection,
+    statement: &Statement,
+    arrays: &[Array],
+) -> bool {
+    let empty: Vec<Array> = arrays.iter().map(Array::emptied).collect();
+    let parameters: Vec<&(dyn ToSql + Sync)> =
+        empty.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
+    let result = connection.client().query(statement, &parameters).await;
+    result.is_ok()
 }
 
 /// The images of an uploaded row in the order of the published columns.

@@ -220,6 +220,126 @@ async fn deferrable_unique_constraints_take_uploads() {
 
 /// Row security refuses rows, and does not fail uploads: by statements, and where many
 /// rows would go by COPY, which row security does not take.
+/// A value, or a trigger of the application, fails with a state that a mistake in the statement has
+/// as well.
+#[tokio::test]
+async fn what_one_value_cannot_be_or_a_trigger_does_not_find_refuses_its_row_alone() {
+    let ddl = "CREATE TABLE q (id int PRIMARY KEY, v tsquery);
+         CREATE TABLE r (id int PRIMARY KEY, v regclass);
+         CREATE TABLE m (id int PRIMARY KEY, mon text);
+         CREATE TABLE m_may (id int);
+         CREATE SEQUENCE s;
+         CREATE FUNCTION into_month() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+           IF NEW.mon = 'none' THEN PERFORM currval('s'); END IF;
+           EXECUTE format('INSERT INTO m_%s VALUES (%s)', NEW.mon, NEW.id); RETURN NULL; END$$;
+         CREATE TRIGGER into_month AFTER INSERT ON m FOR EACH ROW EXECUTE FUNCTION into_month()";
+    let tables = ["q", "r", "m"].map(everyone);
+    let world = World::<PostgresFixture>::new(ddl, tables.to_vec()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    for many in [0, 300] {
+        let mut changes = vec![
+            insert("q", &format!("{}|a &", 1 + many)),
+            insert("q", &format!("{}|'a'", 2 + many)),
+            insert("r", &format!("{}|nowhere", 1 + many)),
+            insert("r", &format!("{}|m_may", 2 + many)),
+            insert("m", &format!("{}|may", 1 + many)),
+            insert("m", &format!("{}|june", 2 + many)),
+            insert("m", &format!("{}|none", 3 + many)),
+        ];
+        // Enough for COPY.
+        let more = 4 + many..4 + 2 * many;
+        changes.extend(more.map(|id| insert("m", &format!("{id}|may"))));
+        let result = anna.upload(&changes).await;
+        let all = format!(
+            "{} inserted, 0 updated, 0 deleted, 0 conflicts, 4 refused",
+            3 + many
+        );
+        assert_eq!(result[0], all);
+        let counts = "SELECT (SELECT count(*) FROM q) || ' ' || (SELECT count(*) FROM r) || ' ' ||
+            (SELECT count(*) FROM m) || ' ' || (SELECT count(*) FROM m_may)";
+        let (few, months) = (1 + many / 300, 1 + many / 300 + many);
+        assert_eq!(
+            world.fixture.query(counts).await,
+            [format!("{few} {few} {months} {months}")]
+        );
+    }
+    // What is wrong with the statement is nobody's row.
+    world.execute("ALTER TABLE q RENAME TO elsewhere").await;
+    let upload = anna.next_upload(&[insert("q", "9|'a'")]);
+    let outcomes = anna.worker.apply(vec![upload]).await;
+    assert!(
+        matches!(
+            outcomes.as_deref(),
+            Err(_) | Ok([UploadOutcome::Failed { .. }])
+        ),
+        "{outcomes:?}"
+    );
+}
+
+/// Nor those of an insert that was passed over, refused, sent again, or ignored.
+#[tokio::test]
+async fn what_a_trigger_did_for_an_insert_that_came_to_nothing_is_undone() {
+    let ddl = "CREATE TABLE stock (id int PRIMARY KEY, n int);
+         INSERT INTO stock VALUES (1, 100);
+         CREATE TABLE o (id int PRIMARY KEY, code text UNIQUE, qty int);
+         CREATE TABLE archive (id int);
+         CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+           UPDATE stock SET n = n - NEW.qty WHERE id = 1;
+           IF NEW.qty = 0 THEN INSERT INTO archive VALUES (NEW.id); RETURN NULL; END IF;
+           RETURN NEW; END$$;
+         CREATE TRIGGER take BEFORE INSERT ON o FOR EACH ROW EXECUTE FUNCTION take()";
+    let world = World::<PostgresFixture>::new(ddl, vec![everyone("o")]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut berta = Remote::synced(&world, "berta").await;
+    let stock = "SELECT n || ' ' || (SELECT count(*) FROM archive) FROM stock";
+    anna.upload(&[insert("o", "1|a|10")]).await;
+    assert_eq!(world.fixture.query(stock).await, ["90 0"]);
+    let result = berta
+        .upload(&[
+            // Another's key, the same once more, a code that is taken, and two that are well.
+            insert("o", "1|b|7"),
+            insert("o", "2|a|7"),
+            insert("o", "3|c|1"),
+            insert("o", "4|d|1"),
+            insert("o", "5|e|0"),
+        ])
+        .await;
+    assert_eq!(
+        result[0],
+        "2 inserted, 0 updated, 0 deleted, 1 conflicts, 2 refused"
+    );
+    assert_eq!(world.fixture.query(stock).await, ["88 0"]);
+    // A copy of the file brings what is there.
+    let result = berta.upload(&[insert("o", "3|c|1")]).await;
+    assert_eq!(
+        result,
+        ["1 inserted, 0 updated, 0 deleted, 0 conflicts, 0 refused"]
+    );
+    assert_eq!(world.fixture.query(stock).await, ["88 0"]);
+}
+
+/// Each waits for the next one: in their order, a round would get in one of them.
+#[tokio::test]
+async fn rows_that_wait_for_the_next_one_each_get_in() {
+    let ddl = "CREATE TABLE li (id int PRIMARY KEY, pos int UNIQUE);
+         CREATE TABLE node (id int PRIMARY KEY, up int REFERENCES node, v int CHECK (v < 100));
+         INSERT INTO li SELECT i, i FROM generate_series(1, 60) i";
+    let world = World::<PostgresFixture>::new(ddl, vec![everyone("li"), everyone("node")]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut changes = vec![insert("li", "100|1")];
+    changes.extend(
+        (1..=60).map(|id| update("li", &format!("{id}|{id}"), &format!("{id}|{}", id + 1))),
+    );
+    changes.extend((1..100).map(|id| insert("node", &format!("{id}|{}|1", id + 1))));
+    changes.push(insert("node", "100|NULL|1"));
+    changes.push(insert("node", "200|NULL|100"));
+    let result = anna.upload(&changes).await;
+    assert_eq!(
+        result[0],
+        "101 inserted, 60 updated, 0 deleted, 0 conflicts, 1 refused"
+    );
+}
+
 #[tokio::test]
 async fn what_row_security_refuses_is_refused_by_row() {
     let fixture = PostgresFixture::new().await;
