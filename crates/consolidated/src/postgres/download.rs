@@ -419,7 +419,7 @@ pub(super) fn new_entries(table: &CompiledTable, first: usize) -> String {
             names.collect::<Vec<_>>().join(", ")
         ));
         for (at, column) in columns.iter().enumerate() {
-            let equal = column.equals(&format!("l.c{at}"), &format!("s.s{at}"));
+            let equal = format!("l.c{at} = {}", column.held(&format!("s.s{at}")));
             conditions.push_str(&format!("{equal} AND "));
         }
     }

@@ -134,6 +134,24 @@ impl PgColumn {
         format!("{column} = {}", self.input(value))
     }
 
+    /// A partition's value as the column takes it, NULL if it takes it no more: a remote may hold
+    /// one of an enumeration that has been renamed since.
+    pub(super) fn held(&self, value: &str) -> String {
+        let input = self.input(value);
+        if self.kind != Kind::Other {
+            return input;
+        }
+        let labels = format!(
+            "SELECT FROM pg_catalog.pg_enum e \
+             WHERE e.enumtypid = pg_catalog.pg_typeof(NULL::{})",
+            self.cast_name
+        );
+        format!(
+            "CASE WHEN NOT EXISTS ({labels}) OR EXISTS ({labels} AND e.enumlabel = {value}) \
+             THEN {input} END"
+        )
+    }
+
     /// Whether the column has exactly the value of a parameter, NULL included.
     pub(super) fn same(&self, column: &str, value: &str) -> String {
         match self.kind {

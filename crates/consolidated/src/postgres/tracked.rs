@@ -1,7 +1,8 @@
 //! Whether the tracking triggers of a served database still see everything.
 //!
 //! Their owner can switch triggers off, and a table can be dropped and made again: neither
-//! tells anybody, and what is written meanwhile is in no change log. So the registry remembers
+//! tells anybody, and what is written meanwhile is in no change log. The same goes for a table
+//! that took the name of the tracked one. So the registry remembers
 //! each trigger and the transaction that made it (PostgreSQL writes its entry anew when it is
 //! switched off or on), and servers compare every few seconds. A table whose triggers do not
 //! fire is sent whole by every download until they do again, and once more then.
@@ -29,8 +30,9 @@ JOIN tidewater.change_log l
   ON p.proname::text = ANY(ARRAY['log_' || l.id || '_new', 'log_' || l.id || '_old',
      'log_' || l.id || '_moved', 'log_' || l.id || '_truncated'])";
 
-/// The change logs that miss triggers as they were made, and whether that is known. A trigger
-/// on a partition goes with the partition.
+/// The change logs that miss triggers as they were made, or did and it is known. A trigger
+/// on a partition goes with the partition. One on a table that has another name now tracks another
+/// table than the one that is served.
 const LOST: &str = "
 SELECT l.id, EXISTS (SELECT FROM tidewater.untracked u WHERE u.log_id = l.id)
 FROM tidewater.change_log l WHERE EXISTS (
@@ -39,6 +41,11 @@ FROM tidewater.change_log l WHERE EXISTS (
     WHERE t.oid = k.trigger_oid AND t.xmin::text = k.since)
   AND (k.table_oid = l.table_oid
     OR EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = k.table_oid)))
+OR EXISTS (SELECT FROM tidewater.untracked u WHERE u.log_id = l.id)
+OR EXISTS (SELECT FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.oid = l.table_oid AND l.table_name <>
+    CASE n.nspname WHEN 'public' THEN '' ELSE n.nspname || '.' END || c.relname)
 ORDER BY l.id";
 
 /// Remembers all triggers as they are. Whoever deploys has seen to it that they are all there.
@@ -124,7 +131,8 @@ impl Found {
         let members: Option<String> = members.map_err(error)?.get(0);
         let missing = in_place::missing(&self.spec, self.id, members.as_deref(), catalog);
         let title = &self.spec.title;
-        let is_there = catalog.by_oid(self.spec.table_oid).is_some();
+        let table = catalog.by_oid(self.spec.table_oid);
+        let is_there = table.is_some_and(|live| live.title() == self.spec.title);
         if is_there && missing.is_empty() {
             let fire_again = self.fire_again();
             transaction
@@ -151,7 +159,10 @@ impl Found {
                 "tracking triggers are missing or switched off on {}",
                 where_missing.collect::<Vec<_>>().join(", ")
             ),
-            false => format!("{title} was dropped, or dropped and made again"),
+            false => format!(
+                "{title} was dropped or renamed, or another table has its name (made again, \
+                 exchanged)"
+            ),
         };
         let detail = format!(
             "{what}: every download sends the whole table until `tidewater deploy` has been run"

@@ -290,7 +290,13 @@ fn read(chunk: &RowsChunk) -> Result<Bytes, CentreError> {
 
 /// Why a value cannot go into its column, without asking the database.
 pub(super) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Option<String> {
-    let padded = |text: &str| is_key && column.kind == Kind::Bpchar && text.ends_with(' ');
+    // What is blank beyond the limit of a varchar is cut off without an error.
+    let cut = |text: &str| {
+        let limit = column.limit.and_then(|limit| usize::try_from(limit).ok());
+        column.kind == Kind::Text && limit.is_some_and(|limit| text.chars().count() > limit)
+    };
+    let padded =
+        |text: &str| is_key && text.ends_with(' ') && (column.kind == Kind::Bpchar || cut(text));
     match value {
         // Two spellings of one key would be two rows on the remote.
         Datum::Text(text) if padded(text) => Some(unfit(column, value)),
@@ -342,7 +348,10 @@ pub(super) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
                 || real.is_infinite()
                 || real.to_bits() == f64::NAN.to_bits()
         }
-        (Kind::Numeric, Datum::Decimal(decimal)) => decimal_is_exact(decimal, column.scale),
+        (Kind::Numeric, Datum::Decimal(decimal)) => {
+            // A negative scale rounds before the point.
+            !column.type_name.contains('-') && decimal_is_exact(decimal, column.scale)
+        }
         (Kind::Time | Kind::Timestamp | Kind::TimestampTz, _) => {
             column.limit.is_none_or(|limit| limit >= 6)
         }

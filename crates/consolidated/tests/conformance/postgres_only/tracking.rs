@@ -7,7 +7,7 @@ use tidewater_consolidated::{CentreError, TableSpec, Tracking};
 
 use crate::fixture::Fixture;
 use crate::postgres::PostgresFixture;
-use crate::remote::Remote;
+use crate::remote::{Remote, insert};
 use crate::world::{NOW_MS, SHOP_DDL, World, everyone, shop};
 
 #[tokio::test]
@@ -197,6 +197,46 @@ async fn a_table_that_is_dropped_and_made_again_while_it_is_served_is_sent_whole
     assert_eq!(anna.download().await.rows(), ["product: 3|seen"]);
     world.centre.check_tracking(NOW_MS).await.unwrap();
     assert_eq!(told(&world).await.len(), 1);
+}
+
+/// As tools migrate without a lock: a copy takes the table's name, and the triggers stay with the
+/// old one.
+#[tokio::test]
+async fn a_table_that_is_exchanged_for_another_while_it_is_served_is_sent_whole() {
+    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut berta = Remote::synced(&world, "berta").await;
+    world
+        .execute(
+            "CREATE TABLE copy (LIKE product INCLUDING ALL);
+             INSERT INTO copy SELECT product_id, name || '!' FROM product;
+             ALTER TABLE product RENAME TO old; ALTER TABLE copy RENAME TO product",
+        )
+        .await;
+    world.centre.check_tracking(NOW_MS).await.unwrap();
+    let all = "SELECT product_id || '|' || name FROM product ORDER BY 1";
+    anna.upload(&[insert("product", "7|mine")]).await;
+    for remote in [&mut anna, &mut berta] {
+        assert_eq!(remote.download().await.replaced, ["product"]);
+        assert_eq!(remote.rows("product"), world.fixture.query(all).await);
+    }
+    world
+        .execute("DELETE FROM product WHERE product_id = 7")
+        .await;
+    berta.download().await;
+    assert_eq!(berta.rows("product"), world.fixture.query(all).await);
+    let found = told(&world).await;
+    assert!(found[0].contains("exchanged"), "{found:?}");
+    // Exchanged back, all fires again.
+    world
+        .execute("ALTER TABLE product RENAME TO copy; ALTER TABLE old RENAME TO product")
+        .await;
+    world.centre.check_tracking(NOW_MS).await.unwrap();
+    berta.download().await;
+    assert_eq!(berta.rows("product"), world.fixture.query(all).await);
+    assert_eq!(told(&world).await.len(), 2);
+    world.centre.check_tracking(NOW_MS).await.unwrap();
+    assert_eq!(told(&world).await.len(), 2);
 }
 
 #[tokio::test]

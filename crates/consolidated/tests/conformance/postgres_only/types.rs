@@ -4,7 +4,54 @@ use super::table;
 use crate::fixture::Fixture;
 use crate::postgres::PostgresFixture;
 use crate::remote::{Remote, delete, insert, update};
-use crate::world::{World, partitioned};
+use crate::world::{World, everyone, partitioned};
+
+/// What a remote holds is no value of the type any more.
+#[tokio::test]
+async fn a_partition_whose_value_of_an_enumeration_is_renamed_leaves_and_comes_under_its_new_name()
+{
+    let ddl = "CREATE TYPE reg AS ENUM ('n', 's', 'it''s');
+         CREATE TABLE asg (login text, r reg);
+         INSERT INTO asg VALUES ('anna', 'n'), ('anna', 'it''s');
+         CREATE TABLE pe (id integer PRIMARY KEY, r reg, v text);
+         INSERT INTO pe VALUES (1, 'n', 'a'), (2, 's', 'b'), (3, 'it''s', 'c')";
+    let values = "SELECT r FROM asg WHERE login = {s.username}";
+    let tables = vec![partitioned("pe", &["r"], values)];
+    let world = World::<PostgresFixture>::new(ddl, tables).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    assert_eq!(anna.rows("pe"), ["1|n|a", "3|it's|c"]);
+    world
+        .execute(
+            "ALTER TYPE reg RENAME VALUE 'n' TO 'north';
+             UPDATE pe SET v = 'later' WHERE id = 3; INSERT INTO pe VALUES (4, 'north', 'd')",
+        )
+        .await;
+    for _ in 0..2 {
+        anna.download().await;
+        assert_eq!(anna.rows("pe"), ["1|north|a", "3|it's|later", "4|north|d"]);
+    }
+}
+
+/// Cast to the column, it would be another key than the remote's.
+#[tokio::test]
+async fn a_key_that_would_be_cut_or_rounded_is_refused_or_comes_back() {
+    let ddl = "CREATE TABLE k (k varchar(3) PRIMARY KEY, v text)";
+    let world = World::<PostgresFixture>::new(ddl, vec![everyone("k")]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let result = anna
+        .upload(&[insert("k", "xyz |cut"), insert("k", "xy |fits")])
+        .await;
+    assert_eq!(
+        result[0],
+        "1 inserted, 0 updated, 0 deleted, 0 conflicts, 1 refused"
+    );
+    assert!(result[1].contains("cannot hold"), "{result:?}");
+    anna.download().await;
+    assert_eq!(
+        world.fixture.query("SELECT k || '.' FROM k").await,
+        ["xy ."]
+    );
+}
 
 #[tokio::test]
 async fn every_type_travels_there_and_back() {
