@@ -195,6 +195,7 @@ pub(super) async fn deploy(
     now_ms: i64,
 ) -> Result<DeployReport, CentreError> {
     let transaction = begin(client, LOCK_TIMEOUT_MS).await?;
+    check_encoding(&transaction).await?;
     let catalog = Catalog::read(&transaction).await?;
     let compiled = compile_all(publications, &catalog)?;
     scope_queries::check(&transaction, &compiled).await?;
@@ -220,6 +221,22 @@ pub(super) async fn deploy(
         transaction.commit().await.map_err(refused("deploying"))?;
     }
     Ok(plan.report())
+}
+
+/// A remote's text may be any, and what is refused of it has to be kept.
+async fn check_encoding(client: &impl GenericClient) -> Result<(), CentreError> {
+    let sql = "SELECT pg_catalog.current_setting('server_encoding')";
+    let row = client.query_one(sql, &[]).await;
+    match row
+        .map_err(refused("reading the database's encoding"))?
+        .get(0)
+    {
+        "UTF8" => Ok(()),
+        encoding => Err(CentreError::Configuration {
+            message: format!("the database's encoding is {encoding}, and Tidewater needs UTF8"),
+            hint: "dump it, and restore it into a database made with ENCODING 'UTF8'".into(),
+        }),
+    }
 }
 
 /// Removes the schema `tidewater` and all triggers, or tells what would be done.

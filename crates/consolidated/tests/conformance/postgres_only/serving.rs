@@ -12,6 +12,26 @@ use crate::postgres::PostgresFixture;
 use crate::remote::{Remote, insert, update};
 use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, asked, everyone, publication, shop};
 
+/// Text that it cannot keep would hold up a device's uploads for good.
+#[tokio::test]
+async fn a_database_of_another_encoding_is_refused() {
+    let fixture = PostgresFixture::new().await;
+    let url = fixture.url();
+    let (server, name) = url.rsplit_once('/').expect("a database");
+    let name = format!("{}_latin", name.split('?').next().expect("a name"));
+    let ddl = "ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'";
+    fixture
+        .execute(&format!("CREATE DATABASE {name} {ddl}"))
+        .await;
+    let centre = connect(&format!("{server}/{name}")).await.unwrap();
+    let error = centre
+        .deploy(&[], false, NOW_MS)
+        .await
+        .expect_err("it is LATIN1");
+    assert!(error.to_string().contains("LATIN1"), "{error}");
+    assert!(error.hint().contains("UTF8"), "{}", error.hint());
+}
+
 #[tokio::test]
 async fn a_busy_table_makes_deploying_fail_and_changes_nothing() {
     let fixture = PostgresFixture::new().await;
