@@ -231,7 +231,7 @@ mod tests {
         let several = choose(&["r.b", "s.b"], "b").unwrap_err();
         assert_eq!(several.hint, "write one of: r.b, s.b");
         let unknown = choose(&["a", "s.b"], "c").unwrap_err();
-        assert_eq!(unknown.hint, "it has: a, s.b");
+        assert_eq!(unknown.hint, "it has: a, s.b (a view is no table)");
     }
 
     #[test]
