@@ -94,7 +94,10 @@ fn a_deployment_that_would_hold_up_remotes_lists_them_and_asks() {
         assert_eq!(object["dry_run"], true);
         assert_eq!(object["held_up"][0]["id"], *id);
         assert_eq!(object["held_up"][0]["user"], "nancy");
-        assert!(object["held_up"][0]["last_sync_ms"].is_i64(), "{object}");
+        assert!(
+            object["held_up"][0].get("last_sync_ms").is_some(),
+            "{object}"
+        );
         assert_eq!(object["effects"][0]["publication"], "main");
         assert_eq!(object["effects"][0]["refuses_pending"], true);
         let refused = shop.place.tidewater(&["deploy", "--json"]).exits(1).json();
