@@ -14,6 +14,7 @@ mod comparing;
 pub mod download;
 pub mod error;
 mod evolution;
+mod linked;
 mod orphans;
 mod own_tables;
 mod postgres;

@@ -4,9 +4,11 @@
 //! Deletes of tables with secondary unique keys go first, so that the values that they
 //! free can be taken, unless foreign keys act on them; then inserts and updates, parents
 //! before children; then the other deletes, children before parents. What fails is tried
-//! again at the end until nothing moves any more, which settles cycles and exchanges. If a deferred foreign key is
-//! violated at the end, everything is rolled back and done again with the key checked
-//! after each row.
+//! again at the end until nothing moves any more, which settles cycles and exchanges; what
+//! needs each other is `together`'s affair. If a deferred foreign key is violated at the
+//! end, everything is rolled back and done again with the key checked after each row.
+
+mod together;
 
 use std::collections::{HashMap, HashSet};
 
@@ -100,6 +102,8 @@ struct Collected<'a> {
     refused: Vec<Refused>,
     touched: Touched,
     pending: Vec<Pending>,
+    /// Deletes (as [`Pending::place`]) that are done before their turn.
+    deleted: HashSet<(usize, usize)>,
 }
 
 fn operation(op: Op) -> &'static str {
@@ -108,6 +112,32 @@ fn operation(op: Op) -> &'static str {
         Op::Update => "update",
         _ => "delete",
     }
+}
+
+/// Reads the rows of a table with their numbers, and what gives their bytes.
+fn each_row(
+    upload: &UploadTable,
+    shape: &RowShape,
+    mut take: impl FnMut(usize, &Row<'_>, &dyn Fn() -> Bytes) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let mut number = 0;
+    for chunk in &upload.chunks {
+        let bytes = chunk.read().map_err(|error| CentreError::Internal {
+            message: format!("the spool file cannot be read: {error}"),
+        })?;
+        let mut reader = RowsReader::new(shape, &bytes);
+        let mut row = Row::default();
+        loop {
+            let start = reader.consumed();
+            if !next_row(&mut reader, &mut row)? {
+                break;
+            }
+            let end = reader.consumed();
+            take(number, &row, &|| bytes.slice(start..end))?;
+            number += 1;
+        }
+    }
+    Ok(())
 }
 
 /// The one row that was put aside.
@@ -202,6 +232,7 @@ impl<'a> UploadRun<'a> {
             refused: Vec::new(),
             touched: Touched::default(),
             pending: Vec::new(),
+            deleted: HashSet::new(),
         };
         self.refuse_unpublished(&mut collected)?;
         let mut parents_first: Vec<_> = (0..self.tables.len()).collect();
@@ -215,6 +246,9 @@ impl<'a> UploadRun<'a> {
         }
         for &table in &parents_first {
             self.pass(table, keys, &mut collected, |op| op != Op::Delete)?;
+        }
+        if !self.leave_first(&late, &mut collected)? {
+            return Ok(collected);
         }
         for table in late {
             self.pass(table, keys, &mut collected, |op| op == Op::Delete)?;
@@ -265,36 +299,23 @@ impl<'a> UploadRun<'a> {
         collected: &mut Collected<'_>,
         is_meant: impl Fn(Op) -> bool,
     ) -> Result<(), Stop> {
-        let mut number = 0;
-        for chunk in &self.uploaded[table].chunks {
-            let bytes = chunk.read().map_err(|error| CentreError::Internal {
-                message: format!("the spool file cannot be read: {error}"),
-            })?;
-            let shape = self.tables[table].map.shape.clone();
-            let mut reader = RowsReader::new(&shape, &bytes);
-            let mut row = Row::default();
-            loop {
-                let start = reader.consumed();
-                if !next_row(&mut reader, &mut row)? {
-                    break;
-                }
-                if row.op.is_some_and(&is_meant) {
-                    let place = (table, number);
-                    let fate = self.row(place, keys, &row)?;
-                    if let Fate::Failed(refusal) = fate {
-                        collected.pending.push(Pending {
-                            place,
-                            bytes: bytes.slice(start..reader.consumed()),
-                            refusal,
-                        });
-                    } else {
-                        self.collect(table, &row, fate, collected)?;
-                    }
-                }
-                number += 1;
+        let shape = self.tables[table].map.shape.clone();
+        each_row(self.uploaded[table], &shape, |number, row, bytes| {
+            let place = (table, number);
+            if !row.op.is_some_and(&is_meant) || collected.deleted.contains(&place) {
+                return Ok(());
             }
-        }
-        Ok(())
+            let fate = self.row(place, keys, row)?;
+            if let Fate::Failed(refusal) = fate {
+                collected.pending.push(Pending {
+                    place,
+                    bytes: bytes(),
+                    refusal,
+                });
+                return Ok(());
+            }
+            Ok(self.collect(table, row, fate, collected)?)
+        })
     }
 
     /// Applies one row, so that nothing is left behind if it fails.
@@ -352,7 +373,7 @@ impl<'a> UploadRun<'a> {
     }
 
     /// Tries failed rows again, in the order in which they were sent, as long as some
-    /// of them succeed; what is left is refused.
+    /// of them succeed, alone or together; what is left is refused.
     fn retry(&mut self, keys: DeferredKeys, collected: &mut Collected<'_>) -> Result<(), Stop> {
         let mut pending = std::mem::take(&mut collected.pending);
         pending.sort_by_key(|pending| pending.place);
@@ -365,13 +386,13 @@ impl<'a> UploadRun<'a> {
                     left.push(row);
                 }
             }
-            pending = left;
+            pending = match left.len() == before {
+                true => self.together(left, keys, collected)?,
+                false => left,
+            };
             if pending.is_empty() || pending.len() == before {
                 break;
             }
-        }
-        if keys == DeferredKeys::AfterEachRow {
-            pending = self.together(pending, collected)?;
         }
         for row in pending {
             let shape = self.tables[row.place.0].map.shape.clone();
@@ -398,89 +419,6 @@ impl<'a> UploadRun<'a> {
                 Ok(None)
             }
         }
-    }
-
-    /// Rows that need each other (a cycle of deferred keys) pass only together. Takes
-    /// those that do and gives the others back: as long as keys are violated, the rows
-    /// that SQLite finds to violate them are left out and the rest is tried anew.
-    fn together(
-        &mut self,
-        mut group: Vec<Pending>,
-        collected: &mut Collected<'_>,
-    ) -> Result<Vec<Pending>, Stop> {
-        let mut left_out = Vec::new();
-        while group.len() > 1 {
-            self.savepoint("SAVEPOINT tidewater_together")?;
-            let mut fates = Vec::with_capacity(group.len());
-            for pending in &group {
-                let shape = self.tables[pending.place.0].map.shape.clone();
-                let row = unpacked(&shape, &pending.bytes)?;
-                fates.push(self.row(pending.place, DeferredKeys::AtTheEnd, &row)?);
-            }
-            let mut culprits: Vec<bool> = fates
-                .iter()
-                .map(|fate| matches!(fate, Fate::Failed(_)))
-                .collect();
-            if !culprits.contains(&true) && deferred_violations(self.connection)? {
-                culprits = self.violators(&group)?;
-            }
-            if !culprits.contains(&true) {
-                self.savepoint("RELEASE tidewater_together")?;
-                for (pending, fate) in group.into_iter().zip(fates) {
-                    let shape = self.tables[pending.place.0].map.shape.clone();
-                    let row = unpacked(&shape, &pending.bytes)?;
-                    self.collect(pending.place.0, &row, fate, collected)?;
-                }
-                return Ok(left_out);
-            }
-            self.savepoint("ROLLBACK TO tidewater_together")?;
-            self.savepoint("RELEASE tidewater_together")?;
-            let mut rest = Vec::with_capacity(group.len());
-            for (pending, culprit) in group.into_iter().zip(culprits) {
-                let side = if culprit { &mut left_out } else { &mut rest };
-                side.push(pending);
-            }
-            group = rest;
-        }
-        left_out.append(&mut group);
-        left_out.sort_by_key(|pending| pending.place);
-        Ok(left_out)
-    }
-
-    /// Which rows of a group violate a key now: inserted and updated rows by their
-    /// rowid; deletes whose row is still referred to by the table. If none can be told,
-    /// all of them.
-    fn violators(&self, group: &[Pending]) -> Result<Vec<bool>, CentreError> {
-        let checking = failure("checking foreign keys");
-        let mut children: HashSet<(String, Option<i64>)> = HashSet::new();
-        let mut parents: HashSet<String> = HashSet::new();
-        let mut statement = self
-            .connection
-            .prepare_cached("SELECT \"table\", rowid, parent FROM pragma_foreign_key_check")
-            .map_err(checking)?;
-        let mut rows = statement.query([]).map_err(checking)?;
-        while let Some(row) = rows.next().map_err(checking)? {
-            children.insert((row.get(0).map_err(checking)?, row.get(1).map_err(checking)?));
-            parents.insert(row.get(2).map_err(checking)?);
-        }
-        let mut violators = Vec::with_capacity(group.len());
-        for pending in group {
-            let work = &self.tables[pending.place.0];
-            let table = &self.publication.schema.tables[work.index].name;
-            let row = unpacked(&work.map.shape, &pending.bytes)?;
-            violators.push(match row.op {
-                Some(Op::Delete) => parents.contains(table),
-                // Tables without rowids are checked as a whole.
-                _ if children.contains(&(table.clone(), None)) => true,
-                _ => work
-                    .rowid(&row.key)?
-                    .is_some_and(|rowid| children.contains(&(table.clone(), Some(rowid)))),
-            });
-        }
-        if !violators.contains(&true) {
-            violators.fill(true);
-        }
-        Ok(violators)
     }
 
     /// Notes what became of a row.

@@ -213,8 +213,13 @@ async fn rows_that_need_each_other_are_taken_together() {
         "CREATE TABLE hen (id INTEGER PRIMARY KEY,
              egg INTEGER NOT NULL REFERENCES egg DEFERRABLE INITIALLY DEFERRED);
          CREATE TABLE egg (id INTEGER PRIMARY KEY,
-             hen INTEGER NOT NULL REFERENCES hen DEFERRABLE INITIALLY DEFERRED);",
-        vec![everyone("hen"), everyone("egg")],
+             hen INTEGER NOT NULL REFERENCES hen DEFERRABLE INITIALLY DEFERRED);
+         CREATE TABLE department (id INTEGER PRIMARY KEY, head INTEGER REFERENCES employee);
+         CREATE TABLE employee (id INTEGER PRIMARY KEY,
+             department INTEGER REFERENCES department, name TEXT CHECK (name <> 'nobody'));",
+        ["hen", "egg", "department", "employee"]
+            .map(everyone)
+            .to_vec(),
     )
     .await;
     let mut anna = Remote::synced(&world, "anna").await;
@@ -238,6 +243,22 @@ async fn rows_that_need_each_other_are_taken_together() {
     assert_eq!(eggs, ["1", "2"], "{result:?}");
     let result = anna
         .upload(&[delete("hen", "1|1"), delete("egg", "1|1")])
+        .await;
+    assert_eq!(result.len(), 1, "{result:?}");
+    // The remote wrote one of them in two steps, of which nothing is left.
+    let result = anna
+        .upload(&[
+            insert("department", "1|1"),
+            insert("employee", "1|1|Ada"),
+            insert("employee", "2|1|nobody"),
+            insert("department", "2|3"),
+            insert("employee", "3|2|nobody"),
+        ])
+        .await;
+    let counts = "2 inserted, 0 updated, 0 deleted, 0 conflicts, 3 refused";
+    assert_eq!(result[0], counts, "{result:?}");
+    let result = anna
+        .upload(&[delete("department", "1|1"), delete("employee", "1|1|Ada")])
         .await;
     assert_eq!(result.len(), 1, "{result:?}");
 }

@@ -639,6 +639,77 @@ pub async fn unique_values_can_be_freed_and_taken_in_one_upload<F: Fixture>() {
     );
 }
 
+/// A parent under another key is a delete, an insert and updates of its children, and its unique
+/// value lets none of them go first. What refers to the children was not touched at all.
+pub async fn a_parent_under_another_key_keeps_its_children<F: Fixture>() {
+    for action in ["CASCADE", "SET NULL"] {
+        let ddl = format!(
+            "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY,
+               code VARCHAR(9) UNIQUE CHECK (code <> 'bad'),
+               boss INTEGER REFERENCES par ON DELETE {action});
+             CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+               p INTEGER REFERENCES par ON DELETE {action}, v VARCHAR(9) UNIQUE);
+             CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY,
+               c INTEGER REFERENCES ch ON DELETE CASCADE);
+             INSERT INTO par VALUES (1, 'one', NULL), (2, 'two', NULL), (3, 'three', 1),
+               (5, 'five', NULL), (7, 'seven', NULL);
+             INSERT INTO ch VALUES (1, 1, 'a'), (2, 1, 'b'), (3, 1, 'c'), (5, 5, 'e'), (7, 7, 'g'),
+               (8, 1, 'h');
+             INSERT INTO item VALUES (1, 1), (2, 2), (3, 3), (5, 5), (7, 7), (8, 8)"
+        );
+        let tables = ["par", "ch", "item"].map(everyone);
+        let world = World::<F>::new(&ddl, tables.to_vec()).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        world
+            .execute("UPDATE ch SET v = 'changed' WHERE id = 2")
+            .await;
+        let result = anna
+            .upload(&[
+                delete("par", "1|one|NULL"),
+                insert("par", "4|one|NULL"),
+                update("par", "3|three|1", "3|three|4"),
+                update("ch", "1|1|a", "1|4|a"),
+                // Somebody else has changed it: it loses, and goes with its parent.
+                update("ch", "2|1|b", "2|4|b"),
+                // Its value is taken: so does this one.
+                update("ch", "8|1|h", "8|4|g"),
+                // A child under another key, in the same way.
+                delete("ch", "3|1|c"),
+                insert("ch", "4|4|c"),
+                update("item", "3|3", "3|4"),
+                // What cannot be: nobody else suffers from it.
+                delete("par", "5|five|NULL"),
+                insert("par", "6|two|NULL"),
+                update("ch", "5|5|e", "5|6|e"),
+                delete("par", "7|seven|NULL"),
+                insert("par", "8|seven|NULL"),
+                update("ch", "7|7|g", "7|8|g"),
+            ])
+            .await;
+        let counts = "3 inserted, 4 updated, 4 deleted, 2 conflicts, 2 refused";
+        assert_eq!(result[0], counts, "{action}: {result:?}");
+        let berta = Remote::synced(&world, "berta").await;
+        let parents = ["2|two|NULL", "3|three|4", "4|one|NULL", "8|seven|NULL"];
+        assert_eq!(berta.rows("par"), parents, "{action}");
+        let (children, items): (&[&str], &[&str]) = match action {
+            "CASCADE" => (&["1|4|a", "4|4|c", "7|8|g"], &["1|1", "3|4", "7|7"]),
+            _ => (
+                &[
+                    "1|4|a",
+                    "2|NULL|changed",
+                    "4|4|c",
+                    "5|NULL|e",
+                    "7|8|g",
+                    "8|NULL|h",
+                ],
+                &["1|1", "2|2", "3|4", "5|5", "7|7", "8|8"],
+            ),
+        };
+        assert_eq!(berta.rows("ch"), children, "{action}");
+        assert_eq!(berta.rows("item"), items, "{action}");
+    }
+}
+
 /// Merging duplicates: the children are moved, then their parent is deleted, whose foreign keys
 /// would take them along. Its unique value is taken again, too.
 pub async fn a_delete_takes_along_nothing_that_the_same_upload_moves<F: Fixture>() {

@@ -321,6 +321,7 @@ fn is_beginning(done: &[(usize, Op)], incoming: &[Incoming<'_>]) -> bool {
         _ => !incoming[at].deletes.is_empty(),
     };
     let done = done.iter().copied().filter(has_rows);
-    let mut order = order(incoming).into_iter().filter(has_rows);
+    let (first, late) = order(incoming);
+    let mut order = first.into_iter().chain(late).filter(has_rows);
     done.into_iter().all(|step| order.next() == Some(step))
 }

@@ -17,7 +17,7 @@ use crate::upload::{RowsChunk, UploadTable};
 pub(super) const COPY_THRESHOLD: u64 = 100;
 
 /// Where an uploaded row begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct RowRef {
     chunk: u32,
     offset: u32,

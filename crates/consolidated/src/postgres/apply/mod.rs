@@ -12,8 +12,10 @@ mod outcomes;
 mod own;
 mod sql;
 mod statements;
+mod together;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future;
@@ -28,6 +30,7 @@ use self::copy_in::Copied;
 use self::incoming::{Incoming, RowRef};
 use self::outcomes::{Outcomes, may_be_data_error};
 use self::statements::{Failed, Statements};
+use self::together::Candidates;
 use super::Shared;
 use super::connection::{Connection, centre_error, refused};
 use super::model::{Compiled, CompiledTable};
@@ -170,6 +173,8 @@ struct Progress<'p> {
     refusals: Vec<Refusals>,
     /// Tables (by their place in the upload) with the operations that are done.
     done: Vec<(usize, Op)>,
+    /// Deletes that are done before their turn.
+    deleted: HashSet<(usize, RowRef)>,
     /// Whether every row so far is in the centre as it was uploaded.
     exact: bool,
 }
@@ -180,6 +185,7 @@ impl<'p> Progress<'p> {
             outcomes,
             refusals: Vec::new(),
             done: Vec::new(),
+            deleted: HashSet::new(),
             exact: true,
         }
     }
@@ -351,11 +357,21 @@ impl One<'_> {
         for table in incoming {
             progress.outcomes.record_dropped(table)?;
         }
-        for (index, op) in order(incoming) {
+        let (first, deletes) = order(incoming);
+        for (index, op) in first {
             if !progress.done.contains(&(index, op)) {
                 self.one_operation(connection, incoming, index, op, admitted, &mut progress)
                     .await?;
             }
+        }
+        if self.waits_for_deletes(incoming, &progress) {
+            let which = Candidates::WithDeletes;
+            self.together(connection, incoming, admitted, &mut progress, which)
+                .await?;
+        }
+        for (index, op) in deletes {
+            self.one_operation(connection, incoming, index, op, admitted, &mut progress)
+                .await?;
         }
         if admitted.order == Order::Late {
             let locked = connection.client().batch_execute(ONE_AFTER_ANOTHER).await;
@@ -397,7 +413,10 @@ impl One<'_> {
         progress: &mut Progress<'_>,
     ) -> Result<(), CentreError> {
         let table = &incoming[index];
-        let refs = self.copy(connection, table, op, admitted, progress).await?;
+        let mut refs = self.copy(connection, table, op, admitted, progress).await?;
+        if op == Op::Delete {
+            refs.retain(|&row| !progress.deleted.contains(&(index, row)));
+        }
         if refs.is_empty() {
             return Ok(());
         }
@@ -475,10 +494,38 @@ impl One<'_> {
         incoming.find_inserts()
     }
 
-    /// Tries refused rows again, as long as that gets some of them in; the rest is refused for
-    /// good. Every other round goes backwards: of rows that wait for the next one each, a round
-    /// in their order would get in a single one.
+    /// Tries refused rows again, one by one and together, as long as that gets some of them in;
+    /// the rest is refused for good.
     async fn try_again(
+        &self,
+        connection: &mut Connection,
+        incoming: &[Incoming<'_>],
+        admitted: &Admitted,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), CentreError> {
+        loop {
+            self.one_by_one(connection, incoming, admitted, progress)
+                .await?;
+            let which = Candidates::Failed;
+            if progress.refusals.is_empty()
+                || !self
+                    .together(connection, incoming, admitted, progress, which)
+                    .await?
+            {
+                break;
+            }
+        }
+        for refusal in std::mem::take(&mut progress.refusals) {
+            let table = &incoming[refusal.table];
+            self.statements(connection, table, admitted, progress)
+                .refuse(&refusal.failed)?;
+        }
+        Ok(())
+    }
+
+    /// Every other round goes backwards: of rows that wait for the next one each, a round in their
+    /// order would get in a single one.
+    async fn one_by_one(
         &self,
         connection: &mut Connection,
         incoming: &[Incoming<'_>],
@@ -516,11 +563,7 @@ impl One<'_> {
             }
             backwards = !backwards;
         }
-        for refusal in &refusals {
-            let table = &incoming[refusal.table];
-            self.statements(connection, table, admitted, progress)
-                .refuse(&refusal.failed)?;
-        }
+        progress.refusals = refusals;
         Ok(())
     }
 
@@ -582,27 +625,18 @@ impl One<'_> {
 }
 
 /// Some deletes first, see [`CompiledTable::deletes_first`]; then inserts and updates, parents
-/// first; then the other deletes, children first.
-fn order(incoming: &[Incoming<'_>]) -> Vec<(usize, Op)> {
+/// first. And afterwards the other deletes, children first.
+fn order(incoming: &[Incoming<'_>]) -> (Vec<(usize, Op)>, Vec<(usize, Op)>) {
     let mut by_table: Vec<usize> = (0..incoming.len()).collect();
     by_table.sort_by_key(|&at| incoming[at].index);
-    let early = |at: &usize| incoming[*at].table.deletes_first();
-    let deletes = |at: usize| (at, Op::Delete);
-    let mut order = Vec::with_capacity(3 * incoming.len());
-    order.extend(by_table.iter().rev().copied().filter(early).map(deletes));
-    for &at in &by_table {
-        order.push((at, Op::Insert));
-        order.push((at, Op::Update));
+    let deletes = by_table.iter().rev().map(|&at| (at, Op::Delete));
+    let (mut first, late): (Vec<_>, Vec<_>) =
+        deletes.partition(|&(at, _)| incoming[at].table.deletes_first());
+    for at in by_table {
+        first.push((at, Op::Insert));
+        first.push((at, Op::Update));
     }
-    order.extend(
-        by_table
-            .iter()
-            .rev()
-            .copied()
-            .filter(|at| !early(at))
-            .map(deletes),
-    );
-    order
+    (first, late)
 }
 
 /// Reads a stored result.

@@ -58,11 +58,11 @@ pub(super) fn compared(incoming: &Incoming<'_>, op: Op) -> Vec<usize> {
     }
 }
 
-/// `unnest(...) WITH ORDINALITY AS i(..., ord)`
-fn unnest(incoming: &Incoming<'_>, images: &[(Image, usize)]) -> String {
+/// `unnest(...) WITH ORDINALITY AS i(..., ord)`, of parameters that begin with number `first`.
+fn unnest(incoming: &Incoming<'_>, images: &[(Image, usize)], first: usize) -> String {
     let columns = &incoming.table.columns;
-    let parameters = images.iter().enumerate();
-    let parameters = parameters.map(|(at, &(_, it))| Array::parameter(columns[it].kind, at + 1));
+    let parameters = images.iter().zip(first..);
+    let parameters = parameters.map(|(&(_, it), at)| Array::parameter(columns[it].kind, at));
     let names = images.iter().map(|&(image, index)| image.name(index));
     format!(
         "unnest({}) WITH ORDINALITY AS i({}, ord)",
@@ -74,6 +74,14 @@ fn unnest(incoming: &Incoming<'_>, images: &[(Image, usize)]) -> String {
 /// Inserts rows; those whose key, or another unique value, is taken are passed over,
 /// or fail.
 pub(super) fn insert(incoming: &Incoming<'_>, pass_over: bool) -> String {
+    let what_is_taken = match pass_over {
+        true => " ON CONFLICT DO NOTHING",
+        false => "",
+    };
+    insert_with(incoming, 1, what_is_taken)
+}
+
+fn insert_with(incoming: &Incoming<'_>, first: usize, clause: &str) -> String {
     let table = incoming.table;
     let images = images(incoming, Op::Insert, &[]);
     let names = images
@@ -87,16 +95,11 @@ pub(super) fn insert(incoming: &Incoming<'_>, pass_over: bool) -> String {
         .iter()
         .map(|&index| table.columns[index].output("t."));
     format!(
-        "INSERT INTO {} AS t ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}{} RETURNING {}",
+        "INSERT INTO {} AS t ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}{clause} RETURNING {}",
         table.sql_name,
         ident_list("", names),
         values.collect::<Vec<_>>().join(", "),
-        unnest(incoming, &images),
-        if pass_over {
-            " ON CONFLICT DO NOTHING"
-        } else {
-            ""
-        },
+        unnest(incoming, &images, first),
         keys.collect::<Vec<_>>().join(", ")
     )
 }
@@ -133,15 +136,16 @@ pub(super) fn log_moved(incoming: &Incoming<'_>) -> Option<String> {
         table.log_table(),
         names.join(", "),
         values.join(", "),
-        unnest(incoming, &images),
+        unnest(incoming, &images, 1),
         table.sql_name,
         has_key(incoming, Image::New),
         stays.collect::<Vec<_>>().join(" AND ")
     ))
 }
 
-/// Updates rows that still are as their pre-images say; gives back their ordinals.
-pub(super) fn update(incoming: &Incoming<'_>, changed: &[usize]) -> String {
+/// Updates rows that still are as their pre-images say; gives back their ordinals. The parameters
+/// begin with number `first`.
+pub(super) fn update(incoming: &Incoming<'_>, changed: &[usize], first: usize) -> String {
     let table = incoming.table;
     let images = images(incoming, Op::Update, changed);
     let sets = changed.iter().map(|&index| {
@@ -153,20 +157,81 @@ pub(super) fn update(incoming: &Incoming<'_>, changed: &[usize]) -> String {
         "UPDATE {} AS t SET {} FROM {} WHERE {} RETURNING i.ord",
         table.sql_name,
         sets.collect::<Vec<_>>().join(", "),
-        unnest(incoming, &images),
+        unnest(incoming, &images, first),
         is_pre_image(incoming)
     )
 }
 
-/// Deletes rows that still are as their pre-images say; gives back their ordinals.
-pub(super) fn delete(incoming: &Incoming<'_>) -> String {
+/// Deletes rows that still are as their pre-images say; gives back their ordinals. The parameters
+/// begin with number `first`.
+pub(super) fn delete(incoming: &Incoming<'_>, first: usize) -> String {
     let images = images(incoming, Op::Delete, &[]);
     format!(
         "DELETE FROM {} AS t USING {} WHERE {} RETURNING i.ord",
         incoming.table.sql_name,
-        unnest(incoming, &images),
+        unnest(incoming, &images, first),
         is_pre_image(incoming)
     )
+}
+
+/// What [`together`] does with rows of one table.
+pub(super) struct Part<'a, 'u> {
+    pub(super) incoming: &'a Incoming<'u>,
+    pub(super) op: Op,
+    /// The columns that an update sets.
+    pub(super) changed: Vec<usize>,
+}
+
+/// Applies rows of several operations at once: what one of them frees, the others can take, and
+/// foreign keys are checked, and act, when all of it is done. Gives back the number of the part
+/// and the ordinal of each row that was written; the parameters are those of all parts, in order.
+/// Deletes are to be first.
+pub(super) fn together(parts: &[Part<'_, '_>]) -> String {
+    let is_delete = |part: &Part<'_, '_>| part.op == Op::Delete;
+    // PostgreSQL decides which part goes first, unless one needs another's rows.
+    let deletes = parts.iter().enumerate().filter(|(_, part)| is_delete(part));
+    let done = deletes.map(|(number, _)| format!("(SELECT count(*) FROM p{number}) >= 0"));
+    let done: Vec<String> = done.collect();
+    let when_done = match done.is_empty() {
+        true => String::new(),
+        false => format!(" WHERE {}", done.join(" AND ")),
+    };
+    let (mut written, mut told) = (Vec::new(), Vec::new());
+    let mut first = 1;
+    for (number, part) in parts.iter().enumerate() {
+        let incoming = part.incoming;
+        let key = &incoming.table.key;
+        let (columns, statement) = match part.op {
+            Op::Insert => {
+                let columns = key.iter().map(|index| format!("k{index}"));
+                (
+                    columns.collect::<Vec<_>>().join(", "),
+                    insert_with(incoming, first, &when_done),
+                )
+            }
+            Op::Update => ("ord".into(), update(incoming, &part.changed, first)),
+            _ => ("ord".into(), delete(incoming, first)),
+        };
+        written.push(format!("p{number} ({columns}) AS ({statement})"));
+        let images = images(incoming, part.op, &part.changed);
+        told.push(match part.op {
+            // An insert can only give back what is in the table.
+            Op::Insert => {
+                let same = key.iter().map(|index| {
+                    let value = Image::New.name(*index);
+                    format!("p{number}.k{index} = i.{value}")
+                });
+                format!(
+                    "SELECT {number}, i.ord FROM {} JOIN p{number} ON {}",
+                    unnest(incoming, &images, first),
+                    same.collect::<Vec<_>>().join(" AND ")
+                )
+            }
+            _ => format!("SELECT {number}, ord FROM p{number}"),
+        });
+        first += images.len();
+    }
+    format!("WITH {} {}", written.join(", "), told.join(" UNION ALL "))
 }
 
 /// Reads rows by key: the ordinal, whether the row is what an insert or update wants
@@ -184,7 +249,7 @@ pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
         "SELECT i.ord, {}, {} FROM {} JOIN {} AS t ON {}",
         equal.collect::<Vec<_>>().join(" AND "),
         table.outputs("t."),
-        unnest(incoming, &images),
+        unnest(incoming, &images, 1),
         table.sql_name,
         has_key(incoming, Image::New)
     )

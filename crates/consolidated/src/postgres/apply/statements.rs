@@ -25,10 +25,11 @@ use crate::postgres::scope::Membership;
 const BATCH_ROWS: usize = 2_000;
 /// The most bytes of one statement's parameters, unless one row has more.
 const BATCH_BYTES: usize = 4 << 20;
-/// Around what triggers that fire before an insert may have to be undone with.
-const GUARD: &str = "SAVEPOINT tidewater_guard";
-const KEEP: &str = "RELEASE tidewater_guard";
-const UNDO: &str = "ROLLBACK TO tidewater_guard; RELEASE tidewater_guard";
+/// Around what may have to be undone: what triggers that fire before an insert do, and rows that
+/// are only applied together.
+pub(super) const GUARD: &str = "SAVEPOINT tidewater_guard";
+pub(super) const KEEP: &str = "RELEASE tidewater_guard";
+pub(super) const UNDO: &str = "ROLLBACK TO tidewater_guard; RELEASE tidewater_guard";
 /// Updates are told apart by the columns that they change, so that a user's
 /// `UPDATE OF` triggers fire for those only; up to so many kinds of them.
 const MAX_CHANGE_SETS: usize = 16;
@@ -64,18 +65,18 @@ pub(super) struct Statements<'c, 'u, 'p, 'm> {
 }
 
 /// The outcome of a statement in a savepoint.
-enum Executed {
+pub(super) enum Executed {
     Rows(Vec<ResultRow>),
     Failed(Code, String),
 }
 
 /// What the rows of one operation are sorted into before any statement.
 #[derive(Default)]
-struct Sorted {
+pub(super) struct Sorted {
     /// To be done by a statement; for updates by the set of changed columns.
-    ready: Vec<(Vec<usize>, Vec<RowRef>)>,
+    pub(super) ready: Vec<(Vec<usize>, Vec<RowRef>)>,
     /// Cannot be done as they are; what they lost against has to be read.
-    lost: Vec<RowRef>,
+    pub(super) lost: Vec<RowRef>,
 }
 
 impl Statements<'_, '_, '_, '_> {
@@ -90,8 +91,8 @@ impl Statements<'_, '_, '_, '_> {
         for (changed, refs) in &sorted.ready {
             let text = match op {
                 Op::Insert => sql::insert(self.incoming, !self.incoming.defers_unique),
-                Op::Update => sql::update(self.incoming, changed),
-                _ => sql::delete(self.incoming),
+                Op::Update => sql::update(self.incoming, changed, 1),
+                _ => sql::delete(self.incoming, 1),
             };
             let statement = self.connection.prepare(&text, &[]).await?;
             let mut at = 0;
@@ -122,7 +123,7 @@ impl Statements<'_, '_, '_, '_> {
     }
 
     /// Tells what can be done from what cannot, and refuses what never will.
-    fn sort(&mut self, op: Op, refs: &[RowRef]) -> Result<Sorted, CentreError> {
+    pub(super) fn sort(&mut self, op: Op, refs: &[RowRef]) -> Result<Sorted, CentreError> {
         let mut sorted = Sorted::default();
         let mut sets: HashMap<Vec<usize>, usize> = HashMap::new();
         let (incoming, membership) = (self.incoming, &mut self.membership);
@@ -283,7 +284,7 @@ impl Statements<'_, '_, '_, '_> {
         }))
     }
 
-    async fn savepoint(&self, sql: &str) -> Result<(), CentreError> {
+    pub(super) async fn savepoint(&self, sql: &str) -> Result<(), CentreError> {
         let done = self.connection.client().batch_execute(sql).await;
         done.map_err(refused("applying rows of an upload"))
     }
@@ -317,7 +318,7 @@ impl Statements<'_, '_, '_, '_> {
 
     /// Sees to it that rows which a trigger put into another partition leave those who hold the
     /// one that they were uploaded into, the uploader first of all.
-    async fn log_moved(&mut self, inserted: &[RowRef]) -> Result<(), CentreError> {
+    pub(super) async fn log_moved(&mut self, inserted: &[RowRef]) -> Result<(), CentreError> {
         let Some(sql) = sql::log_moved(self.incoming) else {
             return Ok(());
         };
@@ -335,7 +336,7 @@ impl Statements<'_, '_, '_, '_> {
     }
 
     /// Tells of rows that have been written, if anybody wants to know.
-    fn written(&mut self, rows: &[RowRef]) -> Result<(), CentreError> {
+    pub(super) fn written(&mut self, rows: &[RowRef]) -> Result<(), CentreError> {
         if self.outcomes.order() == Order::Free {
             return Ok(());
         }
@@ -373,7 +374,7 @@ impl Statements<'_, '_, '_, '_> {
     }
 
     /// The array parameters of a statement.
-    fn parameters(
+    pub(super) fn parameters(
         &self,
         op: Op,
         changed: &[usize],
@@ -664,7 +665,7 @@ impl Statements<'_, '_, '_, '_> {
 }
 
 /// Runs a statement in a savepoint, in one flight.
-async fn execute(
+pub(super) async fn execute(
     connection: &Connection,
     statement: &Statement,
     arrays: &[Array],

@@ -1,0 +1,236 @@
+//! Rows of one upload that need each other, found from the upload alone.
+//!
+//! A parent under another key is a delete, an insert, and updates of its children. Where it has a
+//! unique value besides its key, the insert needs what the delete frees, the children need the
+//! insert, and the delete takes the children along that have not gone yet: one after another none
+//! of them can be applied, together all can. So it is with rows that refer to each other, and
+//! with rows that exchange unique values. How an adapter does it together is its own affair.
+
+use std::collections::{HashMap, HashSet};
+
+use tidewater_protocol::pack::pack_values;
+use tidewater_protocol::{ColumnType, Datum, Op, PublicationSchema, Row};
+
+use crate::columns::ColumnMap;
+
+/// Rows by what links them; each has a number, in the order in which they are added.
+pub(crate) struct Links<'s> {
+    ties: Vec<Tie<'s>>,
+    rows: Vec<Op>,
+    /// Which row makes a value, or frees it, by tie.
+    offers: HashMap<Offer, usize>,
+    /// Which rows have to wait for that.
+    wants: Vec<(Offer, usize)>,
+}
+
+/// Rows of which none can be applied before the others.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Their numbers, ascending.
+    pub(crate) rows: Vec<usize>,
+    /// Those of them for which others wait; each of the rest can be left out.
+    pub(crate) needed: HashSet<usize>,
+    /// Whether a row among them leaves another that is deleted.
+    pub(crate) leaves_a_deleted_row: bool,
+}
+
+/// A foreign key between tables of the publication, or a unique constraint.
+struct Tie<'s> {
+    child: usize,
+    columns: &'s [usize],
+    parent: usize,
+    parent_columns: Vec<usize>,
+    is_unique: bool,
+    /// Whether the database itself sees to what still refers to a deleted row.
+    acts: bool,
+    /// What values are compared as.
+    types: Vec<ColumnType>,
+}
+
+/// What a row does to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Side {
+    Gone,
+    Come,
+}
+
+/// Tie, side, packed value.
+type Offer = (usize, Side, Vec<u8>);
+
+impl<'s> Links<'s> {
+    pub(crate) fn new(schema: &'s PublicationSchema) -> Links<'s> {
+        let mut ties = Vec::new();
+        for (child, table) in schema.tables.iter().enumerate() {
+            for foreign_key in &table.foreign_keys {
+                let mut tables = schema.tables.iter();
+                let Some(parent) = tables.position(|it| it.name == foreign_key.parent) else {
+                    continue;
+                };
+                let columns = &schema.tables[parent].columns;
+                let position =
+                    |name: &String| columns.iter().position(|column| column.name == *name);
+                let parent_columns = foreign_key.parent_columns.iter().map(position);
+                let Some(parent_columns) = parent_columns.collect::<Option<Vec<_>>>() else {
+                    continue;
+                };
+                ties.push(Tie {
+                    child,
+                    columns: &foreign_key.columns,
+                    parent,
+                    types: parent_columns
+                        .iter()
+                        .map(|&it| columns[it].column_type)
+                        .collect(),
+                    parent_columns,
+                    is_unique: false,
+                    acts: foreign_key.on_delete.acts(),
+                });
+            }
+            for columns in &table.unique {
+                ties.push(Tie {
+                    child,
+                    columns,
+                    parent: child,
+                    parent_columns: columns.clone(),
+                    is_unique: true,
+                    acts: false,
+                    types: columns
+                        .iter()
+                        .map(|&it| table.columns[it].column_type)
+                        .collect(),
+                });
+            }
+        }
+        Links {
+            ties,
+            rows: Vec::new(),
+            offers: HashMap::new(),
+            wants: Vec::new(),
+        }
+    }
+
+    /// Whether rows of a table can be linked to anything.
+    pub(crate) fn concern(&self, table: usize) -> bool {
+        let mut ties = self.ties.iter();
+        ties.any(|tie| tie.child == table || tie.parent == table)
+    }
+
+    /// Adds a row of a table as its remote sent it.
+    pub(crate) fn add(&mut self, table: usize, map: &ColumnMap, row: &Row<'_>) {
+        let number = self.rows.len();
+        let op = row.op.unwrap_or(Op::Insert);
+        self.rows.push(op);
+        let has_old = op != Op::Insert;
+        let has_new = op != Op::Delete;
+        for (index, tie) in self.ties.iter().enumerate() {
+            let values = |columns: &[usize]| {
+                let old = has_old
+                    .then(|| tie.values(columns, map, &row.old))
+                    .flatten();
+                let new = has_new
+                    .then(|| tie.values(columns, map, &row.new))
+                    .flatten();
+                // What stays as it is waits for nobody.
+                (old != new).then_some((old, new))
+            };
+            if tie.parent == table
+                && let Some((old, new)) = values(&tie.parent_columns)
+            {
+                if let Some(old) = old {
+                    self.offers.insert((index, Side::Gone, old), number);
+                }
+                if let Some(new) = new.filter(|_| !tie.is_unique) {
+                    self.offers.insert((index, Side::Come, new), number);
+                }
+            }
+            if tie.child == table
+                && let Some((old, new)) = values(tie.columns)
+            {
+                if tie.is_unique {
+                    let wanted = new.map(|new| ((index, Side::Gone, new), number));
+                    self.wants.extend(wanted);
+                    continue;
+                }
+                let left = old.map(|old| ((index, Side::Gone, old), number));
+                self.wants.extend(left);
+                let entered = new.map(|new| ((index, Side::Come, new), number));
+                self.wants.extend(entered);
+            }
+        }
+    }
+
+    /// The groups of at least two rows.
+    pub(crate) fn groups(self) -> Vec<Group> {
+        let mut chiefs: Vec<usize> = (0..self.rows.len()).collect();
+        let mut leavers = Vec::new();
+        let mut needed = HashSet::new();
+        for (offer, wanting) in &self.wants {
+            let Some(&offering) = self.offers.get(offer).filter(|it| *it != wanting) else {
+                continue;
+            };
+            let (tie, side, _) = offer;
+            let tie = &self.ties[*tie];
+            needed.insert(offering);
+            let is_left = *side == Side::Gone && !tie.is_unique;
+            if is_left && self.rows[offering] == Op::Delete {
+                if self.rows[*wanting] == Op::Update {
+                    leavers.push(offering);
+                }
+                if !tie.acts {
+                    needed.insert(*wanting);
+                }
+            }
+            let (a, b) = (chief(&mut chiefs, offering), chief(&mut chiefs, *wanting));
+            // The lowest number leads, so that groups come in the order of their first rows.
+            chiefs[a.max(b)] = a.min(b);
+        }
+        let mut groups: Vec<Group> = Vec::new();
+        let mut places: HashMap<usize, usize> = HashMap::new();
+        for row in 0..self.rows.len() {
+            let place = *places
+                .entry(chief(&mut chiefs, row))
+                .or_insert(groups.len());
+            if place == groups.len() {
+                groups.push(Group {
+                    rows: Vec::new(),
+                    needed: HashSet::new(),
+                    leaves_a_deleted_row: false,
+                });
+            }
+            groups[place].rows.push(row);
+            if needed.contains(&row) {
+                groups[place].needed.insert(row);
+            }
+        }
+        for row in leavers {
+            groups[places[&chief(&mut chiefs, row)]].leaves_a_deleted_row = true;
+        }
+        groups.retain(|group| group.rows.len() > 1);
+        groups
+    }
+}
+
+/// The row that leads the group of another.
+fn chief(chiefs: &mut [usize], mut row: usize) -> usize {
+    while chiefs[row] != row {
+        chiefs[row] = chiefs[chiefs[row]];
+        row = chiefs[row];
+    }
+    row
+}
+
+impl Tie<'_> {
+    /// The packed values of some columns; `None` if one is NULL, or not sent.
+    fn values(&self, columns: &[usize], map: &ColumnMap, row: &[Datum<'_>]) -> Option<Vec<u8>> {
+        let mut packed = Vec::new();
+        for (&column, &column_type) in columns.iter().zip(&self.types) {
+            let value = row.get(map.sources[column]?)?.to_value();
+            let datum = column_type.datum(value.as_ref()).0;
+            if datum == Datum::Null {
+                return None;
+            }
+            pack_values(&mut packed, &[column_type], &[datum]);
+        }
+        Some(packed)
+    }
+}

@@ -1,0 +1,280 @@
+//! Rows that need each other: applied by one statement, or not at all.
+
+use std::collections::HashSet;
+
+use tidewater_protocol::Op;
+
+use super::incoming::{Incoming, RowRef};
+use super::sql::{self, Part};
+use super::statements::{Executed, GUARD, KEEP, UNDO, execute};
+use super::{Admitted, One, Progress};
+use crate::error::CentreError;
+use crate::linked::{Group, Links};
+use crate::postgres::array::Array;
+use crate::postgres::connection::{Connection, refused};
+
+/// The most rows of one statement, unless one group has more.
+const MOST_ROWS: usize = 2_000;
+
+/// Which rows are looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Candidates {
+    /// Those that failed so far and the deletes that are still to come, which would take children
+    /// along that cannot leave before.
+    WithDeletes,
+    /// Those that failed.
+    Failed,
+}
+
+/// A row: the number of its table in the upload, what is done with it, and where it is.
+type Candidate = (usize, Op, RowRef);
+
+impl One<'_> {
+    /// Whether deletes that are still to come could take along what cannot leave before: an
+    /// insert failed, perhaps for a value that one of them frees.
+    pub(super) fn waits_for_deletes(
+        &self,
+        incoming: &[Incoming<'_>],
+        progress: &Progress<'_>,
+    ) -> bool {
+        let mut inserts = progress.refusals.iter().filter(|it| it.op == Op::Insert);
+        inserts.any(|it| {
+            let Incoming { table, deletes, .. } = &incoming[it.table];
+            table.has_secondary_unique && table.effects.on_delete && !deletes.is_empty()
+        })
+    }
+
+    /// Applies rows that need each other; gives whether any were applied.
+    pub(super) async fn together(
+        &self,
+        connection: &mut Connection,
+        incoming: &[Incoming<'_>],
+        admitted: &Admitted,
+        progress: &mut Progress<'_>,
+        which: Candidates,
+    ) -> Result<bool, CentreError> {
+        let mut links = Links::new(&self.publication.schema);
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for (at, it) in incoming.iter().enumerate() {
+            if !links.concern(it.index) {
+                continue;
+            }
+            for refusals in progress.refusals.iter().filter(|it| it.table == at) {
+                let rows = refusals.failed.iter().map(|failed| failed.at);
+                candidates.extend(rows.map(|row| (at, refusals.op, row)));
+            }
+            let comes = which == Candidates::WithDeletes && !it.table.deletes_first();
+            if comes && it.table.direction.uploads() {
+                candidates.extend(it.deletes.iter().map(|&row| (at, Op::Delete, row)));
+            }
+        }
+        for of_table in candidates.chunk_by(|a, b| a.0 == b.0) {
+            let it = &incoming[of_table[0].0];
+            let rows: Vec<RowRef> = of_table.iter().map(|&(_, _, row)| row).collect();
+            it.rows(&rows, |_, row| {
+                links.add(it.index, &it.map, row);
+                Ok(())
+            })?;
+        }
+        let mut groups = links.groups();
+        if which == Candidates::WithDeletes {
+            groups.retain(|group| group.leaves_a_deleted_row);
+        }
+        let mut waiting = batches(groups);
+        waiting.reverse();
+        let mut done = HashSet::new();
+        while let Some(groups) = waiting.pop() {
+            let rows = groups.iter().flat_map(|group| &group.rows);
+            let rows: Vec<Candidate> = rows.map(|&number| candidates[number]).collect();
+            let mut attempt = Attempt {
+                one: self,
+                connection,
+                incoming,
+                admitted,
+                progress,
+            };
+            if let Some(written) = attempt.all_or_none(&rows, Ends::Kept).await? {
+                done.extend(written);
+            } else if groups.len() > 1 {
+                let mut left = groups;
+                let right = left.split_off(left.len() / 2);
+                waiting.extend([right, left]);
+            } else {
+                let is_needed = |number: &usize| groups[0].needed.contains(number);
+                let (needed, others) = groups[0].rows.iter().partition(|it| is_needed(it));
+                let [needed, others] = [needed, others].map(|numbers: Vec<usize>| {
+                    let rows = numbers.into_iter().map(|number| candidates[number]);
+                    rows.collect::<Vec<Candidate>>()
+                });
+                done.extend(attempt.without_some(needed, &others).await?);
+            }
+        }
+        for refusals in &mut progress.refusals {
+            let (table, op) = (refusals.table, refusals.op);
+            refusals
+                .failed
+                .retain(|failed| !done.contains(&(table, op, failed.at)));
+        }
+        progress.refusals.retain(|it| !it.failed.is_empty());
+        let applied = !done.is_empty();
+        let deleted = done.into_iter().filter(|&(_, op, _)| op == Op::Delete);
+        progress
+            .deleted
+            .extend(deleted.map(|(table, _, row)| (table, row)));
+        Ok(applied)
+    }
+}
+
+/// Whether what was applied stays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Kept,
+    Undone,
+}
+
+/// What applying a group takes.
+struct Attempt<'a, 'u, 'p> {
+    one: &'a One<'u>,
+    connection: &'a mut Connection,
+    incoming: &'a [Incoming<'u>],
+    admitted: &'a Admitted,
+    progress: &'a mut Progress<'p>,
+}
+
+impl Attempt<'_, '_, '_> {
+    /// Applies a group that failed without those to blame of the rows for which nobody waits.
+    async fn without_some(
+        &mut self,
+        mut good: Vec<Candidate>,
+        others: &[Candidate],
+    ) -> Result<Vec<Candidate>, CentreError> {
+        if good.is_empty()
+            || others.is_empty()
+            || self.all_or_none(&good, Ends::Undone).await?.is_none()
+        {
+            // None of the others is to blame.
+            return Ok(Vec::new());
+        }
+        // All of them together were tried.
+        let mut waiting = halves(others);
+        while let Some(others) = waiting.pop() {
+            let tried = [good.as_slice(), &others].concat();
+            if self.all_or_none(&tried, Ends::Undone).await?.is_some() {
+                good = tried;
+            } else {
+                waiting.extend(halves(&others));
+            }
+        }
+        let done = self.all_or_none(&good, Ends::Kept).await?;
+        Ok(done.unwrap_or_default())
+    }
+
+    /// Applies rows by one statement; gives those that were written. All inserts and deletes have
+    /// to be among them: an update that finds its row changed loses for itself.
+    async fn all_or_none(
+        &mut self,
+        rows: &[Candidate],
+        ends: Ends,
+    ) -> Result<Option<Vec<Candidate>>, CentreError> {
+        let (one, incoming, admitted) = (self.one, self.incoming, self.admitted);
+        let (connection, progress) = (&mut *self.connection, &mut *self.progress);
+        // Inserts are made to wait for deletes, which the statement has to name before.
+        let operations = [Op::Delete, Op::Update, Op::Insert].into_iter();
+        let possible = operations.flat_map(|op| (0..incoming.len()).map(move |table| (table, op)));
+        let (mut parts, mut places) = (Vec::new(), Vec::new());
+        let mut parameters: Vec<Array> = Vec::new();
+        for (table, op) in possible {
+            let refs = rows.iter().filter(|it| (it.0, it.1) == (table, op));
+            let refs: Vec<RowRef> = refs.map(|&(_, _, row)| row).collect();
+            if refs.is_empty() {
+                continue;
+            }
+            let mut statements = one.statements(connection, &incoming[table], admitted, progress);
+            let sorted = statements.sort(op, &refs)?;
+            let (mut changed, mut ready) = (Vec::new(), Vec::new());
+            for (columns, rows) in sorted.ready {
+                changed.extend(columns);
+                ready.extend(rows);
+            }
+            if op != Op::Update && ready.len() < refs.len() {
+                return Ok(None);
+            }
+            if ready.is_empty() {
+                continue;
+            }
+            changed.sort_unstable();
+            changed.dedup();
+            ready.sort_unstable();
+            parameters.extend(statements.parameters(op, &changed, &ready)?);
+            places.push((table, op, ready));
+            parts.push(Part {
+                incoming: &incoming[table],
+                op,
+                changed,
+            });
+        }
+        let statement = connection.prepare(&sql::together(&parts), &[]).await?;
+        let error = |error| refused("applying rows that need each other")(error);
+        let begun = connection.client().batch_execute(GUARD).await;
+        begun.map_err(error)?;
+        let mut written: Vec<Vec<RowRef>> = vec![Vec::new(); places.len()];
+        if let Executed::Rows(result) = execute(connection, &statement, &parameters).await? {
+            for row in result {
+                let part = row.get::<_, i32>(0) as usize;
+                // Ordinals count from 1.
+                written[part].push(places[part].2[row.get::<_, i64>(1) as usize - 1]);
+            }
+        }
+        let mut parts = places.iter().zip(&written);
+        let all = parts
+            .all(|((_, op, rows), written)| *op == Op::Update || written.len() == rows.len())
+            && written.iter().any(|rows| !rows.is_empty());
+        let kept = all && ends == Ends::Kept;
+        let end = connection
+            .client()
+            .batch_execute(if kept { KEEP } else { UNDO })
+            .await;
+        end.map_err(error)?;
+        if !kept {
+            return Ok(all.then(Vec::new));
+        }
+        let mut done = Vec::new();
+        for ((table, op, _), mut rows) in places.into_iter().zip(written) {
+            rows.sort_unstable();
+            progress.outcomes.applied(op, rows.len() as u64);
+            let mut statements = one.statements(connection, &incoming[table], admitted, progress);
+            if op == Op::Insert && incoming[table].edits_inserts {
+                statements.log_moved(&rows).await?;
+            }
+            statements.written(&rows)?;
+            done.extend(rows.into_iter().map(|row| (table, op, row)));
+        }
+        Ok(Some(done))
+    }
+}
+
+/// Both halves, the left one last; of a single row nothing.
+fn halves(rows: &[Candidate]) -> Vec<Vec<Candidate>> {
+    if rows.len() < 2 {
+        return Vec::new();
+    }
+    let (left, right) = rows.split_at(rows.len() / 2);
+    vec![right.to_vec(), left.to_vec()]
+}
+
+/// As many groups at once as go into one statement.
+fn batches(groups: Vec<Group>) -> Vec<Vec<Group>> {
+    let mut batches: Vec<Vec<Group>> = Vec::new();
+    let mut rows = 0;
+    for group in groups {
+        if rows + group.rows.len() > MOST_ROWS {
+            rows = 0;
+        }
+        rows += group.rows.len();
+        match batches.last_mut() {
+            Some(batch) if rows > group.rows.len() => batch.push(group),
+            _ => batches.push(vec![group]),
+        }
+    }
+    batches
+}

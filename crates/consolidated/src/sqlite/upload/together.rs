@@ -1,0 +1,236 @@
+//! Rows that need each other, applied together or not at all; see [`crate::linked`].
+
+use std::collections::HashSet;
+
+use tidewater_protocol::{Code, Op};
+
+use super::{Collected, DeferredKeys, Pending, UploadRun, each_row, unpacked};
+use crate::error::CentreError;
+use crate::linked::{Group, Links};
+use crate::sqlite::row::{Fate, Refusal, Stop};
+use crate::sqlite::{deferred_violations, failure};
+
+/// Which rows of a group may be left out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LeavesOut {
+    /// Those that cannot be applied and for which no others wait.
+    NotNeeded,
+    /// Any that cannot be applied.
+    Failed,
+    /// Also those that violate a foreign key, which only a look at all tables tells.
+    Violators,
+}
+
+impl UploadRun<'_> {
+    /// Before the deletes: applies those together with rows that would be taken along by them,
+    /// because they cannot leave before. False: it cannot be told whether these violate a key,
+    /// because others do; with keys checked after each row it can.
+    pub(super) fn leave_first(
+        &mut self,
+        deleting: &[usize],
+        collected: &mut Collected<'_>,
+    ) -> Result<bool, Stop> {
+        let mut waits = false;
+        for pending in &collected.pending {
+            let work = &self.tables[pending.place.0];
+            let op = unpacked(&work.map.shape, &pending.bytes)?.op;
+            waits |= op == Some(Op::Insert) && self.publication.tables[work.index].takes_along;
+        }
+        if !waits {
+            return Ok(true);
+        }
+        let failed = collected.pending.len();
+        let mut rows = std::mem::take(&mut collected.pending);
+        for &table in deleting {
+            let shape = self.tables[table].map.shape.clone();
+            each_row(self.uploaded[table], &shape, |number, row, bytes| {
+                if row.op == Some(Op::Delete) {
+                    rows.push(Pending {
+                        place: (table, number),
+                        bytes: bytes(),
+                        refusal: Refusal {
+                            code: Code::RowForeignKey,
+                            reason: String::new(),
+                        },
+                    });
+                }
+                Ok(())
+            })?;
+        }
+        let mut groups = self.groups(&rows)?;
+        groups.retain(|group| group.leaves_a_deleted_row);
+        let can_be_told = groups.is_empty() || !deferred_violations(self.connection)?;
+        if can_be_told {
+            let done = self.apply_groups(&rows, groups, LeavesOut::NotNeeded, collected)?;
+            let deleted = done.iter().filter(|&&number| number >= failed);
+            collected
+                .deleted
+                .extend(deleted.map(|&number| rows[number].place));
+            rows.truncate(failed);
+            collected.pending = without(rows, &done);
+        }
+        Ok(can_be_told)
+    }
+
+    /// Applies rows that failed one by one and need each other; gives back the others.
+    pub(super) fn together(
+        &mut self,
+        pending: Vec<Pending>,
+        keys: DeferredKeys,
+        collected: &mut Collected<'_>,
+    ) -> Result<Vec<Pending>, Stop> {
+        let groups = self.groups(&pending)?;
+        if groups.is_empty() || deferred_violations(self.connection)? {
+            return Ok(pending);
+        }
+        let leaves_out = match keys {
+            DeferredKeys::AtTheEnd => LeavesOut::Failed,
+            DeferredKeys::AfterEachRow => LeavesOut::Violators,
+        };
+        let done = self.apply_groups(&pending, groups, leaves_out, collected)?;
+        Ok(without(pending, &done))
+    }
+
+    fn groups(&self, rows: &[Pending]) -> Result<Vec<Group>, CentreError> {
+        let mut links = Links::new(&self.publication.schema);
+        for row in rows {
+            let work = &self.tables[row.place.0];
+            let unpacked = unpacked(&work.map.shape, &row.bytes)?;
+            links.add(work.index, &work.map, &unpacked);
+        }
+        Ok(links.groups())
+    }
+
+    /// Applies groups of rows; gives the numbers of those that are done.
+    fn apply_groups(
+        &mut self,
+        rows: &[Pending],
+        groups: Vec<Group>,
+        leaves_out: LeavesOut,
+        collected: &mut Collected<'_>,
+    ) -> Result<HashSet<usize>, Stop> {
+        let mut done = HashSet::new();
+        for group in groups {
+            for (number, fate) in self.group(rows, group, leaves_out)? {
+                let pending = &rows[number];
+                let shape = self.tables[pending.place.0].map.shape.clone();
+                let row = unpacked(&shape, &pending.bytes)?;
+                self.collect(pending.place.0, &row, fate, collected)?;
+                done.insert(number);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Applies a group with all foreign keys checked at its end; gives the numbers and fates of
+    /// those that are done. What is left out is judged when all else is done.
+    fn group(
+        &mut self,
+        rows: &[Pending],
+        mut group: Group,
+        leaves_out: LeavesOut,
+    ) -> Result<Vec<(usize, Fate)>, Stop> {
+        loop {
+            self.savepoint("SAVEPOINT tidewater_together")?;
+            self.savepoint("PRAGMA defer_foreign_keys = ON")?;
+            let fates = self.in_turn(rows, &group.rows)?;
+            let applied: Vec<usize> = fates.iter().map(|(number, _)| *number).collect();
+            let is_violated = deferred_violations(self.connection)?;
+            let mut violators = HashSet::new();
+            if is_violated && leaves_out == LeavesOut::Violators {
+                violators = self.violators(rows, &applied)?;
+            }
+            let misses = match leaves_out {
+                LeavesOut::NotNeeded => {
+                    let applied: HashSet<usize> = applied.iter().copied().collect();
+                    !group.needed.is_subset(&applied)
+                }
+                _ => applied.is_empty(),
+            };
+            let is_well = !misses && !is_violated;
+            if !is_well {
+                self.savepoint("ROLLBACK TO tidewater_together")?;
+            }
+            self.savepoint("PRAGMA defer_foreign_keys = OFF")?;
+            self.savepoint("RELEASE tidewater_together")?;
+            if is_well {
+                return Ok(fates);
+            }
+            if violators.is_empty() {
+                return Ok(Vec::new());
+            }
+            group.rows.retain(|number| !violators.contains(number));
+        }
+    }
+
+    /// Applies the rows of a group: first what leaves, then what frees, then what takes. Gives
+    /// those that could be applied.
+    fn in_turn(&mut self, rows: &[Pending], group: &[usize]) -> Result<Vec<(usize, Fate)>, Stop> {
+        let mut fates = Vec::with_capacity(group.len());
+        for turn in [Op::Update, Op::Delete, Op::Insert] {
+            for &number in group {
+                let pending = &rows[number];
+                let shape = self.tables[pending.place.0].map.shape.clone();
+                let row = unpacked(&shape, &pending.bytes)?;
+                if row.op != Some(turn) {
+                    continue;
+                }
+                let fate = self.row(pending.place, DeferredKeys::AtTheEnd, &row)?;
+                if matches!(fate, Fate::Applied | Fate::Needless) {
+                    fates.push((number, fate));
+                }
+            }
+        }
+        Ok(fates)
+    }
+
+    /// Which rows of a group violate a key now: inserted and updated rows by their
+    /// rowid; deletes whose row is still referred to by the table. If none can be told,
+    /// all of them.
+    fn violators(
+        &self,
+        rows: &[Pending],
+        applied: &[usize],
+    ) -> Result<HashSet<usize>, CentreError> {
+        let checking = failure("checking foreign keys");
+        let mut children: HashSet<(String, Option<i64>)> = HashSet::new();
+        let mut parents: HashSet<String> = HashSet::new();
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT \"table\", rowid, parent FROM pragma_foreign_key_check")
+            .map_err(checking)?;
+        let mut found = statement.query([]).map_err(checking)?;
+        while let Some(row) = found.next().map_err(checking)? {
+            children.insert((row.get(0).map_err(checking)?, row.get(1).map_err(checking)?));
+            parents.insert(row.get(2).map_err(checking)?);
+        }
+        let mut violators = HashSet::new();
+        for &number in applied {
+            let Pending { place, bytes, .. } = &rows[number];
+            let work = &self.tables[place.0];
+            let table = &self.publication.schema.tables[work.index].name;
+            let row = unpacked(&work.map.shape, bytes)?;
+            let violates = match row.op {
+                Some(Op::Delete) => parents.contains(table),
+                // Tables without rowids are checked as a whole.
+                _ if children.contains(&(table.clone(), None)) => true,
+                _ => work
+                    .rowid(&row.key)?
+                    .is_some_and(|rowid| children.contains(&(table.clone(), Some(rowid)))),
+            };
+            if violates {
+                violators.insert(number);
+            }
+        }
+        if violators.is_empty() {
+            violators.extend(applied);
+        }
+        Ok(violators)
+    }
+}
+
+fn without(rows: Vec<Pending>, done: &HashSet<usize>) -> Vec<Pending> {
+    let rows = rows.into_iter().enumerate();
+    let left = rows.filter(|(number, _)| !done.contains(number));
+    left.map(|(_, row)| row).collect()
+}
