@@ -67,6 +67,12 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
         ("DateStyle", "ISO".into()),
         ("IntervalStyle", "iso_8601".into()),
         ("bytea_output", "hex".into()),
+        // Floats in arrays and points travel as text.
+        ("extra_float_digits", "1".into()),
+        ("xmloption", "content".into()),
+        ("standard_conforming_strings", "on".into()),
+        // `statement_timeout` sees to it that nobody waits for ever.
+        ("lock_timeout", "0".into()),
         ("search_path", "public".into()),
         // What an upload is acknowledged for must not be lost in a crash.
         ("synchronous_commit", "on".into()),

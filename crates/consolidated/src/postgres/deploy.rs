@@ -21,7 +21,7 @@ use super::members::{self, Members};
 use super::model::{Compiled, compile, logs};
 use super::quote::literal;
 use super::state::{ADVISORY_LOCK, FORMAT_VERSION, MIGRATIONS, PLACE};
-use super::tracked;
+use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use crate::error::CentreError;
 use crate::evolution::{Mode, Review};
@@ -48,8 +48,8 @@ struct Deployed {
     has_key: bool,
     /// Whether the state was made here, and not brought along by a dump.
     at_home: bool,
-    /// The change logs whose triggers are not as they were made.
-    lost: Vec<i32>,
+    /// The change logs that have not seen everything.
+    lost: Vec<Lost>,
 }
 
 #[derive(Debug)]
@@ -176,7 +176,7 @@ impl Deployed {
             // Tables of the fifth format.
             lost: match version {
                 ..5 => Vec::new(),
-                _ => tracked::lost(client).await?,
+                _ => tracked::lost(client, version).await?,
             },
         })
     }
@@ -216,7 +216,14 @@ pub(super) async fn deploy(
         transaction.rollback().await.map_err(refused("deploying"))?;
     } else {
         run(&plan, &transaction).await?;
-        let remembered = transaction.batch_execute(&tracked::remember_all()).await;
+        let tables = compiled.iter().flat_map(|publication| &publication.tables);
+        let published = tables.flat_map(|table| {
+            let columns = table.columns.iter();
+            columns.map(|column| (table.oid, column.name.as_str()))
+        });
+        let published: Vec<(u32, &str)> = published.collect();
+        let remembered = tracked::remember_all(&published);
+        let remembered = transaction.batch_execute(&remembered).await;
         remembered.map_err(refused("deploying"))?;
         transaction.commit().await.map_err(refused("deploying"))?;
     }
@@ -530,11 +537,13 @@ fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalo
         };
         let missing = in_place::missing(spec, log.id, log.members.as_deref(), catalog);
         // Restored triggers have all rows sent again as well.
-        if missing.is_empty() && deployed.lost.contains(&log.id) {
+        let lost = deployed.lost.iter().find(|lost| lost.id == log.id);
+        if let Some(lost) = lost.filter(|_| missing.is_empty()) {
             plan.step(
                 format!(
-                    "send the rows of {} to all remotes again: its triggers were off for a while",
-                    spec.title
+                    "send the rows of {} to all remotes again: {}",
+                    spec.title,
+                    lost.what_happened()
                 ),
                 String::new(),
                 everything(log.id),

@@ -8,8 +8,8 @@ pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
 
 /// One script for each format version; the first makes version 1 out of nothing.
 /// Scripts are only ever added.
-pub(super) const MIGRATIONS: [&str; 7] = [
-    VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6, VERSION_7,
+pub(super) const MIGRATIONS: [&str; 8] = [
+    VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6, VERSION_7, VERSION_8,
 ];
 
 /// The format version that this code reads and writes.
@@ -240,4 +240,18 @@ CREATE TABLE tidewater.needless_change (
 -- Keys may be too long for a B-tree.
 CREATE INDEX ON tidewater.needless_change USING hash (row_key);
 UPDATE tidewater.meta SET format_version = 7;
+";
+
+/// The types of published columns: a column that gets another one has other values in every row,
+/// and no trigger sees it.
+const VERSION_8: &str = "
+CREATE TABLE tidewater.column_type (
+  log_id integer NOT NULL,
+  name text NOT NULL,
+  -- Of an enumeration, also each of its values; 0: the type.
+  label_oid oid NOT NULL,
+  type text NOT NULL,
+  PRIMARY KEY (log_id, name, label_oid)
+);
+UPDATE tidewater.meta SET format_version = 8;
 ";

@@ -1,19 +1,23 @@
-//! Whether the tracking triggers of a served database still see everything.
+//! Whether the tracking triggers of a served database have seen everything.
 //!
 //! Their owner can switch triggers off, and a table can be dropped and made again: neither
 //! tells anybody, and what is written meanwhile is in no change log. The same goes for a table
 //! that took the name of the tracked one. So the registry remembers
 //! each trigger and the transaction that made it (PostgreSQL writes its entry anew when it is
 //! switched off or on), and servers compare every few seconds. A table whose triggers do not
-//! fire is sent whole by every download until they do again, and once more then.
+//! fire is sent whole by every download until they do again, and once more then. A column that
+//! gets another type, or a value of an enumeration that is renamed, changes rows without any
+//! trigger: so the types are remembered as well, and such a table is sent whole once.
 //!
 //! Triggers on partitions that came or went are [`super::members`]' affair.
 
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{GenericClient, Transaction};
+use tokio_postgres::{GenericClient, Row, Transaction};
 
 use super::connection::refused;
 use super::live::Catalog;
+use super::quote::literal;
+use super::state::FORMAT_VERSION;
 use super::triggers::LogSpec;
 use super::{Shared, deploy, in_place};
 use crate::error::CentreError;
@@ -30,28 +34,78 @@ JOIN tidewater.change_log l
   ON p.proname::text = ANY(ARRAY['log_' || l.id || '_new', 'log_' || l.id || '_old',
      'log_' || l.id || '_moved', 'log_' || l.id || '_truncated'])";
 
+/// The types that there are, as [`super::state`]'s `column_type` has them, and of which table.
+const TYPES: &str = "
+SELECT l.id AS log_id, a.attname::text AS name, 0::oid AS label_oid,
+  pg_catalog.format_type(a.atttypid, a.atttypmod) AS type, l.table_oid
+FROM tidewater.change_log l JOIN pg_catalog.pg_attribute a
+  ON a.attrelid = l.table_oid AND a.attnum > 0 AND NOT a.attisdropped
+UNION ALL
+SELECT l.id, a.attname::text, e.oid, e.enumlabel::text, l.table_oid
+FROM tidewater.change_log l JOIN pg_catalog.pg_attribute a
+  ON a.attrelid = l.table_oid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN pg_catalog.pg_enum e ON e.enumtypid = a.atttypid";
+
+/// The columns of a log `l` whose type, or a value of which, is not what it was.
+const RETYPED: &str = "
+SELECT string_agg(DISTINCT k.name, ', ') FROM tidewater.column_type k
+JOIN types t USING (log_id, name, label_oid) WHERE k.log_id = l.id AND k.type <> t.type";
+
 /// The change logs that miss triggers as they were made, or did and it is known. A trigger
 /// on a partition goes with the partition. One on a table that has another name now tracks another
-/// table than the one that is served.
+/// table than the one that is served. And those of which columns have got another type.
 const LOST: &str = "
-SELECT l.id, EXISTS (SELECT FROM tidewater.untracked u WHERE u.log_id = l.id)
-FROM tidewater.change_log l WHERE EXISTS (
-  SELECT FROM tidewater.tracked k WHERE k.log_id = l.id
-  AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t
-    WHERE t.oid = k.trigger_oid AND t.xmin::text = k.since)
-  AND (k.table_oid = l.table_oid
-    OR EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = k.table_oid)))
-OR EXISTS (SELECT FROM tidewater.untracked u WHERE u.log_id = l.id)
-OR EXISTS (SELECT FROM pg_catalog.pg_class c
-  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  WHERE c.oid = l.table_oid AND l.table_name <>
-    CASE n.nspname WHEN 'public' THEN '' ELSE n.nspname || '.' END || c.relname)
-ORDER BY l.id";
+SELECT id, is_known, retyped FROM (
+  SELECT l.id, EXISTS (SELECT FROM tidewater.untracked u WHERE u.log_id = l.id) AS is_known,
+    EXISTS (
+      SELECT FROM tidewater.tracked k WHERE k.log_id = l.id
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t
+        WHERE t.oid = k.trigger_oid AND t.xmin::text = k.since)
+      AND (k.table_oid = l.table_oid
+        OR EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = k.table_oid)))
+    OR EXISTS (SELECT FROM pg_catalog.pg_class c
+      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+      WHERE c.oid = l.table_oid AND l.table_name <>
+        CASE n.nspname WHEN 'public' THEN '' ELSE n.nspname || '.' END || c.relname) AS is_lost,
+    ({retyped}) AS retyped
+  FROM tidewater.change_log l) AS found
+WHERE is_known OR is_lost OR retyped IS NOT NULL ORDER BY id";
 
-/// Remembers all triggers as they are. Whoever deploys has seen to it that they are all there.
-pub(super) fn remember_all() -> String {
-    let remembered = as_they_are("TRUE", "TRUE");
-    format!("DELETE FROM tidewater.untracked; {remembered}")
+/// [`LOST`] of a state of this format version.
+fn lost_sql(version: i32) -> String {
+    match version {
+        ..8 => LOST.replace("{retyped}", "NULL::text"),
+        _ => format!(
+            "WITH types AS ({TYPES}) {}",
+            LOST.replace("{retyped}", RETYPED)
+        ),
+    }
+}
+
+/// Remembers the types of published columns (with the tables that have them) as they are.
+fn remember_types(published: &[(u32, &str)]) -> String {
+    let columns = published.iter().filter_map(|(oid, name)| {
+        let name = literal(name)?;
+        Some(format!("({oid}::oid, {name})"))
+    });
+    let columns = columns.collect::<Vec<_>>().join(", ");
+    let remembered = match columns.is_empty() {
+        true => String::new(),
+        false => format!(
+            "INSERT INTO tidewater.column_type (log_id, name, label_oid, type)
+             SELECT log_id, name, label_oid, type FROM ({TYPES}) AS t
+             WHERE (table_oid, name) IN ({columns});\n"
+        ),
+    };
+    format!("DELETE FROM tidewater.column_type;\n{remembered}")
+}
+
+/// Remembers all triggers as they are, and the types of published columns (with the tables that
+/// have them). Whoever deploys has seen to it that the triggers are all there.
+pub(super) fn remember_all(published: &[(u32, &str)]) -> String {
+    let triggers = as_they_are("TRUE", "TRUE");
+    let types = remember_types(published);
+    format!("DELETE FROM tidewater.untracked; {triggers}{types}")
 }
 
 /// Remembers the triggers of a log on these tables as they are; before, it knew none of them, or
@@ -78,29 +132,60 @@ fn as_they_are(known: &str, live: &str) -> String {
     )
 }
 
-/// The change logs that miss triggers as they were made.
-pub(super) async fn lost(client: &impl GenericClient) -> Result<Vec<i32>, CentreError> {
-    let rows = client.query(LOST, &[]).await.map_err(error)?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+/// A change log that has not seen everything.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) id: i32,
+    /// Its table is sent whole already.
+    is_known: bool,
+    /// The columns whose types are not what they were.
+    retyped: Option<String>,
+}
+
+impl Lost {
+    fn of(row: &Row) -> Lost {
+        Lost {
+            id: row.get(0),
+            is_known: row.get(1),
+            retyped: row.get(2),
+        }
+    }
+
+    /// What has happened to a table whose triggers all fire.
+    pub(super) fn what_happened(&self) -> String {
+        match &self.retyped {
+            Some(columns) if !self.is_known => {
+                format!("columns, or values of their enumerations, were altered ({columns})")
+            }
+            _ => "its tracking triggers were off and are on again".into(),
+        }
+    }
+}
+
+/// The change logs that have not seen everything, in a state of this format version.
+pub(super) async fn lost(
+    client: &impl GenericClient,
+    version: i32,
+) -> Result<Vec<Lost>, CentreError> {
+    let rows = client.query(&lost_sql(version), &[]).await;
+    Ok(rows.map_err(error)?.iter().map(Lost::of).collect())
 }
 
 /// Looks whether triggers are missing, and sees to it that remotes miss nothing for it.
 pub(super) async fn check(shared: &Shared, now_ms: i64) -> Result<(), CentreError> {
     let mut connection = shared.pool.get().await?;
-    let statement = connection.prepare(LOST, &[]).await?;
-    let lost = connection.client().query(&statement, &[]).await;
-    if lost.map_err(error)?.is_empty() {
+    let statement = connection.prepare(&lost_sql(FORMAT_VERSION), &[]).await?;
+    let found = connection.client().query(&statement, &[]).await;
+    if found.map_err(error)?.is_empty() {
         return Ok(());
     }
     let transaction = deploy::begin(connection.client_mut(), LOCK_TIMEOUT_MS).await?;
     let catalog = Catalog::read(&transaction).await?;
     // Under the lock: another server may have seen to it meanwhile.
-    for row in transaction.query(LOST, &[]).await.map_err(error)? {
-        let (id, is_known): (i32, bool) = (row.get(0), row.get(1));
-        if let Some((publication, spec)) = shared.tracked(id) {
+    for lost in lost(&transaction, FORMAT_VERSION).await? {
+        if let Some((publication, spec)) = shared.tracked(lost.id) {
             let found = Found {
-                id,
-                is_known,
+                lost,
                 publication,
                 spec,
             };
@@ -110,11 +195,9 @@ pub(super) async fn check(shared: &Shared, now_ms: i64) -> Result<(), CentreErro
     transaction.commit().await.map_err(error)
 }
 
-/// A change log that misses triggers.
+/// One that is served.
 struct Found {
-    id: i32,
-    /// Its table is sent whole already.
-    is_known: bool,
+    lost: Lost,
     publication: String,
     spec: LogSpec,
 }
@@ -127,9 +210,10 @@ impl Found {
         now_ms: i64,
     ) -> Result<(), CentreError> {
         let registry = "SELECT members FROM tidewater.change_log WHERE id = $1";
-        let members = transaction.query_one(registry, &[&self.id]).await;
+        let id = self.lost.id;
+        let members = transaction.query_one(registry, &[&id]).await;
         let members: Option<String> = members.map_err(error)?.get(0);
-        let missing = in_place::missing(&self.spec, self.id, members.as_deref(), catalog);
+        let missing = in_place::missing(&self.spec, id, members.as_deref(), catalog);
         let title = &self.spec.title;
         let table = catalog.by_oid(self.spec.table_oid);
         let is_there = table.is_some_and(|live| live.title() == self.spec.title);
@@ -140,16 +224,16 @@ impl Found {
                 .await
                 .map_err(error)?;
             let detail = format!(
-                "the tracking triggers of {title} were off and are on again: all its rows are \
-                 sent to remotes once more"
+                "{title}: {}; all its rows are sent to remotes once more",
+                self.lost.what_happened()
             );
             return self.tell(transaction, now_ms, &detail).await;
         }
-        if self.is_known {
+        if self.lost.is_known {
             return Ok(());
         }
         let untracked = "INSERT INTO tidewater.untracked VALUES ($1)";
-        let noted = transaction.execute(untracked, &[&self.id]).await;
+        let noted = transaction.execute(untracked, &[&id]).await;
         noted.map_err(error)?;
         let where_missing = missing.iter();
         let where_missing =
@@ -172,10 +256,15 @@ impl Found {
 
     /// What has to be done once all triggers fire again: remotes need all rows once more.
     fn fire_again(&self) -> String {
-        let id = self.id;
+        let id = self.lost.id;
         let remembered = as_they_are(&format!("log_id = {id}"), &format!("l.id = {id}"));
         deploy::everything(id)
-            + &format!("DELETE FROM tidewater.untracked WHERE log_id = {id}; {remembered}")
+            + &format!(
+                "DELETE FROM tidewater.untracked WHERE log_id = {id}; {remembered}
+                 UPDATE tidewater.column_type k SET type = t.type FROM ({TYPES}) AS t
+                 WHERE k.log_id = {id} AND (t.log_id, t.name, t.label_oid)
+                   = (k.log_id, k.name, k.label_oid);"
+            )
     }
 
     async fn tell(

@@ -162,7 +162,9 @@ pub fn upload_tables(schema: &PublicationSchema, changes: &[Change]) -> Vec<Uplo
     let mut tables = Vec::new();
     let same_table = |left: &Change, right: &Change| left.table() == right.table();
     for group in changes.chunk_by(same_table) {
-        let table = schema.table(group[0].table()).unwrap();
+        let name = group[0].table();
+        let table = schema.table(name);
+        let table = table.unwrap_or_else(|| panic!("no table {name}"));
         let shape = table.shape();
         let mut writer = RowsWriter::new(&shape);
         for change in group {

@@ -214,12 +214,28 @@ async fn rows_that_need_each_other_are_taken_together() {
              egg INTEGER NOT NULL REFERENCES egg DEFERRABLE INITIALLY DEFERRED);
          CREATE TABLE egg (id INTEGER PRIMARY KEY,
              hen INTEGER NOT NULL REFERENCES hen DEFERRABLE INITIALLY DEFERRED);
+         CREATE TABLE nest (id INTEGER PRIMARY KEY, hen TEXT NOT NULL REFERENCES wild_hen,
+             tree INTEGER NOT NULL REFERENCES tree DEFERRABLE INITIALLY DEFERRED);
+         CREATE TABLE wild_hen (id TEXT PRIMARY KEY,
+             nest INTEGER NOT NULL REFERENCES nest DEFERRABLE INITIALLY DEFERRED) WITHOUT ROWID;
+         CREATE TABLE wild_egg (id TEXT PRIMARY KEY, hen TEXT NOT NULL REFERENCES wild_hen,
+             nest INTEGER NOT NULL REFERENCES nest DEFERRABLE INITIALLY DEFERRED) WITHOUT ROWID;
+         CREATE TABLE tree (id INTEGER PRIMARY KEY);
          CREATE TABLE department (id INTEGER PRIMARY KEY, head INTEGER REFERENCES employee);
          CREATE TABLE employee (id INTEGER PRIMARY KEY,
              department INTEGER REFERENCES department, name TEXT CHECK (name <> 'nobody'));",
-        ["hen", "egg", "department", "employee"]
-            .map(everyone)
-            .to_vec(),
+        [
+            "hen",
+            "egg",
+            "nest",
+            "wild_hen",
+            "wild_egg",
+            "tree",
+            "department",
+            "employee",
+        ]
+        .map(everyone)
+        .to_vec(),
     )
     .await;
     let mut anna = Remote::synced(&world, "anna").await;
@@ -245,6 +261,19 @@ async fn rows_that_need_each_other_are_taken_together() {
         .upload(&[delete("hen", "1|1"), delete("egg", "1|1")])
         .await;
     assert_eq!(result.len(), 1, "{result:?}");
+    // Also where tables have no rowids by which SQLite could tell what violates a key.
+    let result = anna
+        .upload(&[
+            insert("tree", "1"),
+            insert("nest", "1|a|1"),
+            insert("wild_hen", "a|1"),
+            insert("wild_egg", "a|a|1"),
+            insert("nest", "2|a|99"),
+            insert("wild_egg", "b|a|2"),
+        ])
+        .await;
+    let counts = "4 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused";
+    assert_eq!(result[0], counts, "{result:?}");
     // The remote wrote one of them in two steps, of which nothing is left.
     let result = anna
         .upload(&[

@@ -660,6 +660,7 @@ pub async fn a_parent_under_another_key_keeps_its_children<F: Fixture>() {
         let tables = ["par", "ch", "item"].map(everyone);
         let world = World::<F>::new(&ddl, tables.to_vec()).await;
         let mut anna = Remote::synced(&world, "anna").await;
+        let mut carl = Remote::synced(&world, "carl").await;
         world
             .execute("UPDATE ch SET v = 'changed' WHERE id = 2")
             .await;
@@ -689,8 +690,8 @@ pub async fn a_parent_under_another_key_keeps_its_children<F: Fixture>() {
         let counts = "3 inserted, 4 updated, 4 deleted, 2 conflicts, 2 refused";
         assert_eq!(result[0], counts, "{action}: {result:?}");
         let berta = Remote::synced(&world, "berta").await;
+        carl.download().await;
         let parents = ["2|two|NULL", "3|three|4", "4|one|NULL", "8|seven|NULL"];
-        assert_eq!(berta.rows("par"), parents, "{action}");
         let (children, items): (&[&str], &[&str]) = match action {
             "CASCADE" => (&["1|4|a", "4|4|c", "7|8|g"], &["1|1", "3|4", "7|7"]),
             _ => (
@@ -705,8 +706,11 @@ pub async fn a_parent_under_another_key_keeps_its_children<F: Fixture>() {
                 &["1|1", "2|2", "3|4", "5|5", "7|7", "8|8"],
             ),
         };
-        assert_eq!(berta.rows("ch"), children, "{action}");
-        assert_eq!(berta.rows("item"), items, "{action}");
+        for remote in [&berta, &carl] {
+            assert_eq!(remote.rows("par"), parents, "{action}");
+            assert_eq!(remote.rows("ch"), children, "{action}");
+            assert_eq!(remote.rows("item"), items, "{action}");
+        }
     }
 }
 

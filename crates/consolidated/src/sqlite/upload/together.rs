@@ -1,6 +1,6 @@
 //! Rows that need each other, applied together or not at all; see [`crate::linked`].
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use tidewater_protocol::{Code, Op};
 
@@ -133,7 +133,12 @@ impl UploadRun<'_> {
         loop {
             self.savepoint("SAVEPOINT tidewater_together")?;
             self.savepoint("PRAGMA defer_foreign_keys = ON")?;
-            let fates = self.in_turn(rows, &group.rows)?;
+            let fates = self.in_turn(rows, &group.rows);
+            if fates.is_err() {
+                // It may be an upload's own error, after which others go on.
+                let _ = self.savepoint("PRAGMA defer_foreign_keys = OFF");
+            }
+            let fates = fates?;
             let applied: Vec<usize> = fates.iter().map(|(number, _)| *number).collect();
             let is_violated = deferred_violations(self.connection)?;
             let mut violators = HashSet::new();
@@ -193,7 +198,8 @@ impl UploadRun<'_> {
         applied: &[usize],
     ) -> Result<HashSet<usize>, CentreError> {
         let checking = failure("checking foreign keys");
-        let mut children: HashSet<(String, Option<i64>)> = HashSet::new();
+        // Tables without rowids are checked as a whole: their rows have `None`.
+        let mut children: HashMap<String, HashSet<Option<i64>>> = HashMap::new();
         let mut parents: HashSet<String> = HashSet::new();
         let mut statement = self
             .connection
@@ -201,7 +207,8 @@ impl UploadRun<'_> {
             .map_err(checking)?;
         let mut found = statement.query([]).map_err(checking)?;
         while let Some(row) = found.next().map_err(checking)? {
-            children.insert((row.get(0).map_err(checking)?, row.get(1).map_err(checking)?));
+            let of_table = children.entry(row.get(0).map_err(checking)?).or_default();
+            of_table.insert(row.get(1).map_err(checking)?);
             parents.insert(row.get(2).map_err(checking)?);
         }
         let mut violators = HashSet::new();
@@ -210,13 +217,12 @@ impl UploadRun<'_> {
             let work = &self.tables[place.0];
             let table = &self.publication.schema.tables[work.index].name;
             let row = unpacked(&work.map.shape, bytes)?;
-            let violates = match row.op {
-                Some(Op::Delete) => parents.contains(table),
-                // Tables without rowids are checked as a whole.
-                _ if children.contains(&(table.clone(), None)) => true,
-                _ => work
-                    .rowid(&row.key)?
-                    .is_some_and(|rowid| children.contains(&(table.clone(), Some(rowid)))),
+            let violates = match (row.op, children.get(table)) {
+                (Some(Op::Delete), _) => parents.contains(table),
+                (_, None) => false,
+                (_, Some(of_table)) => {
+                    of_table.contains(&None) || of_table.contains(&work.rowid(&row.key)?)
+                }
             };
             if violates {
                 violators.insert(number);

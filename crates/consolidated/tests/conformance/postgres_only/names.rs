@@ -171,6 +171,56 @@ async fn search_paths_and_functions_of_the_same_name_change_nothing() {
     assert_eq!(fresh.rows("t"), rows);
 }
 
+/// Settings of the database, or of the role, under which values are read and written otherwise.
+#[tokio::test]
+async fn settings_of_the_database_change_no_values() {
+    let fixture = PostgresFixture::new().await;
+    fixture
+        .execute(
+            "CREATE TABLE t (id integer PRIMARY KEY, numbers double precision[], place point,
+               page xml, path text, span interval, day date);
+             INSERT INTO t VALUES (1, '{0.1,0.30000000000000004}', '(0.1,0.30000000000000004)',
+               '<a/><b/>', 'c:\\new', '1 day 2 hours', '2026-02-03')",
+        )
+        .await;
+    for setting in [
+        "extra_float_digits = -9",
+        "xmloption = document",
+        "standard_conforming_strings = off",
+        "lock_timeout = 1",
+        "IntervalStyle = sql_standard",
+        "DateStyle = 'SQL, DMY'",
+        "bytea_output = escape",
+    ] {
+        let sql = format!(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET {}', current_database()); END $$",
+            setting.replace('\'', "\'\'")
+        );
+        fixture.execute(&sql).await;
+    }
+    let centre = connect(&fixture.url()).await.unwrap();
+    let specs = [publication("sales", vec![everyone("t")])];
+    centre.deploy(&specs, false, NOW_MS).await.unwrap();
+    let schemas = centre.load(&specs).await.unwrap();
+    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    anna.download().await;
+    let values = "{0.1,0.30000000000000004}|(0.1,0.30000000000000004)|<a/><b/>|c:\\new|P1DT2H|\
+                  2026-02-03";
+    let row = |id: i32| format!("{id}|{values}");
+    assert_eq!(anna.rows("t"), [row(1)]);
+    let changed = row(1).replace("c:\\new", "d:\\old");
+    let result = anna
+        .upload(&[insert("t", &row(2)), update("t", &row(1), &changed)])
+        .await;
+    assert_eq!(
+        result,
+        ["1 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused"]
+    );
+    let mut fresh = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    fresh.download().await;
+    assert_eq!(fresh.rows("t"), [changed, row(2)]);
+}
+
 /// A schema that is called as ours and is somebody else's is left alone.
 #[tokio::test]
 async fn a_schema_of_the_users_that_has_our_name_is_left_alone() {

@@ -239,6 +239,68 @@ async fn a_table_that_is_exchanged_for_another_while_it_is_served_is_sent_whole(
     assert_eq!(told(&world).await.len(), 2);
 }
 
+/// No trigger sees what an ALTER does to every row.
+#[tokio::test]
+async fn rows_whose_columns_get_another_type_are_sent_once_more() {
+    let ddl = "CREATE TYPE mood AS ENUM ('sad', 'ok');
+         CREATE TABLE t (id integer PRIMARY KEY, note varchar(20), mood mood, hidden varchar(20));
+         INSERT INTO t VALUES (1, 'a note', 'sad', 'x'), (2, 'another note', 'ok', 'y')";
+    let tables = vec![TableSpec {
+        columns: Some(["id", "note", "mood"].map(String::from).to_vec()),
+        ..everyone("t")
+    }];
+    let mut world = World::<PostgresFixture>::new(ddl, tables).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let all = "SELECT concat_ws('|', id, note, mood) FROM t ORDER BY id";
+    let mut count = 0;
+    for (change, altered) in [
+        (
+            "ALTER TABLE t ALTER note TYPE varchar(6) USING left(note, 6)",
+            Some("note"),
+        ),
+        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", Some("mood")),
+        ("ALTER TYPE mood ADD VALUE 'fine'", None),
+        ("ALTER TABLE t ALTER hidden TYPE text", None),
+        ("ALTER TABLE t ALTER note SET NOT NULL", None),
+        (
+            "ALTER TABLE t ALTER note TYPE text USING upper(note)",
+            Some("note"),
+        ),
+    ] {
+        world.execute(change).await;
+        for _ in 0..2 {
+            world.centre.check_tracking(NOW_MS).await.unwrap();
+        }
+        let received = anna.download().await;
+        assert_eq!(
+            received.replaced.len(),
+            usize::from(altered.is_some()),
+            "{change}"
+        );
+        assert_eq!(anna.rows("t"), world.fixture.query(all).await, "{change}");
+        count += usize::from(altered.is_some());
+        let found = told(&world).await;
+        assert_eq!(found.len(), count, "{change}: {found:?}");
+        if let Some(altered) = altered {
+            let altered = format!("altered ({altered})");
+            assert!(found.iter().any(|it| it.contains(&altered)), "{found:?}");
+        }
+    }
+    // Where nobody serves, deploying sees it.
+    world
+        .execute("ALTER TABLE t ALTER note TYPE varchar(3) USING left(note, 3)")
+        .await;
+    let report = world.deploy().await.unwrap();
+    let steps: Vec<_> = report.steps.iter().map(|it| &it.description).collect();
+    assert!(
+        steps.iter().any(|it| it.contains("altered (note)")),
+        "{steps:?}"
+    );
+    assert_eq!(anna.download().await.replaced, ["t"]);
+    assert_eq!(anna.rows("t"), world.fixture.query(all).await);
+    assert_eq!(world.deploy().await.unwrap().steps, []);
+}
+
 #[tokio::test]
 async fn partitions_that_come_and_go_are_no_triggers_that_are_missing() {
     let ddl = "CREATE TABLE p (id integer PRIMARY KEY, note text) PARTITION BY RANGE (id);
