@@ -23,7 +23,7 @@ pub(crate) struct Links<'s> {
     wants: Vec<(Offer, usize)>,
 }
 
-/// Rows of which none can be applied before the others.
+/// Rows that may need each other.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Their numbers, ascending.

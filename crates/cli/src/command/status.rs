@@ -386,9 +386,10 @@ fn describe_incidents(status: &CentreStatus, config: &Path) -> String {
                  `tidewater remote list -c {config}` shows identities that are not used any more"
             ),
             IncidentKind::TrackingLost => format!(
-                "{count} triggers that track changes were found missing or switched off. Nothing \
-                 is lost, but whole tables are sent to remotes meanwhile: run `tidewater deploy \
-                 -c {config}` unless the last line about the table says that they are on again"
+                "{count} triggers that track changes were found missing or switched off, or \
+                 columns altered. Nothing is lost, but whole tables are sent to remotes: run \
+                 `tidewater deploy -c {config}` unless the last line about the table says that \
+                 its rows are sent once more"
             ),
         };
         let _ = writeln!(text, "\n{meaning}");

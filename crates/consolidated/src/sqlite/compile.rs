@@ -46,8 +46,8 @@ pub(super) struct Compiled {
     /// foreign keys act on them: they could take along what the same upload moves elsewhere.
     /// What needs their values is tried again after them.
     pub(super) deletes_first: bool,
-    /// Whether its deletes free unique values, too, but take along what refers to them.
-    pub(super) takes_along: bool,
+    /// Whether foreign keys act on its deletes.
+    pub(super) is_acted_on: bool,
     /// A failed statement may leave something behind.
     pub(super) guarded: bool,
     /// `SELECT` of all columns by key.
@@ -116,8 +116,8 @@ impl Publication {
         for (live, spec) in &parts {
             let table = schema_table(connection, live, spec)?;
             let mut compiled = Compiled::new(connection, live, spec, &table)?;
-            compiled.takes_along = live.has_secondary_unique() && is_acted_on(live, all);
-            compiled.deletes_first = live.has_secondary_unique() && !compiled.takes_along;
+            compiled.is_acted_on = is_acted_on(live, all);
+            compiled.deletes_first = live.has_secondary_unique() && !compiled.is_acted_on;
             publication.shapes.push(table.shape());
             publication.tables.push(compiled);
             publication.schema.tables.push(table);
@@ -430,7 +430,7 @@ impl Compiled {
             partition_names: column_names(&table.partition),
             key_names: column_names(&table.key),
             deletes_first: false,
-            takes_along: false,
+            is_acted_on: false,
             guarded: live.has_triggers || live.has_conflict_clauses,
             select_key: format!("SELECT {} FROM {name} WHERE {by_key}", names.join(", ")),
             select_partition: format!("{select_all} AND {}", equals(table, &table.partition)),

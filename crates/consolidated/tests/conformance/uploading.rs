@@ -654,7 +654,7 @@ pub async fn a_parent_under_another_key_keeps_its_children<F: Fixture>() {
              INSERT INTO par VALUES (1, 'one', NULL), (2, 'two', NULL), (3, 'three', 1),
                (5, 'five', NULL), (7, 'seven', NULL);
              INSERT INTO ch VALUES (1, 1, 'a'), (2, 1, 'b'), (3, 1, 'c'), (5, 5, 'e'), (7, 7, 'g'),
-               (8, 1, 'h');
+               (8, 1, 'h'), (9, 7, 'i'), (6, 5, 'j');
              INSERT INTO item VALUES (1, 1), (2, 2), (3, 3), (5, 5), (7, 7), (8, 8)"
         );
         let tables = ["par", "ch", "item"].map(everyone);
@@ -685,21 +685,28 @@ pub async fn a_parent_under_another_key_keeps_its_children<F: Fixture>() {
                 delete("par", "7|seven|NULL"),
                 insert("par", "8|seven|NULL"),
                 update("ch", "7|7|g", "7|8|g"),
+                // The parent is there, but its value comes from a child that is deleted.
+                delete("ch", "9|7|i"),
+                update("ch", "6|5|j", "6|3|i"),
             ])
             .await;
-        let counts = "3 inserted, 4 updated, 4 deleted, 2 conflicts, 2 refused";
+        let counts = "3 inserted, 5 updated, 5 deleted, 2 conflicts, 2 refused";
         assert_eq!(result[0], counts, "{action}: {result:?}");
         let berta = Remote::synced(&world, "berta").await;
         carl.download().await;
         let parents = ["2|two|NULL", "3|three|4", "4|one|NULL", "8|seven|NULL"];
         let (children, items): (&[&str], &[&str]) = match action {
-            "CASCADE" => (&["1|4|a", "4|4|c", "7|8|g"], &["1|1", "3|4", "7|7"]),
+            "CASCADE" => (
+                &["1|4|a", "4|4|c", "6|3|i", "7|8|g"],
+                &["1|1", "3|4", "7|7"],
+            ),
             _ => (
                 &[
                     "1|4|a",
                     "2|NULL|changed",
                     "4|4|c",
                     "5|NULL|e",
+                    "6|3|i",
                     "7|8|g",
                     "8|NULL|h",
                 ],

@@ -171,8 +171,8 @@ type UnpublishedRows<'u> = (Cow<'u, UploadTable>, Unpublished);
 struct Progress<'p> {
     outcomes: Outcomes<'p>,
     refusals: Vec<Refusals>,
-    /// Tables (by their place in the upload) with the operations that are done.
-    done: Vec<(usize, Op)>,
+    /// What is done.
+    done: Steps,
     /// Deletes that are done before their turn.
     deleted: HashSet<(usize, RowRef)>,
     /// Whether every row so far is in the centre as it was uploaded.
@@ -624,9 +624,12 @@ impl One<'_> {
     }
 }
 
+/// Tables (by their place in the upload), and what is done with rows of them.
+type Steps = Vec<(usize, Op)>;
+
 /// Some deletes first, see [`CompiledTable::deletes_first`]; then inserts and updates, parents
 /// first. And afterwards the other deletes, children first.
-fn order(incoming: &[Incoming<'_>]) -> (Vec<(usize, Op)>, Vec<(usize, Op)>) {
+fn order(incoming: &[Incoming<'_>]) -> (Steps, Steps) {
     let mut by_table: Vec<usize> = (0..incoming.len()).collect();
     by_table.sort_by_key(|&at| incoming[at].index);
     let deletes = by_table.iter().rev().map(|&at| (at, Op::Delete));

@@ -30,18 +30,16 @@ pub(super) enum Candidates {
 type Candidate = (usize, Op, RowRef);
 
 impl One<'_> {
-    /// Whether deletes that are still to come could take along what cannot leave before: an
-    /// insert failed, perhaps for a value that one of them frees.
+    /// Whether deletes that are still to come could take along a row that has not left its parent
+    /// because it failed so far, perhaps for a value that one of them frees.
     pub(super) fn waits_for_deletes(
         &self,
         incoming: &[Incoming<'_>],
         progress: &Progress<'_>,
     ) -> bool {
-        let mut inserts = progress.refusals.iter().filter(|it| it.op == Op::Insert);
-        inserts.any(|it| {
-            let Incoming { table, deletes, .. } = &incoming[it.table];
-            table.has_secondary_unique && table.effects.on_delete && !deletes.is_empty()
-        })
+        let mut tables = incoming.iter();
+        let takes_along = |it: &Incoming<'_>| it.table.effects.on_delete && !it.deletes.is_empty();
+        progress.refusals.iter().any(|it| it.op != Op::Delete) && tables.any(takes_along)
     }
 
     /// Applies rows that need each other; gives whether any were applied.
@@ -212,6 +210,9 @@ impl Attempt<'_, '_, '_> {
                 op,
                 changed,
             });
+        }
+        if parts.is_empty() {
+            return Ok(None);
         }
         let statement = connection.prepare(&sql::together(&parts), &[]).await?;
         let error = |error| refused("applying rows that need each other")(error);

@@ -1,5 +1,6 @@
 //! Rows that need each other, applied together or not at all; see [`crate::linked`].
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use tidewater_protocol::{Code, Op};
@@ -30,13 +31,9 @@ impl UploadRun<'_> {
         deleting: &[usize],
         collected: &mut Collected<'_>,
     ) -> Result<bool, Stop> {
-        let mut waits = false;
-        for pending in &collected.pending {
-            let work = &self.tables[pending.place.0];
-            let op = unpacked(&work.map.shape, &pending.bytes)?.op;
-            waits |= op == Some(Op::Insert) && self.publication.tables[work.index].takes_along;
-        }
-        if !waits {
+        let mut tables = deleting.iter().map(|&table| self.tables[table].index);
+        let takes_along = tables.any(|index| self.publication.tables[index].is_acted_on);
+        if collected.pending.is_empty() || !takes_along {
             return Ok(true);
         }
         let failed = collected.pending.len();
@@ -168,25 +165,50 @@ impl UploadRun<'_> {
         }
     }
 
-    /// Applies the rows of a group: first what leaves, then what frees, then what takes. Gives
-    /// those that could be applied.
+    /// Applies the rows of a group: first what leaves, then what frees, children first, then what
+    /// takes; and what could not leave before is tried after each table. Gives those that could be
+    /// applied.
     fn in_turn(&mut self, rows: &[Pending], group: &[usize]) -> Result<Vec<(usize, Fate)>, Stop> {
-        let mut fates = Vec::with_capacity(group.len());
-        for turn in [Op::Update, Op::Delete, Op::Insert] {
-            for &number in group {
-                let pending = &rows[number];
-                let shape = self.tables[pending.place.0].map.shape.clone();
-                let row = unpacked(&shape, &pending.bytes)?;
-                if row.op != Some(turn) {
-                    continue;
-                }
-                let fate = self.row(pending.place, DeferredKeys::AtTheEnd, &row)?;
-                if matches!(fate, Fate::Applied | Fate::Needless) {
-                    fates.push((number, fate));
-                }
+        let (mut updates, mut deletes, mut inserts) = (Vec::new(), Vec::new(), Vec::new());
+        for &number in group {
+            let Pending { place, bytes, .. } = &rows[number];
+            let work = &self.tables[place.0];
+            match unpacked(&work.map.shape, bytes)?.op {
+                Some(Op::Update) => updates.push(number),
+                Some(Op::Delete) => deletes.push((work.index, number)),
+                _ => inserts.push(number),
             }
         }
+        deletes.sort_by_key(|&(table, number)| (Reverse(table), number));
+        let mut fates = Vec::with_capacity(group.len());
+        self.those_that_can(rows, &mut updates, &mut fates)?;
+        for of_table in deletes.chunk_by(|a, b| a.0 == b.0) {
+            let mut of_table: Vec<usize> = of_table.iter().map(|&(_, number)| number).collect();
+            self.those_that_can(rows, &mut of_table, &mut fates)?;
+            self.those_that_can(rows, &mut updates, &mut fates)?;
+        }
+        self.those_that_can(rows, &mut inserts, &mut fates)?;
+        self.those_that_can(rows, &mut updates, &mut fates)?;
         Ok(fates)
+    }
+
+    /// Applies what can be applied of some rows, which leaves the others of them.
+    fn those_that_can(
+        &mut self,
+        rows: &[Pending],
+        numbers: &mut Vec<usize>,
+        fates: &mut Vec<(usize, Fate)>,
+    ) -> Result<(), Stop> {
+        for number in std::mem::take(numbers) {
+            let pending = &rows[number];
+            let shape = self.tables[pending.place.0].map.shape.clone();
+            let row = unpacked(&shape, &pending.bytes)?;
+            match self.row(pending.place, DeferredKeys::AtTheEnd, &row)? {
+                fate @ (Fate::Applied | Fate::Needless) => fates.push((number, fate)),
+                _ => numbers.push(number),
+            }
+        }
+        Ok(())
     }
 
     /// Which rows of a group violate a key now: inserted and updated rows by their
