@@ -9,9 +9,14 @@
 use std::collections::{HashMap, HashSet};
 
 use tidewater_protocol::pack::pack_values;
-use tidewater_protocol::{ColumnType, Datum, Op, PublicationSchema, Row};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, PublicationSchema, Row};
 
 use crate::columns::ColumnMap;
+
+/// Whether a row that was refused so may have waited for another one.
+pub(crate) fn may_wait(code: Code) -> bool {
+    matches!(code, Code::RowForeignKey | Code::RowKeyInUse)
+}
 
 /// Rows by what links them; each has a number, in the order in which they are added.
 pub(crate) struct Links<'s> {
@@ -41,8 +46,8 @@ struct Tie<'s> {
     parent: usize,
     parent_columns: Vec<usize>,
     is_unique: bool,
-    /// Whether the database itself sees to what still refers to a deleted row.
-    acts: bool,
+    /// Whether the database itself sees to what still refers to a row that is deleted, or updated.
+    acts: [bool; 2],
     /// What values are compared as.
     types: Vec<ColumnType>,
 }
@@ -52,6 +57,15 @@ struct Tie<'s> {
 enum Side {
     Gone,
     Come,
+}
+
+/// A row that waits for another one.
+struct Want<'a> {
+    offering: usize,
+    wanting: usize,
+    tie: &'a Tie<'a>,
+    /// It has to leave that one.
+    is_left: bool,
 }
 
 /// Tie, side, packed value.
@@ -83,7 +97,7 @@ impl<'s> Links<'s> {
                         .collect(),
                     parent_columns,
                     is_unique: false,
-                    acts: foreign_key.on_delete.acts(),
+                    acts: [foreign_key.on_delete.acts(), foreign_key.on_update.acts()],
                 });
             }
             for columns in &table.unique {
@@ -93,7 +107,7 @@ impl<'s> Links<'s> {
                     parent: child,
                     parent_columns: columns.clone(),
                     is_unique: true,
-                    acts: false,
+                    acts: [false; 2],
                     types: columns
                         .iter()
                         .map(|&it| table.columns[it].column_type)
@@ -164,23 +178,30 @@ impl<'s> Links<'s> {
         let mut chiefs: Vec<usize> = (0..self.rows.len()).collect();
         let mut leavers = Vec::new();
         let mut needed = HashSet::new();
-        for (offer, wanting) in &self.wants {
-            let Some(&offering) = self.offers.get(offer).filter(|it| *it != wanting) else {
+        let hopeful = self.hopeful();
+        for Want {
+            offering,
+            wanting,
+            tie,
+            is_left,
+        } in self.met()
+        {
+            if !hopeful[offering] || !hopeful[wanting] {
                 continue;
-            };
-            let (tie, side, _) = offer;
-            let tie = &self.ties[*tie];
+            }
             needed.insert(offering);
-            let is_left = *side == Side::Gone && !tie.is_unique;
+            let [on_delete, on_update] = tie.acts;
             if is_left && self.rows[offering] == Op::Delete {
-                if self.rows[*wanting] == Op::Update {
+                if self.rows[wanting] == Op::Update {
                     leavers.push(offering);
                 }
-                if !tie.acts {
-                    needed.insert(*wanting);
+                if !on_delete {
+                    needed.insert(wanting);
                 }
+            } else if is_left && !on_update {
+                needed.insert(wanting);
             }
-            let (a, b) = (chief(&mut chiefs, offering), chief(&mut chiefs, *wanting));
+            let (a, b) = (chief(&mut chiefs, offering), chief(&mut chiefs, wanting));
             // The lowest number leads, so that groups come in the order of their first rows.
             chiefs[a.max(b)] = a.min(b);
         }
@@ -207,6 +228,44 @@ impl<'s> Links<'s> {
         }
         groups.retain(|group| group.rows.len() > 1);
         groups
+    }
+
+    /// The wants for which there is an offer.
+    fn met(&self) -> impl Iterator<Item = Want<'_>> {
+        self.wants.iter().filter_map(|(offer, wanting)| {
+            let offering = self.offers.get(offer).filter(|it| *it != wanting)?;
+            let (tie, side, _) = offer;
+            let tie = &self.ties[*tie];
+            Some(Want {
+                offering: *offering,
+                wanting: *wanting,
+                tie,
+                is_left: *side == Side::Gone && !tie.is_unique,
+            })
+        })
+    }
+
+    /// Which rows another one can help: deletes, which are still to come; what wants something
+    /// that is offered; and what others have to leave. All the rest fails for itself.
+    fn hopeful(&self) -> Vec<bool> {
+        let mut hopeful = vec![true; self.rows.len()];
+        loop {
+            let mut next: Vec<bool> = self.rows.iter().map(|op| *op == Op::Delete).collect();
+            for want in self.met() {
+                if hopeful[want.offering] && hopeful[want.wanting] {
+                    let helped = if want.is_left {
+                        want.offering
+                    } else {
+                        want.wanting
+                    };
+                    next[helped] = true;
+                }
+            }
+            if next == hopeful {
+                return hopeful;
+            }
+            hopeful = next;
+        }
     }
 }
 

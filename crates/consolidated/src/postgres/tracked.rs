@@ -34,17 +34,28 @@ JOIN tidewater.change_log l
   ON p.proname::text = ANY(ARRAY['log_' || l.id || '_new', 'log_' || l.id || '_old',
      'log_' || l.id || '_moved', 'log_' || l.id || '_truncated'])";
 
-/// The types that there are, as [`super::state`]'s `column_type` has them, and of which table.
+/// The types that there are, as [`super::state`]'s `column_type` has them, and of which table. The
+/// values of an enumeration also where a type is made of it: an array, a domain, a range, a row.
 const TYPES: &str = "
-SELECT l.id AS log_id, a.attname::text AS name, 0::oid AS label_oid,
-  pg_catalog.format_type(a.atttypid, a.atttypmod) AS type, l.table_oid
-FROM tidewater.change_log l JOIN pg_catalog.pg_attribute a
-  ON a.attrelid = l.table_oid AND a.attnum > 0 AND NOT a.attisdropped
+WITH RECURSIVE of_column AS (
+  SELECT l.id AS log_id, l.table_oid, a.attname::text AS name, a.atttypid AS type_oid,
+    pg_catalog.format_type(a.atttypid, a.atttypmod) AS type
+  FROM tidewater.change_log l JOIN pg_catalog.pg_attribute a
+    ON a.attrelid = l.table_oid AND a.attnum > 0 AND NOT a.attisdropped),
+used AS (
+  SELECT log_id, table_oid, name, type_oid FROM of_column
+  UNION
+  SELECT u.log_id, u.table_oid, u.name, part.type_oid FROM used u
+  JOIN pg_catalog.pg_type t ON t.oid = u.type_oid,
+  LATERAL (SELECT t.typelem UNION ALL SELECT t.typbasetype
+    UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+    UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+      WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) AS part (type_oid)
+  WHERE part.type_oid <> 0)
+SELECT log_id, name, 0::oid AS label_oid, type, table_oid FROM of_column
 UNION ALL
-SELECT l.id, a.attname::text, e.oid, e.enumlabel::text, l.table_oid
-FROM tidewater.change_log l JOIN pg_catalog.pg_attribute a
-  ON a.attrelid = l.table_oid AND a.attnum > 0 AND NOT a.attisdropped
-JOIN pg_catalog.pg_enum e ON e.enumtypid = a.atttypid";
+SELECT u.log_id, u.name, e.oid, e.enumlabel::text, u.table_oid
+FROM used u JOIN pg_catalog.pg_enum e ON e.enumtypid = u.type_oid";
 
 /// The columns of a log `l` whose type, or a value of which, is not what it was.
 const RETYPED: &str = "

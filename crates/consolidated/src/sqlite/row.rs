@@ -167,6 +167,19 @@ impl<'a> TableWork<'a> {
         }
     }
 
+    /// Whether a delete finds its row, as its pre-image says.
+    pub(super) fn is_deletable(&self, row: &Row<'_>) -> Result<bool, RowError> {
+        let Some(key) = download::key_parameters(self.publication, self.index, &row.key) else {
+            return Ok(false);
+        };
+        let Some(central) = self.central(&key)?.filter(|central| central.in_scope) else {
+            return Ok(false);
+        };
+        let types = &self.publication.shapes[self.index].columns;
+        let now = download::unpack(&central.packed, types)?;
+        Ok(matches(&self.map.arrange(&row.old), &now))
+    }
+
     /// The rowid of the row that has a key; `None` if there is none.
     pub(super) fn rowid(&self, key: &[Datum<'_>]) -> Result<Option<i64>, CentreError> {
         let reading = failure("reading a rowid");

@@ -247,7 +247,7 @@ impl<'a> UploadRun<'a> {
         for &table in &parents_first {
             self.pass(table, keys, &mut collected, |op| op != Op::Delete)?;
         }
-        if !self.leave_first(&late, &mut collected)? {
+        if !self.leave_first(&late, keys, &mut collected)? {
             return Ok(collected);
         }
         for table in late {
@@ -378,18 +378,9 @@ impl<'a> UploadRun<'a> {
         let mut pending = std::mem::take(&mut collected.pending);
         pending.sort_by_key(|pending| pending.place);
         loop {
+            pending = self.one_by_one(pending, keys, collected)?;
             let before = pending.len();
-            let mut left = Vec::new();
-            for mut row in pending {
-                if let Some(refusal) = self.again(&row, keys, collected)? {
-                    row.refusal = refusal;
-                    left.push(row);
-                }
-            }
-            pending = match left.len() == before {
-                true => self.together(left, keys, collected)?,
-                false => left,
-            };
+            pending = self.together(pending, keys, collected)?;
             if pending.is_empty() || pending.len() == before {
                 break;
             }
@@ -403,6 +394,29 @@ impl<'a> UploadRun<'a> {
         Ok(())
     }
 
+    /// Tries failed rows again as long as some of them succeed; gives back the others.
+    fn one_by_one(
+        &mut self,
+        mut pending: Vec<Pending>,
+        keys: DeferredKeys,
+        collected: &mut Collected<'_>,
+    ) -> Result<Vec<Pending>, Stop> {
+        loop {
+            let before = pending.len();
+            let mut left = Vec::with_capacity(before);
+            for mut row in pending {
+                if let Some(refusal) = self.again(&row, keys, collected)? {
+                    row.refusal = refusal;
+                    left.push(row);
+                }
+            }
+            if left.is_empty() || left.len() == before {
+                return Ok(left);
+            }
+            pending = left;
+        }
+    }
+
     /// Tries one failed row again; the reason if it fails again.
     fn again(
         &mut self,
@@ -414,6 +428,8 @@ impl<'a> UploadRun<'a> {
         let row = unpacked(&shape, &pending.bytes)?;
         match self.row(pending.place, keys, &row)? {
             Fate::Failed(refusal) => Ok(Some(refusal)),
+            // The rest of the upload has done that to its row: nobody else has won.
+            Fate::Conflict(_) if row.op == Some(Op::Update) => Ok(Some(pending.refusal.clone())),
             fate => {
                 self.collect(pending.place.0, &row, fate, collected)?;
                 Ok(None)

@@ -144,6 +144,7 @@ macro_rules! suite {
             uploading::unique_values_can_be_freed_and_taken_in_one_upload,
             uploading::a_delete_takes_along_nothing_that_the_same_upload_moves,
             uploading::a_parent_under_another_key_keeps_its_children,
+            uploading::what_leaves_a_deleted_row_goes_before_it,
             uploading::values_are_compared_by_their_type,
             uploading::an_upload_with_a_column_twice_fails_alone,
             uploading::columns_that_a_remote_does_not_know_are_left_alone,

@@ -15,7 +15,7 @@ mod statements;
 mod together;
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future;
@@ -365,6 +365,8 @@ impl One<'_> {
             }
         }
         if self.waits_for_deletes(incoming, &progress) {
+            self.one_by_one(connection, incoming, admitted, &mut progress)
+                .await?;
             let which = Candidates::WithDeletes;
             self.together(connection, incoming, admitted, &mut progress, which)
                 .await?;
@@ -551,7 +553,12 @@ impl One<'_> {
                 if backwards {
                     refs.reverse();
                 }
+                let late = progress.outcomes.order() == Order::Late;
                 let mut statements = self.statements(connection, table, admitted, progress);
+                if refusal.op == Op::Update && !late {
+                    let failed = refusal.failed.drain(..);
+                    statements.earlier = failed.map(|it| (it.at, (it.code, it.reason))).collect();
+                }
                 let failed = statements.run(refusal.op, &refs).await?;
                 gained |= failed.len() < refs.len();
                 refusal.failed = failed;
@@ -592,6 +599,7 @@ impl One<'_> {
             membership: self.membership(incoming, admitted),
             exact: &mut progress.exact,
             settles: true,
+            earlier: HashMap::new(),
         }
     }
 

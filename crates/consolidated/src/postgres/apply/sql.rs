@@ -174,6 +174,17 @@ pub(super) fn delete(incoming: &Incoming<'_>, first: usize) -> String {
     )
 }
 
+/// Finds, and locks, the rows that [`delete`] would delete; gives back their ordinals.
+pub(super) fn deletable(incoming: &Incoming<'_>) -> String {
+    let images = images(incoming, Op::Delete, &[]);
+    format!(
+        "SELECT i.ord FROM {} AS t JOIN {} ON {} FOR UPDATE OF t",
+        incoming.table.sql_name,
+        unnest(incoming, &images, 1),
+        is_pre_image(incoming)
+    )
+}
+
 /// What [`together`] does with rows of one table.
 pub(super) struct Part<'a, 'u> {
     pub(super) incoming: &'a Incoming<'u>,

@@ -62,6 +62,9 @@ pub(super) struct Statements<'c, 'u, 'p, 'm> {
     /// Whether what is in effect already is done with. Else it counts as failed, and is tried
     /// again.
     pub(super) settles: bool,
+    /// Updates that are tried again, and what they failed for. If one does not find its row as it
+    /// was any more, that is what the rest of the upload did to it: nobody else has won.
+    pub(super) earlier: HashMap<RowRef, (Code, String)>,
 }
 
 /// The outcome of a statement in a savepoint.
@@ -181,6 +184,40 @@ impl Statements<'_, '_, '_, '_> {
             Ok(())
         })?;
         Ok(sorted)
+    }
+
+    /// The deletes that find their rows as their pre-images say; nobody else changes these any
+    /// more.
+    pub(super) async fn deletable(&mut self) -> Result<Vec<RowRef>, CentreError> {
+        let deletes = &self.incoming.deletes;
+        let sorted = self.sort(Op::Delete, deletes)?;
+        let ready = sorted.ready.into_iter().flat_map(|(_, rows)| rows);
+        let ready: Vec<RowRef> = ready.collect();
+        let text = sql::deletable(self.incoming);
+        let statement = self.connection.prepare(&text, &[]).await?;
+        let mut found = Vec::new();
+        for rows in ready.chunks(BATCH_ROWS) {
+            let arrays = self.parameters(Op::Delete, &[], rows)?;
+            let parameters: Vec<&(dyn ToSql + Sync)> =
+                arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
+            let result = self.connection.client().query(&statement, &parameters);
+            let result = result
+                .await
+                .map_err(refused("looking for rows to delete"))?;
+            // Ordinals count from 1.
+            let at = result
+                .iter()
+                .map(|row| rows[row.get::<_, i64>(0) as usize - 1]);
+            found.extend(at);
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Why a row that did not find its pre-image failed before, if it did.
+    fn failed_before(&self, at: RowRef) -> Option<Failed> {
+        let (code, reason) = self.earlier.get(&at)?.clone();
+        Some(Failed { at, code, reason })
     }
 
     /// Runs a batch, and what fails again in halves.
@@ -525,9 +562,12 @@ impl Statements<'_, '_, '_, '_> {
         failed: &mut Vec<Failed>,
     ) -> Result<(), CentreError> {
         let (incoming, settles) = (self.incoming, self.settles);
+        let before: Vec<Option<Failed>> = rows.iter().map(|&at| self.failed_before(at)).collect();
+        let mut before = before.into_iter();
         let (outcomes, membership) = (&mut *self.outcomes, &mut self.membership);
         let mut decoder = RowDecoder::new(incoming.table.columns.iter().map(|it| it.kind));
         incoming.rows(rows, |at, row| {
+            let before = before.next().flatten();
             let Some(index) = met[at] else {
                 gone.push(rows[at]);
                 return Ok(());
@@ -555,7 +595,10 @@ impl Statements<'_, '_, '_, '_> {
                     outcomes.applied(op, 1);
                     outcomes.needless(incoming, uploaded);
                 }
-                _ => outcomes.conflict(incoming, uploaded, Some(&central)),
+                _ => match before {
+                    Some(before) => failed.push(before),
+                    None => outcomes.conflict(incoming, uploaded, Some(&central)),
+                },
             });
             Ok(())
         })
@@ -582,8 +625,15 @@ impl Statements<'_, '_, '_, '_> {
             }
             Op::Insert => self.insert_alone(gone, failed).await?,
             _ => {
+                let mut lost = Vec::with_capacity(gone.len());
+                for &at in gone {
+                    match self.failed_before(at) {
+                        Some(before) => failed.push(before),
+                        None => lost.push(at),
+                    }
+                }
                 let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
-                incoming.rows(gone, |_, row| {
+                incoming.rows(&lost, |_, row| {
                     with_uploaded(incoming, row, |it| outcomes.conflict(incoming, it, None));
                     Ok(())
                 })?;

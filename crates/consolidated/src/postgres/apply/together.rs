@@ -9,7 +9,7 @@ use super::sql::{self, Part};
 use super::statements::{Executed, GUARD, KEEP, UNDO, execute};
 use super::{Admitted, One, Progress};
 use crate::error::CentreError;
-use crate::linked::{Group, Links};
+use crate::linked::{Group, Links, may_wait};
 use crate::postgres::array::Array;
 use crate::postgres::connection::{Connection, refused};
 
@@ -58,12 +58,17 @@ impl One<'_> {
                 continue;
             }
             for refusals in progress.refusals.iter().filter(|it| it.table == at) {
-                let rows = refusals.failed.iter().map(|failed| failed.at);
-                candidates.extend(rows.map(|row| (at, refusals.op, row)));
+                let rows = refusals
+                    .failed
+                    .iter()
+                    .filter(|failed| may_wait(failed.code));
+                candidates.extend(rows.map(|failed| (at, refusals.op, failed.at)));
             }
             let comes = which == Candidates::WithDeletes && !it.table.deletes_first();
-            if comes && it.table.direction.uploads() {
-                candidates.extend(it.deletes.iter().map(|&row| (at, Op::Delete, row)));
+            if comes && it.table.direction.uploads() && !it.deletes.is_empty() {
+                let mut statements = self.statements(connection, it, admitted, progress);
+                let rows = statements.deletable().await?;
+                candidates.extend(rows.into_iter().map(|row| (at, Op::Delete, row)));
             }
         }
         for of_table in candidates.chunk_by(|a, b| a.0 == b.0) {

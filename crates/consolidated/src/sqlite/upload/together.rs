@@ -7,8 +7,8 @@ use tidewater_protocol::{Code, Op};
 
 use super::{Collected, DeferredKeys, Pending, UploadRun, each_row, unpacked};
 use crate::error::CentreError;
-use crate::linked::{Group, Links};
-use crate::sqlite::row::{Fate, Refusal, Stop};
+use crate::linked::{Group, Links, may_wait};
+use crate::sqlite::row::{Fate, Refusal, RowError, Stop};
 use crate::sqlite::{deferred_violations, failure};
 
 /// Which rows of a group may be left out.
@@ -29,6 +29,7 @@ impl UploadRun<'_> {
     pub(super) fn leave_first(
         &mut self,
         deleting: &[usize],
+        keys: DeferredKeys,
         collected: &mut Collected<'_>,
     ) -> Result<bool, Stop> {
         let mut tables = deleting.iter().map(|&table| self.tables[table].index);
@@ -36,12 +37,15 @@ impl UploadRun<'_> {
         if collected.pending.is_empty() || !takes_along {
             return Ok(true);
         }
-        let failed = collected.pending.len();
-        let mut rows = std::mem::take(&mut collected.pending);
+        let pending = std::mem::take(&mut collected.pending);
+        let pending = self.one_by_one(pending, keys, collected)?;
+        let (mut rows, aside) = those_that_wait(pending);
+        let failed = rows.len();
         for &table in deleting {
             let shape = self.tables[table].map.shape.clone();
             each_row(self.uploaded[table], &shape, |number, row, bytes| {
-                if row.op == Some(Op::Delete) {
+                let work = &self.tables[table];
+                if row.op == Some(Op::Delete) && work.is_deletable(row).map_err(stop)? {
                     rows.push(Pending {
                         place: (table, number),
                         bytes: bytes(),
@@ -65,6 +69,7 @@ impl UploadRun<'_> {
                 .extend(deleted.map(|&number| rows[number].place));
             rows.truncate(failed);
             collected.pending = without(rows, &done);
+            collected.pending.extend(aside);
         }
         Ok(can_be_told)
     }
@@ -76,16 +81,20 @@ impl UploadRun<'_> {
         keys: DeferredKeys,
         collected: &mut Collected<'_>,
     ) -> Result<Vec<Pending>, Stop> {
-        let groups = self.groups(&pending)?;
+        let (rows, mut left) = those_that_wait(pending);
+        let groups = self.groups(&rows)?;
         if groups.is_empty() || deferred_violations(self.connection)? {
-            return Ok(pending);
+            left.extend(rows);
+            return Ok(left);
         }
         let leaves_out = match keys {
             DeferredKeys::AtTheEnd => LeavesOut::Failed,
             DeferredKeys::AfterEachRow => LeavesOut::Violators,
         };
-        let done = self.apply_groups(&pending, groups, leaves_out, collected)?;
-        Ok(without(pending, &done))
+        let done = self.apply_groups(&rows, groups, leaves_out, collected)?;
+        left.extend(without(rows, &done));
+        left.sort_by_key(|pending| pending.place);
+        Ok(left)
     }
 
     fn groups(&self, rows: &[Pending]) -> Result<Vec<Group>, CentreError> {
@@ -254,6 +263,22 @@ impl UploadRun<'_> {
             violators.extend(applied);
         }
         Ok(violators)
+    }
+}
+
+/// Rows that may wait for others, and the rest.
+fn those_that_wait(pending: Vec<Pending>) -> (Vec<Pending>, Vec<Pending>) {
+    let waits = |it: &Pending| may_wait(it.refusal.code);
+    pending.into_iter().partition(waits)
+}
+
+fn stop(error: RowError) -> Stop {
+    match error {
+        RowError::Centre(error) => Stop::Centre(error),
+        // A look at a row ends nothing.
+        RowError::Ended(refusal) => Stop::Centre(CentreError::Internal {
+            message: refusal.reason,
+        }),
     }
 }
 

@@ -243,15 +243,20 @@ async fn a_table_that_is_exchanged_for_another_while_it_is_served_is_sent_whole(
 #[tokio::test]
 async fn rows_whose_columns_get_another_type_are_sent_once_more() {
     let ddl = "CREATE TYPE mood AS ENUM ('sad', 'ok');
-         CREATE TABLE t (id integer PRIMARY KEY, note varchar(20), mood mood, hidden varchar(20));
-         INSERT INTO t VALUES (1, 'a note', 'sad', 'x'), (2, 'another note', 'ok', 'y')";
+         CREATE TYPE size AS ENUM ('s', 'm');
+         CREATE DOMAIN fit AS size;
+         CREATE TYPE piece AS (n integer, fits fit[]);
+         CREATE TABLE t (id integer PRIMARY KEY, note varchar(20), mood mood, piece piece,
+           hidden varchar(20));
+         INSERT INTO t VALUES (1, 'a note', 'sad', '(1,{s})', 'x'),
+           (2, 'another note', 'ok', '(2,{m})', 'y')";
     let tables = vec![TableSpec {
-        columns: Some(["id", "note", "mood"].map(String::from).to_vec()),
+        columns: Some(["id", "note", "mood", "piece"].map(String::from).to_vec()),
         ..everyone("t")
     }];
     let mut world = World::<PostgresFixture>::new(ddl, tables).await;
     let mut anna = Remote::synced(&world, "anna").await;
-    let all = "SELECT concat_ws('|', id, note, mood) FROM t ORDER BY id";
+    let all = "SELECT concat_ws('|', id, note, mood, piece) FROM t ORDER BY id";
     let mut count = 0;
     for (change, altered) in [
         (
@@ -260,6 +265,7 @@ async fn rows_whose_columns_get_another_type_are_sent_once_more() {
         ),
         ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", Some("mood")),
         ("ALTER TYPE mood ADD VALUE 'fine'", None),
+        ("ALTER TYPE size RENAME VALUE 's' TO 'small'", Some("piece")),
         ("ALTER TABLE t ALTER hidden TYPE text", None),
         ("ALTER TABLE t ALTER note SET NOT NULL", None),
         (
