@@ -128,8 +128,14 @@ impl Ledger {
     }
 
     /// The centre was restored, and is given back what it has forgotten with the rows as they are
-    /// in the remote's file: what others have made of them since is not the remote's any more.
-    pub(crate) fn yield_to_others(&mut self, remote: &Connection) -> rusqlite::Result<()> {
+    /// in the remote's file: what others have made of them since is not the remote's any more,
+    /// and who has is told by the text where a tool has taken the triggers. `authors`: who writes
+    /// on the remote.
+    pub(crate) fn yield_to_others(
+        &mut self,
+        remote: &Connection,
+        authors: &[String],
+    ) -> rusqlite::Result<()> {
         let mut superseded = Vec::new();
         for (&row, open) in self.open.iter().chain(&self.closed) {
             let (table, key) = find(row);
@@ -138,15 +144,17 @@ impl Ledger {
                 table.name,
                 table.key()
             );
-            let is_own =
-                remote.prepare_cached(&sql)?.exists([&key])? || is_untracked(remote, table.name)?;
+            let is_changed = remote.prepare_cached(&sql)?.exists([&key])?;
             let (name, column, text) = (table.name, table.key(), table.text);
             let sql = format!("SELECT {text} FROM {name} WHERE {column} = ?1");
             let here: Option<Option<String>> = remote
                 .prepare_cached(&sql)?
                 .query_row([&key], |row| row.get(0))
                 .optional()?;
-            if !is_own && here.flatten() != open.text {
+            let here = here.flatten();
+            let may_be_own = here.as_ref().is_none_or(|text| is_by(text, authors));
+            let is_own = is_changed || may_be_own && is_untracked(remote, table.name)?;
+            if !is_own && here != open.text {
                 superseded.push(row);
             }
         }

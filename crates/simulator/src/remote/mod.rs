@@ -272,7 +272,7 @@ impl Remote {
             if self.world.plan.has_outlines() {
                 let application = self.application.borrow();
                 self.world.rows_may_repeat(application.connection())?;
-                ledger.yield_to_others(application.connection())?;
+                ledger.yield_to_others(application.connection(), &self.authors)?;
             }
             ledger.reopen(gives_back);
         }
