@@ -69,6 +69,7 @@ macro_rules! suite {
             comparing::ranges_that_do_not_fit_the_table_end_the_download,
             comparing::a_remote_that_is_gone_ends_the_comparison,
             deploying::deploying_twice_does_nothing_the_second_time,
+            deploying::keys_that_take_rows_along_with_a_value_are_warned_of,
             deploying::a_dry_run_tells_and_changes_nothing,
             deploying::undeploying_removes_every_trace,
             deploying::a_missing_table_of_the_servers_is_named_and_undeploying_still_works,

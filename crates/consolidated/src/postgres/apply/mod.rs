@@ -189,6 +189,11 @@ impl<'p> Progress<'p> {
             exact: true,
         }
     }
+
+    /// How many rows the database has refused so far.
+    fn failed(&self) -> usize {
+        self.refusals.iter().map(|it| it.failed.len()).sum()
+    }
 }
 
 /// How the rows are applied, if not for the first time.
@@ -365,10 +370,8 @@ impl One<'_> {
             }
         }
         if self.waits_for_deletes(incoming, &progress) {
-            self.one_by_one(connection, incoming, admitted, &mut progress)
-                .await?;
             let which = Candidates::WithDeletes;
-            self.together(connection, incoming, admitted, &mut progress, which)
+            self.get_in(connection, incoming, admitted, &mut progress, which)
                 .await?;
         }
         for (index, op) in deletes {
@@ -496,8 +499,7 @@ impl One<'_> {
         incoming.find_inserts()
     }
 
-    /// Tries refused rows again, one by one and together, as long as that gets some of them in;
-    /// the rest is refused for good.
+    /// Tries refused rows again; the rest is refused for good.
     async fn try_again(
         &self,
         connection: &mut Connection,
@@ -505,24 +507,40 @@ impl One<'_> {
         admitted: &Admitted,
         progress: &mut Progress<'_>,
     ) -> Result<(), CentreError> {
-        loop {
-            self.one_by_one(connection, incoming, admitted, progress)
-                .await?;
-            let which = Candidates::Failed;
-            if progress.refusals.is_empty()
-                || !self
-                    .together(connection, incoming, admitted, progress, which)
-                    .await?
-            {
-                break;
-            }
-        }
+        let which = Candidates::Failed;
+        self.get_in(connection, incoming, admitted, progress, which)
+            .await?;
         for refusal in std::mem::take(&mut progress.refusals) {
             let table = &incoming[refusal.table];
             self.statements(connection, table, admitted, progress)
                 .refuse(&refusal.failed)?;
         }
         Ok(())
+    }
+
+    /// Tries refused rows again as long as that gets some of them in: together first, for of many
+    /// that wait for one row, each would fail once more alone; then one by one.
+    async fn get_in(
+        &self,
+        connection: &mut Connection,
+        incoming: &[Incoming<'_>],
+        admitted: &Admitted,
+        progress: &mut Progress<'_>,
+        which: Candidates,
+    ) -> Result<(), CentreError> {
+        loop {
+            self.together(connection, incoming, admitted, progress, which)
+                .await?;
+            let before = progress.failed();
+            if before == 0 {
+                return Ok(());
+            }
+            self.one_by_one(connection, incoming, admitted, progress)
+                .await?;
+            if progress.failed() == before {
+                return Ok(());
+            }
+        }
     }
 
     /// Every other round goes backwards: of rows that wait for the next one each, a round in their

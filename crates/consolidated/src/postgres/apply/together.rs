@@ -42,7 +42,7 @@ impl One<'_> {
         progress.refusals.iter().any(|it| it.op != Op::Delete) && tables.any(takes_along)
     }
 
-    /// Applies rows that need each other; gives whether any were applied.
+    /// Applies rows that need each other.
     pub(super) async fn together(
         &self,
         connection: &mut Connection,
@@ -50,7 +50,7 @@ impl One<'_> {
         admitted: &Admitted,
         progress: &mut Progress<'_>,
         which: Candidates,
-    ) -> Result<bool, CentreError> {
+    ) -> Result<(), CentreError> {
         let mut links = Links::new(&self.publication.schema);
         let mut candidates: Vec<Candidate> = Vec::new();
         for (at, it) in incoming.iter().enumerate() {
@@ -119,12 +119,11 @@ impl One<'_> {
                 .retain(|failed| !done.contains(&(table, op, failed.at)));
         }
         progress.refusals.retain(|it| !it.failed.is_empty());
-        let applied = !done.is_empty();
         let deleted = done.into_iter().filter(|&(_, op, _)| op == Op::Delete);
         progress
             .deleted
             .extend(deleted.map(|(table, _, row)| (table, row)));
-        Ok(applied)
+        Ok(())
     }
 }
 
