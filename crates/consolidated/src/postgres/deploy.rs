@@ -208,8 +208,8 @@ pub(super) async fn deploy(
     plan_logs(&mut plan, &deployed, &compiled, &catalog);
     plan_publications(&mut plan, &deployed, publications, &compiled)?;
     warn(&mut plan, publications);
-    let circles = circle_warnings(publications, &catalog.live_tables());
-    plan.warnings.extend(circles);
+    plan.warnings
+        .extend(circle_warnings(publications, &catalog.live_tables()));
     let schemas = compiled.iter().map(|publication| &*publication.schema);
     plan.warnings.extend(taking_along_warnings(schemas));
     plan.review = remotes::review(&transaction, &deployed, &compiled).await?;
@@ -218,14 +218,9 @@ pub(super) async fn deploy(
         transaction.rollback().await.map_err(refused("deploying"))?;
     } else {
         run(&plan, &transaction).await?;
-        let tables = compiled.iter().flat_map(|publication| &publication.tables);
-        let published = tables.flat_map(|table| {
-            let columns = table.columns.iter();
-            columns.map(|column| (table.oid, column.name.as_str()))
-        });
-        let published: Vec<(u32, &str)> = published.collect();
-        let remembered = tracked::remember_all(&published);
-        let remembered = transaction.batch_execute(&remembered).await;
+        let remembered = transaction
+            .batch_execute(&tracked::remember_all(&compiled))
+            .await;
         remembered.map_err(refused("deploying"))?;
         transaction.commit().await.map_err(refused("deploying"))?;
     }

@@ -16,6 +16,7 @@ use tokio_postgres::{GenericClient, Row, Transaction};
 
 use super::connection::refused;
 use super::live::Catalog;
+use super::model::Compiled;
 use super::quote::literal;
 use super::state::FORMAT_VERSION;
 use super::triggers::LogSpec;
@@ -93,11 +94,12 @@ fn lost_sql(version: i32) -> String {
     }
 }
 
-/// Remembers the types of published columns (with the tables that have them) as they are.
-fn remember_types(published: &[(u32, &str)]) -> String {
-    let columns = published.iter().filter_map(|(oid, name)| {
-        let name = literal(name)?;
-        Some(format!("({oid}::oid, {name})"))
+/// Remembers the types of published columns as they are.
+fn remember_types(published: &[Compiled]) -> String {
+    let tables = published.iter().flat_map(|publication| &publication.tables);
+    let columns = tables.flat_map(|table| {
+        let names = table.columns.iter().filter_map(|it| literal(&it.name));
+        names.map(|name| format!("({}::oid, {name})", table.oid))
     });
     let columns = columns.collect::<Vec<_>>().join(", ");
     let remembered = match columns.is_empty() {
@@ -111,9 +113,9 @@ fn remember_types(published: &[(u32, &str)]) -> String {
     format!("DELETE FROM tidewater.column_type;\n{remembered}")
 }
 
-/// Remembers all triggers as they are, and the types of published columns (with the tables that
-/// have them). Whoever deploys has seen to it that the triggers are all there.
-pub(super) fn remember_all(published: &[(u32, &str)]) -> String {
+/// Remembers all triggers and the types of published columns as they are. Whoever deploys has seen
+/// to it that the triggers are all there.
+pub(super) fn remember_all(published: &[Compiled]) -> String {
     let triggers = as_they_are("TRUE", "TRUE");
     let types = remember_types(published);
     format!("DELETE FROM tidewater.untracked; {triggers}{types}")

@@ -26,6 +26,7 @@ mod deploying;
 mod downloading;
 mod evolving;
 mod giving_back;
+mod leaving;
 mod refusing;
 mod uploading;
 
@@ -143,9 +144,9 @@ macro_rules! suite {
             uploading::a_download_only_table_takes_no_changes,
             uploading::a_deferred_constraint_hits_only_its_own_upload,
             uploading::unique_values_can_be_freed_and_taken_in_one_upload,
-            uploading::a_delete_takes_along_nothing_that_the_same_upload_moves,
-            uploading::a_parent_under_another_key_keeps_its_children,
-            uploading::what_leaves_a_deleted_row_goes_before_it,
+            leaving::a_delete_takes_along_nothing_that_the_same_upload_moves,
+            leaving::a_parent_under_another_key_keeps_its_children,
+            leaving::what_leaves_a_deleted_row_goes_before_it,
             uploading::values_are_compared_by_their_type,
             uploading::an_upload_with_a_column_twice_fails_alone,
             uploading::columns_that_a_remote_does_not_know_are_left_alone,

@@ -186,34 +186,6 @@ impl Statements<'_, '_, '_, '_> {
         Ok(sorted)
     }
 
-    /// The deletes that find their rows as their pre-images say; nobody else changes these any
-    /// more.
-    pub(super) async fn deletable(&mut self) -> Result<Vec<RowRef>, CentreError> {
-        let deletes = &self.incoming.deletes;
-        let sorted = self.sort(Op::Delete, deletes)?;
-        let ready = sorted.ready.into_iter().flat_map(|(_, rows)| rows);
-        let ready: Vec<RowRef> = ready.collect();
-        let text = sql::deletable(self.incoming);
-        let statement = self.connection.prepare(&text, &[]).await?;
-        let mut found = Vec::new();
-        for rows in ready.chunks(BATCH_ROWS) {
-            let arrays = self.parameters(Op::Delete, &[], rows)?;
-            let parameters: Vec<&(dyn ToSql + Sync)> =
-                arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
-            let result = self.connection.client().query(&statement, &parameters);
-            let result = result
-                .await
-                .map_err(refused("looking for rows to delete"))?;
-            // Ordinals count from 1.
-            let at = result
-                .iter()
-                .map(|row| rows[row.get::<_, i64>(0) as usize - 1]);
-            found.extend(at);
-        }
-        found.sort_unstable();
-        Ok(found)
-    }
-
     /// Why a row that did not find its pre-image failed before, if it did.
     fn failed_before(&self, at: RowRef) -> Option<Failed> {
         let (code, reason) = self.earlier.get(&at)?.clone();

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 
+use tokio_postgres::types::ToSql;
+
 use tidewater_protocol::Op;
 
 use super::incoming::{Incoming, RowRef};
 use super::sql::{self, Part};
-use super::statements::{Executed, GUARD, KEEP, UNDO, execute};
+use super::statements::{Executed, GUARD, KEEP, Statements, UNDO, execute};
 use super::{Admitted, One, Progress};
 use crate::error::CentreError;
 use crate::linked::{Group, Links, may_wait};
@@ -66,8 +68,8 @@ impl One<'_> {
             }
             let comes = which == Candidates::WithDeletes && !it.table.deletes_first();
             if comes && it.table.direction.uploads() && !it.deletes.is_empty() {
-                let mut statements = self.statements(connection, it, admitted, progress);
-                let rows = statements.deletable().await?;
+                let statements = self.statements(connection, it, admitted, progress);
+                let rows = deletable(statements).await?;
                 candidates.extend(rows.into_iter().map(|row| (at, Op::Delete, row)));
             }
         }
@@ -256,6 +258,33 @@ impl Attempt<'_, '_, '_> {
         }
         Ok(Some(done))
     }
+}
+
+/// The deletes of a table that find their rows as their pre-images say; nobody else changes these
+/// any more.
+async fn deletable(mut of: Statements<'_, '_, '_, '_>) -> Result<Vec<RowRef>, CentreError> {
+    let sorted = of.sort(Op::Delete, &of.incoming.deletes)?;
+    let ready = sorted.ready.into_iter().flat_map(|(_, rows)| rows);
+    let ready: Vec<RowRef> = ready.collect();
+    let text = sql::deletable(of.incoming);
+    let statement = of.connection.prepare(&text, &[]).await?;
+    let mut found = Vec::new();
+    for rows in ready.chunks(MOST_ROWS) {
+        let arrays = of.parameters(Op::Delete, &[], rows)?;
+        let parameters: Vec<&(dyn ToSql + Sync)> =
+            arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
+        let result = of.connection.client().query(&statement, &parameters);
+        let result = result
+            .await
+            .map_err(refused("looking for rows to delete"))?;
+        // Ordinals count from 1.
+        let at = result
+            .iter()
+            .map(|row| rows[row.get::<_, i64>(0) as usize - 1]);
+        found.extend(at);
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 /// Both halves, the left one last; of a single row nothing.

@@ -1,0 +1,285 @@
+//! Rows that leave others, which the same upload deletes.
+
+use crate::fixture::Fixture;
+use crate::remote::{Change, Remote, delete, insert, update};
+use crate::world::{World, everyone};
+
+/// A parent under another key is a delete, an insert and updates of its children, and its unique
+/// value lets none of them go first. What refers to the children was not touched at all.
+pub async fn a_parent_under_another_key_keeps_its_children<F: Fixture>() {
+    for action in ["CASCADE", "SET NULL"] {
+        let ddl = format!(
+            "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY,
+               code VARCHAR(9) UNIQUE CHECK (code <> 'bad'),
+               boss INTEGER REFERENCES par ON DELETE {action});
+             CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+               p INTEGER REFERENCES par ON DELETE {action}, v VARCHAR(9) UNIQUE);
+             CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY,
+               c INTEGER REFERENCES ch ON DELETE CASCADE);
+             INSERT INTO par VALUES (1, 'one', NULL), (2, 'two', NULL), (3, 'three', 1),
+               (5, 'five', NULL), (7, 'seven', NULL);
+             INSERT INTO ch VALUES (1, 1, 'a'), (2, 1, 'b'), (3, 1, 'c'), (5, 5, 'e'), (7, 7, 'g'),
+               (8, 1, 'h'), (9, 7, 'i'), (6, 5, 'j');
+             INSERT INTO item VALUES (1, 1), (2, 2), (3, 3), (5, 5), (7, 7), (8, 8)"
+        );
+        let tables = ["par", "ch", "item"].map(everyone);
+        let world = World::<F>::new(&ddl, tables.to_vec()).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut carl = Remote::synced(&world, "carl").await;
+        world
+            .execute("UPDATE ch SET v = 'changed' WHERE id = 2")
+            .await;
+        let result = anna
+            .upload(&[
+                delete("par", "1|one|NULL"),
+                insert("par", "4|one|NULL"),
+                update("par", "3|three|1", "3|three|4"),
+                update("ch", "1|1|a", "1|4|a"),
+                // Somebody else has changed it: it loses, and goes with its parent.
+                update("ch", "2|1|b", "2|4|b"),
+                // Its value is taken: it is refused, and its row goes all the same.
+                update("ch", "8|1|h", "8|4|g"),
+                // A child under another key, in the same way.
+                delete("ch", "3|1|c"),
+                insert("ch", "4|4|c"),
+                update("item", "3|3", "3|4"),
+                // What cannot be: nobody else suffers from it.
+                delete("par", "5|five|NULL"),
+                insert("par", "6|two|NULL"),
+                update("ch", "5|5|e", "5|6|e"),
+                delete("par", "7|seven|NULL"),
+                insert("par", "8|seven|NULL"),
+                update("ch", "7|7|g", "7|8|g"),
+                // The parent is there, but its value comes from a child that is deleted.
+                delete("ch", "9|7|i"),
+                update("ch", "6|5|j", "6|3|i"),
+            ])
+            .await;
+        let counts = "3 inserted, 5 updated, 5 deleted, 1 conflicts, 3 refused";
+        assert_eq!(result[0], counts, "{action}: {result:?}");
+        let berta = Remote::synced(&world, "berta").await;
+        carl.download().await;
+        let parents = ["2|two|NULL", "3|three|4", "4|one|NULL", "8|seven|NULL"];
+        let (children, items): (&[&str], &[&str]) = match action {
+            "CASCADE" => (
+                &["1|4|a", "4|4|c", "6|3|i", "7|8|g"],
+                &["1|1", "3|4", "7|7"],
+            ),
+            _ => (
+                &[
+                    "1|4|a",
+                    "2|NULL|changed",
+                    "4|4|c",
+                    "5|NULL|e",
+                    "6|3|i",
+                    "7|8|g",
+                    "8|NULL|h",
+                ],
+                &["1|1", "2|2", "3|4", "5|5", "7|7", "8|8"],
+            ),
+        };
+        for remote in [&berta, &carl] {
+            assert_eq!(remote.rows("par"), parents, "{action}");
+            assert_eq!(remote.rows("ch"), children, "{action}");
+            assert_eq!(remote.rows("item"), items, "{action}");
+        }
+    }
+}
+
+/// A delete whose foreign keys act comes when what has to leave before has left, whatever that was
+/// waiting for; and what cannot leave is refused, for nobody else has won.
+pub async fn what_leaves_a_deleted_row_goes_before_it<F: Fixture>() {
+    struct Case {
+        ddl: &'static str,
+        tables: &'static [&'static str],
+        centre: &'static str,
+        changes: Vec<Change>,
+        counts: &'static str,
+        left: &'static [&'static str],
+    }
+    let cases = [
+        // A place in the new list has to become free first.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  p INTEGER NOT NULL REFERENCES par ON DELETE CASCADE, pos INTEGER NOT NULL,
+                  UNIQUE (p, pos));
+                INSERT INTO par VALUES (1), (2); INSERT INTO ch VALUES (1, 1, 1), (2, 2, 1)",
+            tables: &["par", "ch"],
+            centre: "",
+            changes: vec![
+                update("ch", "1|1|1", "1|2|1"),
+                update("ch", "2|2|1", "2|2|2"),
+                delete("par", "1"),
+            ],
+            counts: "0 inserted, 2 updated, 1 deleted, 0 conflicts, 0 refused",
+            left: &["1|2|1", "2|2|2"],
+        },
+        // The unique value is one level higher.
+        Case {
+            ddl: "CREATE TABLE g (id INTEGER NOT NULL PRIMARY KEY, u VARCHAR(9) UNIQUE);
+                CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, g INTEGER REFERENCES g);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  p INTEGER NOT NULL REFERENCES par ON DELETE CASCADE);
+                INSERT INTO g VALUES (1, 'x'); INSERT INTO par VALUES (1, 1);
+                INSERT INTO ch VALUES (1, 1)",
+            tables: &["g", "par", "ch"],
+            centre: "",
+            changes: vec![
+                delete("g", "1|x"),
+                insert("g", "2|x"),
+                insert("par", "2|2"),
+                delete("par", "1|1"),
+                update("ch", "1|1", "1|2"),
+            ],
+            counts: "2 inserted, 1 updated, 2 deleted, 0 conflicts, 0 refused",
+            left: &["1|2"],
+        },
+        // One bad row among those that are inserted.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, up INTEGER REFERENCES par,
+                  v INTEGER CHECK (v < 100));
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  p INTEGER NOT NULL REFERENCES par ON DELETE CASCADE);
+                INSERT INTO par VALUES (10, NULL, 0); INSERT INTO ch VALUES (1, 10)",
+            tables: &["par", "ch"],
+            centre: "",
+            changes: vec![
+                insert("par", "1|2|0"),
+                insert("par", "2|NULL|0"),
+                insert("par", "3|NULL|1000"),
+                delete("par", "10|NULL|0"),
+                update("ch", "1|10", "1|1"),
+            ],
+            counts: "2 inserted, 1 updated, 1 deleted, 0 conflicts, 1 refused",
+            left: &["1|1"],
+        },
+        // What cannot be stored is refused, though its row goes with the parent.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  p INTEGER NOT NULL REFERENCES par ON DELETE CASCADE, v INTEGER CHECK (v < 100));
+                INSERT INTO par VALUES (1), (2); INSERT INTO ch VALUES (1, 1, 0), (2, 1, 0)",
+            tables: &["par", "ch"],
+            centre: "",
+            changes: vec![
+                delete("par", "1"),
+                update("ch", "1|1|0", "1|2|1000"),
+                update("ch", "2|1|0", "2|2|1"),
+            ],
+            counts: "0 inserted, 1 updated, 1 deleted, 0 conflicts, 1 refused",
+            left: &["2|2|1"],
+        },
+        // Two parents get other keys. One of them was changed by somebody else: the other does not
+        // suffer from it, though a child moves from one to the other.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, u VARCHAR(9) UNIQUE,
+                  v INTEGER);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  p INTEGER NOT NULL REFERENCES par ON DELETE CASCADE);
+                INSERT INTO par VALUES (1, 'x', 0), (2, 'y', 0);
+                INSERT INTO ch VALUES (1, 1), (2, 1), (3, 2)",
+            tables: &["par", "ch"],
+            centre: "UPDATE par SET v = 77 WHERE id = 1",
+            changes: vec![
+                delete("par", "1|x|0"),
+                insert("par", "11|x|0"),
+                delete("par", "2|y|0"),
+                insert("par", "12|y|0"),
+                update("ch", "1|1", "1|11"),
+                update("ch", "2|1", "2|12"),
+                update("ch", "3|2", "3|12"),
+            ],
+            counts: "1 inserted, 2 updated, 1 deleted, 1 conflicts, 2 refused",
+            left: &["1|1", "2|12", "3|12"],
+        },
+        // A chain: the update needs what the delete frees, and the insert what the update frees.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, u VARCHAR(9) UNIQUE);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  p INTEGER NOT NULL REFERENCES par ON DELETE CASCADE);
+                INSERT INTO par VALUES (1, 'a'), (2, 'b');
+                INSERT INTO ch VALUES (1, 1), (2, 2), (3, 1)",
+            tables: &["par", "ch"],
+            centre: "",
+            changes: vec![
+                delete("par", "1|a"),
+                update("par", "2|b", "2|a"),
+                insert("par", "3|b"),
+                update("ch", "1|1", "1|2"),
+                update("ch", "2|2", "2|3"),
+                update("ch", "3|1", "3|3"),
+            ],
+            counts: "1 inserted, 4 updated, 1 deleted, 0 conflicts, 0 refused",
+            left: &["1|2", "2|3", "3|3"],
+        },
+        // A row that only refers to what is updated is to blame for itself.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, ten INTEGER NOT NULL,
+                  UNIQUE (ten, id));
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY, ten INTEGER, p INTEGER,
+                  FOREIGN KEY (ten, p) REFERENCES par (ten, id));
+                CREATE TABLE d (id INTEGER NOT NULL PRIMARY KEY, ten INTEGER, p INTEGER,
+                  v INTEGER CHECK (v < 100), FOREIGN KEY (ten, p) REFERENCES par (ten, id));
+                INSERT INTO par VALUES (1, 1); INSERT INTO ch VALUES (1, 1, 1), (2, 1, 1)",
+            tables: &["par", "ch", "d"],
+            centre: "",
+            changes: vec![
+                update("par", "1|1", "1|2"),
+                update("ch", "1|1|1", "1|2|1"),
+                update("ch", "2|1|1", "2|2|1"),
+                insert("d", "1|2|1|1000"),
+            ],
+            counts: "0 inserted, 3 updated, 0 deleted, 0 conflicts, 1 refused",
+            left: &["1|2|1", "2|2|1"],
+        },
+    ];
+    for (number, case) in cases.into_iter().enumerate() {
+        let tables = case.tables.iter().map(|name| everyone(name)).collect();
+        let world = World::<F>::new(case.ddl, tables).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut berta = Remote::synced(&world, "berta").await;
+        if !case.centre.is_empty() {
+            world.execute(case.centre).await;
+        }
+        let result = anna.upload(&case.changes).await;
+        assert_eq!(result[0], case.counts, "case {number}: {result:?}");
+        berta.download().await;
+        assert_eq!(berta.rows("ch"), case.left, "case {number}");
+        let rows = world.fixture.query("SELECT * FROM ch ORDER BY id").await;
+        assert_eq!(rows, case.left, "case {number}");
+    }
+}
+
+/// Merging duplicates: the children are moved, then their parent is deleted, whose foreign keys
+/// would take them along. Its unique value is taken again, too.
+pub async fn a_delete_takes_along_nothing_that_the_same_upload_moves<F: Fixture>() {
+    for action in ["CASCADE", "SET NULL"] {
+        let ddl = format!(
+            "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, code VARCHAR(9) UNIQUE,
+               boss INTEGER REFERENCES par ON DELETE {action});
+             CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+               p INTEGER REFERENCES par ON DELETE {action}, v VARCHAR(9));
+             INSERT INTO par VALUES (1, 'one', NULL), (2, 'two', NULL), (3, 'three', 1);
+             INSERT INTO ch VALUES (1, 1, 'child'), (2, 1, 'gone')"
+        );
+        let world = World::<F>::new(&ddl, vec![everyone("par"), everyone("ch")]).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let result = anna
+            .upload(&[
+                insert("par", "4|one|NULL"),
+                update("par", "3|three|1", "3|three|2"),
+                delete("par", "1|one|NULL"),
+                insert("ch", "3|4|new"),
+                update("ch", "1|1|child", "1|2|moved"),
+                delete("ch", "2|1|gone"),
+            ])
+            .await;
+        let all = "2 inserted, 2 updated, 2 deleted, 0 conflicts, 0 refused";
+        assert_eq!(result, [all], "{action}");
+        let berta = Remote::synced(&world, "berta").await;
+        assert_eq!(berta.rows("ch"), ["1|2|moved", "3|4|new"], "{action}");
+        let parents = ["2|two|NULL", "3|three|2", "4|one|NULL"];
+        assert_eq!(berta.rows("par"), parents, "{action}");
+    }
+}
