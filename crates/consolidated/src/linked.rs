@@ -5,6 +5,10 @@
 //! insert, and the delete takes the children along that have not gone yet: one after another none
 //! of them can be applied, together all can. So it is with rows that refer to each other, and
 //! with rows that exchange unique values. How an adapter does it together is its own affair.
+//!
+//! Where children refer to such a unique value, they stay on the remote, and nothing of them is
+//! uploaded. A delete would take them along for good, so the deleted row has to become the inserted
+//! one: that is a [`Succession`].
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,15 +33,40 @@ pub(crate) struct Links<'s> {
 }
 
 /// Rows that may need each other.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Their numbers, ascending.
     pub(crate) rows: Vec<usize>,
     /// Those of them for which others wait; each of the rest can be left out.
     pub(crate) needed: HashSet<usize>,
+    /// Those that take the place of others.
+    pub(crate) successions: Vec<Succession>,
     /// Whether a row among them leaves another that is deleted.
-    pub(crate) leaves_a_deleted_row: bool,
+    leaves_a_deleted_row: bool,
 }
+
+impl Group {
+    /// Whether deletes that act would do what cannot be mended afterwards.
+    pub(crate) fn precedes_deletes(&self) -> bool {
+        self.leaves_a_deleted_row || !self.successions.is_empty()
+    }
+}
+
+/// A row that is deleted, and one that is inserted in its place: with a unique value of it to which
+/// foreign keys refer that act on deletes. By their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Succession {
+    pub(crate) deleted: usize,
+    pub(crate) inserted: usize,
+}
+
+/// A foreign key: the child's index in the publication, and the key's among those of the child.
+pub(crate) type Reference = (usize, usize);
+
+/// Why a row is not deleted whose value another one takes that cannot take its place.
+pub(crate) const NOT_SUCCEEDED: &str = "other rows refer to a value of this row, which another row \
+                                        of the same upload takes, and would go with it: that row \
+                                        could not take its place";
 
 /// A foreign key between tables of the publication, or a unique constraint.
 struct Tie<'s> {
@@ -46,6 +75,8 @@ struct Tie<'s> {
     parent: usize,
     parent_columns: Vec<usize>,
     is_unique: bool,
+    /// The foreign keys that refer to the columns of a unique constraint, and act on deletes.
+    acting: Vec<Reference>,
     /// Whether the database itself sees to what still refers to a row that is deleted, or updated.
     acts: [bool; 2],
     /// What values are compared as.
@@ -97,6 +128,7 @@ impl<'s> Links<'s> {
                         .collect(),
                     parent_columns,
                     is_unique: false,
+                    acting: Vec::new(),
                     acts: [foreign_key.on_delete.acts(), foreign_key.on_update.acts()],
                 });
             }
@@ -107,6 +139,7 @@ impl<'s> Links<'s> {
                     parent: child,
                     parent_columns: columns.clone(),
                     is_unique: true,
+                    acting: acting_on(schema, child, columns),
                     acts: [false; 2],
                     types: columns
                         .iter()
@@ -127,6 +160,12 @@ impl<'s> Links<'s> {
     pub(crate) fn concern(&self, table: usize) -> bool {
         let mut ties = self.ties.iter();
         ties.any(|tie| tie.child == table || tie.parent == table)
+    }
+
+    /// Whether deletes of a table's rows act on what refers to another unique value than the key.
+    pub(crate) fn can_be_succeeded(&self, table: usize) -> bool {
+        let mut ties = self.ties.iter();
+        ties.any(|tie| tie.child == table && !tie.acting.is_empty())
     }
 
     /// Adds a row of a table as its remote sent it.
@@ -212,11 +251,7 @@ impl<'s> Links<'s> {
                 .entry(chief(&mut chiefs, row))
                 .or_insert(groups.len());
             if place == groups.len() {
-                groups.push(Group {
-                    rows: Vec::new(),
-                    needed: HashSet::new(),
-                    leaves_a_deleted_row: false,
-                });
+                groups.push(Group::default());
             }
             groups[place].rows.push(row);
             if needed.contains(&row) {
@@ -226,8 +261,27 @@ impl<'s> Links<'s> {
         for row in leavers {
             groups[places[&chief(&mut chiefs, row)]].leaves_a_deleted_row = true;
         }
+        let mut paired = HashSet::new();
+        for (deleted, inserted, _) in self.taken_over() {
+            let is_insert = self.rows[inserted] == Op::Insert && hopeful[inserted];
+            if is_insert && !paired.contains(&deleted) && paired.insert(inserted) {
+                paired.insert(deleted);
+                let group = &mut groups[places[&chief(&mut chiefs, inserted)]];
+                group.successions.push(Succession { deleted, inserted });
+                group.needed.insert(inserted);
+            }
+        }
         groups.retain(|group| group.rows.len() > 1);
         groups
+    }
+
+    /// Rows that are deleted; those that take a unique value of theirs; and the foreign keys that
+    /// refer to it and act on deletes.
+    pub(crate) fn taken_over(&self) -> impl Iterator<Item = (usize, usize, &[Reference])> {
+        let taken = self
+            .met()
+            .filter(|want| !want.tie.acting.is_empty() && self.rows[want.offering] == Op::Delete);
+        taken.map(|want| (want.offering, want.wanting, want.tie.acting.as_slice()))
     }
 
     /// The wants for which there is an offer.
@@ -267,6 +321,24 @@ impl<'s> Links<'s> {
             hopeful = next;
         }
     }
+}
+
+/// The foreign keys that refer to some columns of a table and act on deletes.
+fn acting_on(schema: &PublicationSchema, table: usize, columns: &[usize]) -> Vec<Reference> {
+    let table = &schema.tables[table];
+    let is_meant = |name: &String| columns.iter().any(|&it| table.columns[it].name == *name);
+    let tables = schema.tables.iter().enumerate();
+    let all = tables.flat_map(|(child, it)| {
+        let keys = it.foreign_keys.iter().enumerate();
+        keys.map(move |(number, key)| ((child, number), key))
+    });
+    let acting = all.filter(|(_, key)| {
+        key.parent == table.name
+            && key.on_delete.acts()
+            && key.parent_columns.len() == columns.len()
+            && key.parent_columns.iter().all(is_meant)
+    });
+    acting.map(|(reference, _)| reference).collect()
 }
 
 /// The row that leads the group of another.

@@ -213,41 +213,6 @@ pub(crate) fn circle_warnings(publications: &[PublicationSpec], live: &[LiveTabl
     warnings
 }
 
-/// Foreign keys that act when a row is deleted and refer to another unique value than the primary
-/// key. One warning for each.
-pub(crate) fn taking_along_warnings<'s>(
-    schemas: impl Iterator<Item = &'s PublicationSchema>,
-) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for schema in schemas {
-        for child in &schema.tables {
-            for foreign_key in child.foreign_keys.iter().filter(|it| it.on_delete.acts()) {
-                let Some(parent) = schema.table(&foreign_key.parent) else {
-                    continue;
-                };
-                let mut key = parent.key_columns();
-                let refers = |name: &String| foreign_key.parent_columns.contains(name);
-                let to_key = foreign_key.parent_columns.len() == parent.key.len()
-                    && key.all(|column| refers(&column.name));
-                if to_key || !parent.direction.uploads() {
-                    continue;
-                }
-                warnings.push(format!(
-                    "{}: rows of it go, or change, with the row of {} that has their {}, which is \
-                     not its primary key: also where a remote deletes that row and gives the value \
-                     to another one of the same upload, as it does when the row gets another key. \
-                     Let the foreign key refer to the primary key, or do without ON DELETE (see \
-                     the limits in docs/reliability.md)",
-                    child.name,
-                    parent.name,
-                    foreign_key.parent_columns.join(", ")
-                ));
-            }
-        }
-    }
-    warnings
-}
-
 /// A table's name without its schema.
 fn bare(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)

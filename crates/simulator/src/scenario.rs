@@ -115,7 +115,7 @@ pub(crate) const EDITED: &[Table] = &[
     Table {
         name: "customer",
         key_is: Key::Integer,
-        columns: &["customer_id", "region", "name"],
+        columns: &["customer_id", "region", "code", "name"],
         text: "name",
         scope: MINE,
         parent: None,
@@ -193,6 +193,7 @@ const SCHEMA: &str = "
     CREATE TABLE customer (
         customer_id INTEGER NOT NULL PRIMARY KEY,
         region INTEGER NOT NULL,
+        code TEXT UNIQUE,
         name TEXT NOT NULL CHECK (name NOT LIKE 'refused%'));
     CREATE TABLE invoice (
         invoice_id INTEGER NOT NULL PRIMARY KEY,
@@ -219,7 +220,8 @@ const SCHEMA: &str = "
         account_id INTEGER NOT NULL PRIMARY KEY,
         balance INTEGER NOT NULL);
     INSERT INTO assignment VALUES ('ada', 1), ('ada', 2), ('bob', 2), ('bob', 3), ('cleo', 3);
-    INSERT INTO customer VALUES (1, 1, 'one'), (2, 2, 'two'), (3, 3, 'three');
+    INSERT INTO customer VALUES (1, 1, 'C', 'one'), (2, 2, NULL, 'two'),
+        (3, 3, 'T', 'three');
     INSERT INTO invoice VALUES (1, 1, 1, 'a', 0), (2, 2, 2, 'b', 0), (3, 3, 3, 'c', 0),
         (4, 2, 3, 'd', 0);
     INSERT INTO product VALUES (1, 'P', 'pen'), (2, 'I', 'ink'), (3, NULL, 'cap');

@@ -28,7 +28,7 @@ use crate::evolution::{Mode, Review};
 use crate::own_tables;
 use crate::publication::{
     DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking, circle_warnings,
-    self_service_warnings, taking_along_warnings,
+    self_service_warnings,
 };
 
 /// How long deploying waits for a table that is in use.
@@ -210,8 +210,6 @@ pub(super) async fn deploy(
     warn(&mut plan, publications);
     plan.warnings
         .extend(circle_warnings(publications, &catalog.live_tables()));
-    let schemas = compiled.iter().map(|publication| &*publication.schema);
-    plan.warnings.extend(taking_along_warnings(schemas));
     plan.review = remotes::review(&transaction, &deployed, &compiled).await?;
     plan.review.allow(mode)?;
     if mode == Mode::DryRun {

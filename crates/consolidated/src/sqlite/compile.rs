@@ -480,6 +480,30 @@ impl Compiled {
         )
     }
 
+    /// Whether rows of a child refer to a parent's row, by the child's foreign key of this number.
+    /// Parameters: the parent's key.
+    pub(super) fn select_referred(
+        (parent, of_parent): (&Compiled, &Table),
+        (child, of_child): (&Compiled, &Table),
+        number: usize,
+    ) -> String {
+        let reference = &of_child.foreign_keys[number];
+        let key = of_parent.key_columns().zip(1..);
+        let of_row = key.map(|(column, at)| format!("p.{} = ?{at}", quote(&column.name)));
+        // The parent's column first: its collation counts.
+        let pairs = reference.parent_columns.iter().zip(&reference.columns);
+        let same = pairs.map(|(to, &from)| {
+            let from = &of_child.columns[from].name;
+            format!("p.{} = c.{}", quote(to), quote(from))
+        });
+        format!(
+            "SELECT EXISTS (SELECT 1 FROM {} AS p, {} AS c WHERE {})",
+            parent.name,
+            child.name,
+            of_row.chain(same).collect::<Vec<_>>().join(" AND ")
+        )
+    }
+
     /// The keys that a log has in one partition after a position, each once, with the
     /// row that is there now or NULLs. Parameters: the position, the partition.
     pub(super) fn select_changes(&self, table: &Table, log: &super::triggers::Log) -> String {

@@ -22,7 +22,7 @@ use crate::error::CentreError;
 use crate::evolution::Mode;
 use crate::publication::{
     DeployReport, DeployStep, PartitionSpec, PublicationSpec, circle_warnings,
-    self_service_warnings, taking_along_warnings,
+    self_service_warnings,
 };
 
 /// Publications as they are served, and the change logs that they read.
@@ -69,8 +69,6 @@ pub(super) fn deploy(
     report.warnings.extend(self_service_warnings(specs));
     let live = live::listed(&transaction)?;
     report.warnings.extend(circle_warnings(specs, &live));
-    let schemas = served.publications.iter().map(|it| &it.schema);
-    report.warnings.extend(taking_along_warnings(schemas));
     let end = if dry_run {
         transaction.rollback()
     } else {

@@ -8,10 +8,11 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Code, Datum, Op, Row, pack};
 
-use super::compile::Publication;
+use super::compile::{Compiled, Publication};
 use super::{apply, download, failure, scope, types};
 use crate::columns::ColumnMap;
 use crate::error::CentreError;
+use crate::linked::Reference;
 use crate::scope::Scope;
 
 /// Which row of a list of uploads: upload, table of the upload, row of the table.
@@ -178,6 +179,48 @@ impl<'a> TableWork<'a> {
         let types = &self.publication.shapes[self.index].columns;
         let now = download::unpack(&central.packed, types)?;
         Ok(matches(&self.map.arrange(&row.old), &now))
+    }
+
+    /// Makes of a row that is deleted the one that is inserted in its place: what refers to it by a
+    /// value that stays, stays. False if that cannot be done.
+    pub(super) fn succeed(&self, deleted: &Row<'_>, inserted: &Row<'_>) -> Result<bool, RowError> {
+        let schema = &self.publication.schema.tables[self.index];
+        let new = self.settle(&inserted.new);
+        let is_null = |value: &Datum<'_>| *value == Datum::Null;
+        if !schema.direction.uploads()
+            || inserted.key.iter().any(is_null)
+            || !self.is_deletable(deleted)?
+            || !self.is_new_row_in_scope(&new, None)
+        {
+            return Ok(false);
+        }
+        let key = download::key_parameters(self.publication, self.index, &deleted.key);
+        let (Some(key), Ok(mut values)) = (key, self.bind(&self.inserted, &new)) else {
+            return Ok(false);
+        };
+        values.extend(key);
+        let sql = self.publication.tables[self.index].update(schema, &self.inserted);
+        let fate = self.write(&sql, values, false)?;
+        Ok(matches!(fate, Fate::Applied))
+    }
+
+    /// Whether rows of a child refer to what a row that is going to be deleted has.
+    pub(super) fn is_referred_to(
+        &self,
+        row: &Row<'_>,
+        (child, number): Reference,
+    ) -> Result<bool, CentreError> {
+        let reading = failure("looking for rows that refer to another");
+        let Some(key) = download::key_parameters(self.publication, self.index, &row.key) else {
+            return Ok(false);
+        };
+        let tables = &self.publication.tables;
+        let schemas = &self.publication.schema.tables;
+        let parent = (&tables[self.index], &schemas[self.index]);
+        let sql = Compiled::select_referred(parent, (&tables[child], &schemas[child]), number);
+        let mut statement = self.connection.prepare_cached(&sql).map_err(reading)?;
+        let found = statement.query_row(params_from_iter(key), |row| row.get(0));
+        found.map_err(reading)
     }
 
     /// The rowid of the row that has a key; `None` if there is none.

@@ -102,7 +102,7 @@ struct Collected<'a> {
     refused: Vec<Refused>,
     touched: Touched,
     pending: Vec<Pending>,
-    /// Deletes (as [`Pending::place`]) that are done before their turn.
+    /// Deletes (as [`Pending::place`]) that are settled before their turn.
     deleted: HashSet<(usize, usize)>,
 }
 
@@ -251,6 +251,7 @@ impl<'a> UploadRun<'a> {
             return Ok(collected);
         }
         for table in late {
+            self.keep_referred(table, &mut collected)?;
             self.pass(table, keys, &mut collected, |op| op == Op::Delete)?;
         }
         self.retry(keys, &mut collected)?;

@@ -335,27 +335,3 @@ pub async fn a_table_that_is_too_wide_for_uploads_is_refused<F: Fixture>() {
     };
     deploy(download).await.unwrap();
 }
-
-/// Rows may go with a value that is only given to another row: a known limit, which is told.
-pub async fn keys_that_take_rows_along_with_a_value_are_warned_of<F: Fixture>() {
-    let ddl = "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, code VARCHAR(9) NOT NULL UNIQUE);
-        CREATE TABLE by_key (id INTEGER NOT NULL PRIMARY KEY,
-          p INTEGER REFERENCES par ON DELETE CASCADE);
-        CREATE TABLE by_code (id INTEGER NOT NULL PRIMARY KEY,
-          code VARCHAR(9) REFERENCES par (code) ON DELETE SET NULL);
-        CREATE TABLE kept (id INTEGER NOT NULL PRIMARY KEY,
-          code VARCHAR(9) REFERENCES par (code))";
-    let fixture = F::new().await;
-    fixture.execute(ddl).await;
-    let centre = connect(&fixture.url()).await.unwrap();
-    let tables = ["par", "by_key", "by_code", "kept"].map(everyone);
-    let specs = [publication(PUBLICATION, tables.to_vec())];
-    let warnings = centre.deploy(&specs, true, NOW_MS).await.unwrap().warnings;
-    let told: Vec<_> = warnings
-        .iter()
-        .filter(|it| it.contains("rows of it go"))
-        .collect();
-    assert_eq!(told.len(), 1, "{warnings:?}");
-    assert!(told[0].starts_with("by_code: "), "{warnings:?}");
-    assert!(told[0].contains("par that has their code"), "{warnings:?}");
-}

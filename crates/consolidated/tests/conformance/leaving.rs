@@ -86,6 +86,85 @@ pub async fn a_parent_under_another_key_keeps_its_children<F: Fixture>() {
     }
 }
 
+/// Children that refer to a unique value of a row stay on the remote when the row gets another key,
+/// and nothing of them is uploaded. So they stay in the centre, or the row does.
+pub async fn children_by_a_unique_value_outlive_the_key_of_their_parent<F: Fixture>() {
+    for action in ["CASCADE", "SET NULL"] {
+        let ddl = format!(
+            "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY,
+               code VARCHAR(9) UNIQUE, v VARCHAR(9) CHECK (v <> 'bad'));
+             CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+               code VARCHAR(9) REFERENCES par (code) ON DELETE {action});
+             CREATE TABLE sub (id INTEGER NOT NULL PRIMARY KEY,
+               p INTEGER NOT NULL REFERENCES par ON DELETE CASCADE);
+             INSERT INTO par VALUES (1, 'one', 'a'), (2, 'two', 'b'), (3, 'three', 'c'),
+               (5, 'five', 'e'), (7, 'seven', 'g'), (9, 'nine', 'i'), (10, 'ten', 'j'),
+               (12, 'twelve', 'l'), (14, 'x', 'n'), (16, 'y', 'p');
+             INSERT INTO ch VALUES (1, 'one'), (2, 'two'), (3, 'three'), (9, 'nine'), (12, 'twelve'),
+               (14, 'x'), (16, 'y');
+             INSERT INTO sub VALUES (1, 1), (2, 2), (12, 12)"
+        );
+        let tables = ["par", "ch", "sub"].map(everyone);
+        let world = World::<F>::new(&ddl, tables.to_vec()).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut carl = Remote::synced(&world, "carl").await;
+        world
+            .execute("UPDATE par SET v = 'changed' WHERE id = 16")
+            .await;
+        let result = anna
+            .upload(&[
+                // Its children by the key come along.
+                delete("par", "1|one|a"),
+                insert("par", "4|one|new"),
+                update("sub", "1|1", "1|4"),
+                // What is to take its place is refused: so is the delete.
+                delete("par", "2|two|b"),
+                insert("par", "6|two|bad"),
+                // A row that is there already cannot take its place.
+                delete("par", "3|three|c"),
+                update("par", "5|five|e", "5|three|e"),
+                // Nothing refers to it.
+                delete("par", "7|seven|g"),
+                insert("par", "8|seven|h"),
+                // Nothing refers to it any more.
+                delete("ch", "9|nine"),
+                delete("par", "9|nine|i"),
+                update("par", "10|ten|j", "10|nine|j"),
+                // Its children by the key did not leave it: it cannot get another one.
+                delete("par", "12|twelve|l"),
+                insert("par", "13|twelve|l"),
+                // A chain.
+                delete("par", "14|x|n"),
+                insert("par", "15|x|n"),
+                // Somebody else has changed it.
+                delete("par", "16|y|p"),
+                insert("par", "17|y|p"),
+            ])
+            .await;
+        let counts = "3 inserted, 2 updated, 5 deleted, 1 conflicts, 7 refused";
+        assert_eq!(result[0], counts, "{action}: {result:?}");
+        let berta = Remote::synced(&world, "berta").await;
+        carl.download().await;
+        for remote in [&berta, &carl] {
+            let parents = [
+                "10|nine|j",
+                "12|twelve|l",
+                "15|x|n",
+                "16|y|changed",
+                "2|two|b",
+                "3|three|c",
+                "4|one|new",
+                "5|five|e",
+                "8|seven|h",
+            ];
+            assert_eq!(remote.rows("par"), parents, "{action}");
+            let children = ["12|twelve", "14|x", "16|y", "1|one", "2|two", "3|three"];
+            assert_eq!(remote.rows("ch"), children, "{action}");
+            assert_eq!(remote.rows("sub"), ["12|12", "1|4", "2|2"], "{action}");
+        }
+    }
+}
+
 /// A delete whose foreign keys act comes when what has to leave before has left, whatever that was
 /// waiting for; and what cannot leave is refused, for nobody else has won.
 pub async fn what_leaves_a_deleted_row_goes_before_it<F: Fixture>() {

@@ -61,9 +61,12 @@ impl Application {
     }
 
     /// Whether REPLACE may be used: what it displaces through a unique index is known to be gone
-    /// only when a sync has seen the index.
+    /// only when a sync has seen the index, and takes its children along.
     pub(super) fn may_replace(&self, table: &Table) -> rusqlite::Result<bool> {
         let name = table.name;
+        if table.children().next().is_some() {
+            return Ok(false);
+        }
         Ok(!self.has("index", &format!("{UNIQUE}{name}"))?
             || self.has_trigger(table, "insert_displaces")?)
     }

@@ -412,7 +412,7 @@ impl Application {
         Ok(())
     }
 
-    /// A row gets another key: one row less, one more.
+    /// A row gets another key, and its children go with it: one row less, one more.
     fn rekey(
         &mut self,
         index: usize,
@@ -428,11 +428,31 @@ impl Application {
         let sql = format!("UPDATE {name} SET {key} = ?1, {column} = ?2 WHERE {key} = ?3");
         let [new, old] = [after, before].map(|number| table.key_is.value(number));
         let gone = self.going(index, &format!("{key} = ?1"), [&old])?;
+        // Until the commit nobody asks whether the children have come along.
+        self.connection
+            .execute_batch("PRAGMA defer_foreign_keys = ON")?;
         self.connection
             .prepare_cached(&sql)?
-            .execute(params![new, text, old])?;
+            .execute(params![&new, text, &old])?;
         touched.extend(gone);
         touched.push(Touched::written(index, after, text, true));
+        for index in table.children() {
+            let (child, text) = (&EDITED[index], self.text());
+            let (name, key, column) = (child.name, child.key(), child.text);
+            let (reference, _) = child.parent.unwrap_or_default();
+            let sql = format!(
+                "UPDATE {name} SET {reference} = ?1, {column} = ?2 || ' of ' || {key}
+                 WHERE {reference} = ?3 RETURNING {key}, {column}"
+            );
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            let rows = statement.query_map(params![&new, text, &old], |row| {
+                let key = child.key_is.number(row.get_ref(0)?)?;
+                Ok(Touched::written(index, key, row.get(1)?, false))
+            })?;
+            for row in rows {
+                touched.push(row?);
+            }
+        }
         Ok(())
     }
 }

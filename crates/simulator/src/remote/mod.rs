@@ -52,6 +52,8 @@ pub(crate) struct Remote {
     /// Whether it was told what became of changes without the download that follows: then the
     /// centre's rows are here of which the checkpoint does not know.
     told_alone: Cell<bool>,
+    /// Whether anything of its uploads was refused: one that is refused as a whole is not kept.
+    was_refused: Cell<bool>,
     /// How far the clock is ahead.
     clock_ms: Cell<i64>,
     /// Restorations of the centre that the ledger knows of.
@@ -107,6 +109,7 @@ impl Remote {
             restorations: Cell::default(),
             restored: Cell::default(),
             told_alone: Cell::default(),
+            was_refused: Cell::default(),
             clock_ms: Cell::default(),
             reopened: Cell::new(world.restorations.get()),
             copy: RefCell::default(),
@@ -349,12 +352,15 @@ impl Remote {
         self.authors.len() > 1 || self.twin.borrow().is_some()
     }
 
-    /// Only who was restored or copied becomes another.
+    /// Only who was restored or copied becomes another. And who does not know what the centre has
+    /// last of it: its upload was refused as a whole, the centre was restored to before that, and
+    /// then to a newer backup.
     fn taken_for_another(&self) -> Option<String> {
         let is_copy = self.is_copied();
         let restored = self.restored.get() > 0;
+        let is_unknown = self.was_refused.get() && self.world.restorations.get() > 1;
         let identities = self.sequences.borrow().len();
-        (identities > 1 && !is_copy && !restored)
+        (identities > 1 && !is_copy && !restored && !is_unknown)
             .then(|| "I1: a file that nobody copied was taken for a copy".to_owned())
     }
 

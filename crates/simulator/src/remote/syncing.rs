@@ -185,6 +185,7 @@ impl Remote {
                 self.told_alone.set(true);
             }
             if report.refused > 0 {
+                self.was_refused.set(true);
                 self.world.chronicle.fault(REFUSED);
             }
         }

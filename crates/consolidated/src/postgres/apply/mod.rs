@@ -173,7 +173,7 @@ struct Progress<'p> {
     refusals: Vec<Refusals>,
     /// What is done.
     done: Steps,
-    /// Deletes that are done before their turn.
+    /// Deletes that are settled before their turn.
     deleted: HashSet<(usize, RowRef)>,
     /// Whether every row so far is in the centre as it was uploaded.
     exact: bool,
@@ -375,6 +375,8 @@ impl One<'_> {
                 .await?;
         }
         for (index, op) in deletes {
+            self.keep_referred(connection, &incoming[index], index, admitted, &mut progress)
+                .await?;
             self.one_operation(connection, incoming, index, op, admitted, &mut progress)
                 .await?;
         }

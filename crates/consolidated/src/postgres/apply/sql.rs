@@ -7,6 +7,7 @@ use tidewater_protocol::Op;
 
 use super::incoming::Incoming;
 use crate::postgres::array::Array;
+use crate::postgres::model::CompiledTable;
 use crate::postgres::quote::ident_list;
 
 /// Which image of an uploaded row a parameter has values of.
@@ -185,9 +186,35 @@ pub(super) fn deletable(incoming: &Incoming<'_>) -> String {
     )
 }
 
+/// Of rows that are going to be deleted those to which rows of a child refer, by one of its foreign
+/// keys; gives back their ordinals. The parameters are as for [`delete`].
+pub(super) fn referred(
+    incoming: &Incoming<'_>,
+    child: &CompiledTable,
+    columns: &[(usize, usize)],
+) -> String {
+    let table = incoming.table;
+    let images = images(incoming, Op::Delete, &[]);
+    let same = columns.iter().map(|&(from, to)| {
+        format!(
+            "c.{} = t.{}",
+            child.columns[from].sql, table.columns[to].sql
+        )
+    });
+    format!(
+        "SELECT i.ord FROM {} JOIN {} AS t ON {} WHERE EXISTS (SELECT FROM {} AS c WHERE {})",
+        unnest(incoming, &images, 1),
+        table.sql_name,
+        has_key(incoming, Image::Old),
+        child.sql_name,
+        same.collect::<Vec<_>>().join(" AND ")
+    )
+}
+
 /// What [`together`] does with rows of one table.
 pub(super) struct Part<'a, 'u> {
     pub(super) incoming: &'a Incoming<'u>,
+    /// An update also puts inserted rows in the place of deleted ones.
     pub(super) op: Op,
     /// The columns that an update sets.
     pub(super) changed: Vec<usize>,

@@ -82,6 +82,13 @@ pub(super) struct Sorted {
     pub(super) lost: Vec<RowRef>,
 }
 
+impl Sorted {
+    /// Those that can be done.
+    pub(super) fn rows(&self) -> impl Iterator<Item = RowRef> {
+        self.ready.iter().flat_map(|(_, rows)| rows).copied()
+    }
+}
+
 impl Statements<'_, '_, '_, '_> {
     /// Applies rows of one operation; gives back those that the database refused.
     pub(super) async fn run(

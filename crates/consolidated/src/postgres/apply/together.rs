@@ -1,17 +1,17 @@
 //! Rows that need each other: applied by one statement, or not at all.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tokio_postgres::types::ToSql;
 
-use tidewater_protocol::Op;
+use tidewater_protocol::{Code, Op};
 
 use super::incoming::{Incoming, RowRef};
 use super::sql::{self, Part};
-use super::statements::{Executed, GUARD, KEEP, Statements, UNDO, execute};
+use super::statements::{Executed, Failed, GUARD, KEEP, Statements, UNDO, execute};
 use super::{Admitted, One, Progress};
 use crate::error::CentreError;
-use crate::linked::{Group, Links, may_wait};
+use crate::linked::{Group, Links, NOT_SUCCEEDED, Reference, may_wait};
 use crate::postgres::array::Array;
 use crate::postgres::connection::{Connection, refused};
 
@@ -42,6 +42,73 @@ impl One<'_> {
         let mut tables = incoming.iter();
         let takes_along = |it: &Incoming<'_>| it.table.effects.on_delete && !it.deletes.is_empty();
         progress.refusals.iter().any(|it| it.op != Op::Delete) && tables.any(takes_along)
+    }
+
+    /// Before the deletes of a table: refuses those of rows to which others still refer by a value
+    /// that another row of the upload takes, for they would take these along.
+    pub(super) async fn keep_referred(
+        &self,
+        connection: &mut Connection,
+        incoming: &Incoming<'_>,
+        table: usize,
+        admitted: &Admitted,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), CentreError> {
+        let schema = &self.publication.schema;
+        let mut links = Links::new(schema);
+        let uploads = incoming.table.direction.uploads() && !incoming.deletes.is_empty();
+        if !links.can_be_succeeded(incoming.index) || !uploads {
+            return Ok(());
+        }
+        let mut rows = deletable(self.statements(connection, incoming, admitted, progress)).await?;
+        rows.retain(|&row| !progress.deleted.contains(&(table, row)));
+        let deleted = rows.len();
+        rows.extend(&incoming.updates);
+        rows.extend(incoming.find_inserts()?);
+        incoming.rows(&rows, |_, row| {
+            links.add(incoming.index, &incoming.map, row);
+            Ok(())
+        })?;
+        let mut endangered: BTreeMap<Reference, BTreeSet<RowRef>> = BTreeMap::new();
+        for (number, _, references) in links.taken_over().filter(|it| it.0 < deleted) {
+            for &reference in references {
+                endangered
+                    .entry(reference)
+                    .or_default()
+                    .insert(rows[number]);
+            }
+        }
+        let mut kept = BTreeSet::new();
+        for ((child, number), rows) in endangered {
+            let rows: Vec<RowRef> = rows.into_iter().collect();
+            let reference = &schema.tables[child].foreign_keys[number];
+            let to = reference.parent_columns.iter();
+            let to = to.filter_map(|name| {
+                incoming
+                    .table
+                    .columns
+                    .iter()
+                    .position(|it| it.name == *name)
+            });
+            let columns: Vec<(usize, usize)> = reference.columns.iter().copied().zip(to).collect();
+            let text = sql::referred(incoming, &self.publication.tables[child], &columns);
+            let statements = self.statements(connection, incoming, admitted, progress);
+            kept.extend(found(statements, &text, &rows).await?);
+        }
+        let failed: Vec<Failed> = kept
+            .iter()
+            .map(|&at| Failed {
+                at,
+                code: Code::RowForeignKey,
+                reason: NOT_SUCCEEDED.into(),
+            })
+            .collect();
+        self.statements(connection, incoming, admitted, progress)
+            .refuse(&failed)?;
+        progress
+            .deleted
+            .extend(kept.into_iter().map(|row| (table, row)));
+        Ok(())
     }
 
     /// Applies rows that need each other.
@@ -83,8 +150,11 @@ impl One<'_> {
         }
         let mut groups = links.groups();
         if which == Candidates::WithDeletes {
-            groups.retain(|group| group.leaves_a_deleted_row);
+            groups.retain(Group::precedes_deletes);
         }
+        let pairs = groups.iter().flat_map(|group| &group.successions);
+        let successors = pairs.map(|it| (candidates[it.deleted], candidates[it.inserted]));
+        let successors: HashMap<Candidate, Candidate> = successors.collect();
         let mut waiting = batches(groups);
         waiting.reverse();
         let mut done = HashSet::new();
@@ -97,6 +167,7 @@ impl One<'_> {
                 incoming,
                 admitted,
                 progress,
+                successors: &successors,
             };
             if let Some(written) = attempt.all_or_none(&rows, Ends::Kept).await? {
                 done.extend(written);
@@ -143,9 +214,41 @@ struct Attempt<'a, 'u, 'p> {
     incoming: &'a [Incoming<'u>],
     admitted: &'a Admitted,
     progress: &'a mut Progress<'p>,
+    /// Which inserted rows take the place of deleted ones.
+    successors: &'a HashMap<Candidate, Candidate>,
 }
 
-impl Attempt<'_, '_, '_> {
+/// One statement for rows that need each other.
+#[derive(Default)]
+struct Prepared<'a, 'u> {
+    parts: Vec<Part<'a, 'u>>,
+    /// One for each part.
+    places: Vec<Placed>,
+    /// Those of all parts.
+    parameters: Vec<Array>,
+}
+
+/// Rows of a part of the statement.
+struct Placed {
+    table: usize,
+    op: Op,
+    rows: Vec<RowRef>,
+    /// If rows take the places of these, for each of them the one that does.
+    successors: Vec<RowRef>,
+}
+
+impl Placed {
+    fn new(table: usize, op: Op, rows: Vec<RowRef>) -> Placed {
+        Placed {
+            table,
+            op,
+            rows,
+            successors: Vec::new(),
+        }
+    }
+}
+
+impl<'a, 'u> Attempt<'a, 'u, '_> {
     /// Applies a group that failed without those to blame of the rows for which nobody waits.
     async fn without_some(
         &mut self,
@@ -180,61 +283,31 @@ impl Attempt<'_, '_, '_> {
         rows: &[Candidate],
         ends: Ends,
     ) -> Result<Option<Vec<Candidate>>, CentreError> {
-        let (one, incoming, admitted) = (self.one, self.incoming, self.admitted);
-        let (connection, progress) = (&mut *self.connection, &mut *self.progress);
-        // Inserts are made to wait for deletes, which the statement has to name before.
-        let operations = [Op::Delete, Op::Update, Op::Insert].into_iter();
-        let possible = operations.flat_map(|op| (0..incoming.len()).map(move |table| (table, op)));
-        let (mut parts, mut places) = (Vec::new(), Vec::new());
-        let mut parameters: Vec<Array> = Vec::new();
-        for (table, op) in possible {
-            let refs = rows.iter().filter(|it| (it.0, it.1) == (table, op));
-            let refs: Vec<RowRef> = refs.map(|&(_, _, row)| row).collect();
-            if refs.is_empty() {
-                continue;
-            }
-            let mut statements = one.statements(connection, &incoming[table], admitted, progress);
-            let sorted = statements.sort(op, &refs)?;
-            let (mut changed, mut ready) = (Vec::new(), Vec::new());
-            for (columns, rows) in sorted.ready {
-                changed.extend(columns);
-                ready.extend(rows);
-            }
-            if op != Op::Update && ready.len() < refs.len() {
-                return Ok(None);
-            }
-            if ready.is_empty() {
-                continue;
-            }
-            changed.sort_unstable();
-            changed.dedup();
-            ready.sort_unstable();
-            parameters.extend(statements.parameters(op, &changed, &ready)?);
-            places.push((table, op, ready));
-            parts.push(Part {
-                incoming: &incoming[table],
-                op,
-                changed,
-            });
-        }
-        if parts.is_empty() {
+        let Some(prepared) = self.prepare(rows)?.filter(|it| !it.parts.is_empty()) else {
             return Ok(None);
-        }
+        };
+        let Prepared {
+            parts,
+            places,
+            parameters,
+        } = prepared;
+        let connection = &mut *self.connection;
         let statement = connection.prepare(&sql::together(&parts), &[]).await?;
         let error = |error| refused("applying rows that need each other")(error);
         let begun = connection.client().batch_execute(GUARD).await;
         begun.map_err(error)?;
-        let mut written: Vec<Vec<RowRef>> = vec![Vec::new(); places.len()];
+        // By part, the places of the rows.
+        let mut written: Vec<Vec<usize>> = vec![Vec::new(); places.len()];
         if let Executed::Rows(result) = execute(connection, &statement, &parameters).await? {
             for row in result {
                 let part = row.get::<_, i32>(0) as usize;
                 // Ordinals count from 1.
-                written[part].push(places[part].2[row.get::<_, i64>(1) as usize - 1]);
+                written[part].push(row.get::<_, i64>(1) as usize - 1);
             }
         }
         let mut parts = places.iter().zip(&written);
         let all = parts
-            .all(|((_, op, rows), written)| *op == Op::Update || written.len() == rows.len())
+            .all(|(place, written)| place.op == Op::Update || written.len() == place.rows.len())
             && written.iter().any(|rows| !rows.is_empty());
         let kept = all && ends == Ends::Kept;
         let end = connection
@@ -246,17 +319,113 @@ impl Attempt<'_, '_, '_> {
             return Ok(all.then(Vec::new));
         }
         let mut done = Vec::new();
-        for ((table, op, _), mut rows) in places.into_iter().zip(written) {
-            rows.sort_unstable();
-            progress.outcomes.applied(op, rows.len() as u64);
-            let mut statements = one.statements(connection, &incoming[table], admitted, progress);
-            if op == Op::Insert && incoming[table].edits_inserts {
-                statements.log_moved(&rows).await?;
+        for (place, written) in places.into_iter().zip(written) {
+            let of = |rows: &[RowRef]| {
+                let mut rows: Vec<RowRef> = written.iter().map(|&at| rows[at]).collect();
+                rows.sort_unstable();
+                rows
+            };
+            let mut rows = vec![(place.op, of(&place.rows))];
+            if !place.successors.is_empty() {
+                rows.push((Op::Insert, of(&place.successors)));
             }
-            statements.written(&rows)?;
-            done.extend(rows.into_iter().map(|row| (table, op, row)));
+            for (op, rows) in rows {
+                self.note(place.table, op, &rows).await?;
+                done.extend(rows.into_iter().map(|row| (place.table, op, row)));
+            }
         }
         Ok(Some(done))
+    }
+
+    /// What applies rows by one statement; `None` if one of them cannot be applied at all.
+    fn prepare(&mut self, rows: &[Candidate]) -> Result<Option<Prepared<'a, 'u>>, CentreError> {
+        let (one, incoming, admitted) = (self.one, self.incoming, self.admitted);
+        let (connection, progress) = (&mut *self.connection, &mut *self.progress);
+        let mut prepared = Prepared::default();
+        let chosen: HashSet<&Candidate> = rows.iter().collect();
+        let succeeding = rows
+            .iter()
+            .filter_map(|it| Some((it, self.successors.get(it)?)));
+        let succeeding: HashMap<&Candidate, &Candidate> =
+            succeeding.filter(|(_, it)| chosen.contains(it)).collect();
+        let succeed: HashSet<&Candidate> = succeeding.values().copied().collect();
+        // Inserts are made to wait for deletes, which the statement has to name before.
+        let operations = [Op::Delete, Op::Update, Op::Insert].into_iter();
+        let possible = operations.flat_map(|op| (0..incoming.len()).map(move |table| (table, op)));
+        for (table, op) in possible {
+            let mut refs = Vec::new();
+            let mut replaced = Placed::new(table, Op::Delete, Vec::new());
+            for it in rows.iter().filter(|it| (it.0, it.1) == (table, op)) {
+                match succeeding.get(it) {
+                    Some(successor) => {
+                        replaced.rows.push(it.2);
+                        replaced.successors.push(successor.2);
+                    }
+                    None if !succeed.contains(it) => refs.push(it.2),
+                    None => {}
+                }
+            }
+            let of_table = &incoming[table];
+            let mut statements = one.statements(connection, of_table, admitted, progress);
+            if !replaced.rows.is_empty() {
+                let changed: Vec<usize> = of_table.written().collect();
+                let columns = &of_table.table.columns;
+                if changed.iter().any(|&it| columns[it].identity_always) {
+                    return Ok(None);
+                }
+                let images = [
+                    (Op::Delete, &replaced.rows),
+                    (Op::Insert, &replaced.successors),
+                ];
+                for (op, rows) in images {
+                    if statements.sort(op, rows)?.rows().count() < rows.len() {
+                        return Ok(None);
+                    }
+                    let parameters = statements.parameters(op, &[], rows)?;
+                    prepared.parameters.extend(parameters);
+                }
+                prepared.places.push(replaced);
+                prepared.parts.push(Part {
+                    incoming: of_table,
+                    op: Op::Update,
+                    changed,
+                });
+            }
+            let sorted = statements.sort(op, &refs)?;
+            let mut ready: Vec<RowRef> = sorted.rows().collect();
+            if op != Op::Update && ready.len() < refs.len() {
+                return Ok(None);
+            }
+            if ready.is_empty() {
+                continue;
+            }
+            ready.sort_unstable();
+            let columns = sorted.ready.into_iter().flat_map(|(columns, _)| columns);
+            let changed: BTreeSet<usize> = columns.collect();
+            let changed: Vec<usize> = changed.into_iter().collect();
+            let parameters = statements.parameters(op, &changed, &ready)?;
+            prepared.parameters.extend(parameters);
+            prepared.places.push(Placed::new(table, op, ready));
+            prepared.parts.push(Part {
+                incoming: of_table,
+                op,
+                changed,
+            });
+        }
+        Ok(Some(prepared))
+    }
+
+    /// Notes that rows were written.
+    async fn note(&mut self, table: usize, op: Op, rows: &[RowRef]) -> Result<(), CentreError> {
+        self.progress.outcomes.applied(op, rows.len() as u64);
+        let incoming = &self.incoming[table];
+        let mut statements =
+            self.one
+                .statements(self.connection, incoming, self.admitted, self.progress);
+        if op == Op::Insert && incoming.edits_inserts {
+            statements.log_moved(rows).await?;
+        }
+        statements.written(rows)
     }
 }
 
@@ -264,12 +433,20 @@ impl Attempt<'_, '_, '_> {
 /// any more.
 async fn deletable(mut of: Statements<'_, '_, '_, '_>) -> Result<Vec<RowRef>, CentreError> {
     let sorted = of.sort(Op::Delete, &of.incoming.deletes)?;
-    let ready = sorted.ready.into_iter().flat_map(|(_, rows)| rows);
-    let ready: Vec<RowRef> = ready.collect();
+    let ready: Vec<RowRef> = sorted.rows().collect();
     let text = sql::deletable(of.incoming);
-    let statement = of.connection.prepare(&text, &[]).await?;
+    found(of, &text, &ready).await
+}
+
+/// Those of some deletes that a statement gives the ordinals of.
+async fn found(
+    of: Statements<'_, '_, '_, '_>,
+    text: &str,
+    deletes: &[RowRef],
+) -> Result<Vec<RowRef>, CentreError> {
+    let statement = of.connection.prepare(text, &[]).await?;
     let mut found = Vec::new();
-    for rows in ready.chunks(MOST_ROWS) {
+    for rows in deletes.chunks(MOST_ROWS) {
         let arrays = of.parameters(Op::Delete, &[], rows)?;
         let parameters: Vec<&(dyn ToSql + Sync)> =
             arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();

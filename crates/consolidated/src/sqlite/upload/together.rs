@@ -7,7 +7,7 @@ use tidewater_protocol::{Code, Op};
 
 use super::{Collected, DeferredKeys, Pending, UploadRun, each_row, unpacked};
 use crate::error::CentreError;
-use crate::linked::{Group, Links, may_wait};
+use crate::linked::{Group, Links, NOT_SUCCEEDED, Succession, may_wait};
 use crate::sqlite::row::{Fate, Refusal, RowError, Stop};
 use crate::sqlite::{deferred_violations, failure};
 
@@ -59,7 +59,7 @@ impl UploadRun<'_> {
             })?;
         }
         let mut groups = self.groups(&rows)?;
-        groups.retain(|group| group.leaves_a_deleted_row);
+        groups.retain(Group::precedes_deletes);
         let can_be_told = groups.is_empty() || !deferred_violations(self.connection)?;
         if can_be_told {
             let done = self.apply_groups(&rows, groups, LeavesOut::NotNeeded, collected)?;
@@ -139,7 +139,7 @@ impl UploadRun<'_> {
         loop {
             self.savepoint("SAVEPOINT tidewater_together")?;
             self.savepoint("PRAGMA defer_foreign_keys = ON")?;
-            let fates = self.in_turn(rows, &group.rows);
+            let fates = self.in_turn(rows, &group);
             if fates.is_err() {
                 // It may be an upload's own error, after which others go on.
                 let _ = self.savepoint("PRAGMA defer_foreign_keys = OFF");
@@ -174,12 +174,19 @@ impl UploadRun<'_> {
         }
     }
 
-    /// Applies the rows of a group: first what leaves, then what frees, children first, then what
-    /// takes; and what could not leave before is tried after each table. Gives those that could be
-    /// applied.
-    fn in_turn(&mut self, rows: &[Pending], group: &[usize]) -> Result<Vec<(usize, Fate)>, Stop> {
+    /// Applies the rows of a group: first what leaves, then what takes another row's place, what
+    /// frees, children first, then what takes; and what could not leave before is tried after each
+    /// table. Gives those that could be applied.
+    fn in_turn(&mut self, rows: &[Pending], group: &Group) -> Result<Vec<(usize, Fate)>, Stop> {
         let (mut updates, mut deletes, mut inserts) = (Vec::new(), Vec::new(), Vec::new());
-        for &number in group {
+        let mut successions = group.successions.clone();
+        let has = |number| group.rows.binary_search(&number).is_ok();
+        successions.retain(|it| has(it.deleted) && has(it.inserted));
+        for &number in &group.rows {
+            let mut pairs = successions.iter();
+            if pairs.any(|it| it.deleted == number || it.inserted == number) {
+                continue;
+            }
             let Pending { place, bytes, .. } = &rows[number];
             let work = &self.tables[place.0];
             match unpacked(&work.map.shape, bytes)?.op {
@@ -189,8 +196,14 @@ impl UploadRun<'_> {
             }
         }
         deletes.sort_by_key(|&(table, number)| (Reverse(table), number));
-        let mut fates = Vec::with_capacity(group.len());
+        let mut fates = Vec::with_capacity(group.rows.len());
         self.those_that_can(rows, &mut updates, &mut fates)?;
+        for Succession { deleted, inserted } in successions {
+            if self.succeed(&rows[deleted], &rows[inserted])? {
+                fates.extend([deleted, inserted].map(|number| (number, Fate::Applied)));
+                self.those_that_can(rows, &mut updates, &mut fates)?;
+            }
+        }
         for of_table in deletes.chunk_by(|a, b| a.0 == b.0) {
             let mut of_table: Vec<usize> = of_table.iter().map(|&(_, number)| number).collect();
             self.those_that_can(rows, &mut of_table, &mut fates)?;
@@ -199,6 +212,90 @@ impl UploadRun<'_> {
         self.those_that_can(rows, &mut inserts, &mut fates)?;
         self.those_that_can(rows, &mut updates, &mut fates)?;
         Ok(fates)
+    }
+
+    /// Puts a row in the place of another one; false if it does not go.
+    fn succeed(&mut self, deleted: &Pending, inserted: &Pending) -> Result<bool, Stop> {
+        let place = |of: &Pending| (self.index, of.place.0, of.place.1);
+        if [deleted, inserted]
+            .map(place)
+            .iter()
+            .any(|it| self.endings.contains_key(it))
+        {
+            return Ok(false);
+        }
+        let work = &self.tables[inserted.place.0];
+        let gone = unpacked(&work.map.shape, &deleted.bytes)?;
+        let row = unpacked(&work.map.shape, &inserted.bytes)?;
+        let schema = &self.publication.schema;
+        if self.orphans.has(schema, work.index, Op::Insert, &row.key) {
+            return Ok(false);
+        }
+        self.savepoint("SAVEPOINT tidewater_row")?;
+        let done = work.succeed(&gone, &row).map_err(|error| match error {
+            RowError::Ended(refusal) => Stop::Ended {
+                place: place(inserted),
+                refusal,
+            },
+            RowError::Centre(error) => Stop::Centre(error),
+        })?;
+        if !done {
+            self.savepoint("ROLLBACK TO tidewater_row")?;
+        }
+        self.savepoint("RELEASE tidewater_row")?;
+        Ok(done)
+    }
+
+    /// Before the deletes of a table: refuses those of rows to which others still refer by a value
+    /// that another row of the upload takes, for they would take these along.
+    pub(super) fn keep_referred(
+        &mut self,
+        table: usize,
+        collected: &mut Collected<'_>,
+    ) -> Result<(), Stop> {
+        let mut links = Links::new(&self.publication.schema);
+        let work = &self.tables[table];
+        if !links.can_be_succeeded(work.index) {
+            return Ok(());
+        }
+        let mut deletes = HashMap::new();
+        let mut count = 0;
+        each_row(
+            self.uploaded[table],
+            &work.map.shape,
+            |number, row, bytes| {
+                let place = (table, number);
+                if row.op == Some(Op::Delete) {
+                    if collected.deleted.contains(&place)
+                        || !work.is_deletable(row).map_err(stop)?
+                    {
+                        return Ok(());
+                    }
+                    deletes.insert(count, (place, bytes()));
+                }
+                links.add(work.index, &work.map, row);
+                count += 1;
+                Ok(())
+            },
+        )?;
+        for (deleted, _, references) in links.taken_over() {
+            let Some((place, bytes)) = deletes.get(&deleted) else {
+                continue;
+            };
+            let row = unpacked(&work.map.shape, bytes)?;
+            let mut refer = false;
+            for &reference in references {
+                refer = refer || work.is_referred_to(&row, reference)?;
+            }
+            if refer && collected.deleted.insert(*place) {
+                let fate = Fate::Refused(Refusal {
+                    code: Code::RowForeignKey,
+                    reason: NOT_SUCCEEDED.into(),
+                });
+                self.collect(table, &row, fate, collected)?;
+            }
+        }
+        Ok(())
     }
 
     /// Applies what can be applied of some rows, which leaves the others of them.
