@@ -134,6 +134,7 @@ impl Connection {
         };
         let (client, driven) = connected.map_err(|error| entry::error(config, &error))?;
         tokio::spawn(driven);
+        entry::let_triggers_fire(&client, config).await?;
         Ok(Connection {
             client,
             statements: HashMap::new(),

@@ -3,10 +3,10 @@
 //! Owns the difference between what may be otherwise in a minute and what somebody has to
 //! put right in the URL or in the database. Names the place, never the password.
 
-use tokio_postgres::Config;
 use tokio_postgres::config::Host;
+use tokio_postgres::{Client, Config};
 
-use super::connection::chain;
+use super::connection::{chain, refused};
 use super::tls;
 use crate::error::CentreError;
 
@@ -59,6 +59,34 @@ pub(super) fn error(config: &Config, error: &tokio_postgres::Error) -> CentreErr
         ),
         hint: hint.into(),
     }
+}
+
+/// Sees to it that what we write is logged: a session that counts as replicating, which a setting
+/// of the database or the role can make it, fires no triggers.
+///
+/// # Errors
+/// [`CentreError::Configuration`] if the role may not change that.
+pub(super) async fn let_triggers_fire(client: &Client, config: &Config) -> Result<(), CentreError> {
+    const ROLE: &str = "SELECT pg_catalog.current_setting('session_replication_role') = 'replica'";
+    let asked = client.query_one(ROLE, &[]).await;
+    let asked = asked.map_err(refused("reading settings of the database"))?;
+    if !asked.get::<_, bool>(0) {
+        return Ok(());
+    }
+    let set = client.batch_execute("SET session_replication_role = origin");
+    set.await.map_err(|error| match error.as_db_error() {
+        None => refused("changing a setting of the session")(error),
+        Some(refusal) => CentreError::Configuration {
+            message: format!(
+                "session_replication_role is replica ({}), so that nothing of what remotes upload \
+                 would be logged for the others: {}",
+                place(config),
+                refusal.message()
+            ),
+            hint: "ALTER DATABASE ... RESET session_replication_role, and the same for the role"
+                .into(),
+        },
+    })
 }
 
 /// The driver tells these apart by their texts only.

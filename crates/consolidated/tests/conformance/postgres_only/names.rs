@@ -191,6 +191,8 @@ async fn settings_of_the_database_change_no_values() {
         "IntervalStyle = sql_standard",
         "DateStyle = 'SQL, DMY'",
         "bytea_output = escape",
+        // As a superuser we can have our triggers fire all the same.
+        "session_replication_role = replica",
     ] {
         let sql = format!(
             "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET {}', current_database()); END $$",
@@ -208,6 +210,8 @@ async fn settings_of_the_database_change_no_values() {
                   2026-02-03";
     let row = |id: i32| format!("{id}|{values}");
     assert_eq!(anna.rows("t"), [row(1)]);
+    let mut carl = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "carl");
+    carl.download().await;
     let changed = row(1).replace("c:\\new", "d:\\old");
     let result = anna
         .upload(&[insert("t", &row(2)), update("t", &row(1), &changed)])
@@ -218,7 +222,34 @@ async fn settings_of_the_database_change_no_values() {
     );
     let mut fresh = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     fresh.download().await;
-    assert_eq!(fresh.rows("t"), [changed, row(2)]);
+    carl.download().await;
+    for remote in [&fresh, &carl] {
+        assert_eq!(remote.rows("t"), [changed.clone(), row(2)]);
+    }
+}
+
+/// What a session that counts as replicating writes is logged for nobody.
+#[tokio::test]
+async fn a_role_for_which_triggers_do_not_fire_is_refused() {
+    let fixture = PostgresFixture::new().await;
+    let role = format!("replica_{}", fixture.url().rsplit('_').next().unwrap());
+    let sql = format!(
+        "CREATE ROLE {role} LOGIN; ALTER ROLE {role} SET session_replication_role = replica;
+         DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO {role}', current_database()); END $$"
+    );
+    fixture.execute(&sql).await;
+    let url = fixture.url().replace("postgres@", &format!("{role}@"));
+    let error = connect(&url).await.err().unwrap();
+    assert!(
+        matches!(error, CentreError::Configuration { .. }),
+        "{error:?}"
+    );
+    let told = error.to_string();
+    assert!(told.contains("session_replication_role"), "{told}");
+    fixture
+        .execute(&format!("ALTER ROLE {role} RESET session_replication_role"))
+        .await;
+    connect(&url).await.unwrap();
 }
 
 /// A schema that is called as ours and is somebody else's is left alone.
