@@ -26,6 +26,8 @@ pub(crate) fn may_wait(code: Code) -> bool {
 pub(crate) struct Links<'s> {
     ties: Vec<Tie<'s>>,
     rows: Vec<Op>,
+    /// Which of them failed because others have their unique values.
+    lack_value: HashSet<usize>,
     /// Which row makes a value, or frees it, by tie.
     offers: HashMap<Offer, usize>,
     /// Which rows have to wait for that.
@@ -151,6 +153,7 @@ impl<'s> Links<'s> {
         Links {
             ties,
             rows: Vec::new(),
+            lack_value: HashSet::new(),
             offers: HashMap::new(),
             wants: Vec::new(),
         }
@@ -168,7 +171,21 @@ impl<'s> Links<'s> {
         ties.any(|tie| tie.child == table && !tie.acting.is_empty())
     }
 
-    /// Adds a row of a table as its remote sent it.
+    /// Adds a row of a table as its remote sent it; `failed` is why it failed, as the centre is now.
+    pub(crate) fn add_failed(
+        &mut self,
+        table: usize,
+        map: &ColumnMap,
+        row: &Row<'_>,
+        failed: Code,
+    ) {
+        if failed == Code::RowKeyInUse {
+            self.lack_value.insert(self.rows.len());
+        }
+        self.add(table, map, row);
+    }
+
+    /// The same of one that was not tried.
     pub(crate) fn add(&mut self, table: usize, map: &ColumnMap, row: &Row<'_>) {
         let number = self.rows.len();
         let op = row.op.unwrap_or(Op::Insert);
@@ -300,7 +317,8 @@ impl<'s> Links<'s> {
     }
 
     /// Which rows another one can help: deletes, which are still to come; what wants something
-    /// that is offered; and what others have to leave. All the rest fails for itself.
+    /// that is offered; and what others have to leave. All the rest fails for itself, as does what
+    /// lacks a unique value that nobody offers.
     fn hopeful(&self) -> Vec<bool> {
         let mut hopeful = vec![true; self.rows.len()];
         loop {
@@ -312,7 +330,7 @@ impl<'s> Links<'s> {
                     } else {
                         want.wanting
                     };
-                    next[helped] = true;
+                    next[helped] |= want.tie.is_unique || !self.lack_value.contains(&helped);
                 }
             }
             if next == hopeful {

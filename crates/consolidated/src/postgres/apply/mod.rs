@@ -567,21 +567,17 @@ impl One<'_> {
                 } else {
                     number
                 };
-                let refusal = &mut refusals[at];
-                let table = &incoming[refusal.table];
-                let mut refs: Vec<RowRef> = refusal.failed.iter().map(|failed| failed.at).collect();
-                if backwards {
-                    refs.reverse();
-                }
-                let late = progress.outcomes.order() == Order::Late;
-                let mut statements = self.statements(connection, table, admitted, progress);
-                if refusal.op == Op::Update && !late {
-                    let failed = refusal.failed.drain(..);
-                    statements.earlier = failed.map(|it| (it.at, (it.code, it.reason))).collect();
-                }
-                let failed = statements.run(refusal.op, &refs).await?;
-                gained |= failed.len() < refs.len();
-                refusal.failed = failed;
+                let tried = refusals[at].failed.len();
+                self.run_again(
+                    connection,
+                    incoming,
+                    admitted,
+                    progress,
+                    &mut refusals[at],
+                    backwards,
+                )
+                .await?;
+                gained |= refusals[at].failed.len() < tried;
             }
             refusals.retain(|refusal| !refusal.failed.is_empty());
             vain = if gained { 0 } else { vain + 1 };
@@ -591,6 +587,31 @@ impl One<'_> {
             backwards = !backwards;
         }
         progress.refusals = refusals;
+        Ok(())
+    }
+
+    /// Tries refused rows of one operation once more, which leaves those that are refused again.
+    async fn run_again(
+        &self,
+        connection: &mut Connection,
+        incoming: &[Incoming<'_>],
+        admitted: &Admitted,
+        progress: &mut Progress<'_>,
+        refusals: &mut Refusals,
+        backwards: bool,
+    ) -> Result<(), CentreError> {
+        let mut refs: Vec<RowRef> = refusals.failed.iter().map(|failed| failed.at).collect();
+        if backwards {
+            refs.reverse();
+        }
+        let late = progress.outcomes.order() == Order::Late;
+        let table = &incoming[refusals.table];
+        let mut statements = self.statements(connection, table, admitted, progress);
+        if refusals.op == Op::Update && !late {
+            let failed = refusals.failed.drain(..);
+            statements.earlier = failed.map(|it| (it.at, (it.code, it.reason))).collect();
+        }
+        refusals.failed = statements.run(refusals.op, &refs).await?;
         Ok(())
     }
 

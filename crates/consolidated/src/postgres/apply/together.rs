@@ -111,6 +111,36 @@ impl One<'_> {
         Ok(())
     }
 
+    /// Tries rows again that found their unique values taken: others may have made way since.
+    async fn look_again(
+        &self,
+        connection: &mut Connection,
+        incoming: &[Incoming<'_>],
+        admitted: &Admitted,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), CentreError> {
+        for mut refusals in std::mem::take(&mut progress.refusals) {
+            let is_taken = |failed: &Failed| failed.code == Code::RowKeyInUse;
+            let (taken, others) = refusals.failed.into_iter().partition(is_taken);
+            refusals.failed = taken;
+            self.run_again(
+                connection,
+                incoming,
+                admitted,
+                progress,
+                &mut refusals,
+                false,
+            )
+            .await?;
+            refusals.failed.extend::<Vec<_>>(others);
+            refusals.failed.sort_by_key(|failed| failed.at);
+            if !refusals.failed.is_empty() {
+                progress.refusals.push(refusals);
+            }
+        }
+        Ok(())
+    }
+
     /// Applies rows that need each other.
     pub(super) async fn together(
         &self,
@@ -120,8 +150,11 @@ impl One<'_> {
         progress: &mut Progress<'_>,
         which: Candidates,
     ) -> Result<(), CentreError> {
+        self.look_again(connection, incoming, admitted, progress)
+            .await?;
         let mut links = Links::new(&self.publication.schema);
         let mut candidates: Vec<Candidate> = Vec::new();
+        let mut codes = Vec::new();
         for (at, it) in incoming.iter().enumerate() {
             if !links.concern(it.index) {
                 continue;
@@ -131,20 +164,28 @@ impl One<'_> {
                     .failed
                     .iter()
                     .filter(|failed| may_wait(failed.code));
-                candidates.extend(rows.map(|failed| (at, refusals.op, failed.at)));
+                for failed in rows {
+                    candidates.push((at, refusals.op, failed.at));
+                    codes.push(Some(failed.code));
+                }
             }
             let comes = which == Candidates::WithDeletes && !it.table.deletes_first();
             if comes && it.table.direction.uploads() && !it.deletes.is_empty() {
                 let statements = self.statements(connection, it, admitted, progress);
                 let rows = deletable(statements).await?;
                 candidates.extend(rows.into_iter().map(|row| (at, Op::Delete, row)));
+                codes.resize(candidates.len(), None);
             }
         }
+        let mut codes = codes.into_iter();
         for of_table in candidates.chunk_by(|a, b| a.0 == b.0) {
             let it = &incoming[of_table[0].0];
             let rows: Vec<RowRef> = of_table.iter().map(|&(_, _, row)| row).collect();
             it.rows(&rows, |_, row| {
-                links.add(it.index, &it.map, row);
+                match codes.next().flatten() {
+                    Some(code) => links.add_failed(it.index, &it.map, row, code),
+                    None => links.add(it.index, &it.map, row),
+                }
                 Ok(())
             })?;
         }

@@ -102,7 +102,7 @@ impl UploadRun<'_> {
         for row in rows {
             let work = &self.tables[row.place.0];
             let unpacked = unpacked(&work.map.shape, &row.bytes)?;
-            links.add(work.index, &work.map, &unpacked);
+            links.add_failed(work.index, &work.map, &unpacked, row.refusal.code);
         }
         Ok(links.groups())
     }
