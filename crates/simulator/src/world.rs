@@ -294,6 +294,11 @@ impl World {
         self.centre.borrow()
     }
 
+    /// What this author wrote is in several files, and may be in several backups.
+    pub(crate) fn author_may_repeat(&self, author: &str) {
+        self.may_repeat.borrow_mut().add_author(author);
+    }
+
     /// What this file holds is, or was, in another one as well.
     pub(crate) fn may_repeat(&self, remote: &Connection) -> Result<(), Failed> {
         Ok(self.may_repeat.borrow_mut().add(remote)?)

@@ -272,6 +272,11 @@ impl Remote {
             let mut ledger = self.ledger.borrow_mut();
             // It may have been on its way up, in effect already, and goes up as if it had not.
             self.world.may_return(ledger.pending());
+            if restorations > 1 && self.is_copied() {
+                for author in &self.authors {
+                    self.world.author_may_repeat(author);
+                }
+            }
             if self.world.plan.has_outlines() {
                 let application = self.application.borrow();
                 self.world.rows_may_repeat(application.connection())?;
