@@ -60,6 +60,15 @@ pub(crate) enum Event {
     End(Fault),
 }
 
+/// What is read next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    /// As little as a frame has to be completed with.
+    Needed,
+    /// More at once.
+    Faster,
+}
+
 /// What the three futures of a connection share.
 pub(crate) struct Link {
     inbound: Mutex<Inbound>,
@@ -67,7 +76,8 @@ pub(crate) struct Link {
     room: Notify,
     outbound: Mutex<Outbound>,
     to_write: Notify,
-    /// Memory for what reading needs beyond a small buffer.
+    /// Memory for what reading needs beyond a small buffer, and for what the session receives: one
+    /// of them may go beyond the budget, and then both may.
     budget: MemoryBudget,
     /// Bytes were written, or credit came.
     progress: Notify,
@@ -106,9 +116,9 @@ impl Outbound {
 }
 
 impl Link {
-    pub(crate) fn new(budget: &MemoryBudget) -> Link {
+    pub(crate) fn new(budget: MemoryBudget) -> Link {
         Link {
-            budget: budget.clone(),
+            budget,
             inbound: Mutex::default(),
             arrived: Notify::new(),
             room: Notify::new(),
@@ -344,13 +354,18 @@ impl Link {
         Ok(())
     }
 
+    /// The connection's own share of the memory budget.
+    pub(crate) fn budget(&self) -> &MemoryBudget {
+        &self.budget
+    }
+
     /// Reserves memory for a read buffer of this size, and gives back what a smaller
     /// one no longer needs.
-    fn reserve(&self, reservation: &mut Reservation, buffer_bytes: usize) -> bool {
-        let free = if self.signed_in.load(Ordering::Relaxed) {
-            FREE_BUFFER_BYTES
-        } else {
-            FREE_BUFFER_BYTES_STRANGER
+    fn reserve(&self, reservation: &mut Reservation, buffer_bytes: usize, piece: Piece) -> bool {
+        let signed_in = self.signed_in.load(Ordering::Relaxed);
+        let free = match signed_in {
+            true => FREE_BUFFER_BYTES,
+            false => FREE_BUFFER_BYTES_STRANGER,
         };
         let wanted = buffer_bytes.saturating_sub(free) as u64;
         let reserved = reservation.bytes();
@@ -358,7 +373,11 @@ impl Link {
             reservation.shrink(reserved - wanted);
             return true;
         }
-        reservation.grow(wanted - reserved)
+        match piece {
+            // The rows that came before it, which a file could hold, may have filled the budget.
+            Piece::Needed if signed_in => reservation.grow_anyway(wanted - reserved),
+            _ => reservation.grow(wanted - reserved),
+        }
     }
 
     fn pong(&self, channel: u8, nonce: u64) {
@@ -426,11 +445,13 @@ pub(crate) async fn read(link: &Link, mut stream: impl AsyncRead + Unpin) {
         if buffer.is_empty() && buffer.capacity() > READ_BYTES && read_bytes == READ_BYTES {
             buffer = BytesMut::new();
         }
-        if !link.reserve(
-            &mut reservation,
-            buffer.capacity().max(buffer.len() + read_bytes),
-        ) {
-            if read_bytes > READ_BYTES {
+        let piece = match read_bytes > READ_BYTES {
+            true => Piece::Faster,
+            false => Piece::Needed,
+        };
+        let wanted = buffer.capacity().max(buffer.len() + read_bytes);
+        if !link.reserve(&mut reservation, wanted, piece) {
+            if piece == Piece::Faster {
                 read_bytes = READ_BYTES;
                 continue;
             }
@@ -518,7 +539,7 @@ mod tests {
 
     #[test]
     fn more_rows_than_the_credit_allows_are_a_breach() {
-        let link = Link::new(&MemoryBudget::new(1 << 20));
+        let link = Link::new(MemoryBudget::new(1 << 20));
         link.take(rows(1 << 20)).unwrap();
         let fault = link.take(rows(1)).unwrap_err();
         assert_eq!(fault.code, Code::LimitExceeded);
@@ -530,7 +551,7 @@ mod tests {
 
     #[test]
     fn a_stranger_fills_a_small_queue_and_a_remote_a_larger_one() {
-        let link = Link::new(&MemoryBudget::new(1 << 20));
+        let link = Link::new(MemoryBudget::new(1 << 20));
         link.take(rows(QUEUED_BYTES_STRANGER)).unwrap();
         assert!(!link.has_room());
         link.sign_in();
@@ -546,7 +567,7 @@ mod tests {
 
     #[test]
     fn who_takes_no_answers_gets_no_more_of_them() {
-        let link = Link::new(&MemoryBudget::new(1 << 20));
+        let link = Link::new(MemoryBudget::new(1 << 20));
         for nonce in 0..100_000 {
             link.pong(CONNECTION_CHANNEL, nonce);
         }
@@ -556,7 +577,7 @@ mod tests {
     #[test]
     fn rows_wait_for_credit_and_a_remote_that_gives_none_is_given_up() {
         runtime().block_on(async {
-            let link = Link::new(&MemoryBudget::new(1 << 20));
+            let link = Link::new(MemoryBudget::new(1 << 20));
             let (ours, mut theirs) = tokio::io::duplex(4 << 20);
             let rows = vec![0; (1 << 20) + 10];
             let sending = async {

@@ -343,7 +343,7 @@ async fn serve(
         }
     };
     let (read_half, write_half) = tokio::io::split(stream);
-    let link = Link::new(&shared.budget);
+    let link = Link::new(shared.budget.of_session());
     let mut reader = pin!(link::read(&link, read_half));
     let mut writer = pin!(link::write(&link, write_half));
     let (mut reading, mut writing) = (true, true);

@@ -307,8 +307,8 @@ impl<'a> Sync<'a> {
             sequence: subscription.sequence,
             upload_id: subscription.pending,
         });
-        let budget = self.server.budget.of_session();
-        let mut receiver = Receiver::new(limits, &budget, expected.collect());
+        let budget = self.link.budget();
+        let mut receiver = Receiver::new(limits, budget, expected.collect());
         let expected = opened
             .subscriptions
             .iter()
@@ -317,7 +317,7 @@ impl<'a> Sync<'a> {
                 compares: subscription.compares,
                 schema_differs: subscription.schema_differs,
             });
-        let mut comparing = Comparing::new(expected.collect(), &budget);
+        let mut comparing = Comparing::new(expected.collect(), budget);
         let (mut pace, mut early) = (Pace::default(), None);
         loop {
             let event = timeout(limits.idle, self.link.event()).await;

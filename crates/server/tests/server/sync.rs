@@ -117,18 +117,30 @@ async fn of_two_syncs_with_the_same_number_one_is_applied_and_the_other_comes_ba
 
 #[tokio::test]
 async fn an_upload_of_many_credits_arrives_whole() {
+    arrives_whole(5_000, 1_000, 50_000).await;
+}
+
+/// The rows that came before fill the budget, and frames have to be whole in memory.
+#[tokio::test]
+async fn an_upload_of_large_rows_beyond_the_budget_arrives_whole() {
+    arrives_whole(100, 100_000, 500_000).await;
+}
+
+/// Uploads so many rows, with notes of so many bytes, in frames of so many bytes.
+async fn arrives_whole(count: i64, note_bytes: usize, frame_bytes: usize) {
     let world = World::with_limits("memory = \"1MiB\"").await;
     let ada = world.remote("ada").await;
-    let note = "n".repeat(1_000);
-    let rows = inserts(0..5_000, &note);
+    let note = "n".repeat(note_bytes);
+    let rows = inserts(0..count, &note);
+    let count = count as u64;
     let mut client = world.connect().await;
     client.put(Control::Hello(pending(ada.token(), 1)));
-    client.put_upload_begin(1, 1, &rows, 5_000);
+    client.put_upload_begin(1, 1, &rows, count);
     client.flush().await;
     let mut credit = 1 << 20;
     let mut rest = &rows[..];
     while !rest.is_empty() {
-        let (piece, after) = rest.split_at(rest.len().min(credit).min(50_000));
+        let (piece, after) = rest.split_at(rest.len().min(credit).min(frame_bytes));
         if piece.is_empty() {
             match client.control().await {
                 Some(Control::Credit(more)) => credit += more.bytes as usize,
@@ -142,11 +154,11 @@ async fn an_upload_of_many_credits_arrives_whole() {
         credit -= piece.len();
         rest = after;
     }
-    client.put_upload_end(&rows, 5_000);
+    client.put_upload_end(&rows, count);
     client.put_request();
     client.flush().await;
     let reply = client.reply().await;
-    assert_eq!(reply.results[0].inserts, 5_000);
+    assert_eq!(reply.results[0].inserts, count);
     let bob = world.remote("bob").await;
     assert!(!bob.checkpoint.is_empty());
 }
