@@ -20,6 +20,7 @@ mod own_tables;
 mod postgres;
 pub mod publication;
 pub mod records;
+mod released;
 mod result;
 mod row_json;
 pub mod scope;

@@ -8,12 +8,12 @@
 //!
 //! Where children refer to such a unique value, they stay on the remote, and nothing of them is
 //! uploaded. A delete would take them along for good, so the deleted row has to become the inserted
-//! one: that is a [`Succession`].
+//! one: that is a [`Succession`]. What it cannot save is [`crate::released`]'s affair.
 
 use std::collections::{HashMap, HashSet};
 
 use tidewater_protocol::pack::pack_values;
-use tidewater_protocol::{Code, ColumnType, Datum, Op, PublicationSchema, Row};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, PublicationSchema, Row, Table};
 
 use crate::columns::ColumnMap;
 
@@ -62,14 +62,6 @@ pub(crate) struct Succession {
     pub(crate) inserted: usize,
 }
 
-/// A foreign key: the child's index in the publication, and the key's among those of the child.
-pub(crate) type Reference = (usize, usize);
-
-/// Why a row is not deleted whose value another one takes that cannot take its place.
-pub(crate) const NOT_SUCCEEDED: &str = "other rows refer to a value of this row, which another row \
-                                        of the same upload takes, and would go with it: that row \
-                                        could not take its place";
-
 /// A foreign key between tables of the publication, or a unique constraint.
 struct Tie<'s> {
     child: usize,
@@ -77,8 +69,8 @@ struct Tie<'s> {
     parent: usize,
     parent_columns: Vec<usize>,
     is_unique: bool,
-    /// The foreign keys that refer to the columns of a unique constraint, and act on deletes.
-    acting: Vec<Reference>,
+    /// Whether foreign keys refer to the columns of a unique constraint, and act on deletes.
+    is_referred_to: bool,
     /// Whether the database itself sees to what still refers to a row that is deleted, or updated.
     acts: [bool; 2],
     /// What values are compared as.
@@ -130,7 +122,7 @@ impl<'s> Links<'s> {
                         .collect(),
                     parent_columns,
                     is_unique: false,
-                    acting: Vec::new(),
+                    is_referred_to: false,
                     acts: [foreign_key.on_delete.acts(), foreign_key.on_update.acts()],
                 });
             }
@@ -141,7 +133,7 @@ impl<'s> Links<'s> {
                     parent: child,
                     parent_columns: columns.clone(),
                     is_unique: true,
-                    acting: acting_on(schema, child, columns),
+                    is_referred_to: is_referred_to(schema, table, columns),
                     acts: [false; 2],
                     types: columns
                         .iter()
@@ -163,12 +155,6 @@ impl<'s> Links<'s> {
     pub(crate) fn concern(&self, table: usize) -> bool {
         let mut ties = self.ties.iter();
         ties.any(|tie| tie.child == table || tie.parent == table)
-    }
-
-    /// Whether deletes of a table's rows act on what refers to another unique value than the key.
-    pub(crate) fn can_be_succeeded(&self, table: usize) -> bool {
-        let mut ties = self.ties.iter();
-        ties.any(|tie| tie.child == table && !tie.acting.is_empty())
     }
 
     /// Adds a row of a table as its remote sent it; `failed` is why it failed, as the centre is now.
@@ -279,9 +265,11 @@ impl<'s> Links<'s> {
             groups[places[&chief(&mut chiefs, row)]].leaves_a_deleted_row = true;
         }
         let mut paired = HashSet::new();
-        for (deleted, inserted, _) in self.taken_over() {
-            let is_insert = self.rows[inserted] == Op::Insert && hopeful[inserted];
-            if is_insert && !paired.contains(&deleted) && paired.insert(inserted) {
+        for want in self.met().filter(|want| want.tie.is_referred_to) {
+            let (deleted, inserted) = (want.offering, want.wanting);
+            let is_pair = self.rows[deleted] == Op::Delete && self.rows[inserted] == Op::Insert;
+            let can_be = is_pair && hopeful[inserted];
+            if can_be && !paired.contains(&deleted) && paired.insert(inserted) {
                 paired.insert(deleted);
                 let group = &mut groups[places[&chief(&mut chiefs, inserted)]];
                 group.successions.push(Succession { deleted, inserted });
@@ -290,15 +278,6 @@ impl<'s> Links<'s> {
         }
         groups.retain(|group| group.rows.len() > 1);
         groups
-    }
-
-    /// Rows that are deleted; those that take a unique value of theirs; and the foreign keys that
-    /// refer to it and act on deletes.
-    pub(crate) fn taken_over(&self) -> impl Iterator<Item = (usize, usize, &[Reference])> {
-        let taken = self
-            .met()
-            .filter(|want| !want.tie.acting.is_empty() && self.rows[want.offering] == Op::Delete);
-        taken.map(|want| (want.offering, want.wanting, want.tie.acting.as_slice()))
     }
 
     /// The wants for which there is an offer.
@@ -341,22 +320,16 @@ impl<'s> Links<'s> {
     }
 }
 
-/// The foreign keys that refer to some columns of a table and act on deletes.
-fn acting_on(schema: &PublicationSchema, table: usize, columns: &[usize]) -> Vec<Reference> {
-    let table = &schema.tables[table];
+/// Whether foreign keys refer to some columns of a table, and act on deletes.
+fn is_referred_to(schema: &PublicationSchema, table: &Table, columns: &[usize]) -> bool {
     let is_meant = |name: &String| columns.iter().any(|&it| table.columns[it].name == *name);
-    let tables = schema.tables.iter().enumerate();
-    let all = tables.flat_map(|(child, it)| {
-        let keys = it.foreign_keys.iter().enumerate();
-        keys.map(move |(number, key)| ((child, number), key))
-    });
-    let acting = all.filter(|(_, key)| {
+    let mut keys = schema.tables.iter().flat_map(|it| &it.foreign_keys);
+    keys.any(|key| {
         key.parent == table.name
             && key.on_delete.acts()
             && key.parent_columns.len() == columns.len()
             && key.parent_columns.iter().all(is_meant)
-    });
-    acting.map(|(reference, _)| reference).collect()
+    })
 }
 
 /// The row that leads the group of another.
@@ -369,17 +342,26 @@ fn chief(chiefs: &mut [usize], mut row: usize) -> usize {
 }
 
 impl Tie<'_> {
-    /// The packed values of some columns; `None` if one is NULL, or not sent.
     fn values(&self, columns: &[usize], map: &ColumnMap, row: &[Datum<'_>]) -> Option<Vec<u8>> {
-        let mut packed = Vec::new();
-        for (&column, &column_type) in columns.iter().zip(&self.types) {
-            let value = row.get(map.sources[column]?)?.to_value();
-            let datum = column_type.datum(value.as_ref()).0;
-            if datum == Datum::Null {
-                return None;
-            }
-            pack_values(&mut packed, &[column_type], &[datum]);
-        }
-        Some(packed)
+        pack_columns(columns.iter().zip(&self.types), map, row)
     }
+}
+
+/// The packed values of some columns, each with the type that it is compared as; `None` if one is
+/// NULL, or not sent.
+pub(crate) fn pack_columns<'c>(
+    columns: impl Iterator<Item = (&'c usize, &'c ColumnType)>,
+    map: &ColumnMap,
+    row: &[Datum<'_>],
+) -> Option<Vec<u8>> {
+    let mut packed = Vec::new();
+    for (&column, &column_type) in columns {
+        let value = row.get(map.sources[column]?)?.to_value();
+        let datum = column_type.datum(value.as_ref()).0;
+        if datum == Datum::Null {
+            return None;
+        }
+        pack_values(&mut packed, &[column_type], &[datum]);
+    }
+    Some(packed)
 }

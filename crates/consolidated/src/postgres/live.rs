@@ -110,6 +110,10 @@ pub(super) struct Reference {
     pub(super) parent_columns: Vec<i16>,
     pub(super) on_delete: ForeignKeyAction,
     pub(super) on_update: ForeignKeyAction,
+    /// By column, the operators that compare the parent's values with the child's, and with those
+    /// of other parents: the types' own ones need not be on the search path.
+    pub(super) equals_child: Vec<String>,
+    pub(super) equals_parent: Vec<String>,
 }
 
 const TABLES: &str = "
@@ -156,7 +160,15 @@ WHERE i.indrelid = ANY($1) AND (i.indisunique OR i.indisexclusion) AND i.indisli
 ORDER BY i.indrelid, i.indexrelid";
 
 const REFERENCES: &str = "
-SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.confupdtype::text
+SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.confupdtype::text,
+  ARRAY(SELECT pg_catalog.format('OPERATOR(%I.%s)', n.nspname, p.oprname)
+    FROM unnest(o.conpfeqop) WITH ORDINALITY AS e (oid, at)
+    JOIN pg_catalog.pg_operator p ON p.oid = e.oid
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace ORDER BY at),
+  ARRAY(SELECT pg_catalog.format('OPERATOR(%I.%s)', n.nspname, p.oprname)
+    FROM unnest(o.conppeqop) WITH ORDINALITY AS e (oid, at)
+    JOIN pg_catalog.pg_operator p ON p.oid = e.oid
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace ORDER BY at)
 FROM pg_catalog.pg_constraint o
 WHERE o.contype = 'f' AND o.conparentid = 0 AND (o.conrelid = ANY($1) OR o.confrelid = ANY($1))
 ORDER BY o.conrelid, o.oid";
@@ -203,6 +215,8 @@ impl Catalog {
                 parent_columns: row.get(3),
                 on_delete: action(row.get(4)),
                 on_update: action(row.get(5)),
+                equals_child: row.get(6),
+                equals_parent: row.get(7),
             };
             if let Some(table) = catalog.table_mut(oid) {
                 table.references.push(reference);
@@ -317,10 +331,13 @@ impl Catalog {
         self.tables.iter().filter(has_name).collect()
     }
 
-    /// Actions of foreign keys that point at a table, with the referring table.
-    pub(super) fn references_to(&self, oid: u32) -> impl Iterator<Item = &Reference> {
-        let references = self.tables.iter().flat_map(|table| &table.references);
-        references.filter(move |reference| reference.parent_oid == oid)
+    /// Foreign keys that point at a table, each with the referring table.
+    pub(super) fn references_to(&self, oid: u32) -> impl Iterator<Item = (&TableInfo, &Reference)> {
+        let references = self.tables.iter().flat_map(|table| {
+            let references = table.references.iter();
+            references.map(move |it| (table, it))
+        });
+        references.filter(move |(_, reference)| reference.parent_oid == oid)
     }
 
     /// The tables as `init` lists them.

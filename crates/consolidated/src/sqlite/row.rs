@@ -1,6 +1,7 @@
 //! One uploaded row against the centre: scope, conflict, write.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use rusqlite::types::Value as Native;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
@@ -8,11 +9,12 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Code, Datum, Op, Row, pack};
 
-use super::compile::{Compiled, Publication};
+use super::compile::{ActingKey, Publication};
 use super::{apply, download, failure, scope, types};
 use crate::columns::ColumnMap;
 use crate::error::CentreError;
-use crate::linked::Reference;
+use crate::orphans::{RowKeys, Uploaded};
+use crate::released;
 use crate::scope::Scope;
 
 /// Which row of a list of uploads: upload, table of the upload, row of the table.
@@ -66,6 +68,18 @@ pub(super) struct TableWork<'a> {
     insert: String,
     inserted: Vec<usize>,
     updates: HashMap<Vec<usize>, String>,
+    /// See [`crate::released`].
+    pub(super) released: Vec<Released>,
+}
+
+/// What a row, by its number, has released.
+pub(super) struct Released {
+    number: usize,
+    /// Which of the table's acting keys referred to it.
+    acting: usize,
+    values: Vec<Native>,
+    /// The same as they were uploaded.
+    packed: Option<Vec<u8>>,
 }
 
 /// A row as the centre has it, and whether it is in scope.
@@ -103,11 +117,12 @@ impl<'a> TableWork<'a> {
             map,
             inserted,
             updates: HashMap::new(),
+            released: Vec::new(),
         }
     }
 
-    /// Applies one row. An error is nothing that this row is to blame for.
-    pub(super) fn apply(&mut self, row: &Row<'_>) -> Result<Fate, RowError> {
+    /// Applies one row, by its number. An error is nothing that this row is to blame for.
+    pub(super) fn apply(&mut self, number: usize, row: &Row<'_>) -> Result<Fate, RowError> {
         let schema = &self.publication.schema.tables[self.index];
         if !schema.direction.uploads() {
             return Ok(refused(
@@ -159,11 +174,13 @@ impl<'a> TableWork<'a> {
             (Op::Insert, None) => self.insert(&new),
             (Op::Insert, Some(now)) if matches(&new, &now) => Ok(Fate::Needless),
             (Op::Update, Some(now)) if unseen || matches(&old, &now) => {
-                self.update(&key, &now, &new)
+                self.update((number, row), &key, &now, &new)
             }
             (Op::Update, Some(now)) if matches(&new, &now) => Ok(Fate::Needless),
             (Op::Delete, None) => Ok(Fate::Needless),
-            (Op::Delete, Some(now)) if unseen || matches(&old, &now) => self.delete(key),
+            (Op::Delete, Some(now)) if unseen || matches(&old, &now) => {
+                self.delete((number, row), key)
+            }
             _ => Ok(Fate::Conflict(packed)),
         }
     }
@@ -181,19 +198,25 @@ impl<'a> TableWork<'a> {
         Ok(matches(&self.map.arrange(&row.old), &now))
     }
 
-    /// Makes of a row that is deleted the one that is inserted in its place: what refers to it by a
-    /// value that stays, stays. False if that cannot be done.
+    /// Whether a row that is deleted can become the one that is inserted in its place.
+    pub(super) fn can_succeed(
+        &self,
+        deleted: &Row<'_>,
+        inserted: &Row<'_>,
+    ) -> Result<bool, RowError> {
+        let schema = &self.publication.schema.tables[self.index];
+        let is_null = |value: &Datum<'_>| *value == Datum::Null;
+        Ok(schema.direction.uploads()
+            && !inserted.key.iter().any(is_null)
+            && self.is_deletable(deleted)?
+            && self.is_new_row_in_scope(&self.settle(&inserted.new), None))
+    }
+
+    /// Makes of such a row the one that takes its place: what refers to it by a value that stays,
+    /// stays. False if that cannot be done.
     pub(super) fn succeed(&self, deleted: &Row<'_>, inserted: &Row<'_>) -> Result<bool, RowError> {
         let schema = &self.publication.schema.tables[self.index];
         let new = self.settle(&inserted.new);
-        let is_null = |value: &Datum<'_>| *value == Datum::Null;
-        if !schema.direction.uploads()
-            || inserted.key.iter().any(is_null)
-            || !self.is_deletable(deleted)?
-            || !self.is_new_row_in_scope(&new, None)
-        {
-            return Ok(false);
-        }
         let key = download::key_parameters(self.publication, self.index, &deleted.key);
         let (Some(key), Ok(mut values)) = (key, self.bind(&self.inserted, &new)) else {
             return Ok(false);
@@ -204,23 +227,74 @@ impl<'a> TableWork<'a> {
         Ok(matches!(fate, Fate::Applied))
     }
 
-    /// Whether rows of a child refer to what a row that is going to be deleted has.
-    pub(super) fn is_referred_to(
+    /// What others refer to of a row that is about to be written, by those of the acting keys.
+    fn referred(
         &self,
+        number: usize,
         row: &Row<'_>,
-        (child, number): Reference,
-    ) -> Result<bool, CentreError> {
+        key: &[Native],
+        is_meant: impl Fn(&ActingKey) -> bool,
+    ) -> Result<Vec<Released>, CentreError> {
         let reading = failure("looking for rows that refer to another");
-        let Some(key) = download::key_parameters(self.publication, self.index, &row.key) else {
-            return Ok(false);
-        };
-        let tables = &self.publication.tables;
-        let schemas = &self.publication.schema.tables;
-        let parent = (&tables[self.index], &schemas[self.index]);
-        let sql = Compiled::select_referred(parent, (&tables[child], &schemas[child]), number);
-        let mut statement = self.connection.prepare_cached(&sql).map_err(reading)?;
-        let found = statement.query_row(params_from_iter(key), |row| row.get(0));
-        found.map_err(reading)
+        let mut referred = Vec::new();
+        let table = &self.publication.schema.tables[self.index];
+        let keys = self.publication.tables[self.index].acting.iter();
+        for (acting, of) in keys.enumerate().filter(|(_, it)| is_meant(it)) {
+            let statement = self.connection.prepare_cached(&of.select);
+            let mut statement = statement.map_err(reading)?;
+            let count = statement.column_count();
+            let values = statement.query_row(params_from_iter(key), |row| {
+                (0..count).map(|at| row.get(at)).collect()
+            });
+            if let Some(values) = values.optional().map_err(reading)? {
+                referred.push(Released {
+                    number,
+                    acting,
+                    values,
+                    packed: match of.is_published {
+                        true => released::packed(table, &of.columns, &self.map, &row.old),
+                        false => None,
+                    },
+                });
+            }
+        }
+        Ok(referred)
+    }
+
+    /// The numbers of rows that have released what another row has now, or a refused one was to
+    /// have. `uploaded` is all of the upload.
+    pub(super) fn taken_again(
+        &self,
+        uploaded: &[Uploaded<'_>],
+        refused: &RowKeys,
+    ) -> Result<Vec<usize>, CentreError> {
+        let reading = failure("looking for values that were taken");
+        let table = &self.publication.schema.tables[self.index];
+        let mut wanted: HashMap<usize, HashSet<Vec<u8>>> = HashMap::new();
+        let mut taken = Vec::new();
+        for released in &self.released {
+            let acting = &self.publication.tables[self.index].acting[released.acting];
+            let statement = self.connection.prepare_cached(&acting.is_taken);
+            let mut statement = statement.map_err(reading)?;
+            let values = params_from_iter(&released.values);
+            let is_taken = statement.query_row(values, |row| row.get(0));
+            let wanted = match wanted.entry(released.acting) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    let uploaded = uploaded.iter().filter(|(_, index, _)| *index == self.index);
+                    let uploaded = uploaded.copied();
+                    place.insert(released::wanted(table, &acting.columns, uploaded, refused)?)
+                }
+            };
+            let is_wanted = released
+                .packed
+                .as_ref()
+                .is_some_and(|it| wanted.contains(it));
+            if is_taken.map_err(reading)? || is_wanted {
+                taken.push(released.number);
+            }
+        }
+        Ok(taken)
     }
 
     /// The rowid of the row that has a key; `None` if there is none.
@@ -306,6 +380,7 @@ impl<'a> TableWork<'a> {
     /// Writes what differs from the centre's row, if only in how it is written.
     fn update(
         &mut self,
+        (number, row): (usize, &Row<'_>),
         key: &[Native],
         now: &[Datum<'_>],
         new: &[Option<Datum<'_>>],
@@ -329,12 +404,29 @@ impl<'a> TableWork<'a> {
             let sql = table.update(schema, &columns);
             self.updates.insert(columns.clone(), sql);
         }
-        self.write(&self.updates[&columns], values, false)
+        let gives_up = |acting: &ActingKey| {
+            acting.on_update && acting.columns.iter().any(|it| columns.contains(it))
+        };
+        let referred = self.referred(number, row, key, gives_up)?;
+        let fate = self.write(&self.updates[&columns], values, false)?;
+        if matches!(fate, Fate::Applied) {
+            self.released.extend(referred);
+        }
+        Ok(fate)
     }
 
-    fn delete(&self, key: Vec<Native>) -> Result<Fate, RowError> {
+    fn delete(
+        &mut self,
+        (number, row): (usize, &Row<'_>),
+        key: Vec<Native>,
+    ) -> Result<Fate, RowError> {
+        let referred = self.referred(number, row, &key, |acting| acting.on_delete)?;
         let sql = &self.publication.tables[self.index].delete_key;
-        self.write(sql, key, true)
+        let fate = self.write(sql, key, true)?;
+        if matches!(fate, Fate::Applied) {
+            self.released.extend(referred);
+        }
+        Ok(fate)
     }
 
     fn write(&self, sql: &str, values: Vec<Native>, deleting: bool) -> Result<Fate, RowError> {

@@ -25,6 +25,7 @@ use super::{deferred_violations, failure, row_error, types};
 use crate::columns::{Announced, ColumnMap, Unpublished};
 use crate::error::CentreError;
 use crate::orphans::{self, Orphans};
+use crate::released;
 use crate::result::ResultBuilder;
 use crate::row_json;
 use crate::scope::Scope;
@@ -84,6 +85,8 @@ pub(super) struct UploadRun<'a> {
     unpublished: Vec<(&'a UploadTable, Unpublished)>,
     /// Rows that refer to refused ones.
     orphans: Orphans,
+    /// Rows that are not to release what others take, by table and number.
+    kept: HashSet<(usize, usize)>,
 }
 
 /// A row that failed and is tried again.
@@ -147,6 +150,17 @@ fn unpacked<'b>(shape: &'b RowShape, bytes: &'b [u8]) -> Result<Row<'b>, CentreE
     Ok(row)
 }
 
+/// The tables of an upload with how they are read.
+fn uploaded<'w>(
+    tables: &[&'w UploadTable],
+    works: &'w [TableWork<'_>],
+) -> Vec<orphans::Uploaded<'w>> {
+    let pairs = tables.iter().zip(works);
+    pairs
+        .map(|(&table, work)| (table, work.index, &work.map))
+        .collect()
+}
+
 impl<'a> UploadRun<'a> {
     pub(super) fn new(
         connection: &'a Connection,
@@ -166,6 +180,7 @@ impl<'a> UploadRun<'a> {
             tables: Vec::with_capacity(upload.tables.len()),
             unpublished: Vec::new(),
             orphans: Orphans::default(),
+            kept: HashSet::new(),
         };
         for table in &upload.tables {
             match ColumnMap::find(&publication.schema, &table.begin)? {
@@ -190,7 +205,7 @@ impl<'a> UploadRun<'a> {
                 keys = DeferredKeys::AfterEachRow;
                 true
             } else {
-                self.find_orphans(&collected)?
+                self.find_taken(&collected)? || self.find_orphans(&collected)?
             };
             if !anew {
                 self.savepoint("RELEASE tidewater_rows")?;
@@ -206,12 +221,21 @@ impl<'a> UploadRun<'a> {
         }
     }
 
+    /// Whether rows have released what others have taken: then all is to be done anew.
+    fn find_taken(&mut self, collected: &Collected<'_>) -> Result<bool, CentreError> {
+        let uploaded = uploaded(&self.uploaded, &self.tables);
+        let refused = collected.result.refused_rows();
+        let before = self.kept.len();
+        for (table, work) in self.tables.iter().enumerate() {
+            let taken = work.taken_again(&uploaded, refused)?.into_iter();
+            self.kept.extend(taken.map(|number| (table, number)));
+        }
+        Ok(self.kept.len() > before)
+    }
+
     /// Whether rows were taken that refer to refused ones: then all is to be done anew.
     fn find_orphans(&mut self, collected: &Collected<'_>) -> Result<bool, CentreError> {
-        let pairs = self.uploaded.iter().zip(&self.tables);
-        let uploaded: Vec<orphans::Uploaded<'_>> = pairs
-            .map(|(&upload, work)| (upload, work.index, &work.map))
-            .collect();
+        let uploaded = uploaded(&self.uploaded, &self.tables);
         let schema = &self.publication.schema;
         self.orphans.find(schema, &uploaded, &collected.result)
     }
@@ -225,6 +249,9 @@ impl<'a> UploadRun<'a> {
 
     fn rows(&mut self, keys: DeferredKeys) -> Result<Collected<'a>, Stop> {
         let publication = self.publication;
+        for table in &mut self.tables {
+            table.released.clear();
+        }
         let mut collected = Collected {
             result: ResultBuilder::new(&publication.schema, &publication.shapes),
             own: OwnUpload::default(),
@@ -251,7 +278,6 @@ impl<'a> UploadRun<'a> {
             return Ok(collected);
         }
         for table in late {
-            self.keep_referred(table, &mut collected)?;
             self.pass(table, keys, &mut collected, |op| op == Op::Delete)?;
         }
         self.retry(keys, &mut collected)?;
@@ -336,6 +362,12 @@ impl<'a> UploadRun<'a> {
         if let Some(refusal) = self.endings.get(&place) {
             return Ok(Fate::Refused(refusal.clone()));
         }
+        if self.kept.contains(&(table, number)) {
+            return Ok(Fate::Refused(Refusal {
+                code: released::CODE,
+                reason: released::REASON.into(),
+            }));
+        }
         let work = &self.tables[table];
         let op = row.op.unwrap_or(Op::Insert);
         let schema = &self.publication.schema;
@@ -350,10 +382,13 @@ impl<'a> UploadRun<'a> {
         if guarded {
             self.savepoint("SAVEPOINT tidewater_row")?;
         }
-        let mut fate = self.tables[table].apply(row).map_err(|error| match error {
-            RowError::Ended(refusal) => Stop::Ended { place, refusal },
-            RowError::Centre(error) => Stop::Centre(error),
-        })?;
+        let released = self.tables[table].released.len();
+        let mut fate = self.tables[table]
+            .apply(number, row)
+            .map_err(|error| match error {
+                RowError::Ended(refusal) => Stop::Ended { place, refusal },
+                RowError::Centre(error) => Stop::Centre(error),
+            })?;
         if keys == DeferredKeys::AfterEachRow
             && matches!(fate, Fate::Applied)
             && deferred_violations(self.connection)?
@@ -363,6 +398,7 @@ impl<'a> UploadRun<'a> {
                 code: Code::RowForeignKey,
                 reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
             });
+            self.tables[table].released.truncate(released);
         }
         if guarded {
             if matches!(fate, Fate::Failed(_)) {

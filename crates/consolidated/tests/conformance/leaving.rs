@@ -165,6 +165,123 @@ pub async fn children_by_a_unique_value_outlive_the_key_of_their_parent<F: Fixtu
     }
 }
 
+/// What others refer to by a unique value is not taken along, or given to another row, by a row of
+/// an upload that gives the value up to another one.
+pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
+    struct Case {
+        ddl: &'static str,
+        tables: &'static [&'static str],
+        changes: Vec<Change>,
+        counts: &'static str,
+        /// In the last table.
+        left: &'static [&'static str],
+    }
+    let cases = [
+        // The delete goes with others before its time.
+        Case {
+            ddl: "CREATE TABLE cust (id INTEGER NOT NULL PRIMARY KEY, code VARCHAR(9) UNIQUE);
+                CREATE TABLE addr (id INTEGER NOT NULL PRIMARY KEY,
+                  cust INTEGER REFERENCES cust ON DELETE CASCADE, kind VARCHAR(9),
+                  UNIQUE (cust, kind));
+                CREATE TABLE inv (id INTEGER NOT NULL PRIMARY KEY,
+                  code VARCHAR(9) REFERENCES cust (code) ON DELETE CASCADE);
+                INSERT INTO cust VALUES (1, 'a'), (2, 'b');
+                INSERT INTO addr VALUES (1, 1, 'home'), (2, 2, 'home');
+                INSERT INTO inv VALUES (1, 'a')",
+            tables: &["cust", "addr", "inv"],
+            changes: vec![
+                delete("addr", "2|2|home"),
+                update("addr", "1|1|home", "1|2|home"),
+                delete("cust", "1|a"),
+                update("cust", "2|b", "2|a"),
+            ],
+            counts: "0 inserted, 1 updated, 1 deleted, 0 conflicts, 2 refused",
+            left: &["1|a"],
+        },
+        // The parent's parent is refused.
+        Case {
+            ddl: "CREATE TABLE g (id INTEGER NOT NULL PRIMARY KEY CHECK (id < 9),
+                  u VARCHAR(9) UNIQUE);
+                CREATE TABLE p (id INTEGER NOT NULL PRIMARY KEY,
+                  u VARCHAR(9) REFERENCES g (u) ON DELETE CASCADE, k VARCHAR(9) UNIQUE);
+                CREATE TABLE c (id INTEGER NOT NULL PRIMARY KEY,
+                  k VARCHAR(9) REFERENCES p (k) ON DELETE CASCADE);
+                INSERT INTO g VALUES (1, 'a'); INSERT INTO p VALUES (1, 'a', 'k');
+                INSERT INTO c VALUES (1, 'k')",
+            tables: &["g", "p", "c"],
+            changes: vec![
+                delete("g", "1|a"),
+                insert("g", "20|a"),
+                delete("p", "1|a|k"),
+                insert("p", "2|a|k"),
+            ],
+            counts: "1 inserted, 0 updated, 1 deleted, 0 conflicts, 2 refused",
+            left: &["1|k"],
+        },
+        // All keys are one more: the values go on from row to row.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, u VARCHAR(9) UNIQUE);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  u VARCHAR(9) REFERENCES par (u) ON UPDATE CASCADE ON DELETE CASCADE);
+                INSERT INTO par VALUES (1, 'a'), (2, 'b'); INSERT INTO ch VALUES (1, 'b')",
+            tables: &["par", "ch"],
+            changes: vec![
+                delete("par", "1|a"),
+                update("par", "2|b", "2|a"),
+                insert("par", "3|b"),
+            ],
+            counts: "0 inserted, 0 updated, 1 deleted, 0 conflicts, 2 refused",
+            left: &["1|b"],
+        },
+        // A value that nobody takes is given up, and its children follow it.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, u VARCHAR(9) UNIQUE);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  u VARCHAR(9) REFERENCES par (u) ON UPDATE CASCADE ON DELETE CASCADE);
+                INSERT INTO par VALUES (1, 'a'), (2, 'b');
+                INSERT INTO ch VALUES (1, 'a'), (2, 'b')",
+            tables: &["par", "ch"],
+            changes: vec![delete("par", "1|a"), update("par", "2|b", "2|c")],
+            counts: "0 inserted, 1 updated, 1 deleted, 0 conflicts, 0 refused",
+            left: &["2|c"],
+        },
+        // A tree in which everybody gets another key.
+        Case {
+            ddl: "CREATE TABLE emp (id INTEGER NOT NULL PRIMARY KEY, badge VARCHAR(9) UNIQUE,
+                  boss INTEGER REFERENCES emp ON DELETE CASCADE ON UPDATE CASCADE);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  badge VARCHAR(9) REFERENCES emp (badge) ON DELETE CASCADE);
+                INSERT INTO emp VALUES (1, 'a', NULL), (2, 'b', 1), (3, 'c', 2);
+                INSERT INTO ch VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+            tables: &["emp", "ch"],
+            changes: vec![
+                delete("emp", "1|a|NULL"),
+                delete("emp", "2|b|1"),
+                delete("emp", "3|c|2"),
+                insert("emp", "101|a|NULL"),
+                insert("emp", "102|b|101"),
+                insert("emp", "103|c|102"),
+            ],
+            counts: "3 inserted, 0 updated, 3 deleted, 0 conflicts, 0 refused",
+            left: &["1|a", "2|b", "3|c"],
+        },
+    ];
+    for case in cases {
+        let tables = case.tables.iter().copied().map(everyone);
+        let world = World::<F>::new(case.ddl, tables.collect()).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let mut carl = Remote::synced(&world, "carl").await;
+        let result = anna.upload(&case.changes).await;
+        assert_eq!(result[0], case.counts, "{}: {result:?}", case.ddl);
+        carl.download().await;
+        let berta = Remote::synced(&world, "berta").await;
+        for remote in [&berta, &carl] {
+            let children = case.tables[case.tables.len() - 1];
+            assert_eq!(remote.rows(children), case.left, "{}", case.ddl);
+        }
+    }
+}
+
 /// A delete whose foreign keys act comes when what has to leave before has left, whatever that was
 /// waiting for; and what cannot leave is refused, for nobody else has won.
 pub async fn what_leaves_a_deleted_row_goes_before_it<F: Fixture>() {

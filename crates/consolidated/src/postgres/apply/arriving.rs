@@ -179,6 +179,7 @@ impl<'e, 'p: 'e> Early<'e, 'p> {
             }
         };
         let mut incoming = Incoming::begin(publication, Cow::Owned(table), index, map);
+        incoming.place = self.incoming.len();
         self.admitted.tell(&mut incoming);
         let applies = incoming.table.direction.uploads() && copy_in::is_possible(&incoming);
         self.keeps_up = self.keeps_up && applies;

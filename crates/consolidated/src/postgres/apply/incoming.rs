@@ -36,6 +36,8 @@ impl RowRef {
 
 /// The uploaded rows of one table.
 pub(super) struct Incoming<'u> {
+    /// Its place among those of the upload, which may have several of one table.
+    pub(super) place: usize,
     /// The table's index in the publication.
     pub(super) index: usize,
     pub(super) table: &'u CompiledTable,
@@ -95,6 +97,7 @@ impl<'u> Incoming<'u> {
             .enumerate()
             .all(|(at, it)| *it == Some(at));
         Incoming {
+            place: 0,
             index,
             table,
             identity: in_order && map.shape.columns.len() == table.columns.len(),

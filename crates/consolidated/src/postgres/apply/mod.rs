@@ -10,6 +10,7 @@ mod copy_in;
 mod incoming;
 mod outcomes;
 mod own;
+mod released;
 mod sql;
 mod statements;
 mod together;
@@ -29,6 +30,7 @@ pub(super) use self::arriving::apply_arriving;
 use self::copy_in::Copied;
 use self::incoming::{Incoming, RowRef};
 use self::outcomes::{Outcomes, may_be_data_error};
+use self::released::Released;
 use self::statements::{Failed, Statements};
 use self::together::Candidates;
 use super::Shared;
@@ -173,8 +175,9 @@ struct Progress<'p> {
     refusals: Vec<Refusals>,
     /// What is done.
     done: Steps,
-    /// Deletes that are settled before their turn.
-    deleted: HashSet<(usize, RowRef)>,
+    /// Deletes and updates that are settled before their turn.
+    settled: HashSet<(usize, RowRef)>,
+    released: Vec<Released>,
     /// Whether every row so far is in the centre as it was uploaded.
     exact: bool,
 }
@@ -185,7 +188,8 @@ impl<'p> Progress<'p> {
             outcomes,
             refusals: Vec::new(),
             done: Vec::new(),
-            deleted: HashSet::new(),
+            settled: HashSet::new(),
+            released: Vec::new(),
             exact: true,
         }
     }
@@ -203,6 +207,8 @@ struct Round {
     immediate: bool,
     /// Without rows that refer to refused ones.
     orphans: Orphans,
+    /// Without those that release what others take, by the table's place.
+    kept: HashSet<(usize, RowRef)>,
 }
 
 /// What applying all rows came to.
@@ -213,6 +219,8 @@ enum Filled {
     Violated,
     /// The same: rows were taken that refer to refused ones; these.
     Orphaned(Orphans),
+    /// The same: these released what others have taken.
+    TakenAgain(Vec<(usize, RowRef)>),
 }
 
 /// Rows of one operation that the database refused, by table.
@@ -244,7 +252,8 @@ impl One<'_> {
             incoming.clear();
             unpublished.clear();
         }
-        for it in &mut incoming {
+        for (place, it) in incoming.iter_mut().enumerate() {
+            it.place = place;
             admitted.tell(it);
         }
         let mut round = Round::default();
@@ -272,6 +281,7 @@ impl One<'_> {
                 }
                 Filled::Violated => round.immediate = true,
                 Filled::Orphaned(orphans) => round.orphans = orphans,
+                Filled::TakenAgain(rows) => round.kept.extend(rows),
             }
             connection
                 .client()
@@ -362,6 +372,7 @@ impl One<'_> {
         for table in incoming {
             progress.outcomes.record_dropped(table)?;
         }
+        self.keep(connection, incoming, admitted, round, &mut progress)?;
         let (first, deletes) = order(incoming);
         for (index, op) in first {
             if !progress.done.contains(&(index, op)) {
@@ -375,8 +386,6 @@ impl One<'_> {
                 .await?;
         }
         for (index, op) in deletes {
-            self.keep_referred(connection, &incoming[index], index, admitted, &mut progress)
-                .await?;
             self.one_operation(connection, incoming, index, op, admitted, &mut progress)
                 .await?;
         }
@@ -386,6 +395,10 @@ impl One<'_> {
         }
         self.try_again(connection, incoming, admitted, &mut progress)
             .await?;
+        let taken = self.taken_again(connection, incoming, &progress).await?;
+        if !taken.is_empty() {
+            return Ok(Filled::TakenAgain(taken));
+        }
         let checked = connection
             .client()
             .batch_execute("SET CONSTRAINTS ALL IMMEDIATE")
@@ -409,6 +422,34 @@ impl One<'_> {
         Ok(Filled::All { result, exact })
     }
 
+    /// Refuses the rows that are not to release anything.
+    fn keep(
+        &self,
+        connection: &mut Connection,
+        incoming: &[Incoming<'_>],
+        admitted: &Admitted,
+        round: &Round,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), CentreError> {
+        for it in incoming {
+            let kept = round.kept.iter().filter(|(place, _)| *place == it.place);
+            let mut kept: Vec<RowRef> = kept.map(|&(_, row)| row).collect();
+            kept.sort_unstable();
+            let failed = kept.iter().map(|&at| Failed {
+                at,
+                code: crate::released::CODE,
+                reason: crate::released::REASON.into(),
+            });
+            let failed: Vec<Failed> = failed.collect();
+            self.statements(connection, it, admitted, progress)
+                .refuse(&failed)?;
+            progress
+                .settled
+                .extend(kept.into_iter().map(|row| (it.place, row)));
+        }
+        Ok(())
+    }
+
     /// Applies the rows of one operation of one table.
     async fn one_operation(
         &self,
@@ -421,8 +462,8 @@ impl One<'_> {
     ) -> Result<(), CentreError> {
         let table = &incoming[index];
         let mut refs = self.copy(connection, table, op, admitted, progress).await?;
-        if op == Op::Delete {
-            refs.retain(|&row| !progress.deleted.contains(&(index, row)));
+        if !progress.settled.is_empty() {
+            refs.retain(|&row| !progress.settled.contains(&(index, row)));
         }
         if refs.is_empty() {
             return Ok(());
@@ -641,6 +682,7 @@ impl One<'_> {
             exact: &mut progress.exact,
             settles: true,
             earlier: HashMap::new(),
+            released: &mut progress.released,
         }
     }
 

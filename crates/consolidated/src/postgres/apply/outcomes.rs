@@ -2,7 +2,7 @@
 
 use tokio_postgres::error::DbError;
 
-use tidewater_protocol::{Code, Datum, Op};
+use tidewater_protocol::{Code, Datum, Op, PublicationSchema};
 
 use super::admit::Order;
 use super::incoming::Incoming;
@@ -198,6 +198,11 @@ impl<'p> Outcomes<'p> {
         unpublished::record_dropped(table, &incoming.map, |row, reason| {
             refused.push(Record::unpublished(table, row, reason));
         })
+    }
+
+    /// The published schema.
+    pub(super) fn schema(&self) -> &'p PublicationSchema {
+        &self.publication.schema
     }
 
     /// What is known so far.

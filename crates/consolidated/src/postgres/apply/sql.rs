@@ -7,7 +7,7 @@ use tidewater_protocol::Op;
 
 use super::incoming::Incoming;
 use crate::postgres::array::Array;
-use crate::postgres::model::CompiledTable;
+use crate::postgres::model::ActingKey;
 use crate::postgres::quote::ident_list;
 
 /// Which image of an uploaded row a parameter has values of.
@@ -147,6 +147,16 @@ pub(super) fn log_moved(incoming: &Incoming<'_>) -> Option<String> {
 /// Updates rows that still are as their pre-images say; gives back their ordinals. The parameters
 /// begin with number `first`.
 pub(super) fn update(incoming: &Incoming<'_>, changed: &[usize], first: usize) -> String {
+    update_with(incoming, changed, first, "")
+}
+
+/// The same, which also gives back something else.
+fn update_with(
+    incoming: &Incoming<'_>,
+    changed: &[usize],
+    first: usize,
+    returning: &str,
+) -> String {
     let table = incoming.table;
     let images = images(incoming, Op::Update, changed);
     let sets = changed.iter().map(|&index| {
@@ -155,7 +165,7 @@ pub(super) fn update(incoming: &Incoming<'_>, changed: &[usize], first: usize) -
         format!("{} = {value}", column.sql)
     });
     format!(
-        "UPDATE {} AS t SET {} FROM {} WHERE {} RETURNING i.ord",
+        "UPDATE {} AS t SET {} FROM {} WHERE {} RETURNING i.ord{returning}",
         table.sql_name,
         sets.collect::<Vec<_>>().join(", "),
         unnest(incoming, &images, first),
@@ -186,38 +196,64 @@ pub(super) fn deletable(incoming: &Incoming<'_>) -> String {
     )
 }
 
-/// Of rows that are going to be deleted those to which rows of a child refer, by one of its foreign
-/// keys; gives back their ordinals. The parameters are as for [`delete`].
-pub(super) fn referred(
-    incoming: &Incoming<'_>,
-    child: &CompiledTable,
-    columns: &[(usize, usize)],
-) -> String {
+/// Finds rows to which others refer by a foreign key that acts; gives back their ordinals, the
+/// values that are referred to, and the rows' keys, all as text. The parameters are the keys of
+/// the old images.
+pub(super) fn referred(incoming: &Incoming<'_>, acting: &ActingKey) -> String {
     let table = incoming.table;
-    let images = images(incoming, Op::Delete, &[]);
-    let same = columns.iter().map(|&(from, to)| {
-        format!(
-            "c.{} = t.{}",
-            child.columns[from].sql, table.columns[to].sql
-        )
-    });
     format!(
-        "SELECT i.ord FROM {} JOIN {} AS t ON {} WHERE EXISTS (SELECT FROM {} AS c WHERE {})",
-        unnest(incoming, &images, 1),
+        "SELECT i.ord, ARRAY[{}], ARRAY[{}] FROM {} JOIN {} AS t ON {} WHERE {}",
+        acting.values.join(", "),
+        key_texts(incoming).join(", "),
+        unnest(incoming, &keys(incoming), 1),
         table.sql_name,
         has_key(incoming, Image::Old),
-        child.sql_name,
-        same.collect::<Vec<_>>().join(" AND ")
+        acting.is_referred_to
     )
+}
+
+/// The keys of old images.
+pub(super) fn keys(incoming: &Incoming<'_>) -> Vec<(Image, usize)> {
+    let key = incoming.table.key.iter();
+    key.map(|&index| (Image::Old, index)).collect()
+}
+
+/// Which of some values, as [`referred`] gives them, a row has now, and whether it is another one
+/// than had them. The parameters are the values, column by column, and then the keys.
+pub(super) fn holders(incoming: &Incoming<'_>, acting: &ActingKey) -> String {
+    let key = key_texts(incoming);
+    let values = (0..acting.values.len()).map(|at| format!("v{at}"));
+    let names = values.chain((0..key.len()).map(|at| format!("k{at}")));
+    let names: Vec<String> = names.collect();
+    let parameters = (1..=names.len()).map(|at| format!("${at}::text[]"));
+    let other =
+        (key.iter().enumerate()).map(|(at, text)| format!("{text} IS DISTINCT FROM v.k{at}"));
+    format!(
+        "SELECT v.ord, {} FROM unnest({}) WITH ORDINALITY AS v({}, ord) JOIN {} AS t ON {}",
+        other.collect::<Vec<_>>().join(" OR "),
+        parameters.collect::<Vec<_>>().join(", "),
+        names.join(", "),
+        incoming.table.sql_name,
+        acting.has_values
+    )
+}
+
+/// The key columns of the row `t`, as text.
+fn key_texts(incoming: &Incoming<'_>) -> Vec<String> {
+    let table = incoming.table;
+    let key = table.key.iter();
+    key.map(|&index| format!("t.{}::text", table.columns[index].sql))
+        .collect()
 }
 
 /// What [`together`] does with rows of one table.
 pub(super) struct Part<'a, 'u> {
     pub(super) incoming: &'a Incoming<'u>,
-    /// An update also puts inserted rows in the place of deleted ones.
     pub(super) op: Op,
     /// The columns that an update sets.
     pub(super) changed: Vec<usize>,
+    /// Whether it is an update that puts inserted rows in the place of deleted ones.
+    pub(super) succeeds: bool,
 }
 
 /// Applies rows of several operations at once: what one of them frees, the others can take, and
@@ -247,6 +283,11 @@ pub(super) fn together(parts: &[Part<'_, '_>]) -> String {
                     insert_with(incoming, first, &when_done),
                 )
             }
+            Op::Update if part.succeeds => {
+                let returning = format!(", {}", is_where_it_was_sent(incoming, &part.changed));
+                let statement = update_with(incoming, &part.changed, first, &returning);
+                ("ord, is_there".into(), statement)
+            }
             Op::Update => ("ord".into(), update(incoming, &part.changed, first)),
             _ => ("ord".into(), delete(incoming, first)),
         };
@@ -265,6 +306,7 @@ pub(super) fn together(parts: &[Part<'_, '_>]) -> String {
                     same.collect::<Vec<_>>().join(" AND ")
                 )
             }
+            _ if part.succeeds => format!("SELECT {number}, ord FROM p{number} WHERE is_there"),
             _ => format!("SELECT {number}, ord FROM p{number}"),
         });
         first += images.len();
@@ -301,6 +343,19 @@ fn has_key(incoming: &Incoming<'_>, image: Image) -> String {
         column.equals(&format!("t.{}", column.sql), &value)
     });
     equal.collect::<Vec<_>>().join(" AND ")
+}
+
+/// Whether no trigger has put the written row `t` under another key, or into another partition.
+fn is_where_it_was_sent(incoming: &Incoming<'_>, written: &[usize]) -> String {
+    let table = incoming.table;
+    let partition = table.partition.iter();
+    let partition = partition.filter(|it| written.contains(it)).map(|&index| {
+        let column = &table.columns[index];
+        let value = format!("i.{}", Image::New.name(index));
+        column.same(&format!("t.{}", column.sql), &value)
+    });
+    let key = std::iter::once(has_key(incoming, Image::New));
+    key.chain(partition).collect::<Vec<_>>().join(" AND ")
 }
 
 fn is_pre_image(incoming: &Incoming<'_>) -> String {

@@ -14,6 +14,7 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
 use super::admit::Order;
 use super::incoming::{Incoming, RowRef, is_exact, obstacle, unfit};
 use super::outcomes::{Outcomes, Uploaded, is_data_error, may_be_data_error, reason};
+use super::released::Released;
 use super::sql;
 use crate::error::CentreError;
 use crate::postgres::array::Array;
@@ -65,6 +66,7 @@ pub(super) struct Statements<'c, 'u, 'p, 'm> {
     /// Updates that are tried again, and what they failed for. If one does not find its row as it
     /// was any more, that is what the rest of the upload did to it: nobody else has won.
     pub(super) earlier: HashMap<RowRef, (Code, String)>,
+    pub(super) released: &'c mut Vec<Released>,
 }
 
 /// The outcome of a statement in a savepoint.
@@ -98,6 +100,11 @@ impl Statements<'_, '_, '_, '_> {
     ) -> Result<Vec<Failed>, CentreError> {
         let sorted = self.sort(op, refs)?;
         let mut failed = Vec::new();
+        let ready: Vec<RowRef> = match self.incoming.table.acting.is_empty() {
+            true => Vec::new(),
+            false => sorted.rows().collect(),
+        };
+        self.note_released(op, &ready).await?;
         for (changed, refs) in &sorted.ready {
             let text = match op {
                 Op::Insert => sql::insert(self.incoming, !self.incoming.defers_unique),
@@ -120,7 +127,7 @@ impl Statements<'_, '_, '_, '_> {
     }
 
     /// How many rows of a list go into one statement.
-    fn batch_size(&self, refs: &[RowRef]) -> usize {
+    pub(super) fn batch_size(&self, refs: &[RowRef]) -> usize {
         // A row's distance to the next tells its size closely enough.
         let mut bytes = 0;
         for (index, pair) in refs.windows(2).take(BATCH_ROWS - 1).enumerate() {
@@ -396,9 +403,17 @@ impl Statements<'_, '_, '_, '_> {
         changed: &[usize],
         rows: &[RowRef],
     ) -> Result<Vec<Array>, CentreError> {
+        self.arrays(&sql::images(self.incoming, op, changed), rows)
+    }
+
+    /// The values of some images, column by column.
+    pub(super) fn arrays(
+        &self,
+        images: &[(sql::Image, usize)],
+        rows: &[RowRef],
+    ) -> Result<Vec<Array>, CentreError> {
         let incoming = self.incoming;
         let columns = &incoming.table.columns;
-        let images = sql::images(incoming, op, changed);
         let mut arrays: Vec<Array> = images
             .iter()
             .map(|&(_, index)| Array::new(columns[index].kind))
@@ -406,7 +421,7 @@ impl Statements<'_, '_, '_, '_> {
         incoming.rows(rows, |_, row| {
             let mut result = Ok(());
             with_uploaded(incoming, row, |uploaded| {
-                for (array, &(image, index)) in arrays.iter_mut().zip(&images) {
+                for (array, &(image, index)) in arrays.iter_mut().zip(images) {
                     let values = match image {
                         sql::Image::Old => uploaded.old,
                         sql::Image::New => uploaded.new,
@@ -750,7 +765,11 @@ async fn runs_without_rows(
 }
 
 /// The images of an uploaded row in the order of the published columns.
-fn with_uploaded(incoming: &Incoming<'_>, row: &Row<'_>, take: impl FnOnce(&Uploaded<'_, '_>)) {
+pub(super) fn with_uploaded(
+    incoming: &Incoming<'_>,
+    row: &Row<'_>,
+    take: impl FnOnce(&Uploaded<'_, '_>),
+) {
     let (mut old_buffer, mut new_buffer) = (Vec::new(), Vec::new());
     let op = row.op.unwrap_or(Op::Insert);
     let old = (op != Op::Insert).then(|| incoming.arranged(&row.old, &mut old_buffer));

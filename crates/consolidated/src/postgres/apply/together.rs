@@ -1,6 +1,6 @@
 //! Rows that need each other: applied by one statement, or not at all.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use tokio_postgres::types::ToSql;
 
@@ -11,12 +11,17 @@ use super::sql::{self, Part};
 use super::statements::{Executed, Failed, GUARD, KEEP, Statements, UNDO, execute};
 use super::{Admitted, One, Progress};
 use crate::error::CentreError;
-use crate::linked::{Group, Links, NOT_SUCCEEDED, Reference, may_wait};
+use crate::linked::{Group, Links, may_wait};
 use crate::postgres::array::Array;
 use crate::postgres::connection::{Connection, refused};
+use crate::postgres::model::CompiledTable;
 
 /// The most rows of one statement, unless one group has more.
 const MOST_ROWS: usize = 2_000;
+
+/// About the most bytes of rows that go into one statement: a message to PostgreSQL has less than
+/// a GiB.
+const MOST_BYTES: usize = 256 << 20;
 
 /// Which rows are looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,73 +47,6 @@ impl One<'_> {
         let mut tables = incoming.iter();
         let takes_along = |it: &Incoming<'_>| it.table.effects.on_delete && !it.deletes.is_empty();
         progress.refusals.iter().any(|it| it.op != Op::Delete) && tables.any(takes_along)
-    }
-
-    /// Before the deletes of a table: refuses those of rows to which others still refer by a value
-    /// that another row of the upload takes, for they would take these along.
-    pub(super) async fn keep_referred(
-        &self,
-        connection: &mut Connection,
-        incoming: &Incoming<'_>,
-        table: usize,
-        admitted: &Admitted,
-        progress: &mut Progress<'_>,
-    ) -> Result<(), CentreError> {
-        let schema = &self.publication.schema;
-        let mut links = Links::new(schema);
-        let uploads = incoming.table.direction.uploads() && !incoming.deletes.is_empty();
-        if !links.can_be_succeeded(incoming.index) || !uploads {
-            return Ok(());
-        }
-        let mut rows = deletable(self.statements(connection, incoming, admitted, progress)).await?;
-        rows.retain(|&row| !progress.deleted.contains(&(table, row)));
-        let deleted = rows.len();
-        rows.extend(&incoming.updates);
-        rows.extend(incoming.find_inserts()?);
-        incoming.rows(&rows, |_, row| {
-            links.add(incoming.index, &incoming.map, row);
-            Ok(())
-        })?;
-        let mut endangered: BTreeMap<Reference, BTreeSet<RowRef>> = BTreeMap::new();
-        for (number, _, references) in links.taken_over().filter(|it| it.0 < deleted) {
-            for &reference in references {
-                endangered
-                    .entry(reference)
-                    .or_default()
-                    .insert(rows[number]);
-            }
-        }
-        let mut kept = BTreeSet::new();
-        for ((child, number), rows) in endangered {
-            let rows: Vec<RowRef> = rows.into_iter().collect();
-            let reference = &schema.tables[child].foreign_keys[number];
-            let to = reference.parent_columns.iter();
-            let to = to.filter_map(|name| {
-                incoming
-                    .table
-                    .columns
-                    .iter()
-                    .position(|it| it.name == *name)
-            });
-            let columns: Vec<(usize, usize)> = reference.columns.iter().copied().zip(to).collect();
-            let text = sql::referred(incoming, &self.publication.tables[child], &columns);
-            let statements = self.statements(connection, incoming, admitted, progress);
-            kept.extend(found(statements, &text, &rows).await?);
-        }
-        let failed: Vec<Failed> = kept
-            .iter()
-            .map(|&at| Failed {
-                at,
-                code: Code::RowForeignKey,
-                reason: NOT_SUCCEEDED.into(),
-            })
-            .collect();
-        self.statements(connection, incoming, admitted, progress)
-            .refuse(&failed)?;
-        progress
-            .deleted
-            .extend(kept.into_iter().map(|row| (table, row)));
-        Ok(())
     }
 
     /// Tries rows again that found their unique values taken: others may have made way since.
@@ -172,7 +110,8 @@ impl One<'_> {
             let comes = which == Candidates::WithDeletes && !it.table.deletes_first();
             if comes && it.table.direction.uploads() && !it.deletes.is_empty() {
                 let statements = self.statements(connection, it, admitted, progress);
-                let rows = deletable(statements).await?;
+                let mut rows = deletable(statements).await?;
+                rows.retain(|&row| !progress.settled.contains(&(at, row)));
                 candidates.extend(rows.into_iter().map(|row| (at, Op::Delete, row)));
                 codes.resize(candidates.len(), None);
             }
@@ -235,7 +174,7 @@ impl One<'_> {
         progress.refusals.retain(|it| !it.failed.is_empty());
         let deleted = done.into_iter().filter(|&(_, op, _)| op == Op::Delete);
         progress
-            .deleted
+            .settled
             .extend(deleted.map(|(table, _, row)| (table, row)));
         Ok(())
     }
@@ -332,6 +271,13 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
             places,
             parameters,
         } = prepared;
+        for place in places.iter().filter(|it| it.successors.is_empty()) {
+            let incoming = &self.incoming[place.table];
+            let mut statements =
+                self.one
+                    .statements(self.connection, incoming, self.admitted, self.progress);
+            statements.note_released(place.op, &place.rows).await?;
+        }
         let connection = &mut *self.connection;
         let statement = connection.prepare(&sql::together(&parts), &[]).await?;
         let error = |error| refused("applying rows that need each other")(error);
@@ -393,6 +339,7 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
         // Inserts are made to wait for deletes, which the statement has to name before.
         let operations = [Op::Delete, Op::Update, Op::Insert].into_iter();
         let possible = operations.flat_map(|op| (0..incoming.len()).map(move |table| (table, op)));
+        let mut bytes = 0;
         for (table, op) in possible {
             let mut refs = Vec::new();
             let mut replaced = Placed::new(table, Op::Delete, Vec::new());
@@ -406,12 +353,19 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
                     None => {}
                 }
             }
+            let lists = [&refs, &replaced.rows, &replaced.successors];
+            bytes += lists.map(|rows| distance(rows)).iter().sum::<usize>();
+            if bytes > MOST_BYTES {
+                return Ok(None);
+            }
             let of_table = &incoming[table];
             let mut statements = one.statements(connection, of_table, admitted, progress);
             if !replaced.rows.is_empty() {
                 let changed: Vec<usize> = of_table.written().collect();
-                let columns = &of_table.table.columns;
-                if changed.iter().any(|&it| columns[it].identity_always) {
+                let CompiledTable { columns, key, .. } = of_table.table;
+                let is_settable = !changed.iter().any(|&it| columns[it].identity_always)
+                    && key.iter().all(|it| changed.contains(it));
+                if !is_settable {
                     return Ok(None);
                 }
                 let images = [
@@ -430,6 +384,7 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
                     incoming: of_table,
                     op: Op::Update,
                     changed,
+                    succeeds: true,
                 });
             }
             let sorted = statements.sort(op, &refs)?;
@@ -451,6 +406,7 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
                 incoming: of_table,
                 op,
                 changed,
+                succeeds: false,
             });
         }
         Ok(Some(prepared))
@@ -476,18 +432,12 @@ async fn deletable(mut of: Statements<'_, '_, '_, '_>) -> Result<Vec<RowRef>, Ce
     let sorted = of.sort(Op::Delete, &of.incoming.deletes)?;
     let ready: Vec<RowRef> = sorted.rows().collect();
     let text = sql::deletable(of.incoming);
-    found(of, &text, &ready).await
-}
-
-/// Those of some deletes that a statement gives the ordinals of.
-async fn found(
-    of: Statements<'_, '_, '_, '_>,
-    text: &str,
-    deletes: &[RowRef],
-) -> Result<Vec<RowRef>, CentreError> {
-    let statement = of.connection.prepare(text, &[]).await?;
+    let statement = of.connection.prepare(&text, &[]).await?;
     let mut found = Vec::new();
-    for rows in deletes.chunks(MOST_ROWS) {
+    let mut rest = ready.as_slice();
+    while !rest.is_empty() {
+        let (rows, after) = rest.split_at(of.batch_size(rest));
+        rest = after;
         let arrays = of.parameters(Op::Delete, &[], rows)?;
         let parameters: Vec<&(dyn ToSql + Sync)> =
             arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
@@ -503,6 +453,14 @@ async fn found(
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// From the first of some rows to the last, in bytes.
+fn distance(rows: &[RowRef]) -> usize {
+    let mut rows = rows.to_vec();
+    rows.sort_unstable();
+    let distances = rows.windows(2).map(|pair| pair[0].distance(pair[1]));
+    distances.sum()
 }
 
 /// Both halves, the left one last; of a single row nothing.

@@ -7,7 +7,7 @@ use tidewater_protocol::{Code, Op};
 
 use super::{Collected, DeferredKeys, Pending, UploadRun, each_row, unpacked};
 use crate::error::CentreError;
-use crate::linked::{Group, Links, NOT_SUCCEEDED, Succession, may_wait};
+use crate::linked::{Group, Links, Succession, may_wait};
 use crate::sqlite::row::{Fate, Refusal, RowError, Stop};
 use crate::sqlite::{deferred_violations, failure};
 
@@ -45,7 +45,8 @@ impl UploadRun<'_> {
             let shape = self.tables[table].map.shape.clone();
             each_row(self.uploaded[table], &shape, |number, row, bytes| {
                 let work = &self.tables[table];
-                if row.op == Some(Op::Delete) && work.is_deletable(row).map_err(stop)? {
+                let comes = row.op == Some(Op::Delete) && !self.kept.contains(&(table, number));
+                if comes && work.is_deletable(row).map_err(stop)? {
                     rows.push(Pending {
                         place: (table, number),
                         bytes: bytes(),
@@ -137,6 +138,7 @@ impl UploadRun<'_> {
         leaves_out: LeavesOut,
     ) -> Result<Vec<(usize, Fate)>, Stop> {
         loop {
+            let released: Vec<usize> = self.tables.iter().map(|it| it.released.len()).collect();
             self.savepoint("SAVEPOINT tidewater_together")?;
             self.savepoint("PRAGMA defer_foreign_keys = ON")?;
             let fates = self.in_turn(rows, &group);
@@ -161,6 +163,9 @@ impl UploadRun<'_> {
             let is_well = !misses && !is_violated;
             if !is_well {
                 self.savepoint("ROLLBACK TO tidewater_together")?;
+                for (table, count) in self.tables.iter_mut().zip(released) {
+                    table.released.truncate(count);
+                }
             }
             self.savepoint("PRAGMA defer_foreign_keys = OFF")?;
             self.savepoint("RELEASE tidewater_together")?;
@@ -198,7 +203,14 @@ impl UploadRun<'_> {
         deletes.sort_by_key(|&(table, number)| (Reverse(table), number));
         let mut fates = Vec::with_capacity(group.rows.len());
         self.those_that_can(rows, &mut updates, &mut fates)?;
-        for Succession { deleted, inserted } in successions {
+        // All of them before any: what one does by its foreign keys changes another.
+        let mut able = Vec::with_capacity(successions.len());
+        for it in successions {
+            if self.can_succeed(&rows[it.deleted], &rows[it.inserted])? {
+                able.push(it);
+            }
+        }
+        for Succession { deleted, inserted } in able {
             if self.succeed(&rows[deleted], &rows[inserted])? {
                 fates.extend([deleted, inserted].map(|number| (number, Fate::Applied)));
                 self.those_that_can(rows, &mut updates, &mut fates)?;
@@ -214,27 +226,29 @@ impl UploadRun<'_> {
         Ok(fates)
     }
 
-    /// Puts a row in the place of another one; false if it does not go.
-    fn succeed(&mut self, deleted: &Pending, inserted: &Pending) -> Result<bool, Stop> {
-        let place = |of: &Pending| (self.index, of.place.0, of.place.1);
-        if [deleted, inserted]
-            .map(place)
-            .iter()
-            .any(|it| self.endings.contains_key(it))
-        {
+    /// Whether a row can be put in the place of another one.
+    fn can_succeed(&self, deleted: &Pending, inserted: &Pending) -> Result<bool, Stop> {
+        let endings = [deleted, inserted].map(|it| (self.index, it.place.0, it.place.1));
+        if endings.iter().any(|it| self.endings.contains_key(it)) {
             return Ok(false);
         }
         let work = &self.tables[inserted.place.0];
         let gone = unpacked(&work.map.shape, &deleted.bytes)?;
         let row = unpacked(&work.map.shape, &inserted.bytes)?;
         let schema = &self.publication.schema;
-        if self.orphans.has(schema, work.index, Op::Insert, &row.key) {
-            return Ok(false);
-        }
+        Ok(!self.orphans.has(schema, work.index, Op::Insert, &row.key)
+            && work.can_succeed(&gone, &row).map_err(stop)?)
+    }
+
+    /// Puts it there; false if it does not go.
+    fn succeed(&mut self, deleted: &Pending, inserted: &Pending) -> Result<bool, Stop> {
+        let work = &self.tables[inserted.place.0];
+        let gone = unpacked(&work.map.shape, &deleted.bytes)?;
+        let row = unpacked(&work.map.shape, &inserted.bytes)?;
         self.savepoint("SAVEPOINT tidewater_row")?;
         let done = work.succeed(&gone, &row).map_err(|error| match error {
             RowError::Ended(refusal) => Stop::Ended {
-                place: place(inserted),
+                place: (self.index, inserted.place.0, inserted.place.1),
                 refusal,
             },
             RowError::Centre(error) => Stop::Centre(error),
@@ -244,58 +258,6 @@ impl UploadRun<'_> {
         }
         self.savepoint("RELEASE tidewater_row")?;
         Ok(done)
-    }
-
-    /// Before the deletes of a table: refuses those of rows to which others still refer by a value
-    /// that another row of the upload takes, for they would take these along.
-    pub(super) fn keep_referred(
-        &mut self,
-        table: usize,
-        collected: &mut Collected<'_>,
-    ) -> Result<(), Stop> {
-        let mut links = Links::new(&self.publication.schema);
-        let work = &self.tables[table];
-        if !links.can_be_succeeded(work.index) {
-            return Ok(());
-        }
-        let mut deletes = HashMap::new();
-        let mut count = 0;
-        each_row(
-            self.uploaded[table],
-            &work.map.shape,
-            |number, row, bytes| {
-                let place = (table, number);
-                if row.op == Some(Op::Delete) {
-                    if collected.deleted.contains(&place)
-                        || !work.is_deletable(row).map_err(stop)?
-                    {
-                        return Ok(());
-                    }
-                    deletes.insert(count, (place, bytes()));
-                }
-                links.add(work.index, &work.map, row);
-                count += 1;
-                Ok(())
-            },
-        )?;
-        for (deleted, _, references) in links.taken_over() {
-            let Some((place, bytes)) = deletes.get(&deleted) else {
-                continue;
-            };
-            let row = unpacked(&work.map.shape, bytes)?;
-            let mut refer = false;
-            for &reference in references {
-                refer = refer || work.is_referred_to(&row, reference)?;
-            }
-            if refer && collected.deleted.insert(*place) {
-                let fate = Fate::Refused(Refusal {
-                    code: Code::RowForeignKey,
-                    reason: NOT_SUCCEEDED.into(),
-                });
-                self.collect(table, &row, fate, collected)?;
-            }
-        }
-        Ok(())
     }
 
     /// Applies what can be applied of some rows, which leaves the others of them.

@@ -3,7 +3,7 @@
 use super::PostgresWorld;
 use crate::fixture::Fixture;
 use crate::remote::{Remote, delete, insert, update};
-use crate::world::{World, everyone};
+use crate::world::{World, everyone, partitioned};
 
 /// Orders whose triggers write two other tables: before, after, and at the commit.
 const EFFECTS_DDL: &str = "
@@ -98,4 +98,102 @@ async fn what_an_upload_sets_off_reaches_its_uploader_and_the_others() {
     let mut fresh = Remote::synced(&world, "anna").await;
     assert_equal(&world, &fresh).await;
     assert_eq!(fresh.download().await.rows(), [] as [&str; 0]);
+}
+
+/// Values that the centre takes for equal are not the same bytes, and some are its own.
+#[tokio::test]
+async fn children_stay_with_a_value_that_is_spelled_otherwise() {
+    const CARELESS: &str = "CREATE COLLATION IF NOT EXISTS careless
+        (provider = icu, locale = 'und-u-ks-level2', deterministic = false);";
+    let cases = [
+        ("text COLLATE careless", "'Abc'", "Abc", "ABC"),
+        ("numeric", "1.0", "1.0", "1.00"),
+        ("numeric(6,2)", "2", "2.00", "1.999"),
+        ("char(5)", "'Abc'", "Abc", "Abc  "),
+        ("real", "1.1", "1.10000002384186", "1.1"),
+        ("interval", "'1 day'", "P1D", "PT24H"),
+        (
+            "timestamp(0)",
+            "'2026-01-02 03:04:05'",
+            "2026-01-02 03:04:05",
+            "2026-01-02 03:04:05.1",
+        ),
+    ];
+    for (column_type, value, old, new) in cases {
+        let ddl = format!(
+            "{CARELESS} CREATE TABLE par (id integer PRIMARY KEY, u {column_type} UNIQUE);
+             CREATE TABLE ch (id integer PRIMARY KEY,
+               u {column_type} REFERENCES par (u) ON DELETE CASCADE);
+             INSERT INTO par VALUES (1, {value}); INSERT INTO ch VALUES (1, {value})"
+        );
+        let world = PostgresWorld::new(&ddl, ["par", "ch"].map(everyone).to_vec()).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let result = anna
+            .upload(&[
+                delete("par", &format!("1|{old}")),
+                insert("par", &format!("2|{new}")),
+            ])
+            .await;
+        let counts = "0 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused";
+        assert_eq!(result[0], counts, "{column_type}: {result:?}");
+        let rows = "SELECT par.id, ch.id FROM par JOIN ch USING (u)";
+        assert_eq!(world.fixture.query(rows).await, ["1|1"], "{column_type}");
+    }
+    for (ddl, row) in [
+        (
+            "CREATE TABLE par (id integer PRIMARY KEY, code text,
+               u text GENERATED ALWAYS AS (lower(code)) STORED UNIQUE)",
+            "NULL",
+        ),
+        (
+            "CREATE TABLE par (id integer PRIMARY KEY, code text, u text UNIQUE);
+             CREATE FUNCTION lower_u() RETURNS trigger LANGUAGE plpgsql AS
+               'BEGIN NEW.u = lower(NEW.code); RETURN NEW; END';
+             CREATE TRIGGER lower_u BEFORE INSERT OR UPDATE ON par
+               FOR EACH ROW EXECUTE FUNCTION lower_u()",
+            "X",
+        ),
+    ] {
+        let ddl = format!(
+            "{ddl}; CREATE TABLE ch (id integer PRIMARY KEY,
+               u text REFERENCES par (u) ON DELETE CASCADE);
+             INSERT INTO par (id, code) VALUES (1, 'abc'); INSERT INTO ch VALUES (1, 'abc')"
+        );
+        let world = PostgresWorld::new(&ddl, ["par", "ch"].map(everyone).to_vec()).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let new = format!("2|Abc|{row}");
+        let result = anna
+            .upload(&[delete("par", "1|abc|abc"), insert("par", &new)])
+            .await;
+        let counts = "0 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused";
+        assert_eq!(result[0], counts, "{row}: {result:?}");
+        assert_eq!(world.fixture.query("SELECT * FROM ch").await, ["1|abc"]);
+    }
+}
+
+/// A trigger does not let a row take another one's place: then it is refused, and nothing is told
+/// that is not so.
+#[tokio::test]
+async fn a_row_that_a_trigger_keeps_from_its_new_key_is_refused() {
+    for change in ["NEW.id := OLD.id", "NEW.id := 99", "NEW.region := 'south'"] {
+        let ddl = format!(
+            "CREATE TABLE par (id integer PRIMARY KEY, u text UNIQUE, region text NOT NULL);
+             CREATE TABLE ch (id integer PRIMARY KEY, u text REFERENCES par (u) ON DELETE CASCADE);
+             CREATE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS
+               $$BEGIN {change}; RETURN NEW; END$$;
+             CREATE TRIGGER change BEFORE UPDATE ON par FOR EACH ROW EXECUTE FUNCTION change();
+             INSERT INTO par VALUES (1, 'a', 'north'); INSERT INTO ch VALUES (1, 'a')"
+        );
+        let mine = "SELECT 'north' WHERE {s.username} <> ''";
+        let par = partitioned("par", &["region"], mine);
+        let world = PostgresWorld::new(&ddl, vec![par, everyone("ch")]).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let result = anna
+            .upload(&[delete("par", "1|a|north"), insert("par", "2|a|north")])
+            .await;
+        let counts = "0 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused";
+        assert_eq!(result[0], counts, "{change}: {result:?}");
+        let rows = "SELECT par.id, region, ch.id FROM par JOIN ch USING (u)";
+        assert_eq!(world.fixture.query(rows).await, ["1|north|1"], "{change}");
+    }
 }
