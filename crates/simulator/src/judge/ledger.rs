@@ -58,8 +58,8 @@ pub(crate) struct Parties<'a> {
     /// Whether there is another copy of the remote's file, which may go on under its identity:
     /// then a restored centre may not be able to know what this one was told.
     pub(crate) copied: bool,
-    /// Who may have made what is in both copies of the file into something else before it went up,
-    /// while nothing tracked the table of one.
+    /// Who may have made what is in both copies of the file, or in one that is restored, into
+    /// something else before it went up, while nothing tracked the table of one.
     pub(crate) rewriters: Vec<String>,
     /// Whether the centre always knows what happened since the remote's last download.
     pub(crate) is_followed: bool,

@@ -289,7 +289,8 @@ impl Remote {
 
     fn parties<'a>(&self, remote: &'a Connection, centre: &'a Connection) -> Parties<'a> {
         let copied = self.is_copied();
-        let rewriters = match (&*self.authors, copied) {
+        let was_there_twice = copied || self.restored.get() > 0;
+        let rewriters = match (&*self.authors, was_there_twice) {
             ([first, ..], true) if self.world.chronicle.has_happened(accidents::REBUILT) => {
                 vec![first.clone(), accidents::name_of_copy(first)]
             }
