@@ -7,7 +7,7 @@
 //! all rows are in, the database is asked whether another row has the value now: it knows by which
 //! collation values are equal, and what its own triggers have made of them. If one has, everything
 //! is undone and done anew, and that row is refused. So is then the one that wants its value. The
-//! same if the row that wants it was refused.
+//! same if the row that was to have it lost, or was refused.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use tidewater_protocol::{Code, Datum, Op, Table};
 use crate::columns::ColumnMap;
 use crate::error::CentreError;
 use crate::linked::pack_columns;
-use crate::orphans::{RowKeys, Uploaded, pack_key};
+use crate::orphans::Uploaded;
 
 /// The code of such a refusal.
 pub(crate) const CODE: Code = Code::RowForeignKey;
@@ -37,8 +37,8 @@ pub(crate) fn packed(
     pack_columns(columns.iter().zip(&types), map, row)
 }
 
-/// The values of these columns that refused rows of a table were to have. `uploaded` is all that
-/// the upload has of the table.
+/// The values of these columns that rows of a table were to have and had not. `uploaded` is all
+/// that the upload has of the table.
 ///
 /// # Errors
 /// The rows of the upload cannot be read.
@@ -46,18 +46,21 @@ pub(crate) fn wanted<'u>(
     table: &Table,
     columns: &[usize],
     uploaded: impl Iterator<Item = Uploaded<'u>>,
-    refused: &RowKeys,
 ) -> Result<HashSet<Vec<u8>>, CentreError> {
     let mut wanted = HashSet::new();
-    for (upload, index, map) in uploaded {
-        if !refused.iter().any(|(of, _)| *of == index) {
-            continue;
-        }
+    for (upload, _, map) in uploaded {
         upload.each_row(&map.shape, |row, op| {
-            if op != Op::Delete && refused.contains(&(index, pack_key(table, &row.key))) {
-                wanted.extend(packed(table, columns, map, &row.new));
+            if op == Op::Delete {
+                return;
+            }
+            let new = packed(table, columns, map, &row.new);
+            if op == Op::Insert || new != packed(table, columns, map, &row.old) {
+                wanted.extend(new);
             }
         })?;
     }
     Ok(wanted)
 }
+
+/// So often is an upload applied anew before all rows that release anything are refused.
+pub(crate) const ROUNDS: u32 = 8;

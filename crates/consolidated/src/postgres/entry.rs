@@ -4,6 +4,7 @@
 //! put right in the URL or in the database. Names the place, never the password.
 
 use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config};
 
 use super::connection::{chain, refused};
@@ -75,8 +76,8 @@ pub(super) async fn let_triggers_fire(client: &Client, config: &Config) -> Resul
     }
     let set = client.batch_execute("SET session_replication_role = origin");
     set.await.map_err(|error| match error.as_db_error() {
-        None => refused("changing a setting of the session")(error),
-        Some(refusal) => CentreError::Configuration {
+        Some(refusal) if *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
+          CentreError::Configuration {
             message: format!(
                 "session_replication_role is replica ({}), so that nothing of what remotes upload \
                  would be logged for the others: {}",
@@ -85,7 +86,9 @@ pub(super) async fn let_triggers_fire(client: &Client, config: &Config) -> Resul
             ),
             hint: "ALTER DATABASE ... RESET session_replication_role, and the same for the role"
                 .into(),
-        },
+          }
+        }
+        _ => refused("changing a setting of the session")(error),
     })
 }
 

@@ -114,6 +114,8 @@ pub(super) struct Reference {
     /// of other parents: the types' own ones need not be on the search path.
     pub(super) equals_child: Vec<String>,
     pub(super) equals_parent: Vec<String>,
+    /// Whether our role may read both columns.
+    pub(super) is_readable: bool,
 }
 
 const TABLES: &str = "
@@ -168,7 +170,13 @@ SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.conf
   ARRAY(SELECT pg_catalog.format('OPERATOR(%I.%s)', n.nspname, p.oprname)
     FROM unnest(o.conppeqop) WITH ORDINALITY AS e (oid, at)
     JOIN pg_catalog.pg_operator p ON p.oid = e.oid
-    JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace ORDER BY at)
+    JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace ORDER BY at),
+  (SELECT pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_catalog.pg_class c
+    WHERE c.oid = o.conrelid)
+  AND (SELECT bool_and(pg_catalog.has_column_privilege(o.conrelid, k, 'SELECT'))
+    FROM unnest(o.conkey) AS k)
+  AND (SELECT bool_and(pg_catalog.has_column_privilege(o.confrelid, k, 'SELECT'))
+    FROM unnest(o.confkey) AS k)
 FROM pg_catalog.pg_constraint o
 WHERE o.contype = 'f' AND o.conparentid = 0 AND (o.conrelid = ANY($1) OR o.confrelid = ANY($1))
 ORDER BY o.conrelid, o.oid";
@@ -217,6 +225,7 @@ impl Catalog {
                 on_update: action(row.get(5)),
                 equals_child: row.get(6),
                 equals_parent: row.get(7),
+                is_readable: row.get::<_, Option<bool>>(8) == Some(true),
             };
             if let Some(table) = catalog.table_mut(oid) {
                 table.references.push(reference);

@@ -98,7 +98,8 @@ impl ActingKey {
         let is_key =
             referred.len() == parent.key.len() && referred.iter().all(|it| parent.key.contains(it));
         let acts = reference.on_delete.acts() || reference.on_update.acts();
-        if is_key || !acts || reference.columns.len() != referred.len() {
+        let is_usable = reference.is_readable && reference.columns.len() == referred.len();
+        if is_key || !acts || !is_usable {
             return None;
         }
         let column = |index: usize| {

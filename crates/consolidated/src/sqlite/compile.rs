@@ -94,7 +94,8 @@ pub(super) struct ActingKey {
     pub(super) is_published: bool,
     /// These columns of the row with a key, if others refer to it.
     pub(super) select: String,
-    /// Whether a row has these values.
+    /// Whether a row has these values. The parameters are the values, and the key of a row that
+    /// does not count.
     pub(super) is_taken: String,
 }
 
@@ -125,6 +126,8 @@ impl ActingKey {
             .zip(1..)
             .map(|(name, at)| format!("{name} = ?{at}"));
         let values = referred.iter().map(|name| format!("p.{name}"));
+        let own = table.key_columns().zip(referred.len() + 1..);
+        let own = own.map(|(column, at)| format!("{} = ?{at}", quote(&column.name)));
         Some(ActingKey {
             on_delete: reference.on_delete.acts(),
             on_update: reference.on_update.acts(),
@@ -139,9 +142,10 @@ impl ActingKey {
                 same.collect::<Vec<_>>().join(" AND ")
             ),
             is_taken: format!(
-                "SELECT EXISTS (SELECT 1 FROM {} WHERE {})",
+                "SELECT EXISTS (SELECT 1 FROM {} WHERE {} AND NOT ({}))",
                 quote(&parent.name),
-                has.collect::<Vec<_>>().join(" AND ")
+                has.collect::<Vec<_>>().join(" AND "),
+                own.collect::<Vec<_>>().join(" AND ")
             ),
         })
     }

@@ -13,7 +13,7 @@ use super::compile::{ActingKey, Publication};
 use super::{apply, download, failure, scope, types};
 use crate::columns::ColumnMap;
 use crate::error::CentreError;
-use crate::orphans::{RowKeys, Uploaded};
+use crate::orphans::Uploaded;
 use crate::released;
 use crate::scope::Scope;
 
@@ -77,8 +77,9 @@ pub(super) struct Released {
     number: usize,
     /// Which of the table's acting keys referred to it.
     acting: usize,
+    /// They, and then the row's key.
     values: Vec<Native>,
-    /// The same as they were uploaded.
+    /// The values as they were uploaded.
     packed: Option<Vec<u8>>,
 }
 
@@ -246,7 +247,9 @@ impl<'a> TableWork<'a> {
             let values = statement.query_row(params_from_iter(key), |row| {
                 (0..count).map(|at| row.get(at)).collect()
             });
-            if let Some(values) = values.optional().map_err(reading)? {
+            let values: Option<Vec<Native>> = values.optional().map_err(reading)?;
+            if let Some(mut values) = values {
+                values.extend(key.iter().cloned());
                 referred.push(Released {
                     number,
                     acting,
@@ -261,12 +264,12 @@ impl<'a> TableWork<'a> {
         Ok(referred)
     }
 
-    /// The numbers of rows that have released what another row has now, or a refused one was to
-    /// have. `uploaded` is all of the upload.
+    /// The numbers of rows that have released what another row has now, or was to have. `uploaded`
+    /// is all of the upload; `gives_up`: of all that have released anything.
     pub(super) fn taken_again(
         &self,
         uploaded: &[Uploaded<'_>],
-        refused: &RowKeys,
+        gives_up: bool,
     ) -> Result<Vec<usize>, CentreError> {
         let reading = failure("looking for values that were taken");
         let table = &self.publication.schema.tables[self.index];
@@ -283,14 +286,14 @@ impl<'a> TableWork<'a> {
                 Entry::Vacant(place) => {
                     let uploaded = uploaded.iter().filter(|(_, index, _)| *index == self.index);
                     let uploaded = uploaded.copied();
-                    place.insert(released::wanted(table, &acting.columns, uploaded, refused)?)
+                    place.insert(released::wanted(table, &acting.columns, uploaded)?)
                 }
             };
             let is_wanted = released
                 .packed
                 .as_ref()
                 .is_some_and(|it| wanted.contains(it));
-            if is_taken.map_err(reading)? || is_wanted {
+            if is_taken.map_err(reading)? || is_wanted || gives_up {
                 taken.push(released.number);
             }
         }

@@ -87,6 +87,8 @@ pub(super) struct UploadRun<'a> {
     orphans: Orphans,
     /// Rows that are not to release what others take, by table and number.
     kept: HashSet<(usize, usize)>,
+    /// How often these were looked for.
+    taken: u32,
 }
 
 /// A row that failed and is tried again.
@@ -181,6 +183,7 @@ impl<'a> UploadRun<'a> {
             unpublished: Vec::new(),
             orphans: Orphans::default(),
             kept: HashSet::new(),
+            taken: 0,
         };
         for table in &upload.tables {
             match ColumnMap::find(&publication.schema, &table.begin)? {
@@ -205,7 +208,7 @@ impl<'a> UploadRun<'a> {
                 keys = DeferredKeys::AfterEachRow;
                 true
             } else {
-                self.find_taken(&collected)? || self.find_orphans(&collected)?
+                self.find_taken()? || self.find_orphans(&collected)?
             };
             if !anew {
                 self.savepoint("RELEASE tidewater_rows")?;
@@ -222,14 +225,15 @@ impl<'a> UploadRun<'a> {
     }
 
     /// Whether rows have released what others have taken: then all is to be done anew.
-    fn find_taken(&mut self, collected: &Collected<'_>) -> Result<bool, CentreError> {
+    fn find_taken(&mut self) -> Result<bool, CentreError> {
         let uploaded = uploaded(&self.uploaded, &self.tables);
-        let refused = collected.result.refused_rows();
+        let gives_up = self.taken >= released::ROUNDS;
         let before = self.kept.len();
         for (table, work) in self.tables.iter().enumerate() {
-            let taken = work.taken_again(&uploaded, refused)?.into_iter();
+            let taken = work.taken_again(&uploaded, gives_up)?.into_iter();
             self.kept.extend(taken.map(|number| (table, number)));
         }
+        self.taken += 1;
         Ok(self.kept.len() > before)
     }
 

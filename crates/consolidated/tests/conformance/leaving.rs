@@ -171,6 +171,7 @@ pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
     struct Case {
         ddl: &'static str,
         tables: &'static [&'static str],
+        centre: &'static str,
         changes: Vec<Change>,
         counts: &'static str,
         /// In the last table.
@@ -189,6 +190,7 @@ pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
                 INSERT INTO addr VALUES (1, 1, 'home'), (2, 2, 'home');
                 INSERT INTO inv VALUES (1, 'a')",
             tables: &["cust", "addr", "inv"],
+            centre: "",
             changes: vec![
                 delete("addr", "2|2|home"),
                 update("addr", "1|1|home", "1|2|home"),
@@ -209,6 +211,7 @@ pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
                 INSERT INTO g VALUES (1, 'a'); INSERT INTO p VALUES (1, 'a', 'k');
                 INSERT INTO c VALUES (1, 'k')",
             tables: &["g", "p", "c"],
+            centre: "",
             changes: vec![
                 delete("g", "1|a"),
                 insert("g", "20|a"),
@@ -225,6 +228,7 @@ pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
                   u VARCHAR(9) REFERENCES par (u) ON UPDATE CASCADE ON DELETE CASCADE);
                 INSERT INTO par VALUES (1, 'a'), (2, 'b'); INSERT INTO ch VALUES (1, 'b')",
             tables: &["par", "ch"],
+            centre: "",
             changes: vec![
                 delete("par", "1|a"),
                 update("par", "2|b", "2|a"),
@@ -241,6 +245,7 @@ pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
                 INSERT INTO par VALUES (1, 'a'), (2, 'b');
                 INSERT INTO ch VALUES (1, 'a'), (2, 'b')",
             tables: &["par", "ch"],
+            centre: "",
             changes: vec![delete("par", "1|a"), update("par", "2|b", "2|c")],
             counts: "0 inserted, 1 updated, 1 deleted, 0 conflicts, 0 refused",
             left: &["2|c"],
@@ -254,6 +259,7 @@ pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
                 INSERT INTO emp VALUES (1, 'a', NULL), (2, 'b', 1), (3, 'c', 2);
                 INSERT INTO ch VALUES (1, 'a'), (2, 'b'), (3, 'c')",
             tables: &["emp", "ch"],
+            centre: "",
             changes: vec![
                 delete("emp", "1|a|NULL"),
                 delete("emp", "2|b|1"),
@@ -265,12 +271,63 @@ pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
             counts: "3 inserted, 0 updated, 3 deleted, 0 conflicts, 0 refused",
             left: &["1|a", "2|b", "3|c"],
         },
+        // The row that was to have the value loses.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, u VARCHAR(9) UNIQUE,
+                  v VARCHAR(9));
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  u VARCHAR(9) REFERENCES par (u) ON DELETE CASCADE);
+                INSERT INTO par VALUES (1, 'a', 'x'), (2, 'b', 'x');
+                INSERT INTO ch VALUES (1, 'a')",
+            tables: &["par", "ch"],
+            centre: "UPDATE par SET v = 'changed' WHERE id = 2",
+            changes: vec![delete("par", "1|a|x"), update("par", "2|b|x", "2|a|x")],
+            counts: "0 inserted, 0 updated, 0 deleted, 1 conflicts, 1 refused",
+            left: &["1|a"],
+        },
+        // The table comes twice, which no remote of ours sends.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, u VARCHAR(9) UNIQUE);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  u VARCHAR(9) REFERENCES par (u) ON DELETE CASCADE);
+                INSERT INTO par VALUES (1, 'a'); INSERT INTO ch VALUES (1, 'a')",
+            tables: &["par", "ch"],
+            centre: "",
+            changes: vec![
+                delete("par", "1|a"),
+                insert("ch", "5|a"),
+                insert("par", "6|b"),
+                insert("par", "7|a"),
+            ],
+            counts: "2 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused",
+            left: &["1|a", "5|a"],
+        },
+        // What takes another row's place needs what a third one frees.
+        Case {
+            ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, u VARCHAR(9) UNIQUE,
+                  slot INTEGER UNIQUE);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  u VARCHAR(9) REFERENCES par (u) ON DELETE CASCADE);
+                INSERT INTO par VALUES (1, 'a', 5), (2, 'b', 6); INSERT INTO ch VALUES (1, 'a')",
+            tables: &["par", "ch"],
+            centre: "",
+            changes: vec![
+                delete("par", "1|a|5"),
+                delete("par", "2|b|6"),
+                insert("par", "3|a|6"),
+            ],
+            counts: "1 inserted, 0 updated, 2 deleted, 0 conflicts, 0 refused",
+            left: &["1|a"],
+        },
     ];
     for case in cases {
         let tables = case.tables.iter().copied().map(everyone);
         let world = World::<F>::new(case.ddl, tables.collect()).await;
         let mut anna = Remote::synced(&world, "anna").await;
         let mut carl = Remote::synced(&world, "carl").await;
+        if !case.centre.is_empty() {
+            world.execute(case.centre).await;
+        }
         let result = anna.upload(&case.changes).await;
         assert_eq!(result[0], case.counts, "{}: {result:?}", case.ddl);
         carl.download().await;

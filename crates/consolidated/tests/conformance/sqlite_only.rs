@@ -539,3 +539,17 @@ async fn children_stay_with_a_value_that_is_spelled_otherwise() {
         assert_eq!(world.fixture.query(rows).await, ["1|1"], "{column_type}");
     }
 }
+
+/// A row that only spells a value otherwise has not given it up.
+#[tokio::test]
+async fn a_value_that_others_refer_to_can_be_spelled_otherwise() {
+    let ddl = "CREATE TABLE par (id INTEGER PRIMARY KEY, u TEXT COLLATE NOCASE UNIQUE);
+        CREATE TABLE ch (id INTEGER PRIMARY KEY,
+          u TEXT COLLATE NOCASE REFERENCES par (u) ON UPDATE CASCADE);
+        INSERT INTO par VALUES (1, 'abc'); INSERT INTO ch VALUES (1, 'abc')";
+    let world = SqliteWorld::new(ddl, ["par", "ch"].map(everyone).to_vec()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let result = anna.upload(&[update("par", "1|abc", "1|Abc")]).await;
+    let counts = "0 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused";
+    assert_eq!(result[0], counts, "{result:?}");
+}

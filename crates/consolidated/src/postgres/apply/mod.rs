@@ -209,6 +209,8 @@ struct Round {
     orphans: Orphans,
     /// Without those that release what others take, by the table's place.
     kept: HashSet<(usize, RowRef)>,
+    /// How often some of these were found.
+    taken: u32,
 }
 
 /// What applying all rows came to.
@@ -281,7 +283,10 @@ impl One<'_> {
                 }
                 Filled::Violated => round.immediate = true,
                 Filled::Orphaned(orphans) => round.orphans = orphans,
-                Filled::TakenAgain(rows) => round.kept.extend(rows),
+                Filled::TakenAgain(rows) => {
+                    round.kept.extend(rows);
+                    round.taken += 1;
+                }
             }
             connection
                 .client()
@@ -395,7 +400,10 @@ impl One<'_> {
         }
         self.try_again(connection, incoming, admitted, &mut progress)
             .await?;
-        let taken = self.taken_again(connection, incoming, &progress).await?;
+        let gives_up = round.taken >= crate::released::ROUNDS;
+        let taken = self
+            .taken_again(connection, incoming, &progress.released, gives_up)
+            .await?;
         if !taken.is_empty() {
             return Ok(Filled::TakenAgain(taken));
         }
@@ -431,6 +439,9 @@ impl One<'_> {
         round: &Round,
         progress: &mut Progress<'_>,
     ) -> Result<(), CentreError> {
+        if round.kept.is_empty() {
+            return Ok(());
+        }
         for it in incoming {
             let kept = round.kept.iter().filter(|(place, _)| *place == it.place);
             let mut kept: Vec<RowRef> = kept.map(|&(_, row)| row).collect();

@@ -8,7 +8,7 @@ use tidewater_protocol::{Op, pack};
 
 use super::incoming::{Incoming, RowRef};
 use super::statements::{Statements, with_uploaded};
-use super::{One, Progress, sql};
+use super::{One, sql};
 use crate::error::CentreError;
 use crate::postgres::connection::{Connection, refused};
 use crate::released;
@@ -32,6 +32,13 @@ pub(super) struct Released {
     key: Vec<Option<String>>,
 }
 
+impl Released {
+    /// Whether it is about one of these rows, which are in order, of the table in this place.
+    pub(super) fn is_of(&self, place: usize, rows: &[RowRef]) -> bool {
+        self.place == place && rows.binary_search(&self.at).is_ok()
+    }
+}
+
 impl Statements<'_, '_, '_, '_> {
     /// Notes what rows are about to release.
     pub(super) async fn note_released(
@@ -51,6 +58,9 @@ impl Statements<'_, '_, '_, '_> {
             self.released.retain(|it| {
                 (it.place, it.acting) != (incoming.place, number) || !again.contains(&it.at)
             });
+            if releasing.is_empty() {
+                continue;
+            }
             let text = sql::referred(incoming, acting);
             let statement = self.connection.prepare(&text, &[]).await?;
             for rows in releasing.chunks(MOST_VALUES) {
@@ -90,15 +100,19 @@ impl Statements<'_, '_, '_, '_> {
 }
 
 impl One<'_> {
-    /// Which rows have released values that others have now, or refused ones were to have.
+    /// Which rows have released values that others have now, or were to have. `gives_up`: all that
+    /// have released anything.
     pub(super) async fn taken_again(
         &self,
         connection: &mut Connection,
         incoming: &[Incoming<'_>],
-        progress: &Progress<'_>,
+        released: &[Released],
+        gives_up: bool,
     ) -> Result<Vec<(usize, RowRef)>, CentreError> {
-        let released = &progress.released;
-        let refused_rows = progress.outcomes.builder().refused_rows();
+        if gives_up {
+            let all = released.iter().map(|of| (of.place, of.at));
+            return Ok(all.collect());
+        }
         let mut taken = Vec::new();
         for it in incoming {
             for (number, acting) in it.table.acting.iter().enumerate() {
@@ -111,7 +125,7 @@ impl One<'_> {
                 let table = &self.publication.schema.tables[it.index];
                 let uploaded = incoming.iter().filter(|of| of.index == it.index);
                 let uploaded = uploaded.map(Incoming::uploaded);
-                let wanted = released::wanted(table, &acting.columns, uploaded, refused_rows)?;
+                let wanted = released::wanted(table, &acting.columns, uploaded)?;
                 let text = sql::holders(it, acting);
                 let statement = connection.prepare(&text, &[]).await?;
                 for mine in mine.chunks(MOST_VALUES) {

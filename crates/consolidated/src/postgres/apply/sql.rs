@@ -196,13 +196,14 @@ pub(super) fn deletable(incoming: &Incoming<'_>) -> String {
     )
 }
 
-/// Finds rows to which others refer by a foreign key that acts; gives back their ordinals, the
+/// Finds, and locks, rows to which others refer by a foreign key that acts; gives back their ordinals, the
 /// values that are referred to, and the rows' keys, all as text. The parameters are the keys of
 /// the old images.
 pub(super) fn referred(incoming: &Incoming<'_>, acting: &ActingKey) -> String {
     let table = incoming.table;
     format!(
-        "SELECT i.ord, ARRAY[{}], ARRAY[{}] FROM {} JOIN {} AS t ON {} WHERE {}",
+        "SELECT i.ord, ARRAY[{}], ARRAY[{}] FROM {} JOIN {} AS t ON {} WHERE {} ORDER BY i.ord \
+         FOR UPDATE OF t",
         acting.values.join(", "),
         key_texts(incoming).join(", "),
         unnest(incoming, &keys(incoming), 1),

@@ -7,6 +7,7 @@ use tokio_postgres::types::ToSql;
 use tidewater_protocol::{Code, Op};
 
 use super::incoming::{Incoming, RowRef};
+use super::released::Released;
 use super::sql::{self, Part};
 use super::statements::{Executed, Failed, GUARD, KEEP, Statements, UNDO, execute};
 use super::{Admitted, One, Progress};
@@ -79,17 +80,15 @@ impl One<'_> {
         Ok(())
     }
 
-    /// Applies rows that need each other.
-    pub(super) async fn together(
+    /// Rows that may need each other, and which of them do.
+    async fn find_groups(
         &self,
         connection: &mut Connection,
         incoming: &[Incoming<'_>],
         admitted: &Admitted,
         progress: &mut Progress<'_>,
         which: Candidates,
-    ) -> Result<(), CentreError> {
-        self.look_again(connection, incoming, admitted, progress)
-            .await?;
+    ) -> Result<(Vec<Candidate>, Vec<Group>), CentreError> {
         let mut links = Links::new(&self.publication.schema);
         let mut candidates: Vec<Candidate> = Vec::new();
         let mut codes = Vec::new();
@@ -132,8 +131,36 @@ impl One<'_> {
         if which == Candidates::WithDeletes {
             groups.retain(Group::precedes_deletes);
         }
+        Ok((candidates, groups))
+    }
+
+    /// Applies rows that need each other.
+    pub(super) async fn together(
+        &self,
+        connection: &mut Connection,
+        incoming: &[Incoming<'_>],
+        admitted: &Admitted,
+        progress: &mut Progress<'_>,
+        which: Candidates,
+    ) -> Result<(), CentreError> {
+        let (mut candidates, mut groups) = self
+            .find_groups(connection, incoming, admitted, progress, which)
+            .await?;
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let mut failed = progress.refusals.iter().flat_map(|it| &it.failed);
+        if failed.any(|it| it.code == Code::RowKeyInUse) {
+            self.look_again(connection, incoming, admitted, progress)
+                .await?;
+            (candidates, groups) = self
+                .find_groups(connection, incoming, admitted, progress, which)
+                .await?;
+        }
         let pairs = groups.iter().flat_map(|group| &group.successions);
-        let successors = pairs.map(|it| (candidates[it.deleted], candidates[it.inserted]));
+        let pairs = pairs.map(|it| (candidates[it.deleted], candidates[it.inserted]));
+        // An upload may have a table in several places, each with columns of its own.
+        let successors = pairs.filter(|(deleted, inserted)| deleted.0 == inserted.0);
         let successors: HashMap<Candidate, Candidate> = successors.collect();
         let mut waiting = batches(groups);
         waiting.reverse();
@@ -317,6 +344,11 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
                 rows.push((Op::Insert, of(&place.successors)));
             }
             for (op, rows) in rows {
+                if !place.successors.is_empty() && op == Op::Delete {
+                    // What it gave up when it was tried alone, it did not.
+                    let is_of = |it: &Released| it.is_of(place.table, &rows);
+                    self.progress.released.retain(|it| !is_of(it));
+                }
                 self.note(place.table, op, &rows).await?;
                 done.extend(rows.into_iter().map(|row| (place.table, op, row)));
             }
@@ -343,14 +375,15 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
         for (table, op) in possible {
             let mut refs = Vec::new();
             let mut replaced = Placed::new(table, Op::Delete, Vec::new());
-            for it in rows.iter().filter(|it| (it.0, it.1) == (table, op)) {
+            for it in rows.iter().filter(|it| it.0 == table) {
                 match succeeding.get(it) {
-                    Some(successor) => {
+                    // It may need what deletes free.
+                    Some(successor) if op == Op::Update => {
                         replaced.rows.push(it.2);
                         replaced.successors.push(successor.2);
                     }
-                    None if !succeed.contains(it) => refs.push(it.2),
-                    None => {}
+                    None if it.1 == op && !succeed.contains(it) => refs.push(it.2),
+                    _ => {}
                 }
             }
             let lists = [&refs, &replaced.rows, &replaced.successors];

@@ -186,7 +186,9 @@ impl UploadRun<'_> {
         let (mut updates, mut deletes, mut inserts) = (Vec::new(), Vec::new(), Vec::new());
         let mut successions = group.successions.clone();
         let has = |number| group.rows.binary_search(&number).is_ok();
-        successions.retain(|it| has(it.deleted) && has(it.inserted));
+        // An upload may have a table in several places, each with columns of its own.
+        let same = |it: &Succession| rows[it.deleted].place.0 == rows[it.inserted].place.0;
+        successions.retain(|it| has(it.deleted) && has(it.inserted) && same(it));
         for &number in &group.rows {
             let mut pairs = successions.iter();
             if pairs.any(|it| it.deleted == number || it.inserted == number) {
@@ -210,20 +212,38 @@ impl UploadRun<'_> {
                 able.push(it);
             }
         }
-        for Succession { deleted, inserted } in able {
-            if self.succeed(&rows[deleted], &rows[inserted])? {
-                fates.extend([deleted, inserted].map(|number| (number, Fate::Applied)));
-                self.those_that_can(rows, &mut updates, &mut fates)?;
-            }
-        }
+        let able = self.those_that_succeed(rows, able, &mut updates, &mut fates)?;
         for of_table in deletes.chunk_by(|a, b| a.0 == b.0) {
             let mut of_table: Vec<usize> = of_table.iter().map(|&(_, number)| number).collect();
             self.those_that_can(rows, &mut of_table, &mut fates)?;
             self.those_that_can(rows, &mut updates, &mut fates)?;
         }
+        self.those_that_succeed(rows, able, &mut updates, &mut fates)?;
         self.those_that_can(rows, &mut inserts, &mut fates)?;
         self.those_that_can(rows, &mut updates, &mut fates)?;
         Ok(fates)
+    }
+
+    /// Puts rows in the places of others, and tries after each what could not leave; gives back
+    /// those that do not go.
+    fn those_that_succeed(
+        &mut self,
+        rows: &[Pending],
+        successions: Vec<Succession>,
+        updates: &mut Vec<usize>,
+        fates: &mut Vec<(usize, Fate)>,
+    ) -> Result<Vec<Succession>, Stop> {
+        let mut left = Vec::new();
+        for it in successions {
+            if self.succeed(&rows[it.deleted], &rows[it.inserted])? {
+                let pair = [it.deleted, it.inserted];
+                fates.extend(pair.map(|number| (number, Fate::Applied)));
+                self.those_that_can(rows, updates, fates)?;
+            } else {
+                left.push(it);
+            }
+        }
+        Ok(left)
     }
 
     /// Whether a row can be put in the place of another one.

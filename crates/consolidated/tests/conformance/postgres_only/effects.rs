@@ -1,9 +1,12 @@
 //! What triggers and foreign keys of the application change beside a row, whoever wrote it.
 
+use tidewater_consolidated::connect;
+
 use super::PostgresWorld;
 use crate::fixture::Fixture;
+use crate::postgres::PostgresFixture;
 use crate::remote::{Remote, delete, insert, update};
-use crate::world::{World, everyone, partitioned};
+use crate::world::{NOW_MS, World, everyone, partitioned, publication};
 
 /// Orders whose triggers write two other tables: before, after, and at the commit.
 const EFFECTS_DDL: &str = "
@@ -196,4 +199,34 @@ async fn a_row_that_a_trigger_keeps_from_its_new_key_is_refused() {
         let rows = "SELECT par.id, region, ch.id FROM par JOIN ch USING (u)";
         assert_eq!(world.fixture.query(rows).await, ["1|north|1"], "{change}");
     }
+}
+
+/// Foreign keys act with the rights of the table's owner: nobody else needs any on the children.
+#[tokio::test]
+async fn children_that_our_role_may_not_read_are_left_to_the_database() {
+    let fixture = PostgresFixture::new().await;
+    let role = format!("clerk_{}", fixture.url().rsplit('_').next().unwrap());
+    fixture
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN; CREATE SCHEMA crm;
+             DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO {role}', current_database()); END $$;
+             CREATE TABLE par (id integer PRIMARY KEY, u text UNIQUE);
+             GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON par TO {role};
+             CREATE TABLE crm.note (u text REFERENCES par (u) ON DELETE CASCADE ON UPDATE CASCADE);
+             INSERT INTO par VALUES (1, 'a'), (2, 'b'); INSERT INTO crm.note VALUES ('a'), ('b')"
+        ))
+        .await;
+    let url = fixture.url().replace("postgres@", &format!("{role}@"));
+    let centre = connect(&url).await.unwrap();
+    let specs = [publication("sales", vec![everyone("par")])];
+    centre.deploy(&specs, false, NOW_MS).await.unwrap();
+    let schemas = centre.load(&specs).await.unwrap();
+    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    anna.download().await;
+    let result = anna
+        .upload(&[delete("par", "1|a"), update("par", "2|b", "2|c")])
+        .await;
+    let counts = "0 inserted, 1 updated, 1 deleted, 0 conflicts, 0 refused";
+    assert_eq!(result[0], counts, "{result:?}");
+    assert_eq!(fixture.query("SELECT * FROM crm.note").await, ["c"]);
 }
