@@ -25,6 +25,12 @@ pub(crate) const CODE: Code = Code::RowForeignKey;
 pub(crate) const REASON: &str = "other rows refer to a value of this row, which another row of the \
                                  same upload takes: they would go with it";
 
+/// Whether columns that a foreign key refers to are others than the primary key: remotes give rows
+/// other keys by a delete and an insert, and what refers to the key is uploaded with them.
+pub(crate) fn are_others(referred: &[usize], key: &[usize]) -> bool {
+    referred.len() != key.len() || !referred.iter().all(|it| key.contains(it))
+}
+
 /// The packed values of some columns of a row, as [`wanted`] compares them.
 pub(crate) fn packed(
     table: &Table,

@@ -60,15 +60,6 @@ pub(crate) enum Event {
     End(Fault),
 }
 
-/// What is read next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Piece {
-    /// As little as a frame has to be completed with.
-    Needed,
-    /// More at once.
-    Faster,
-}
-
 /// What the three futures of a connection share.
 pub(crate) struct Link {
     inbound: Mutex<Inbound>,
@@ -360,8 +351,8 @@ impl Link {
     }
 
     /// Reserves memory for a read buffer of this size, and gives back what a smaller
-    /// one no longer needs.
-    fn reserve(&self, reservation: &mut Reservation, buffer_bytes: usize, piece: Piece) -> bool {
+    /// one no longer needs. `is_least`: a frame cannot be completed with less.
+    fn reserve(&self, reservation: &mut Reservation, buffer_bytes: usize, is_least: bool) -> bool {
         let signed_in = self.signed_in.load(Ordering::Relaxed);
         let free = match signed_in {
             true => FREE_BUFFER_BYTES,
@@ -373,10 +364,10 @@ impl Link {
             reservation.shrink(reserved - wanted);
             return true;
         }
-        match piece {
-            // The rows that came before it, which a file could hold, may have filled the budget.
-            Piece::Needed if signed_in => reservation.grow_anyway(wanted - reserved),
-            _ => reservation.grow(wanted - reserved),
+        // The rows that came before it, which a file could hold, may have filled the budget.
+        match signed_in && is_least {
+            true => reservation.grow_anyway(wanted - reserved),
+            false => reservation.grow(wanted - reserved),
         }
     }
 
@@ -445,13 +436,9 @@ pub(crate) async fn read(link: &Link, mut stream: impl AsyncRead + Unpin) {
         if buffer.is_empty() && buffer.capacity() > READ_BYTES && read_bytes == READ_BYTES {
             buffer = BytesMut::new();
         }
-        let piece = match read_bytes > READ_BYTES {
-            true => Piece::Faster,
-            false => Piece::Needed,
-        };
         let wanted = buffer.capacity().max(buffer.len() + read_bytes);
-        if !link.reserve(&mut reservation, wanted, piece) {
-            if piece == Piece::Faster {
+        if !link.reserve(&mut reservation, wanted, read_bytes == READ_BYTES) {
+            if read_bytes > READ_BYTES {
                 read_bytes = READ_BYTES;
                 continue;
             }

@@ -75,20 +75,21 @@ pub(super) async fn let_triggers_fire(client: &Client, config: &Config) -> Resul
         return Ok(());
     }
     let set = client.batch_execute("SET session_replication_role = origin");
-    set.await.map_err(|error| match error.as_db_error() {
-        Some(refusal) if *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE => {
-          CentreError::Configuration {
-            message: format!(
-                "session_replication_role is replica ({}), so that nothing of what remotes upload \
-                 would be logged for the others: {}",
-                place(config),
-                refusal.message()
-            ),
-            hint: "ALTER DATABASE ... RESET session_replication_role, and the same for the role"
-                .into(),
-          }
-        }
-        _ => refused("changing a setting of the session")(error),
+    let Err(error) = set.await else {
+        return Ok(());
+    };
+    let refusal = error.as_db_error();
+    let forbidden = refusal.filter(|it| *it.code() == SqlState::INSUFFICIENT_PRIVILEGE);
+    let Some(forbidden) = forbidden else {
+        return Err(refused("changing a setting of the session")(error));
+    };
+    let (place, why) = (place(config), forbidden.message());
+    Err(CentreError::Configuration {
+        message: format!(
+            "session_replication_role is replica ({place}), so that nothing of what remotes \
+             upload would be logged for the others: {why}"
+        ),
+        hint: "ALTER DATABASE ... RESET session_replication_role, and the same for the role".into(),
     })
 }
 

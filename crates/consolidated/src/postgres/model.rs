@@ -16,6 +16,7 @@ use super::quote::ident;
 use super::triggers::{LogSpec, log_column};
 use crate::error::CentreError;
 use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_names};
+use crate::released;
 use crate::script::{Dialect, Script};
 
 /// A publication, ready to be served.
@@ -95,11 +96,9 @@ impl ActingKey {
         published: &[usize],
     ) -> Option<ActingKey> {
         let referred = reference.parent_positions(parent)?;
-        let is_key =
-            referred.len() == parent.key.len() && referred.iter().all(|it| parent.key.contains(it));
         let acts = reference.on_delete.acts() || reference.on_update.acts();
         let is_usable = reference.is_readable && reference.columns.len() == referred.len();
-        if is_key || !acts || !is_usable {
+        if !released::are_others(&referred, &parent.key) || !acts || !is_usable {
             return None;
         }
         let column = |index: usize| {

@@ -14,6 +14,7 @@ use super::live::{self, Live, Reference};
 use super::{quote, types};
 use crate::error::CentreError;
 use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_names};
+use crate::released;
 use crate::script::{Dialect, Script};
 
 /// A publication ready to be served.
@@ -105,9 +106,8 @@ impl ActingKey {
         let referred: Vec<usize> = names
             .map(|name| parent.column(name))
             .collect::<Option<_>>()?;
-        let is_key = referred.is_empty()
-            || referred.len() == parent.key.len()
-                && referred.iter().all(|it| parent.key.contains(it));
+        // Without names, it is the primary key.
+        let is_key = referred.is_empty() || !released::are_others(&referred, &parent.key);
         if is_key || referred.len() != reference.columns.len() {
             return None;
         }

@@ -108,7 +108,7 @@ struct Collected<'a> {
     touched: Touched,
     pending: Vec<Pending>,
     /// Deletes (as [`Pending::place`]) that are settled before their turn.
-    deleted: HashSet<(usize, usize)>,
+    settled: HashSet<(usize, usize)>,
 }
 
 fn operation(op: Op) -> &'static str {
@@ -263,7 +263,7 @@ impl<'a> UploadRun<'a> {
             refused: Vec::new(),
             touched: Touched::default(),
             pending: Vec::new(),
-            deleted: HashSet::new(),
+            settled: HashSet::new(),
         };
         self.refuse_unpublished(&mut collected)?;
         let mut parents_first: Vec<_> = (0..self.tables.len()).collect();
@@ -333,7 +333,7 @@ impl<'a> UploadRun<'a> {
         let shape = self.tables[table].map.shape.clone();
         each_row(self.uploaded[table], &shape, |number, row, bytes| {
             let place = (table, number);
-            if !row.op.is_some_and(&is_meant) || collected.deleted.contains(&place) {
+            if !row.op.is_some_and(&is_meant) || collected.settled.contains(&place) {
                 return Ok(());
             }
             let fate = self.row(place, keys, row)?;

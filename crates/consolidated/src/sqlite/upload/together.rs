@@ -66,7 +66,7 @@ impl UploadRun<'_> {
             let done = self.apply_groups(&rows, groups, LeavesOut::NotNeeded, collected)?;
             let deleted = done.iter().filter(|&&number| number >= failed);
             collected
-                .deleted
+                .settled
                 .extend(deleted.map(|&number| rows[number].place));
             rows.truncate(failed);
             collected.pending = without(rows, &done);
