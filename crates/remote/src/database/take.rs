@@ -6,7 +6,7 @@
 
 use rusqlite::{Connection, params};
 use tidewater_protocol::defect::{Defect, is_on};
-use tidewater_protocol::{Table, UploadId};
+use tidewater_protocol::{PublicationSchema, Table, UploadId};
 
 use super::refused;
 use super::subscription::load_all;
@@ -24,8 +24,8 @@ impl Database {
     /// each subscription.
     /// What was taken before and not acknowledged stays as it is. Nothing is taken while
     /// something is given back, nor between the upload that goes before a compare and the
-    /// compare, nor before a compare that tells what changes of an untracked table were made
-    /// from and what goes with them, unless refused changes wait for another try.
+    /// compare, unless refused changes wait for another try, nor before a compare that tells what
+    /// changes of an untracked table were made from and what goes with them.
     ///
     /// # Errors
     /// The file is locked, a synced table is missing, or SQLite failed.
@@ -36,20 +36,18 @@ impl Database {
     ) -> Result<Vec<SubscriptionState>, RemoteError> {
         let subscriptions = load_all(&self.connection)?;
         let in_order = triggers::are_checked(&self.connection)?;
+        let compares_next = self.compares_next;
         // Most syncs find nothing to take: then nothing is written either.
         let mut to_take = false;
         if direction != SyncDirection::DownloadOnly {
             for subscription in &subscriptions {
-                let waits =
-                    self.compares_next || is_unreliable(&self.connection, subscription, direction)?;
-                to_take |= can_take(&self.connection, subscription, waits)?;
+                to_take |= can_take(&self.connection, subscription, direction, compares_next)?;
             }
         }
         if in_order && !to_take {
             return Ok(subscriptions);
         }
         let doing = "beginning a sync";
-        let compares_next = self.compares_next;
         let transaction = self.write(doing)?;
         let mut subscriptions = load_all(&transaction)?;
         if !triggers::are_checked(&transaction)? {
@@ -60,8 +58,7 @@ impl Database {
         let mut taken_now = Vec::new();
         if direction != SyncDirection::DownloadOnly {
             for subscription in &subscriptions {
-                let waits = compares_next || is_unreliable(&transaction, subscription, direction)?;
-                if can_take(&transaction, subscription, waits)? {
+                if can_take(&transaction, subscription, direction, compares_next)? {
                     take(&transaction, subscription, new_upload_id())?;
                     taken_now.push(subscription.id);
                 }
@@ -83,7 +80,8 @@ impl Database {
 fn can_take(
     connection: &Connection,
     subscription: &SubscriptionState,
-    waits_for_compare: bool,
+    direction: SyncDirection,
+    compares_next: bool,
 ) -> Result<bool, RemoteError> {
     let Some(schema) = &subscription.schema else {
         return Ok(false);
@@ -92,9 +90,12 @@ fn can_take(
     if subscription.taken_generation.is_some() || subscription.giving.is_some() {
         return Ok(false);
     }
+    if is_unreliable(connection, subscription, schema, direction)? {
+        return Ok(false);
+    }
     // What a restored centre has forgotten to have refused could not go with an upload that had
     // been taken before. Applications may write on and on: what they do has to wait.
-    if waits_for_compare {
+    if compares_next {
         return refused::wait_for_another_try(connection, &subscription.publication);
     }
     for table in schema
@@ -116,14 +117,11 @@ fn can_take(
 fn is_unreliable(
     connection: &Connection,
     subscription: &SubscriptionState,
+    schema: &PublicationSchema,
     direction: SyncDirection,
 ) -> Result<bool, RemoteError> {
     let compares = subscription.compare_due != CompareDue::No;
-    let (Some(schema), true, SyncDirection::Both) = (&subscription.schema, compares, direction)
-    else {
-        return Ok(false);
-    };
-    if is_on(Defect::TakenUncompared) {
+    if !compares || direction != SyncDirection::Both || is_on(Defect::TakenUncompared) {
         return Ok(false);
     }
     for table in &schema.tables {

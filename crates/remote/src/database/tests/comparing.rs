@@ -255,6 +255,36 @@ fn what_is_changed_before_an_untracked_table_is_compared_is_made_from_the_centre
     );
 }
 
+/// Seed 21238: of what became of a row one trigger was missing and the next was there. A refused
+/// change that was to be tried again let both go up before the compare.
+#[test]
+fn a_refused_change_that_is_tried_again_waits_for_the_compare_of_an_untracked_table() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'refused' WHERE id = 1");
+    remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
+        });
+    });
+    remote.run(
+        "UPDATE tidewater_refused SET again = 1; \
+         DROP TRIGGER tidewater_update_item; \
+         UPDATE item SET name = 'mine' WHERE id = 2; \
+         DELETE FROM item WHERE id = 2",
+    );
+    let waiting = remote.begin_in(SyncDirection::Both);
+    assert_eq!(waiting.taken, None, "it waits for the compare");
+    let summary = remote.compare_from(waiting, true, &CENTRE, |_| {});
+    assert!(summary.tracks_again);
+    assert_eq!(
+        remote.upload(),
+        [
+            update(&item(1, "a", 10), &item(1, "refused", 10)),
+            delete(&item(2, "b", 20)),
+        ]
+    );
+}
+
 /// A row that the application moved, untracked, into a partition that leaves is in another one in
 /// the centre: that it is not here is no delete of the user's.
 #[test]
