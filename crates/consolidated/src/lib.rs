@@ -25,6 +25,7 @@ mod result;
 mod row_json;
 pub mod scope;
 mod script;
+mod sift;
 pub mod sqlite;
 mod too_long;
 mod unpublished;

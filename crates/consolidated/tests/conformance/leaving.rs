@@ -86,6 +86,47 @@ pub async fn a_parent_under_another_key_keeps_its_children<F: Fixture>() {
     }
 }
 
+/// One child of three refers to what there is not, and two of the others want one value.
+pub async fn children_that_cannot_follow_their_parent_keep_no_others_from_it<F: Fixture>() {
+    const COUNT: i32 = 60;
+    let children: Vec<String> = (0..COUNT).map(|id| format!("({id}, 1, 1, {id})")).collect();
+    let ddl = format!(
+        "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, code VARCHAR(9) UNIQUE);
+         CREATE TABLE kind (id INTEGER NOT NULL PRIMARY KEY);
+         CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+           p INTEGER REFERENCES par ON DELETE CASCADE, k INTEGER REFERENCES kind,
+           v INTEGER UNIQUE);
+         INSERT INTO par VALUES (1, 'one');
+         INSERT INTO kind VALUES (1);
+         INSERT INTO ch VALUES {}",
+        children.join(", ")
+    );
+    let tables = ["par", "kind", "ch"].map(everyone);
+    let world = World::<F>::new(&ddl, tables.to_vec()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut changes = vec![delete("par", "1|one"), insert("par", "2|one")];
+    changes.extend((0..COUNT).map(|id| {
+        let kind = if id % 3 == 0 { 9 } else { 1 };
+        let value = if id == 4 || id == 8 { 1_000 } else { id };
+        update(
+            "ch",
+            &format!("{id}|1|1|{id}"),
+            &format!("{id}|2|{kind}|{value}"),
+        )
+    }));
+    let result = anna.upload(&changes).await;
+    let counts = "1 inserted, 39 updated, 1 deleted, 0 conflicts, 21 refused";
+    assert_eq!(result[0], counts, "{result:?}");
+    let berta = Remote::synced(&world, "berta").await;
+    let values: Vec<String> = (0..COUNT)
+        .filter(|id| id % 3 != 0 && *id != 8)
+        .map(|id| format!("{id}|2|1|{}", if id == 4 { 1_000 } else { id }))
+        .collect();
+    let mut rows = berta.rows("ch");
+    rows.sort_by_key(|row| row.split('|').next().map(str::len));
+    assert_eq!(rows, values);
+}
+
 /// Children that refer to a unique value of a row stay on the remote when the row gets another key,
 /// and nothing of them is uploaded. So they stay in the centre, or the row does.
 pub async fn children_by_a_unique_value_outlive_the_key_of_their_parent<F: Fixture>() {

@@ -223,7 +223,8 @@ async fn rows_that_need_each_other_are_taken_together() {
          CREATE TABLE tree (id INTEGER PRIMARY KEY);
          CREATE TABLE department (id INTEGER PRIMARY KEY, head INTEGER REFERENCES employee);
          CREATE TABLE employee (id INTEGER PRIMARY KEY,
-             department INTEGER REFERENCES department, name TEXT CHECK (name <> 'nobody'));",
+             department INTEGER REFERENCES department, name TEXT CHECK (name <> 'nobody'),
+             tree INTEGER REFERENCES tree);",
         [
             "hen",
             "egg",
@@ -278,16 +279,33 @@ async fn rows_that_need_each_other_are_taken_together() {
     let result = anna
         .upload(&[
             insert("department", "1|1"),
-            insert("employee", "1|1|Ada"),
-            insert("employee", "2|1|nobody"),
+            insert("employee", "1|1|Ada|NULL"),
+            insert("employee", "2|1|nobody|NULL"),
             insert("department", "2|3"),
-            insert("employee", "3|2|nobody"),
+            insert("employee", "3|2|nobody|NULL"),
         ])
         .await;
     let counts = "2 inserted, 0 updated, 0 deleted, 0 conflicts, 3 refused";
     assert_eq!(result[0], counts, "{result:?}");
+    // Whoever refers to what there is not keeps nobody from it for whom he is not needed.
     let result = anna
-        .upload(&[delete("department", "1|1"), delete("employee", "1|1|Ada")])
+        .upload(&[
+            insert("department", "4|4"),
+            insert("employee", "4|4|Ada|1"),
+            insert("employee", "5|4|Bob|99"),
+            insert("employee", "6|4|Cleo|1"),
+            insert("department", "7|7"),
+            insert("employee", "7|7|Dora|99"),
+            insert("employee", "8|7|Emil|1"),
+        ])
+        .await;
+    let counts = "3 inserted, 0 updated, 0 deleted, 0 conflicts, 4 refused";
+    assert_eq!(result[0], counts, "{result:?}");
+    let result = anna
+        .upload(&[
+            delete("department", "1|1"),
+            delete("employee", "1|1|Ada|NULL"),
+        ])
         .await;
     assert_eq!(result.len(), 1, "{result:?}");
 }

@@ -16,6 +16,7 @@ use crate::linked::{Group, Links, may_wait};
 use crate::postgres::array::Array;
 use crate::postgres::connection::{Connection, refused};
 use crate::postgres::model::CompiledTable;
+use crate::sift::{Sift, Trial};
 
 /// The most rows of one statement, unless one group has more.
 const MOST_ROWS: usize = 2_000;
@@ -189,7 +190,7 @@ impl One<'_> {
                     let rows = numbers.into_iter().map(|number| candidates[number]);
                     rows.collect::<Vec<Candidate>>()
                 });
-                done.extend(attempt.without_some(needed, &others).await?);
+                done.extend(attempt.without_some(Sift::new(needed, &others)).await?);
             }
         }
         for refusals in &mut progress.refusals {
@@ -259,28 +260,17 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
     /// Applies a group that failed without those to blame of the rows for which nobody waits.
     async fn without_some(
         &mut self,
-        mut good: Vec<Candidate>,
-        others: &[Candidate],
+        mut sift: Sift<Candidate>,
     ) -> Result<Vec<Candidate>, CentreError> {
-        if good.is_empty()
-            || others.is_empty()
-            || self.all_or_none(&good, Ends::Undone).await?.is_none()
-        {
-            // None of the others is to blame.
-            return Ok(Vec::new());
-        }
-        // All of them together were tried.
-        let mut waiting = halves(others);
-        while let Some(others) = waiting.pop() {
-            let tried = [good.as_slice(), &others].concat();
-            if self.all_or_none(&tried, Ends::Undone).await?.is_some() {
-                good = tried;
-            } else {
-                waiting.extend(halves(&others));
+        while let Some(Trial { rows, stays }) = sift.next() {
+            let ends = if stays { Ends::Kept } else { Ends::Undone };
+            let done = self.all_or_none(&rows, ends).await?;
+            sift.told(done.is_some());
+            if stays && let Some(done) = done {
+                return Ok(done);
             }
         }
-        let done = self.all_or_none(&good, Ends::Kept).await?;
-        Ok(done.unwrap_or_default())
+        Ok(Vec::new())
     }
 
     /// Applies rows by one statement; gives those that were written. All inserts and deletes have
@@ -494,15 +484,6 @@ fn distance(rows: &[RowRef]) -> usize {
     rows.sort_unstable();
     let distances = rows.windows(2).map(|pair| pair[0].distance(pair[1]));
     distances.sum()
-}
-
-/// Both halves, the left one last; of a single row nothing.
-fn halves(rows: &[Candidate]) -> Vec<Vec<Candidate>> {
-    if rows.len() < 2 {
-        return Vec::new();
-    }
-    let (left, right) = rows.split_at(rows.len() / 2);
-    vec![right.to_vec(), left.to_vec()]
 }
 
 /// As many groups at once as go into one statement.

@@ -8,6 +8,7 @@ use tidewater_protocol::{Code, Op};
 use super::{Collected, DeferredKeys, Pending, UploadRun, each_row, unpacked};
 use crate::error::CentreError;
 use crate::linked::{Group, Links, Succession, may_wait};
+use crate::sift::{Sift, Trial};
 use crate::sqlite::row::{Fate, Refusal, RowError, Stop};
 use crate::sqlite::{deferred_violations, failure};
 
@@ -20,6 +21,14 @@ enum LeavesOut {
     Failed,
     /// Also those that violate a foreign key, which only a look at all tables tells.
     Violators,
+}
+
+/// How applying a group ended.
+enum Attempt {
+    /// The numbers and fates of its rows.
+    Done(Vec<(usize, Fate)>),
+    /// Not at all; which of them violate a foreign key, if that was looked for.
+    Violates(HashSet<usize>),
 }
 
 impl UploadRun<'_> {
@@ -129,8 +138,8 @@ impl UploadRun<'_> {
         Ok(done)
     }
 
-    /// Applies a group with all foreign keys checked at its end; gives the numbers and fates of
-    /// those that are done. What is left out is judged when all else is done.
+    /// Applies a group; gives the numbers and fates of those that are done. What is left out is
+    /// judged when all else is done.
     fn group(
         &mut self,
         rows: &[Pending],
@@ -138,45 +147,77 @@ impl UploadRun<'_> {
         leaves_out: LeavesOut,
     ) -> Result<Vec<(usize, Fate)>, Stop> {
         loop {
-            let released: Vec<usize> = self.tables.iter().map(|it| it.released.len()).collect();
-            self.savepoint("SAVEPOINT tidewater_together")?;
-            self.savepoint("PRAGMA defer_foreign_keys = ON")?;
-            let fates = self.in_turn(rows, &group);
-            if fates.is_err() {
-                // It may be an upload's own error, after which others go on.
-                let _ = self.savepoint("PRAGMA defer_foreign_keys = OFF");
-            }
-            let fates = fates?;
-            let applied: Vec<usize> = fates.iter().map(|(number, _)| *number).collect();
-            let is_violated = deferred_violations(self.connection)?;
-            let mut violators = HashSet::new();
-            if is_violated && leaves_out == LeavesOut::Violators {
-                violators = self.violators(rows, &applied)?;
-            }
-            let misses = match leaves_out {
-                LeavesOut::NotNeeded => {
-                    let applied: HashSet<usize> = applied.iter().copied().collect();
-                    !group.needed.is_subset(&applied)
+            match self.attempt(rows, &group, leaves_out, true)? {
+                Attempt::Done(fates) => return Ok(fates),
+                Attempt::Violates(violators) if !violators.is_empty() => {
+                    group.rows.retain(|number| !violators.contains(number));
                 }
-                _ => applied.is_empty(),
-            };
-            let is_well = !misses && !is_violated;
-            if !is_well {
-                self.savepoint("ROLLBACK TO tidewater_together")?;
-                for (table, count) in self.tables.iter_mut().zip(released) {
-                    table.released.truncate(count);
-                }
+                Attempt::Violates(_) => break,
             }
-            self.savepoint("PRAGMA defer_foreign_keys = OFF")?;
-            self.savepoint("RELEASE tidewater_together")?;
-            if is_well {
+        }
+        if leaves_out == LeavesOut::Violators {
+            return Ok(Vec::new());
+        }
+        let is_needed = |number: &usize| group.needed.contains(number);
+        let (needed, others): (Vec<usize>, Vec<usize>) =
+            group.rows.iter().partition(|it| is_needed(it));
+        let mut sift = Sift::new(needed, &others);
+        while let Some(Trial { rows: tried, stays }) = sift.next() {
+            group.rows = tried;
+            group.rows.sort_unstable();
+            let attempt = self.attempt(rows, &group, LeavesOut::NotNeeded, stays)?;
+            sift.told(matches!(attempt, Attempt::Done(_)));
+            if stays && let Attempt::Done(fates) = attempt {
                 return Ok(fates);
             }
-            if violators.is_empty() {
-                return Ok(Vec::new());
-            }
-            group.rows.retain(|number| !violators.contains(number));
         }
+        Ok(Vec::new())
+    }
+
+    /// Applies a group with all foreign keys checked at its end. If that goes, it is undone all the
+    /// same unless it `stays`.
+    fn attempt(
+        &mut self,
+        rows: &[Pending],
+        group: &Group,
+        leaves_out: LeavesOut,
+        stays: bool,
+    ) -> Result<Attempt, Stop> {
+        let released: Vec<usize> = self.tables.iter().map(|it| it.released.len()).collect();
+        self.savepoint("SAVEPOINT tidewater_together")?;
+        self.savepoint("PRAGMA defer_foreign_keys = ON")?;
+        let fates = self.in_turn(rows, group);
+        if fates.is_err() {
+            // It may be an upload's own error, after which others go on.
+            let _ = self.savepoint("PRAGMA defer_foreign_keys = OFF");
+        }
+        let fates = fates?;
+        let applied: Vec<usize> = fates.iter().map(|(number, _)| *number).collect();
+        let is_violated = deferred_violations(self.connection)?;
+        let mut violators = HashSet::new();
+        if is_violated && leaves_out == LeavesOut::Violators {
+            violators = self.violators(rows, &applied)?;
+        }
+        let misses = match leaves_out {
+            LeavesOut::NotNeeded => {
+                let applied: HashSet<usize> = applied.iter().copied().collect();
+                !group.needed.is_subset(&applied)
+            }
+            _ => applied.is_empty(),
+        };
+        let is_well = !misses && !is_violated;
+        if !is_well || !stays {
+            self.savepoint("ROLLBACK TO tidewater_together")?;
+            for (table, count) in self.tables.iter_mut().zip(released) {
+                table.released.truncate(count);
+            }
+        }
+        self.savepoint("PRAGMA defer_foreign_keys = OFF")?;
+        self.savepoint("RELEASE tidewater_together")?;
+        Ok(match is_well {
+            true => Attempt::Done(fates),
+            false => Attempt::Violates(violators),
+        })
     }
 
     /// Applies the rows of a group: first what leaves, then what takes another row's place, what
