@@ -165,6 +165,10 @@ async fn live(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
         if !world.is_followed() {
             world.unrecorded().let_all_lose();
         }
+        for remote in &remotes {
+            let mut unrecorded = world.unrecorded();
+            unrecorded.let_lose_all_of(remote.authors_without_history());
+        }
         let unrecorded = world.unrecorded();
         let lost = judge::lost_against_nobody(&centre, &unrecorded)?;
         let found = judge::lost_and_taken(&centre)?.or(lost);

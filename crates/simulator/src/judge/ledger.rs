@@ -63,6 +63,8 @@ pub(crate) struct Parties<'a> {
     pub(crate) rewriters: Vec<String>,
     /// Whether the centre always knows what happened since the remote's last download.
     pub(crate) is_followed: bool,
+    /// Who writes on the remote, if uploads may be given back with rows as they are.
+    pub(crate) outlines_of: Option<&'a [String]>,
 }
 
 /// Where a change is.
@@ -138,23 +140,7 @@ impl Ledger {
     ) -> rusqlite::Result<()> {
         let mut superseded = Vec::new();
         for (&row, open) in self.open.iter().chain(&self.closed) {
-            let (table, key) = find(row);
-            let sql = format!(
-                "SELECT 1 FROM tidewater_change_{} WHERE key_{} = ?1",
-                table.name,
-                table.key()
-            );
-            let is_changed = remote.prepare_cached(&sql)?.exists([&key])?;
-            let (name, column, text) = (table.name, table.key(), table.text);
-            let sql = format!("SELECT {text} FROM {name} WHERE {column} = ?1");
-            let here: Option<Option<String>> = remote
-                .prepare_cached(&sql)?
-                .query_row([&key], |row| row.get(0))
-                .optional()?;
-            let here = here.flatten();
-            let may_be_own = here.as_ref().is_none_or(|text| is_by(text, authors));
-            let is_own = is_changed || may_be_own && is_untracked(remote, table.name)?;
-            if !is_own && here != open.text {
+            if is_superseded(remote, authors, row, open)? {
                 superseded.push(row);
             }
         }
@@ -189,8 +175,15 @@ impl Ledger {
                         open.pre_image = parties.pre_image(row)?;
                     }
                 }
-                // It is looked for again until somebody has decided.
-                Place::GivenBack => {}
+                // It is looked for again until somebody has decided. What became of it may have come
+                // late, from the centre as it was: out of that row nobody can make it again.
+                Place::GivenBack => {
+                    if let Some(authors) = parties.outlines_of
+                        && is_superseded(parties.remote, authors, row, open)?
+                    {
+                        decided.push(row);
+                    }
+                }
                 Place::Untracked => {
                     // What won over an earlier change of the row takes the place of a delete that
                     // nobody recorded: a known limit.
@@ -264,6 +257,29 @@ impl Ledger {
         }
         Ok(None)
     }
+}
+
+/// Whether others have made something else of a row, which nothing here changes any more.
+/// `authors`: who writes on the remote.
+fn is_superseded(
+    remote: &Connection,
+    authors: &[String],
+    row: (usize, i64),
+    open: &Open,
+) -> rusqlite::Result<bool> {
+    let (table, key) = find(row);
+    let (name, column, text) = (table.name, table.key(), table.text);
+    let sql = format!("SELECT 1 FROM tidewater_change_{name} WHERE key_{column} = ?1");
+    let is_changed = remote.prepare_cached(&sql)?.exists([&key])?;
+    let sql = format!("SELECT {text} FROM {name} WHERE {column} = ?1");
+    let here: Option<Option<String>> = remote
+        .prepare_cached(&sql)?
+        .query_row([&key], |row| row.get(0))
+        .optional()?;
+    let here = here.flatten();
+    let may_be_own = here.as_ref().is_none_or(|text| is_by(text, authors));
+    let is_own = is_changed || may_be_own && is_untracked(remote, name)?;
+    Ok(!is_own && here != open.text)
 }
 
 /// A row's table, and its key there.
@@ -575,6 +591,7 @@ mod tests {
             copied: false,
             rewriters: Vec::new(),
             is_followed: true,
+            outlines_of: None,
         };
         let run = |sql: &str| centre.execute_batch(sql).unwrap();
         let acknowledge = "UPDATE tidewater_subscription SET sequence = 1, upload_id = x'01';";
@@ -610,6 +627,7 @@ mod tests {
             copied: false,
             rewriters: Vec::new(),
             is_followed: true,
+            outlines_of: None,
         };
         for was_told in [true, false] {
             let mut ledger = Ledger::default();
@@ -645,6 +663,7 @@ mod tests {
                 copied: false,
                 rewriters: Vec::new(),
                 is_followed: true,
+                outlines_of: None,
             };
             let found = ledger.check(&parties).unwrap();
             assert!(found.iter().all(|it| it.contains("nowhere")), "{found:?}");

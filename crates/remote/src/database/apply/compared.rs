@@ -221,6 +221,16 @@ impl Sink<'_> {
             .query_row(params![self.table.name(), packed], |row| row.get(0))
     }
 
+    /// A row of an untracked table gives way to the centre's, which may come later: that it is gone
+    /// here is no delete of the user's. Whether this was not known.
+    pub(super) fn note_gave_way(&self, key_packed: &[u8]) -> Result<bool, RemoteError> {
+        let noted = self
+            .connection
+            .prepare_cached("INSERT INTO tidewater_gave_way VALUES (?1, ?2) ON CONFLICT DO NOTHING")
+            .and_then(|mut statement| statement.execute((self.table.name(), key_packed)));
+        noted.map(|noted| noted > 0).doing(DOING)
+    }
+
     /// After the last row of a compared table: what did not arrive is not in the centre.
     pub(super) fn end_compared(&mut self) -> Result<(), RemoteError> {
         let unseen: Vec<Vec<u8>> = self
@@ -488,12 +498,7 @@ impl Sink<'_> {
             sequence: self.subscription.sequence,
             row_values: Some(&serde_json::Value::Object(own).to_string()),
         };
-        let is_first = self
-            .connection
-            .prepare_cached("INSERT INTO tidewater_gave_way VALUES (?1, ?2) ON CONFLICT DO NOTHING")
-            .and_then(|mut statement| statement.execute((&table.name, refusal.key_packed)))
-            .doing(DOING)?
-            > 0;
+        let is_first = self.note_gave_way(refusal.key_packed)?;
         // It may have had to stay all the same, and be in the way once more.
         if !is_first && refused::is_recorded(self.connection, &refusal).doing(DOING)? {
             return Ok(());

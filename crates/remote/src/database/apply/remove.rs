@@ -411,6 +411,9 @@ impl Sink<'_> {
                 .note_refused(self.table.name(), &row::readable_key(key), LEFT);
         }
         self.delete_change(key, PARKED).doing(DOING)?;
+        if self.table.is_untracked {
+            self.note_gave_way(&packed)?;
+        }
         if self.is_needed(key)? {
             self.mark_stale(key)?;
             return Ok(0);

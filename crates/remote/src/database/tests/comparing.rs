@@ -301,6 +301,28 @@ fn a_row_that_was_moved_untracked_into_a_partition_that_leaves_comes_back() {
     assert_eq!(remote.upload(), []);
 }
 
+/// Seed 85483: the change was refused because its row was out of scope, and in the same download
+/// the row left with one partition and came with another.
+#[test]
+fn a_refused_change_of_an_untracked_row_that_leaves_and_comes_back_is_no_delete() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET name = 'refused' WHERE id = 1");
+    remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
+        });
+    });
+    remote.run("DROP TRIGGER tidewater_update_item");
+    let centre = [(1, "a", 40), (2, "b", 20), (3, "c", 30)];
+    remote.compare(&centre, |rows| rows.remove_partition(&[Datum::Integer(10)]));
+    assert_eq!(remote.query(ROWS), ["1a40", "2b20", "3c30"]);
+    assert_eq!(
+        remote.kept_values(),
+        [r#"{"amount":10,"id":1,"name":"refused"}"#]
+    );
+    assert_eq!(remote.upload(), []);
+}
+
 /// What the centre may have forgotten the server has to hear of, also after the compare.
 #[test]
 fn after_a_compare_without_history_what_waited_for_it_goes_up_before_another_one() {
