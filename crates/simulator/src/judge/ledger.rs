@@ -171,6 +171,7 @@ impl Ledger {
                         return Ok(Some(found));
                     }
                     self.pending.extend(open.text.clone());
+                    self.pending.extend(parties.earlier_texts(row)?);
                     if open.text.is_none() {
                         open.pre_image = parties.pre_image(row)?;
                     }
@@ -322,10 +323,12 @@ impl Parties<'_> {
             return Ok(Place::Decided);
         }
         // Both copies had it on its way, as one upload; what went up is what one of them then was.
-        if let Some(text) = self.central_text(row)?
-            && Some(&text) != open.text.as_ref()
-            && is_by(&text, &self.rewriters)
-        {
+        let is_rewritten = match self.central_text(row)? {
+            Some(text) => Some(&text) != open.text.as_ref() && is_by(&text, &self.rewriters),
+            // Or nothing, where the one had deleted it.
+            None => open.text.is_some() && !self.rewriters.is_empty(),
+        };
+        if is_rewritten {
             return Ok(Place::Decided);
         }
         // Of a copy nothing is given back: a known limit.
@@ -473,6 +476,20 @@ impl Parties<'_> {
         let mut statement = self.remote.prepare_cached(&sql)?;
         let found = statement.query_row([key], |row| row.get(0)).optional()?;
         Ok(found.flatten())
+    }
+
+    /// What a row with pending changes was before each: of an upload that is on its way, and was
+    /// changed since, what it said.
+    fn earlier_texts(&self, row: (usize, i64)) -> rusqlite::Result<Vec<String>> {
+        let (table, key) = find(row);
+        let (name, text) = (table.name, table.text);
+        let sql = format!(
+            "SELECT pre_{text} FROM tidewater_change_{name} WHERE key_{} = ?1 AND generation > 0
+             AND pre_{text} IS NOT NULL",
+            table.key()
+        );
+        let mut statement = self.remote.prepare_cached(&sql)?;
+        statement.query_map([key], |row| row.get(0))?.collect()
     }
 
     fn central_text(&self, row: (usize, i64)) -> rusqlite::Result<Option<String>> {
