@@ -1,15 +1,19 @@
-//! Children of refused parents.
+//! Children of refused parents, and of rows that go.
 //!
 //! When the insert of a row is refused, a row of the same upload that refers to it must
 //! not be taken either: its key may be that of somebody else's row, and the child would
-//! attach itself to that. Which rows these are is found from the upload alone, when
-//! something was refused: the adapter undoes what it did and applies the upload again
+//! attach itself to that. And when a row was to leave a parent that the upload deletes, and that is
+//! refused, the row goes with the parent (`ON DELETE CASCADE`), and what the upload has made refer
+//! to it would go along, as if it had been taken. Which rows these are is found from the upload
+//! alone, when something was refused: the adapter undoes what it did and applies the upload again
 //! without them.
 
 use std::collections::HashSet;
 
 use tidewater_protocol::pack::pack_values;
-use tidewater_protocol::{Code, ColumnType, Datum, ForeignKey, Op, PublicationSchema, Row, Table};
+use tidewater_protocol::{
+    Code, ColumnType, Datum, ForeignKey, ForeignKeyAction, Op, PublicationSchema, Row, Table,
+};
 
 use crate::columns::ColumnMap;
 use crate::error::CentreError;
@@ -67,7 +71,7 @@ impl Orphans {
                 .contains(&(table, pack_key(&schema.tables[table], key)))
     }
 
-    /// Adds the rows that refer to what was refused; true if the upload has to be applied
+    /// Adds the rows that refer to what was refused or goes; true if the upload has to be applied
     /// anew without them, because they were taken.
     ///
     /// # Errors
@@ -78,32 +82,46 @@ impl Orphans {
         uploaded: &[Uploaded<'_>],
         builder: &ResultBuilder<'_>,
     ) -> Result<bool, CentreError> {
-        if builder.refused_inserts().is_empty() {
+        let mut refused = builder.refused_inserts().clone();
+        let deleted = deleted_parents(schema, uploaded, builder)?;
+        if refused.is_empty() && deleted.is_empty() {
             return Ok(false);
         }
-        let mut refused = builder.refused_inserts().clone();
+        // With what these rows still refer to in the centre.
+        let mut gone = deleted;
         let mut found = RowKeys::new();
         self.rounds += 1;
         loop {
-            let before = found.len();
+            let before = (found.len(), gone.len());
             for &(upload, index, map) in uploaded {
                 let references = References::of(schema, index, map);
                 let gives_up =
                     self.rounds > ROUNDS && !schema.tables[index].foreign_keys.is_empty();
-                if !gives_up && !references.concern(&refused) {
+                if !gives_up && !references.concern(&refused) && !references.concern(&gone) {
                     continue;
                 }
                 upload.each_row(&map.shape, |row, op| {
-                    if op != Op::Delete && (gives_up || references.attach(row, op, &refused)) {
-                        let row = (index, pack_key(&schema.tables[index], &row.key));
+                    if op == Op::Delete {
+                        return;
+                    }
+                    let key = (index, pack_key(&schema.tables[index], &row.key));
+                    let is_orphan = gives_up
+                        || references.attach(row, op, &refused)
+                        || references.goes_with(&row.new, &gone)
+                        || references.attach(row, op, &gone);
+                    let is_refused = is_orphan || builder.refused_rows().contains(&key);
+                    if is_refused && op == Op::Update && references.goes_with(&row.old, &gone) {
+                        gone.insert(key.clone());
+                    }
+                    if is_orphan {
                         if op == Op::Insert {
-                            refused.insert(row.clone());
+                            refused.insert(key.clone());
                         }
-                        found.insert(row);
+                        found.insert(key);
                     }
                 })?;
             }
-            if found.len() == before {
+            if (found.len(), gone.len()) == before {
                 break;
             }
         }
@@ -119,11 +137,52 @@ impl Orphans {
     }
 }
 
+/// The rows that an upload deletes, of tables whose children go with them, if the update of such a
+/// child was refused.
+fn deleted_parents(
+    schema: &PublicationSchema,
+    uploaded: &[Uploaded<'_>],
+    builder: &ResultBuilder<'_>,
+) -> Result<RowKeys, CentreError> {
+    let refused = builder.refused_rows();
+    let is_insert = |row| builder.refused_inserts().contains(row);
+    let children: HashSet<usize> = refused
+        .iter()
+        .filter(|row| !is_insert(*row))
+        .map(|row| row.0)
+        .collect();
+    let mut parents = HashSet::new();
+    for &(_, index, map) in uploaded {
+        if children.contains(&index) {
+            let references = References::of(schema, index, map).0;
+            let cascading = references.iter().filter(|it| it.cascades);
+            parents.extend(cascading.map(|it| it.parent));
+        }
+    }
+    let (mut deleted, mut inserted) = (RowKeys::new(), RowKeys::new());
+    for &(upload, index, map) in uploaded {
+        if parents.contains(&index) {
+            upload.each_row(&map.shape, |row, op| {
+                let key = (index, pack_key(&schema.tables[index], &row.key));
+                match op {
+                    Op::Delete if !refused.contains(&key) => deleted.insert(key),
+                    Op::Insert => inserted.insert(key),
+                    _ => false,
+                };
+            })?;
+        }
+    }
+    deleted.retain(|row| !inserted.contains(row));
+    Ok(deleted)
+}
+
 /// The references of a table to primary keys of the publication.
 struct References<'s>(Vec<Reference<'s>>);
 
 struct Reference<'s> {
     parent: usize,
+    /// Whether the row goes with the parent.
+    cascades: bool,
     /// For each column of the parent's key, in key order: where the value that refers to
     /// it is in the remote's rows, and the type to compare it in.
     columns: Vec<(usize, ColumnType)>,
@@ -155,6 +214,15 @@ impl<'s> References<'s> {
             moved && refused.contains(&(reference.parent, key))
         })
     }
+
+    /// Whether a row with these values goes with one of those that go.
+    fn goes_with(&self, row: &[Datum<'_>], gone: &RowKeys) -> bool {
+        let mut cascading = self.0.iter().filter(|it| it.cascades);
+        cascading.any(|reference| {
+            let key = reference.key(row);
+            key.is_some_and(|key| gone.contains(&(reference.parent, key)))
+        })
+    }
 }
 
 impl<'s> Reference<'s> {
@@ -179,6 +247,7 @@ impl<'s> Reference<'s> {
         let columns = columns.collect::<Option<Vec<_>>>()?;
         Some(Reference {
             parent,
+            cascades: foreign_key.on_delete == ForeignKeyAction::Cascade,
             columns,
             parent_table,
         })

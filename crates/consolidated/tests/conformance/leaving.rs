@@ -127,6 +127,54 @@ pub async fn children_that_cannot_follow_their_parent_keep_no_others_from_it<F: 
     assert_eq!(rows, values);
 }
 
+/// A child that cannot follow its parent goes with the old one. So would what the same upload has
+/// made refer to the child, or changed below it, though the upload counted it as taken.
+pub async fn what_goes_with_a_child_that_cannot_follow_its_parent_is_refused<F: Fixture>() {
+    for code in ["code VARCHAR(9)", "code VARCHAR(9) UNIQUE"] {
+        let ddl = format!(
+            "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, {code});
+             CREATE TABLE kind (id INTEGER NOT NULL PRIMARY KEY);
+             CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+               p INTEGER REFERENCES par ON DELETE CASCADE, k INTEGER REFERENCES kind);
+             CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY,
+               c INTEGER REFERENCES ch ON DELETE CASCADE, v VARCHAR(9));
+             CREATE TABLE part (id INTEGER NOT NULL PRIMARY KEY,
+               i INTEGER REFERENCES item ON DELETE CASCADE);
+             INSERT INTO kind VALUES (1);
+             INSERT INTO par VALUES (1, 'one');
+             INSERT INTO ch VALUES (1, 1, 1), (2, 1, 1);
+             INSERT INTO item VALUES (1, 2, 'a'), (2, 1, 'b'), (3, 1, 'c'), (4, 2, 'd')"
+        );
+        let tables = ["par", "kind", "ch", "item", "part"].map(everyone);
+        let world = World::<F>::new(&ddl, tables.to_vec()).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let changes = [
+            delete("par", "1|one"),
+            insert("par", "2|one"),
+            update("ch", "1|1|1", "1|2|9"),
+            update("ch", "2|1|1", "2|2|1"),
+            // To the child that goes, from the one that stays.
+            update("item", "1|2|a", "1|1|a"),
+            // There already.
+            update("item", "2|1|b", "2|1|B"),
+            // Away from it in time.
+            update("item", "3|1|c", "3|2|c"),
+            update("item", "4|2|d", "4|2|D"),
+            insert("item", "5|1|e"),
+            insert("part", "1|5"),
+            insert("part", "2|2"),
+            insert("part", "3|4"),
+        ];
+        let result = anna.upload(&changes).await;
+        let counts = "2 inserted, 3 updated, 1 deleted, 0 conflicts, 6 refused";
+        assert_eq!(result[0], counts, "{code}: {result:?}");
+        let berta = Remote::synced(&world, "berta").await;
+        assert_eq!(berta.rows("ch"), ["2|2|1"]);
+        assert_eq!(berta.rows("item"), ["1|2|a", "3|2|c", "4|2|D"]);
+        assert_eq!(berta.rows("part"), ["3|4"]);
+    }
+}
+
 /// Children that refer to a unique value of a row stay on the remote when the row gets another key,
 /// and nothing of them is uploaded. So they stay in the centre, or the row does.
 pub async fn children_by_a_unique_value_outlive_the_key_of_their_parent<F: Fixture>() {

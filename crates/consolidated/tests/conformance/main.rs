@@ -146,6 +146,7 @@ macro_rules! suite {
             leaving::a_delete_takes_along_nothing_that_the_same_upload_moves,
             leaving::a_parent_under_another_key_keeps_its_children,
             leaving::children_that_cannot_follow_their_parent_keep_no_others_from_it,
+            leaving::what_goes_with_a_child_that_cannot_follow_its_parent_is_refused,
             leaving::children_by_a_unique_value_outlive_the_key_of_their_parent,
             leaving::children_by_a_unique_value_stay_with_it,
             leaving::what_leaves_a_deleted_row_goes_before_it,
