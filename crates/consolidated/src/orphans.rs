@@ -83,12 +83,11 @@ impl Orphans {
         builder: &ResultBuilder<'_>,
     ) -> Result<bool, CentreError> {
         let mut refused = builder.refused_inserts().clone();
-        let deleted = deleted_parents(schema, uploaded, builder)?;
-        if refused.is_empty() && deleted.is_empty() {
+        // And in time what stays below these.
+        let mut gone = deleted_parents(schema, uploaded, builder)?;
+        if refused.is_empty() && gone.is_empty() {
             return Ok(false);
         }
-        // With what these rows still refer to in the centre.
-        let mut gone = deleted;
         let mut found = RowKeys::new();
         self.rounds += 1;
         loop {
