@@ -247,32 +247,6 @@ impl Remote {
         let held = self.world.ever_held(self.user);
         let centre = self.world.centre_connection();
         self.reopen()?;
-        if let Ok(dbg) = std::env::var("DBG") {
-            let part: Vec<&str> = dbg.split(',').collect();
-            let (table, key, value) = (part[0], part[1], part[2]);
-            let mut out = String::new();
-            for sql in [
-                format!("SELECT * FROM {table} WHERE {key} = {value}"),
-                format!("SELECT * FROM tidewater_change_{table} WHERE key_{key} = {value}"),
-                "SELECT 'untracked', * FROM tidewater_untracked".to_string(),
-                format!("SELECT 'stale', * FROM tidewater_stale WHERE table_name = '{table}'"),
-                format!("SELECT 'refused', * FROM tidewater_refused WHERE table_name = '{table}'"),
-                format!("SELECT 'gave_way', * FROM tidewater_gave_way WHERE table_name = '{table}'"),
-                "SELECT 'sub', generation, taken_generation, sequence, compare_due FROM tidewater_subscription".to_string(),
-                format!("SELECT 'triggers', group_concat(name) FROM sqlite_schema WHERE type = 'trigger' and tbl_name = '{table}'"),
-            ] {
-                let Ok(mut st) = remote.prepare(&sql) else { continue };
-                let n = st.column_count();
-                let mut rows = st.query([])?;
-                while let Some(r) = rows.next()? {
-                    let vals: Vec<_> = (0..n).map(|i| r.get::<_, rusqlite::types::Value>(i).unwrap()).map(|v| match v { rusqlite::types::Value::Integer(i) => i.to_string(), rusqlite::types::Value::Text(t) => t, rusqlite::types::Value::Blob(_) => "blob".into(), other => format!("{other:?}") }).collect();
-                    out += &format!(" ({})", vals.join(" "));
-                }
-            }
-            self.world
-                .chronicle
-                .note(&format!("DBG {} {out}", self.name));
-        }
         let parties = self.parties(remote, &centre);
         for found in [
             judge::torn_download(remote)?,
@@ -329,7 +303,7 @@ impl Remote {
             copied,
             rewriters,
             is_followed: self.is_followed(),
-            outlines_of: (self.world.plan.has_outlines()).then_some(&self.authors),
+            outlines_of: self.world.plan.has_outlines().then_some(&self.authors),
         }
     }
 
