@@ -8,8 +8,9 @@ pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
 
 /// One script for each format version; the first makes version 1 out of nothing.
 /// Scripts are only ever added.
-pub(super) const MIGRATIONS: [&str; 8] = [
+pub(super) const MIGRATIONS: [&str; 9] = [
     VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6, VERSION_7, VERSION_8,
+    VERSION_9,
 ];
 
 /// The format version that this code reads and writes.
@@ -254,4 +255,12 @@ CREATE TABLE tidewater.column_type (
   PRIMARY KEY (log_id, name, label_oid)
 );
 UPDATE tidewater.meta SET format_version = 8;
+";
+
+/// Which columns these are: one that is dropped and added again under its name has other values
+/// in every row, and another number.
+const VERSION_9: &str = "
+-- NULL for a value of an enumeration.
+ALTER TABLE tidewater.column_type ADD COLUMN number smallint;
+UPDATE tidewater.meta SET format_version = 9;
 ";

@@ -7,7 +7,8 @@
 //! switched off or on), and servers compare every few seconds. A table whose triggers do not
 //! fire is sent whole by every download until they do again, and once more then. A column that
 //! gets another type, or a value of an enumeration that is renamed, changes rows without any
-//! trigger: so the types are remembered as well, and such a table is sent whole once.
+//! trigger: so the types are remembered as well, and such a table is sent whole once. So it is
+//! for a column that was dropped and added again: it has another number.
 //!
 //! Triggers on partitions that came or went are [`super::members`]' affair.
 
@@ -40,7 +41,7 @@ JOIN tidewater.change_log l
 const TYPES: &str = "
 WITH RECURSIVE of_column AS (
   SELECT l.id AS log_id, l.table_oid, a.attname::text AS name, a.atttypid AS type_oid,
-    pg_catalog.format_type(a.atttypid, a.atttypmod) AS type
+    pg_catalog.format_type(a.atttypid, a.atttypmod) AS type, a.attnum AS number
   FROM tidewater.change_log l JOIN pg_catalog.pg_attribute a
     ON a.attrelid = l.table_oid AND a.attnum > 0 AND NOT a.attisdropped),
 used AS (
@@ -53,15 +54,17 @@ used AS (
     UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
       WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) AS part (type_oid)
   WHERE part.type_oid <> 0)
-SELECT log_id, name, 0::oid AS label_oid, type, table_oid FROM of_column
+SELECT log_id, name, 0::oid AS label_oid, type, number, table_oid FROM of_column
 UNION ALL
-SELECT u.log_id, u.name, e.oid, e.enumlabel::text, u.table_oid
+SELECT u.log_id, u.name, e.oid, e.enumlabel::text, NULL, u.table_oid
 FROM used u JOIN pg_catalog.pg_enum e ON e.enumtypid = u.type_oid";
 
-/// The columns of a log `l` whose type, or a value of which, is not what it was.
+/// The columns of a log `l` whose type, or a value of which, is not what it was, or that are other
+/// ones of the same name.
 const RETYPED: &str = "
 SELECT string_agg(DISTINCT k.name, ', ') FROM tidewater.column_type k
-JOIN types t USING (log_id, name, label_oid) WHERE k.log_id = l.id AND k.type <> t.type";
+JOIN types t USING (log_id, name, label_oid)
+WHERE k.log_id = l.id AND (k.type <> t.type OR {number} <> t.number)";
 
 /// The change logs that miss triggers as they were made, or did and it is known. A trigger
 /// on a partition goes with the partition. One on a table that has another name now tracks another
@@ -87,11 +90,16 @@ WHERE is_known OR is_lost OR retyped IS NOT NULL ORDER BY id";
 fn lost_sql(version: i32) -> String {
     match version {
         ..8 => LOST.replace("{retyped}", "NULL::text"),
-        _ => format!(
-            "WITH types AS ({TYPES}) {}",
-            LOST.replace("{retyped}", RETYPED)
-        ),
+        8 => lost_and_retyped_sql("NULL"),
+        _ => lost_and_retyped_sql("k.number"),
     }
+}
+
+/// [`LOST`] where types are remembered; `number` is what is remembered of a column's number.
+fn lost_and_retyped_sql(number: &str) -> String {
+    let retyped = RETYPED.replace("{number}", number);
+    let lost = LOST.replace("{retyped}", &retyped);
+    format!("WITH types AS ({TYPES}) {lost}")
 }
 
 /// Remembers the types of published columns as they are.
@@ -105,8 +113,8 @@ fn remember_types(published: &[Compiled]) -> String {
     let remembered = match columns.is_empty() {
         true => String::new(),
         false => format!(
-            "INSERT INTO tidewater.column_type (log_id, name, label_oid, type)
-             SELECT log_id, name, label_oid, type FROM ({TYPES}) AS t
+            "INSERT INTO tidewater.column_type (log_id, name, label_oid, type, number)
+             SELECT log_id, name, label_oid, type, number FROM ({TYPES}) AS t
              WHERE (table_oid, name) IN ({columns});\n"
         ),
     };
@@ -151,7 +159,7 @@ pub(super) struct Lost {
     pub(super) id: i32,
     /// Its table is sent whole already.
     is_known: bool,
-    /// The columns whose types are not what they were.
+    /// The columns that are not what they were, as [`RETYPED`] says.
     retyped: Option<String>,
 }
 
@@ -168,7 +176,10 @@ impl Lost {
     pub(super) fn what_happened(&self) -> String {
         match &self.retyped {
             Some(columns) if !self.is_known => {
-                format!("columns, or values of their enumerations, were altered ({columns})")
+                format!(
+                    "columns, or values of their enumerations, were altered or made again \
+                     ({columns})"
+                )
             }
             _ => "its tracking triggers were off and are on again".into(),
         }
@@ -274,7 +285,8 @@ impl Found {
         deploy::everything(id)
             + &format!(
                 "DELETE FROM tidewater.untracked WHERE log_id = {id}; {remembered}
-                 UPDATE tidewater.column_type k SET type = t.type FROM ({TYPES}) AS t
+                 UPDATE tidewater.column_type k SET type = t.type, number = t.number
+                 FROM ({TYPES}) AS t
                  WHERE k.log_id = {id} AND (t.log_id, t.name, t.label_oid)
                    = (k.log_id, k.name, k.label_oid);"
             )

@@ -288,7 +288,7 @@ async fn rows_whose_columns_get_another_type_are_sent_once_more() {
         let found = told(&world).await;
         assert_eq!(found.len(), count, "{change}: {found:?}");
         if let Some(altered) = altered {
-            let altered = format!("altered ({altered})");
+            let altered = format!("altered or made again ({altered})");
             assert!(found.iter().any(|it| it.contains(&altered)), "{found:?}");
         }
     }
@@ -299,12 +299,52 @@ async fn rows_whose_columns_get_another_type_are_sent_once_more() {
     let report = world.deploy().await.unwrap();
     let steps: Vec<_> = report.steps.iter().map(|it| &it.description).collect();
     assert!(
-        steps.iter().any(|it| it.contains("altered (note)")),
+        steps.iter().any(|it| it.contains("made again (note)")),
         "{steps:?}"
     );
     assert_eq!(anna.download().await.replaced, ["t"]);
     assert_eq!(anna.rows("t"), world.fixture.query(all).await);
     assert_eq!(world.deploy().await.unwrap().steps, []);
+}
+
+#[tokio::test]
+async fn rows_whose_columns_are_dropped_and_added_again_are_sent_once_more() {
+    let ddl = "CREATE TABLE t (id integer PRIMARY KEY, other text, note text);
+         INSERT INTO t VALUES (1, 'x', 'old'), (2, 'y', 'old')";
+    let again = "ALTER TABLE t DROP note; ALTER TABLE t ADD note text DEFAULT 'new'";
+    let mut world = World::<PostgresFixture>::new(ddl, vec![everyone("t")]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let all = "SELECT concat_ws('|', id, other, note) FROM t ORDER BY id";
+    // A server that looks between the two, or only after them.
+    for change in [
+        "ALTER TABLE t DROP note",
+        "ALTER TABLE t ADD note text DEFAULT 'newer'",
+        again,
+    ] {
+        world.execute(change).await;
+        for _ in 0..2 {
+            world.centre.check_tracking(NOW_MS).await.unwrap();
+        }
+    }
+    let found = told(&world).await;
+    assert_eq!(found.len(), 2, "{found:?}");
+    for found in found {
+        assert!(found.contains("made again (note)"), "{found}");
+    }
+    assert_eq!(anna.download().await.replaced, ["t"]);
+    assert_eq!(anna.rows("t"), world.fixture.query(all).await);
+    assert_eq!(anna.download().await.replaced, [""; 0]);
+    // Where nobody serves, deploying sees it, once.
+    world.execute(&again.replace("'new'", "'newest'")).await;
+    let report = world.deploy().await.unwrap();
+    let steps: Vec<_> = report.steps.iter().map(|it| &it.description).collect();
+    assert!(
+        steps.iter().any(|it| it.contains("made again (note)")),
+        "{steps:?}"
+    );
+    assert_eq!(world.deploy().await.unwrap().steps, []);
+    assert_eq!(anna.download().await.replaced, ["t"]);
+    assert_eq!(anna.rows("t"), world.fixture.query(all).await);
 }
 
 #[tokio::test]
