@@ -137,6 +137,10 @@ fn judge(outcome: &Outcome, path: &Path, before: &Told) {
     match outcome {
         Outcome::Done(_) | Outcome::More(_) => {
             let connection = Connection::open(path).expect("it is a database");
+            // The centre's row counts, also if its key is no value of the key's type.
+            connection
+                .pragma_update(None, "ignore_check_constraints", true)
+                .expect("SQLite knows it");
             let sound: String = connection
                 .query_row("PRAGMA integrity_check", [], |row| row.get(0))
                 .expect("SQLite checks");
