@@ -60,7 +60,7 @@ SELECT u.log_id, u.name, e.oid, e.enumlabel::text, NULL, u.table_oid
 FROM used u JOIN pg_catalog.pg_enum e ON e.enumtypid = u.type_oid";
 
 /// The columns of a log `l` whose type, or a value of which, is not what it was, or that are other
-/// ones of the same name.
+/// ones of the same name. `{number}` is the number that is remembered of it.
 const RETYPED: &str = "
 SELECT string_agg(DISTINCT k.name, ', ') FROM tidewater.column_type k
 JOIN types t USING (log_id, name, label_oid)
@@ -88,16 +88,11 @@ WHERE is_known OR is_lost OR retyped IS NOT NULL ORDER BY id";
 
 /// [`LOST`] of a state of this format version.
 fn lost_sql(version: i32) -> String {
-    match version {
-        ..8 => LOST.replace("{retyped}", "NULL::text"),
-        8 => lost_and_retyped_sql("NULL"),
-        _ => lost_and_retyped_sql("k.number"),
-    }
-}
-
-/// [`LOST`] where types are remembered; `number` is what is remembered of a column's number.
-fn lost_and_retyped_sql(number: &str) -> String {
-    let retyped = RETYPED.replace("{number}", number);
+    let retyped = match version {
+        ..8 => "NULL::text".into(),
+        8 => RETYPED.replace("{number}", "NULL"),
+        _ => RETYPED.replace("{number}", "k.number"),
+    };
     let lost = LOST.replace("{retyped}", &retyped);
     format!("WITH types AS ({TYPES}) {lost}")
 }

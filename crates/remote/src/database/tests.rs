@@ -210,6 +210,15 @@ impl Remote {
         self.commit(applier)
     }
 
+    /// The same, where the update of item 1 is refused.
+    fn acknowledge_refused_item(&mut self) -> ApplySummary {
+        self.acknowledge(|server| {
+            server.table("item", |rows| {
+                rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
+            });
+        })
+    }
+
     fn download(&mut self, rows: impl FnOnce(&mut Sender<'_>)) -> ApplySummary {
         self.download_schema(None, rows)
     }

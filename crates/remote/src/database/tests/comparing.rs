@@ -138,11 +138,7 @@ fn what_is_pending_or_refused_counts_as_it_was() {
     let mut remote = with_items();
     let centre = CENTRE;
     remote.run("UPDATE item SET name = 'refused' WHERE id = 1");
-    remote.acknowledge(|server| {
-        server.table("item", |rows| {
-            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
-        });
-    });
+    remote.acknowledge_refused_item();
     remote.run("UPDATE item SET name = 'taken' WHERE id = 2; INSERT INTO item VALUES (9, 'n', 9)");
     remote.begin();
     remote.run("DELETE FROM item WHERE id = 2; DELETE FROM item WHERE id = 3");
@@ -261,11 +257,7 @@ fn what_is_changed_before_an_untracked_table_is_compared_is_made_from_the_centre
 fn a_refused_change_that_is_tried_again_waits_for_the_compare_of_an_untracked_table() {
     let mut remote = with_items();
     remote.run("UPDATE item SET name = 'refused' WHERE id = 1");
-    remote.acknowledge(|server| {
-        server.table("item", |rows| {
-            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
-        });
-    });
+    remote.acknowledge_refused_item();
     remote.run(
         "UPDATE tidewater_refused SET again = 1; \
          DROP TRIGGER tidewater_update_item; \
@@ -307,11 +299,7 @@ fn a_row_that_was_moved_untracked_into_a_partition_that_leaves_comes_back() {
 fn a_refused_change_of_an_untracked_row_that_leaves_and_comes_back_is_no_delete() {
     let mut remote = with_items();
     remote.run("UPDATE item SET name = 'refused' WHERE id = 1");
-    remote.acknowledge(|server| {
-        server.table("item", |rows| {
-            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
-        });
-    });
+    remote.acknowledge_refused_item();
     remote.run("DROP TRIGGER tidewater_update_item");
     let centre = [(1, "a", 40), (2, "b", 20), (3, "c", 30)];
     remote.compare(&centre, |rows| rows.remove_partition(&[Datum::Integer(10)]));

@@ -103,11 +103,7 @@ fn a_change_made_while_the_refusal_was_on_its_way_takes_over_the_pre_image() {
     remote.run("UPDATE item SET name = 'first' WHERE id = 1");
     remote.begin();
     remote.run("UPDATE item SET name = 'second' WHERE id = 1");
-    let summary = remote.acknowledge(|server| {
-        server.table("item", |rows| {
-            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
-        });
-    });
+    let summary = remote.acknowledge_refused_item();
     assert_eq!(summary.refused, 0);
     assert_eq!(
         refused_keys(&remote),
@@ -449,11 +445,7 @@ fn a_new_identity_keeps_what_was_taken_under_a_new_id() {
 fn a_row_whose_change_is_refused_is_asked_for_only_when_the_change_is_gone() {
     let mut remote = with_items();
     remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
-    remote.acknowledge(|server| {
-        server.table("item", |rows| {
-            rows.refused(&[Datum::Integer(1)], Op::Update, 703, "no");
-        });
-    });
+    remote.acknowledge_refused_item();
     remote.download(|server| {
         server.table("item", |rows| rows.row(Op::Upsert, &item(1, "theirs", 11)));
     });
