@@ -6,7 +6,6 @@ use futures_util::future::BoxFuture;
 
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
-use crate::arriving::ArrivingUpload;
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
@@ -61,12 +60,6 @@ pub trait Centre: Send + Sync {
 
     /// Another database connection that can run syncs.
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>>;
-
-    /// Whether its workers can apply an upload while it arrives. A database that has one
-    /// writer at a time cannot: nobody else could write while a remote sends.
-    fn applies_arriving(&self) -> bool {
-        false
-    }
 
     /// All signing keys, newest first. At least one after deploying.
     fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>>;
@@ -174,20 +167,6 @@ pub trait Worker: Send {
     /// (if the connection broke during the commit) it is unknown, and a retry under
     /// the same sequence and id tells.
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
-
-    /// Applies one upload while it still arrives, in a transaction of its own that is
-    /// committed only if the upload turns out to be complete. `None`: nothing of it was
-    /// applied, for whatever reason, and [`Self::apply`] decides what becomes of it once
-    /// it is complete. After an error the same holds, or (if the connection broke during
-    /// the commit) it is unknown, and a retry under the same sequence and id tells.
-    /// Never called if [`Centre::applies_arriving`] says no.
-    fn apply_arriving(
-        &mut self,
-        upload: ArrivingUpload,
-    ) -> CentreResult<'_, Option<UploadOutcome>> {
-        drop(upload);
-        Box::pin(async { Ok(None) })
-    }
 
     /// The stored result of the last upload of a subscription.
     fn stored_result<'a>(

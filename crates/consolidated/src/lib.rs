@@ -7,7 +7,6 @@
 //! rows go in, packed rows come out. Sockets, authentication and signatures are the
 //! server's affair.
 
-mod arriving;
 pub mod centre;
 mod columns;
 mod comparing;
@@ -31,7 +30,6 @@ mod too_long;
 mod unpublished;
 pub mod upload;
 
-pub use arriving::{Arrival, ArrivingUpload, arriving};
 pub use centre::{Centre, Worker, check_url, connect};
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableCompare, TableRequest,

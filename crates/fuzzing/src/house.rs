@@ -86,7 +86,6 @@ const CONFIG: &str = r#"
     upload_workers = 1
     download_workers = 1
     memory = "8MiB"
-    early_upload = "64KiB"
     [[publication]]
     name = "main"
     [[publication.table]]

@@ -109,9 +109,6 @@ pub struct Limits {
     pub download_workers: usize,
     /// Packed bytes of the uploads of one sync.
     pub upload_bytes: u64,
-    /// Packed bytes from which on an upload is applied while it arrives, if it arrives
-    /// fast and a worker has nothing else to do.
-    pub early_upload_bytes: u64,
     /// Rows of the uploads of one sync.
     pub upload_rows: u64,
     /// Packed bytes of one uploaded row.
@@ -143,7 +140,6 @@ impl Default for Limits {
             upload_workers: 4,
             download_workers: 4,
             upload_bytes: 4 << 30,
-            early_upload_bytes: 8 << 20,
             upload_rows: 50_000_000,
             row_bytes: 80 << 20,
             subscriptions: 64,

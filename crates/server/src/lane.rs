@@ -2,7 +2,7 @@
 //! who runs them, is the affair of [`crate::worker`].
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -13,8 +13,6 @@ pub(crate) struct Lane<T> {
     ready: Notify,
     submitted: AtomicU64,
     taken: AtomicU64,
-    /// Workers that have nothing to do.
-    idle: AtomicUsize,
 }
 
 struct Queue<T> {
@@ -36,7 +34,6 @@ impl<T> Lane<T> {
             ready: Notify::new(),
             submitted: AtomicU64::new(0),
             taken: AtomicU64::new(0),
-            idle: AtomicUsize::new(0),
         })
     }
 
@@ -62,11 +59,6 @@ impl<T> Lane<T> {
     /// How many tasks wait.
     pub(crate) fn waiting(&self) -> usize {
         self.queue().tasks.len()
-    }
-
-    /// Whether a task would be taken at once.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) > 0 && self.waiting() == 0
     }
 
     /// How many tasks wait before this one.
@@ -98,9 +90,7 @@ impl<T> Lane<T> {
                     return None;
                 }
             }
-            self.idle.fetch_add(1, Ordering::Relaxed);
             self.ready.notified().await;
-            self.idle.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

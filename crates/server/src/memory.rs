@@ -174,42 +174,6 @@ impl Reservation {
     }
 }
 
-/// A reservation that several hold; it ends when the last of them lets go.
-#[derive(Clone, Debug)]
-pub(crate) struct SharedReservation(Arc<Mutex<Reservation>>);
-
-impl SharedReservation {
-    pub(crate) fn new(reservation: Reservation) -> SharedReservation {
-        SharedReservation(Arc::new(Mutex::new(reservation)))
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Reservation> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// See [`Reservation::grow`].
-    #[must_use]
-    pub(crate) fn grow(&self, bytes: u64) -> bool {
-        self.inner().grow(bytes)
-    }
-
-    /// See [`Reservation::grow_anyway`].
-    #[must_use]
-    pub(crate) fn grow_anyway(&self, bytes: u64) -> bool {
-        self.inner().grow_anyway(bytes)
-    }
-
-    /// See [`Reservation::shrink`].
-    pub(crate) fn shrink(&self, bytes: u64) {
-        self.inner().shrink(bytes);
-    }
-
-    /// See [`Reservation::bytes`].
-    pub(crate) fn bytes(&self) -> u64 {
-        self.inner().bytes()
-    }
-}
-
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.shrink(self.bytes);

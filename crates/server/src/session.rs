@@ -6,7 +6,6 @@
 //! database connections to [`crate::worker`]; a session owns neither.
 
 mod compare;
-mod early;
 mod hello;
 mod opening;
 mod reply;
@@ -28,7 +27,6 @@ use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, Uplo
 use tidewater_protocol::{Code, RemoteId};
 
 use self::compare::Comparing;
-use self::early::{Early, Pace};
 use self::hello::Greeting;
 pub(crate) use self::hello::MAX_NAME_BYTES;
 use self::opening::Opened;
@@ -41,7 +39,7 @@ use crate::link::{Event, Link};
 use crate::memory::Reservation;
 use crate::server::Shared;
 use crate::spool::download_spool;
-use crate::worker::{ApplyTask, DownloadTask, UploadTask};
+use crate::worker::{ApplyTask, DownloadTask};
 
 /// Serves a connection until it ends. What remains to be sent is left in the link.
 pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
@@ -158,7 +156,6 @@ struct Arrived {
     reservation: Reservation,
     request: DownloadRequest,
     standing: Standing,
-    early: Option<Early>,
 }
 
 /// What is asked for besides the changes.
@@ -234,7 +231,6 @@ impl<'a> Sync<'a> {
             reservation: comparing,
             request,
             standing,
-            early,
         } = self.receive(&opened).await?;
         let Received {
             uploads,
@@ -242,18 +238,11 @@ impl<'a> Sync<'a> {
             rows,
             bytes,
             reservation,
-            arrival,
         } = received;
-        let mut outcome = None;
-        if let (Some(arrival), Some(early)) = (arrival, early) {
-            outcome = self
-                .conclude_early(&opened, standing, arrival, early)
-                .await?;
-        }
         let mut applied = Applied::default();
-        if let (Some(outcome), Some(upload)) = (outcome, uploads.first()) {
-            applied = self.applied([(upload.subscription, outcome)])?;
-        } else if !uploads.is_empty() {
+        if uploads.is_empty() {
+            drop(reservation);
+        } else {
             let indexes: Vec<usize> = uploads.iter().map(|upload| upload.subscription).collect();
             let uploads = uploads.into_iter().map(|upload| opened.job(upload));
             let now_ms = self.server.environment.clock.now_ms();
@@ -268,8 +257,6 @@ impl<'a> Sync<'a> {
                 reply,
             };
             applied = self.apply(task, indexes, answer).await?;
-        } else {
-            drop(reservation);
         }
         let downloads = !request.upload_only;
         let wanted = Wanted {
@@ -318,16 +305,12 @@ impl<'a> Sync<'a> {
                 schema_differs: subscription.schema_differs,
             });
         let mut comparing = Comparing::new(expected.collect(), budget);
-        let (mut pace, mut early) = (Pace::default(), None);
         loop {
             let event = timeout(limits.idle, self.link.event()).await;
             match event.map_err(|_| Fault::timeout("the remote is silent"))? {
                 Event::Rows(bytes) => {
                     receiver.rows(&bytes)?;
                     self.link.consumed(bytes.len());
-                    if early.is_none() {
-                        early = self.hand_over(opened, &mut receiver, &mut pace);
-                    }
                 }
                 Event::Control(control) => match control {
                     Control::UploadBegin(begin) => receiver.upload_begin(begin)?,
@@ -346,7 +329,6 @@ impl<'a> Sync<'a> {
                             reservation,
                             request,
                             standing: self.standing(),
-                            early,
                         });
                     }
                     Control::Cancel(_) => return Err(Fault::cancelled()),
@@ -362,7 +344,6 @@ impl<'a> Sync<'a> {
                         reservation,
                         request: DownloadRequest::default(),
                         standing: self.standing(),
-                        early,
                     });
                 }
                 Event::End(fault) => return Err(fault),
@@ -381,7 +362,7 @@ impl<'a> Sync<'a> {
         if lane.waiting() >= self.server.limits.backlog {
             return Err(self.server.busy());
         }
-        let ticket = lane.submit(UploadTask::Complete(task));
+        let ticket = lane.submit(task);
         let mut watch = Watch::new(self.link, self.server.limits.waiting);
         let outcomes = {
             let mut answer = std::pin::pin!(answered(answer));

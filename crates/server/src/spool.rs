@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tidewater_consolidated::{CentreError, DownloadOutcome, DownloadSink, RowsChunk, UploadResult};
 use tidewater_protocol::message::TableBegin;
 
-use crate::memory::{MemoryBudget, Reservation, SharedReservation};
+use crate::memory::{MemoryBudget, Reservation};
 
 /// How much of one download waits in memory before the rest goes to a file.
 const DOWNLOAD_MEMORY_BYTES: u64 = 1 << 20;
@@ -32,7 +32,7 @@ const ANNOUNCED_SHARE: u64 = 8;
 /// Where the rows of one sync's uploads are until they are applied.
 #[derive(Debug)]
 pub(crate) struct RowStore {
-    reservation: SharedReservation,
+    reservation: Reservation,
     /// Bytes of the reservation that hold rows.
     used: u64,
     budget_bytes: u64,
@@ -43,7 +43,7 @@ pub(crate) struct RowStore {
 impl RowStore {
     pub(crate) fn new(budget: &MemoryBudget, budget_bytes: u64) -> RowStore {
         RowStore {
-            reservation: SharedReservation::new(budget.empty()),
+            reservation: budget.empty(),
             used: 0,
             budget_bytes,
             file: None,
@@ -63,7 +63,7 @@ impl RowStore {
     /// # Errors
     /// They have to go to a file, and that fails.
     pub(crate) fn put(&mut self, rows: Vec<u8>) -> io::Result<RowsChunk> {
-        if self.hold(rows.len() as u64, SharedReservation::grow) {
+        if self.hold(rows.len() as u64, Reservation::grow) {
             return Ok(RowsChunk::Memory(rows.into()));
         }
         let file = match &self.file {
@@ -83,12 +83,12 @@ impl RowStore {
     /// Reserves memory for bytes that can only be there.
     #[must_use]
     pub(crate) fn reserve(&mut self, bytes: u64) -> bool {
-        self.hold(bytes, SharedReservation::grow_anyway)
+        self.hold(bytes, Reservation::grow_anyway)
     }
 
-    fn hold(&mut self, bytes: u64, grow: fn(&SharedReservation, u64) -> bool) -> bool {
+    fn hold(&mut self, bytes: u64, grow: fn(&mut Reservation, u64) -> bool) -> bool {
         let missing = (self.used + bytes).saturating_sub(self.reservation.bytes());
-        let fits = missing == 0 || grow(&self.reservation, missing);
+        let fits = missing == 0 || grow(&mut self.reservation, missing);
         if fits {
             self.used += bytes;
         }
@@ -101,13 +101,8 @@ impl RowStore {
         self.file_end
     }
 
-    /// The memory that the rows hold, for somebody else who holds on to them too.
-    pub(crate) fn reservation(&self) -> SharedReservation {
-        self.reservation.clone()
-    }
-
     /// The rows are complete: the memory that they hold, until they are applied.
-    pub(crate) fn into_reservation(self) -> SharedReservation {
+    pub(crate) fn into_reservation(mut self) -> Reservation {
         let unused = self.reservation.bytes() - self.used;
         self.reservation.shrink(unused);
         self.reservation

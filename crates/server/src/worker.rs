@@ -3,8 +3,7 @@
 //! Three lanes with limits of their own, so that neither long downloads nor bulk
 //! uploads keep anybody from signing in: lookups, uploads, downloads. A worker of
 //! the upload lane takes as many waiting syncs as fit and hands them over as one
-//! list; it never waits for more. Nothing here ever waits for a network, but for an upload
-//! that a worker has early, and then not for long.
+//! list; it never waits for more. Nothing here ever waits for a network.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,15 +16,13 @@ use tokio::time::Instant;
 use tidewater_consolidated::records::{
     AskedSubscription, RemoteRecord, SessionState, ShutOut, SyncRecord,
 };
-use tidewater_consolidated::{
-    ArrivingUpload, Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker,
-};
+use tidewater_consolidated::{Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker};
 use tidewater_protocol::RemoteId;
 
 use crate::auth::guests::Standing;
 use crate::config::Limits;
 pub(crate) use crate::lane::{Lane, Ticket};
-use crate::memory::{Reservation, SharedReservation};
+use crate::memory::Reservation;
 use crate::spool::SpoolWriter;
 
 /// What one transaction takes at most, beyond the first sync of the list.
@@ -72,23 +69,8 @@ pub(crate) struct ApplyTask {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
     /// The memory that the rows hold.
-    pub(crate) reservation: SharedReservation,
+    pub(crate) reservation: Reservation,
     pub(crate) reply: oneshot::Sender<Result<Vec<UploadOutcome>, CentreError>>,
-}
-
-/// An upload of which the rest is still on its way.
-pub(crate) struct ArrivingTask {
-    pub(crate) upload: ArrivingUpload,
-    /// The memory that the rows hold.
-    pub(crate) reservation: SharedReservation,
-    /// `None`: nothing of it is applied, and it has to come again when it is complete.
-    pub(crate) reply: oneshot::Sender<Option<UploadOutcome>>,
-}
-
-/// Something for the workers of the upload lane.
-pub(crate) enum UploadTask {
-    Complete(ApplyTask),
-    Arriving(ArrivingTask),
 }
 
 /// The downloads of one sync, and the stored results of uploads that were applied
@@ -108,10 +90,8 @@ pub(crate) struct DownloadTask {
 /// All lanes with their workers.
 pub(crate) struct Workers {
     pub(crate) sessions: Arc<Lane<SessionTask>>,
-    pub(crate) uploads: Arc<Lane<UploadTask>>,
+    pub(crate) uploads: Arc<Lane<ApplyTask>>,
     pub(crate) downloads: Arc<Lane<DownloadTask>>,
-    /// Whether uploads can be applied while they arrive.
-    pub(crate) apply_arriving: bool,
     history: Arc<History>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -123,7 +103,6 @@ impl Workers {
             sessions: Lane::new(),
             uploads: Lane::new(),
             downloads: Lane::new(),
-            apply_arriving: centre.applies_arriving(),
             history: Arc::default(),
             tasks: Mutex::new(Vec::new()),
         };
@@ -393,19 +372,6 @@ impl Connection {
         }
         Ok(outcomes)
     }
-
-    /// An attempt that is worth no second one: what is not applied while it arrives is
-    /// applied when it is there.
-    async fn apply_arriving(&mut self, upload: ArrivingUpload) -> Option<UploadOutcome> {
-        let result = match self.open().await {
-            Ok(worker) => worker.apply_arriving(upload).await,
-            Err(error) => Err(error),
-        };
-        self.judge(result).unwrap_or_else(|error| {
-            tracing::debug!(%error, "an upload is not applied before it is complete");
-            None
-        })
-    }
 }
 
 /// Whether a call is worth a second try: its connection broke, most likely while it was
@@ -467,13 +433,10 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
     }
 }
 
-async fn run_uploads(lane: Arc<Lane<UploadTask>>, mut connection: Connection) {
+async fn run_uploads(lane: Arc<Lane<ApplyTask>>, mut connection: Connection) {
     loop {
         let (mut syncs, mut rows, mut bytes) = (0, 0, 0);
         let batch = lane.next(|task| {
-            let UploadTask::Complete(task) = task else {
-                return false;
-            };
             syncs += 1;
             rows += task.rows;
             bytes += task.bytes;
@@ -482,18 +445,7 @@ async fn run_uploads(lane: Arc<Lane<UploadTask>>, mut connection: Connection) {
         let Some(batch) = batch.await else {
             return;
         };
-        let mut complete = Vec::with_capacity(batch.len());
-        for task in batch {
-            match task {
-                UploadTask::Complete(task) => complete.push(task),
-                UploadTask::Arriving(task) => {
-                    let outcome = connection.apply_arriving(task.upload).await;
-                    drop(task.reservation);
-                    let _ = task.reply.send(outcome);
-                }
-            }
-        }
-        apply_batch(complete, &mut connection).await;
+        apply_batch(batch, &mut connection).await;
     }
 }
 

@@ -66,10 +66,10 @@ enum Victim {
 
 impl Stage {
     /// With lines of the configuration's `[server]`.
-    fn set(place: Place, centre: Centre, audit: &str, server: &str) -> Stage {
+    fn set(place: Place, centre: Centre, audit: &str) -> Stage {
         centre.execute(SCHEMA);
         centre.execute(audit);
-        configure(&place, &centre, server, TABLES);
+        configure(&place, &centre, "", TABLES);
         place.tidewater(&["deploy"]).done();
         add_user(&place, "nancy");
         let server = place.serve(&[]);
@@ -212,17 +212,11 @@ fn address(server: &Server) -> SocketAddr {
 fn on_sqlite() -> Stage {
     let place = Place::new();
     let centre = Centre::sqlite(&place);
-    Stage::set(place, centre, SQLITE_AUDIT, "")
+    Stage::set(place, centre, SQLITE_AUDIT)
 }
 
 fn on_postgres() -> Stage {
-    Stage::set(Place::new(), Centre::postgres(), POSTGRES_AUDIT, "")
-}
-
-/// Where a worker has each upload before it is complete.
-fn on_postgres_early() -> Stage {
-    let server = "[server.limits]\nearly_upload = 1";
-    Stage::set(Place::new(), Centre::postgres(), POSTGRES_AUDIT, server)
+    Stage::set(Place::new(), Centre::postgres(), POSTGRES_AUDIT)
 }
 
 #[test]
@@ -233,16 +227,6 @@ fn i1_a_server_killed_at_any_frame_applies_every_change_once_on_sqlite() {
 #[test]
 fn i1_a_server_killed_at_any_frame_applies_every_change_once_on_postgresql() {
     on_postgres().kill_everywhere(Victim::Server);
-}
-
-#[test]
-fn i1_a_server_killed_in_an_early_upload_applies_every_change_once() {
-    on_postgres_early().kill_everywhere(Victim::Server);
-}
-
-#[test]
-fn i1_a_remote_killed_in_an_early_upload_applies_every_change_once() {
-    on_postgres_early().kill_everywhere(Victim::Remote);
 }
 
 #[test]

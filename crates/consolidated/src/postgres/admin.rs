@@ -410,10 +410,6 @@ fn remote_id(row: &Row, at: usize) -> RemoteId {
 }
 
 impl Centre for Postgres {
-    fn applies_arriving(&self) -> bool {
-        true
-    }
-
     fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
         Box::pin(async move {
             let connection = self.shared.pool.get().await?;

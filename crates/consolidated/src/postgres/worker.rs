@@ -12,7 +12,6 @@ use super::apply::{self, decode_result};
 use super::connection::{Connection, refused};
 use super::watermark::Watermark;
 use super::{Shared, download};
-use crate::arriving::ArrivingUpload;
 use crate::centre::{CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
@@ -451,18 +450,6 @@ impl Worker for PostgresWorker {
             self.enter().await?;
             let shared = self.shared.clone();
             let result = apply::apply(&mut self.connection, &shared, &uploads).await;
-            self.leave(result).await
-        })
-    }
-
-    fn apply_arriving(
-        &mut self,
-        upload: ArrivingUpload,
-    ) -> CentreResult<'_, Option<UploadOutcome>> {
-        Box::pin(async move {
-            self.enter().await?;
-            let shared = self.shared.clone();
-            let result = apply::apply_arriving(&mut self.connection, &shared, upload).await;
             self.leave(result).await
         })
     }

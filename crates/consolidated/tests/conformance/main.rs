@@ -20,7 +20,6 @@ mod sqlite_ways;
 mod world;
 
 mod administering;
-mod arriving;
 mod comparing;
 mod deploying;
 mod downloading;
@@ -43,18 +42,6 @@ macro_rules! suite {
             administering::a_list_of_users_is_added_as_a_whole_or_not_at_all,
             administering::signing_keys_are_added_and_retired_but_never_the_last,
             administering::remotes_that_are_shut_out_are_told_with_the_reason,
-            arriving::an_upload_that_arrives_comes_to_the_same_as_a_complete_one,
-            arriving::thousands_of_rows_are_copied_as_they_arrive,
-            arriving::an_update_that_loses_while_its_upload_arrives_is_a_conflict,
-            arriving::a_conflict_in_an_upload_that_arrives_is_left_to_the_whole,
-            arriving::refused_rows_of_an_upload_that_arrives_are_left_to_the_whole,
-            arriving::another_order_than_the_centres_is_left_to_the_whole,
-            arriving::an_upload_that_pauses_or_breaks_off_takes_no_effect,
-            arriving::an_upload_that_arrives_out_of_sequence_takes_no_effect,
-            arriving::an_upload_that_arrives_twice_takes_effect_once,
-            arriving::rows_of_an_unpublished_table_are_refused_as_they_arrive,
-            arriving::what_somebody_has_locked_is_not_waited_for,
-            arriving::rows_in_a_spool_file_arrive_too,
             comparing::a_history_is_known_or_not,
             comparing::equal_tables_send_nothing,
             comparing::only_ranges_that_differ_are_sent,

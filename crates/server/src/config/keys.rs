@@ -24,7 +24,6 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "upload_workers",
             "download_workers",
             "upload_bytes",
-            "early_upload",
             "upload_rows",
             "row_bytes",
             "subscriptions",

@@ -57,11 +57,6 @@ const KINDS: &[(&str, Kind, &str)] = &[
         "upload_bytes = \"4GiB\"",
     ),
     (
-        "server.limits.early_upload",
-        Size,
-        "early_upload = \"8MiB\"",
-    ),
-    (
         "server.limits.upload_rows",
         Number,
         "upload_rows = 50000000",

@@ -53,7 +53,6 @@ struct RawLimits {
     upload_workers: Option<u64>,
     download_workers: Option<u64>,
     upload_bytes: Option<RawSize>,
-    early_upload: Option<RawSize>,
     upload_rows: Option<u64>,
     row_bytes: Option<RawSize>,
     subscriptions: Option<u64>,
@@ -211,11 +210,6 @@ impl RawLimits {
                 default.download_workers,
             )?,
             upload_bytes: bytes("upload_bytes", self.upload_bytes, default.upload_bytes)?,
-            early_upload_bytes: bytes(
-                "early_upload",
-                self.early_upload,
-                default.early_upload_bytes,
-            )?,
             upload_rows: rows("upload_rows", self.upload_rows, default.upload_rows)?,
             row_bytes: usize::try_from(bytes(
                 "row_bytes",

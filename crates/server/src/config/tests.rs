@@ -225,7 +225,6 @@ fn durations_and_sizes_have_units() {
         "connections = \"many\"",
         "connections = -1",
         "upload_rows = 0",
-        "early_upload = 0",
     ] {
         let (message, hint) = error_of(&format!("{limits}{wrong}"));
         assert!(!message.is_empty() && !hint.is_empty(), "{wrong}");

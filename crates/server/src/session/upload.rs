@@ -2,7 +2,7 @@
 //! arrive and cut into chunks at row boundaries. Without input or output but the
 //! spool; what rows mean is the centre's affair.
 
-use tidewater_consolidated::{Arrival, RowsChunk, TableRequest, UploadTable};
+use tidewater_consolidated::{RowsChunk, TableRequest, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{RequestBegin, TableBegin, UploadBegin, UploadEnd, UploadState};
 use tidewater_protocol::pack::MAX_COLUMNS;
@@ -12,7 +12,7 @@ use tidewater_protocol::{
 
 use crate::config::Limits;
 use crate::fault::Fault;
-use crate::memory::{MemoryBudget, Reservation, SharedReservation};
+use crate::memory::{MemoryBudget, Reservation};
 use crate::spool::RowStore;
 
 /// Encoded table headers of one sync.
@@ -49,16 +49,7 @@ pub(crate) struct Received {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
     /// The memory that the rows hold.
-    pub(crate) reservation: SharedReservation,
-    /// A worker has the upload already, and waits to be told that it is complete.
-    pub(crate) arrival: Option<Arrival>,
-}
-
-/// An upload that arrives, and is the only one that its sync may send.
-pub(crate) struct UnderWay {
-    pub(crate) subscription: usize,
-    pub(crate) announced_bytes: u64,
-    pub(crate) arrived_bytes: u64,
+    pub(crate) reservation: Reservation,
 }
 
 /// Takes what a remote sends between Hello and DownloadRequest.
@@ -78,8 +69,6 @@ pub(crate) struct Receiver<'a> {
     bytes: u64,
     /// Memory of an incomplete row that is longer than usual.
     partial: Reservation,
-    /// Where rows go beside the store, once a worker has the upload.
-    arrival: Option<Arrival>,
 }
 
 enum Section {
@@ -91,8 +80,6 @@ enum Section {
 struct OpenUpload {
     subscription: usize,
     announced_rows: u64,
-    announced_bytes: u64,
-    arrived_bytes: u64,
     /// The server has it already: its rows are counted and dropped.
     ignored: bool,
     given_back: bool,
@@ -136,43 +123,7 @@ impl<'a> Receiver<'a> {
             rows: 0,
             bytes: 0,
             partial: budget.empty(),
-            arrival: None,
         }
-    }
-
-    /// The upload that arrives, if no other is taken in this sync and no worker has it.
-    pub(crate) fn goes_alone(&self) -> Option<UnderWay> {
-        let Section::Upload(upload) = &self.section else {
-            return None;
-        };
-        let expected = self.expected.iter();
-        let taken =
-            expected.filter(|it| it.upload_id.is_some() && it.state == UploadState::InSequence);
-        // Whether one that is given back is still wanted, is known when it is complete; and what
-        // comes from an unknown history has to wait for others that give back.
-        let is_late = upload.given_back || upload.unknown_history;
-        let is_certain = !upload.ignored && !is_late;
-        (is_certain && taken.count() == 1 && self.arrival.is_none()).then_some(UnderWay {
-            subscription: upload.subscription,
-            announced_bytes: upload.announced_bytes,
-            arrived_bytes: upload.arrived_bytes,
-        })
-    }
-
-    /// From now on a worker gets the rows as they arrive, those first that are here. The
-    /// store keeps all of them: the worker may give up. Gives the memory that they hold.
-    pub(crate) fn hand_over(&mut self, arrival: Arrival) -> SharedReservation {
-        if let Section::Upload(upload) = &self.section {
-            let open = self.table.as_ref();
-            let open = open.and_then(|it| Some((it.begin.as_ref()?, &it.chunks)));
-            let complete = upload.tables.iter().map(|it| (&it.begin, &it.chunks));
-            for (begin, chunks) in complete.chain(open.filter(|it| !it.1.is_empty())) {
-                arrival.table(begin.clone());
-                chunks.iter().for_each(|chunk| arrival.rows(chunk.clone()));
-            }
-            self.arrival = Some(arrival);
-        }
-        self.store.reservation()
     }
 
     /// An upload begins.
@@ -204,13 +155,9 @@ impl<'a> Receiver<'a> {
             self.store.announce(begin.bytes);
         }
         self.seen[index] = true;
-        // What a worker has goes alone, or not at all.
-        self.arrival = None;
         self.section = Section::Upload(OpenUpload {
             subscription: index,
             announced_rows: begin.rows,
-            announced_bytes: begin.bytes,
-            arrived_bytes: 0,
             ignored,
             given_back: begin.given_back,
             unknown_history: begin.unknown_history,
@@ -271,7 +218,6 @@ impl<'a> Receiver<'a> {
             Section::Nothing => return Err(Fault::unexpected("rows")),
             Section::Upload(upload) => {
                 upload.checksum.update(bytes);
-                upload.arrived_bytes += bytes.len() as u64;
                 self.bytes += bytes.len() as u64;
                 if self.bytes > self.limits.upload_bytes {
                     return Err(self.too_many_bytes());
@@ -381,12 +327,6 @@ impl<'a> Receiver<'a> {
                 fault.detail = format!("an upload cannot be spooled to a temporary file: {error}");
                 fault
             })?;
-            if let Some(arrival) = &self.arrival {
-                if let (Some(begin), true) = (&table.begin, table.chunks.is_empty()) {
-                    arrival.table(begin.clone());
-                }
-                arrival.rows(chunk.clone());
-            }
             table.chunks.push(chunk);
         }
         Ok(())
@@ -442,7 +382,6 @@ impl<'a> Receiver<'a> {
         }
         if end.abandoned {
             self.table = None;
-            self.arrival = None;
             self.section = Section::Nothing;
             return Ok(());
         }
@@ -520,7 +459,6 @@ impl<'a> Receiver<'a> {
             rows: self.rows,
             bytes: self.bytes,
             reservation: self.store.into_reservation(),
-            arrival: self.arrival,
         })
     }
 

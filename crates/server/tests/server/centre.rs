@@ -8,10 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use tidewater_consolidated::centre::CentreResult;
 use tidewater_consolidated::records::{
@@ -20,9 +18,8 @@ use tidewater_consolidated::records::{
     UserImport, UserRecord,
 };
 use tidewater_consolidated::{
-    ArrivingUpload, Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome,
-    DownloadSink, LiveTable, OwnUpload, PublicationSpec, Scope, SyncUpload, UploadOutcome,
-    UploadResult, Worker,
+    Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
+    LiveTable, OwnUpload, PublicationSpec, Scope, SyncUpload, UploadOutcome, UploadResult, Worker,
 };
 use tidewater_consolidated::{ResultTable, TableCompare, TableRequest};
 use tidewater_protocol::compare::{Intervals, Ranges};
@@ -97,10 +94,6 @@ pub(crate) struct State {
     pub(crate) history: Vec<SyncRecord>,
     /// The sizes of the lists that were applied.
     pub(crate) lists: Vec<usize>,
-    /// Uploads that a worker had before they were complete: whether that came to something.
-    pub(crate) early: Vec<bool>,
-    /// How long it had them.
-    pub(crate) early_held: Vec<Duration>,
     /// Every change of every upload that took effect, in order.
     pub(crate) changes: Vec<(Change, Fate)>,
 }
@@ -118,11 +111,6 @@ pub(crate) struct MemoryCentre {
     pub(crate) restarts: AtomicUsize,
     /// The next call of a worker panics.
     pub(crate) defective: AtomicBool,
-    /// Uploads that arrive are refused, and the next one finds a defect.
-    pub(crate) refuses_early: AtomicBool,
-    pub(crate) early_defect: AtomicBool,
-    /// Uploads that workers were given before they were complete.
-    pub(crate) early_begun: AtomicUsize,
     pub(crate) prunes: AtomicUsize,
     /// Lists that a worker has begun with, and not finished.
     pub(crate) applying: AtomicUsize,
@@ -146,9 +134,6 @@ impl MemoryCentre {
             unavailable: AtomicBool::new(false),
             restarts: AtomicUsize::new(0),
             defective: AtomicBool::new(false),
-            refuses_early: AtomicBool::new(false),
-            early_defect: AtomicBool::new(false),
-            early_begun: AtomicUsize::new(0),
             prunes: AtomicUsize::new(0),
             applying: AtomicUsize::new(0),
             workers: AtomicUsize::new(0),
@@ -314,10 +299,6 @@ fn text(datum: &Datum<'_>) -> String {
 pub(crate) struct Handle(pub(crate) Arc<MemoryCentre>);
 
 impl Centre for Handle {
-    fn applies_arriving(&self) -> bool {
-        true
-    }
-
     fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
         Box::pin(async { Ok(Vec::new()) })
     }
@@ -584,31 +565,6 @@ impl Worker for MemoryWorker {
             let mut state = self.0.state();
             state.lists.push(uploads.len());
             Ok(uploads.iter().map(|upload| state.apply(upload)).collect())
-        })
-    }
-
-    fn apply_arriving(
-        &mut self,
-        upload: ArrivingUpload,
-    ) -> CentreResult<'_, Option<UploadOutcome>> {
-        Box::pin(async move {
-            self.0.early_begun.fetch_add(1, Ordering::SeqCst);
-            let begun = Instant::now();
-            if self.0.early_defect.swap(false, Ordering::SeqCst) {
-                panic!("a defect of the adapter");
-            }
-            let upload = match self.check() {
-                Ok(()) if self.0.refuses_early.load(Ordering::SeqCst) => None,
-                Ok(()) => upload.collect().await,
-                Err(error) => return Err(error),
-            };
-            let mut state = self.0.state();
-            // What does not follow is left to the complete upload.
-            let outcome = upload.map(|upload| state.apply(&upload));
-            let outcome = outcome.filter(|it| matches!(it, UploadOutcome::Applied { .. }));
-            state.early.push(outcome.is_some());
-            state.early_held.push(begun.elapsed());
-            Ok(outcome)
         })
     }
 

@@ -5,7 +5,6 @@
 
 mod centre;
 mod client;
-mod early;
 mod hostile;
 mod keys;
 mod lifecycle;

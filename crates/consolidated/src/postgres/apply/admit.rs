@@ -27,13 +27,6 @@ WHERE remote_id = $1 AND publication = $2 AND sequence = $3::int8 - 1
 RETURNING scope_serial, previous_serial, graced_serial, pg_catalog.pg_current_xact_id()::text,
   EXISTS (SELECT FROM tidewater.needless_change)";
 
-/// Whether somebody who changes a table is waited for.
-#[derive(Clone, Copy)]
-pub(super) enum Patience {
-    Waits,
-    None,
-}
-
 /// What is known once the sequence number is taken.
 pub(super) struct Admitted {
     pub(super) version: u64,
@@ -98,7 +91,6 @@ impl One<'_> {
         &self,
         connection: &mut Connection,
         tables: &[&CompiledTable],
-        patience: Patience,
     ) -> Result<Option<Admitted>, CentreError> {
         let error = |error| refused("admitting an upload")(error);
         let facts = Facts {
@@ -118,10 +110,9 @@ impl One<'_> {
         let names: BTreeSet<&str> = written.map(|it| it.sql_name.as_str()).collect();
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
         // With this lock nobody can change the tables or add a trigger before we end.
-        let lock = match patience {
-            _ if names.is_empty() => String::new(),
-            Patience::Waits => format!("LOCK TABLE {names} IN ROW EXCLUSIVE MODE"),
-            Patience::None => format!("LOCK TABLE {names} IN ROW EXCLUSIVE MODE NOWAIT"),
+        let lock = match names.is_empty() {
+            true => String::new(),
+            false => format!("LOCK TABLE {names} IN ROW EXCLUSIVE MODE"),
         };
         let client = connection.client();
         let (locked, (ensured, (taken, (live, results)))) = future::join(

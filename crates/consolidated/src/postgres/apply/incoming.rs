@@ -1,7 +1,5 @@
 //! The uploaded rows of one table: where they are, and what they mean to it.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 
 use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
@@ -50,7 +48,7 @@ pub(super) struct Incoming<'u> {
     pub(super) defers_unique: bool,
     /// Row security holds for us: COPY does not work then.
     pub(super) row_security: bool,
-    upload: Cow<'u, UploadTable>,
+    upload: &'u UploadTable,
     /// Whether the remote's columns are the published ones, in their order.
     identity: bool,
     pub(super) inserts: u64,
@@ -63,28 +61,16 @@ pub(super) struct Incoming<'u> {
 impl<'u> Incoming<'u> {
     /// The rows as they came.
     pub(super) fn upload(&self) -> &UploadTable {
-        &self.upload
+        self.upload
     }
 
     /// Looks through the rows of a published table once.
     pub(super) fn new(
         publication: &'u Compiled,
-        upload: Cow<'u, UploadTable>,
+        upload: &'u UploadTable,
         index: usize,
         map: ColumnMap,
     ) -> Result<Incoming<'u>, CentreError> {
-        let mut incoming = Incoming::begin(publication, upload, index, map);
-        incoming.look_through()?;
-        Ok(incoming)
-    }
-
-    /// Of a table whose rows are looked through by [`Incoming::add`], as they come.
-    pub(super) fn begin(
-        publication: &'u Compiled,
-        upload: Cow<'u, UploadTable>,
-        index: usize,
-        map: ColumnMap,
-    ) -> Incoming<'u> {
         let table = &publication.tables[index];
         let published = map.sources.iter().enumerate();
         let sent = published
@@ -96,7 +82,7 @@ impl<'u> Incoming<'u> {
             .iter()
             .enumerate()
             .all(|(at, it)| *it == Some(at));
-        Incoming {
+        let mut incoming = Incoming {
             place: 0,
             index,
             table,
@@ -111,43 +97,21 @@ impl<'u> Incoming<'u> {
             insert_refs: Vec::new(),
             updates: Vec::new(),
             deletes: Vec::new(),
-        }
-    }
-
-    /// Adds rows that have just come: notes where the updates and deletes are, and hands
-    /// each insert to `insert`; stops, and gives back false, where that says no.
-    pub(super) fn add(
-        &mut self,
-        chunk: RowsChunk,
-        mut insert: impl FnMut(&Self, &Row<'_>) -> bool,
-    ) -> Result<bool, CentreError> {
-        let (at, bytes) = (self.upload.chunks.len(), read(&chunk)?);
-        self.upload.to_mut().chunks.push(chunk);
-        let (mut found, mut goes_on) = (Found::default(), true);
-        self.each_of(at, &bytes, |at, row| {
-            found.note(at, row)?;
-            goes_on = row.op != Some(Op::Insert) || insert(self, row);
-            Ok(goes_on)
-        })?;
-        self.found(found);
-        Ok(goes_on)
+        };
+        incoming.look_through()?;
+        Ok(incoming)
     }
 
     fn look_through(&mut self) -> Result<(), CentreError> {
         let mut found = Found::default();
         self.each(|at, row| found.note(at, row))?;
-        self.found(found);
-        Ok(())
-    }
-
-    fn found(&mut self, found: Found) {
-        self.inserts += found.inserts;
-        self.insert_refs.extend(found.few);
-        if self.inserts > COPY_THRESHOLD {
-            self.insert_refs = Vec::new();
+        self.inserts = found.inserts;
+        self.updates = found.updates;
+        self.deletes = found.deletes;
+        if self.inserts <= COPY_THRESHOLD {
+            self.insert_refs = found.few;
         }
-        self.updates.extend(found.updates);
-        self.deletes.extend(found.deletes);
+        Ok(())
     }
 
     /// Finds the inserts, after all, if there are many.
@@ -167,7 +131,7 @@ impl<'u> Incoming<'u> {
 
     /// The rows as they came.
     pub(super) fn uploaded(&self) -> orphans::Uploaded<'_> {
-        (&self.upload, self.index, &self.map)
+        (self.upload, self.index, &self.map)
     }
 
     /// How many chunks the rows come in.
@@ -186,31 +150,21 @@ impl<'u> Incoming<'u> {
     ) -> Result<(), CentreError> {
         for chunk in 0..self.upload.chunks.len() {
             let bytes = self.chunk(chunk)?;
-            self.each_of(chunk, &bytes, |at, row| take(at, row).map(|()| true))?;
-        }
-        Ok(())
-    }
-
-    /// Reads the rows of a chunk, as long as `take` wants more of them.
-    fn each_of(
-        &self,
-        chunk: usize,
-        bytes: &[u8],
-        mut take: impl FnMut(RowRef, &Row<'_>) -> Result<bool, CentreError>,
-    ) -> Result<(), CentreError> {
-        let mut reader = RowsReader::new(&self.map.shape, bytes);
-        let mut row = Row::default();
-        loop {
-            let at = RowRef {
-                chunk: chunk as u32,
-                offset: reader.consumed() as u32,
-            };
-            match reader.next(&mut row) {
-                Ok(true) if take(at, &row)? => {}
-                Ok(_) => return Ok(()),
-                Err(error) => return Err(malformed(&error.to_string())),
+            let mut reader = RowsReader::new(&self.map.shape, &bytes);
+            let mut row = Row::default();
+            loop {
+                let at = RowRef {
+                    chunk: chunk as u32,
+                    offset: reader.consumed() as u32,
+                };
+                match reader.next(&mut row) {
+                    Ok(true) => take(at, &row)?,
+                    Ok(false) => break,
+                    Err(error) => return Err(malformed(&error.to_string())),
+                }
             }
         }
+        Ok(())
     }
 
     /// Reads the rows at some places, in order.

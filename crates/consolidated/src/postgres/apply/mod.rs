@@ -1,11 +1,9 @@
 //! Uploads: a list of them in one transaction, each in a savepoint of its own.
 //!
 //! Owns the order of things and exactly-once. Numbers are taken in `admit`; rows are `copy_in`'s and `statements`'
-//! affair, conflicts and refusals go through `outcomes`, and what is done before an upload
-//! is complete is in `arriving`.
+//! affair, conflicts and refusals go through `outcomes`.
 
 mod admit;
-mod arriving;
 mod copy_in;
 mod incoming;
 mod outcomes;
@@ -15,7 +13,6 @@ mod sql;
 mod statements;
 mod together;
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -25,8 +22,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use tidewater_protocol::{Op, UploadId};
 
-use self::admit::{Admitted, Order, Patience};
-pub(super) use self::arriving::apply_arriving;
+use self::admit::{Admitted, Order};
 use self::copy_in::Copied;
 use self::incoming::{Incoming, RowRef};
 use self::outcomes::{Outcomes, may_be_data_error};
@@ -167,14 +163,12 @@ struct One<'u> {
 }
 
 /// Rows that mean nothing to the publication any more, and why.
-type UnpublishedRows<'u> = (Cow<'u, UploadTable>, Unpublished);
+type UnpublishedRows<'u> = (&'u UploadTable, Unpublished);
 
 /// What has been done of an upload so far, in the savepoint of its rows.
 struct Progress<'p> {
     outcomes: Outcomes<'p>,
     refusals: Vec<Refusals>,
-    /// What is done.
-    done: Steps,
     /// Deletes and updates that are settled before their turn.
     settled: HashSet<(usize, RowRef)>,
     released: Vec<Released>,
@@ -187,7 +181,6 @@ impl<'p> Progress<'p> {
         Progress {
             outcomes,
             refusals: Vec::new(),
-            done: Vec::new(),
             settled: HashSet::new(),
             released: Vec::new(),
             exact: true,
@@ -237,7 +230,6 @@ impl One<'_> {
         let mut incoming = Vec::with_capacity(self.upload.tables.len());
         let mut unpublished = Vec::new();
         for table in &self.upload.tables {
-            let table = Cow::Borrowed(table);
             match ColumnMap::find(&self.publication.schema, &table.begin)? {
                 Announced::Published(index, map) => {
                     incoming.push(Incoming::new(self.publication, table, index, map)?);
@@ -246,7 +238,7 @@ impl One<'_> {
             }
         }
         let tables: Vec<&CompiledTable> = incoming.iter().map(|it| it.table).collect();
-        let admitted = self.admit(connection, &tables, Patience::Waits).await?;
+        let admitted = self.admit(connection, &tables).await?;
         let Some(admitted) = admitted else {
             return self.last(connection).await;
         };
@@ -361,7 +353,7 @@ impl One<'_> {
         begun.map_err(refused("applying an upload"))
     }
 
-    /// Applies all rows that are not in yet and stores the result.
+    /// Applies all rows and stores the result.
     async fn fill(
         &self,
         connection: &mut Connection,
@@ -380,10 +372,8 @@ impl One<'_> {
         self.keep(connection, incoming, admitted, round, &mut progress)?;
         let (first, deletes) = order(incoming);
         for (index, op) in first {
-            if !progress.done.contains(&(index, op)) {
-                self.one_operation(connection, incoming, index, op, admitted, &mut progress)
-                    .await?;
-            }
+            self.one_operation(connection, incoming, index, op, admitted, &mut progress)
+                .await?;
         }
         if self.waits_for_deletes(incoming, &progress) {
             let which = Candidates::WithDeletes;

@@ -1,8 +1,6 @@
 //! Uploads by COPY and by statements, among triggers and constraints of the application.
 
-use tidewater_consolidated::{
-    CentreError, SyncUpload, UploadOutcome, UploadTable, arriving, connect,
-};
+use tidewater_consolidated::{CentreError, UploadOutcome, connect};
 
 use super::{PostgresWorld, table};
 use crate::fixture::Fixture;
@@ -428,32 +426,15 @@ async fn a_connection_whose_copy_could_not_begin_is_never_used_again() {
     fixture.execute(&revoked).await;
     let many: Vec<_> = (0..500).map(|id| insert("v", &format!("{id}|x"))).collect();
     let upload = anna.next_upload(&many);
-    for early in [false, true] {
-        anna.worker = centre.worker().await.unwrap();
-        let outcome = if early {
-            let head = SyncUpload {
-                tables: Vec::new(),
-                ..upload.clone()
-            };
-            let (arrival, arriving) = arriving(head);
-            for UploadTable { begin, chunks } in upload.tables.clone() {
-                arrival.table(begin);
-                chunks.into_iter().for_each(|chunk| arrival.rows(chunk));
-            }
-            arrival.complete();
-            anna.worker.apply_arriving(arriving).await.map(|_| ())
-        } else {
-            anna.worker.apply(vec![upload.clone()]).await.map(|_| ())
-        };
-        let error = outcome.expect_err("the privilege is missing");
-        assert!(error.to_string().contains("permission denied"), "{error}");
-        assert!(!anna.worker.is_usable());
-        let again = anna.worker.apply(vec![upload.clone()]).await;
-        assert!(
-            matches!(again, Err(CentreError::Unavailable { .. })),
-            "{again:?}"
-        );
-    }
+    let outcome = anna.worker.apply(vec![upload.clone()]).await;
+    let error = outcome.expect_err("the privilege is missing");
+    assert!(error.to_string().contains("permission denied"), "{error}");
+    assert!(!anna.worker.is_usable());
+    let again = anna.worker.apply(vec![upload.clone()]).await;
+    assert!(
+        matches!(again, Err(CentreError::Unavailable { .. })),
+        "{again:?}"
+    );
     let granted = format!("GRANT INSERT ON v TO {role}");
     fixture.execute(&granted).await;
     anna.worker = centre.worker().await.unwrap();

@@ -9,7 +9,6 @@
 mod answers;
 mod cuts;
 mod device;
-mod early;
 mod seeds;
 mod simulation;
 mod wire;

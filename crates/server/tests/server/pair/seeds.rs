@@ -132,9 +132,7 @@ async fn play(seed: u64) -> Ended {
     for id in 1..=IDS as i64 / 2 {
         centre.write(id, Some(&format!("centre {id}")));
     }
-    // With every other seed workers have uploads before they are complete.
-    let limits = ["", "early_upload = 1"][usize::from(seed % 2 == 1)];
-    let simulation = Simulation::start(centre, random.next(), limits).await;
+    let simulation = Simulation::start(centre, random.next(), "").await;
     let mut ada = Player::new(&simulation, "ada", &mut random).await;
     let mut bob = Player::new(&simulation, "bob", &mut random).await;
     for step in 0..STEPS {
