@@ -3,10 +3,11 @@
 
 use crate::error::CentreError;
 
-/// The tables that these scripts make, as they name them: each `CREATE TABLE` begins a line.
-pub(crate) fn made_by<'s>(scripts: &[&'s str]) -> Vec<&'s str> {
-    let lines = scripts.iter().flat_map(|script| script.lines());
-    let made = lines.filter_map(|line| line.strip_prefix("CREATE TABLE "));
+/// The tables that a script makes, as it names them: each `CREATE TABLE` begins a line.
+pub(crate) fn made_by(script: &str) -> Vec<&str> {
+    let made = script
+        .lines()
+        .filter_map(|line| line.strip_prefix("CREATE TABLE "));
     made.filter_map(|table| table.split_whitespace().next())
         .collect()
 }

@@ -20,7 +20,7 @@ use super::live::{Catalog, TableInfo};
 use super::members::{self, Members};
 use super::model::{Compiled, compile, logs};
 use super::quote::literal;
-use super::state::{ADVISORY_LOCK, FORMAT_VERSION, MIGRATIONS, PLACE};
+use super::state::{ADVISORY_LOCK, FORMAT_VERSION, PLACE, STATE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use crate::error::CentreError;
@@ -116,23 +116,16 @@ impl Deployed {
                 ..Deployed::default()
             });
         };
-        // A column of the second format.
-        let members = match version {
-            1 => "NULL",
-            _ => "members",
-        };
         let logs = client
             .query(
-                &format!(
-                    "SELECT id, table_oid, table_name, partition_columns, definition,
+                "SELECT id, table_oid, table_name, partition_columns, definition,
                    to_regclass('tidewater.log_' || id) IS NOT NULL
                    AND (SELECT count(*) FROM pg_catalog.pg_proc p
                         WHERE p.pronamespace = 'tidewater'::regnamespace
                           AND p.proname::text IN ('log_' || id || '_new', 'log_' || id || '_old',
                             'log_' || id || '_moved', 'log_' || id || '_truncated')) = 4,
-                   {members}
-                 FROM tidewater.change_log ORDER BY id"
-                ),
+                   members
+                 FROM tidewater.change_log ORDER BY id",
                 &[],
             )
             .await
@@ -148,13 +141,8 @@ impl Deployed {
             .query("SELECT 1 FROM tidewater.signing_key LIMIT 1", &[])
             .await
             .map_err(error)?;
-        // A column of the fourth format.
-        let at_home = match version {
-            ..4 => "true".to_owned(),
-            _ => format!("SELECT place = {PLACE} FROM tidewater.meta"),
-        };
         let at_home = client
-            .query_one(&format!("SELECT ({at_home})"), &[])
+            .query_one(&format!("SELECT place = {PLACE} FROM tidewater.meta"), &[])
             .await
             .map_err(error)?;
         let log = |row: &tokio_postgres::Row| DeployedLog {
@@ -173,11 +161,7 @@ impl Deployed {
             publications: publications.iter().map(publication).collect(),
             has_key: !keys.is_empty(),
             at_home: at_home.get(0),
-            // Tables of the fifth format.
-            lost: match version {
-                ..5 => Vec::new(),
-                _ => tracked::lost(client, version).await?,
-            },
+            lost: tracked::lost(client).await?,
         })
     }
 
@@ -294,11 +278,8 @@ pub(super) async fn load(
     let catalog = Catalog::read(&transaction).await?;
     let mut compiled = compile_all(publications, &catalog)?;
     let deployed = Deployed::read(&transaction).await?;
-    if deployed.version != FORMAT_VERSION {
-        return Err(not_deployed(match deployed.version {
-            0 => "nothing is deployed".into(),
-            older => format!("the state has format version {older}, not yet {FORMAT_VERSION}"),
-        }));
+    if deployed.version == 0 {
+        return Err(not_deployed("nothing is deployed".into()));
     }
     if !deployed.at_home {
         return Err(not_deployed(
@@ -350,9 +331,7 @@ pub(super) async fn load(
 async fn is_there(client: &impl GenericClient) -> Result<bool, CentreError> {
     let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
                EXISTS (SELECT FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
-    let row = client
-        .query_one(sql, &[&own_tables::made_by(&MIGRATIONS)])
-        .await;
+    let row = client.query_one(sql, &[&own_tables::made_by(STATE)]).await;
     let row = row.map_err(refused("reading the deployed state"))?;
     match (row.get(0), row.get(1)) {
         (true, false) => Err(CentreError::Configuration {
@@ -374,7 +353,7 @@ pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, 
         .await
         .map_err(refused("reading the deployed state"))?
         .get(0);
-    if version > FORMAT_VERSION {
+    if version != FORMAT_VERSION {
         return Err(CentreError::Configuration {
             message: format!(
                 "the schema tidewater has format version {version}, made by a newer \
@@ -383,8 +362,7 @@ pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, 
             hint: "update this Tidewater".into(),
         });
     }
-    let scripts = usize::try_from(version).unwrap_or_default();
-    check_there(client, &own_tables::made_by(&MIGRATIONS[..scripts])).await?;
+    check_there(client, &own_tables::made_by(STATE)).await?;
     Ok(Some(version))
 }
 
@@ -458,19 +436,8 @@ fn plan_state(plan: &mut Plan, deployed: &Deployed, now_ms: i64) -> Result<(), C
         plan.step(
             "create the schema tidewater with the server's state".into(),
             String::new(),
-            MIGRATIONS.concat(),
+            STATE.into(),
         );
-    } else {
-        for version in deployed.version..FORMAT_VERSION {
-            plan.step(
-                format!(
-                    "migrate the schema tidewater to format version {}",
-                    version + 1
-                ),
-                String::new(),
-                MIGRATIONS[version as usize].into(),
-            );
-        }
     }
     if !deployed.at_home {
         plan.step(

@@ -1,4 +1,4 @@
-//! The server's state in the schema `tidewater`: its tables and their migrations.
+//! The server's state in the schema `tidewater`: its tables and their format.
 
 /// The schema that holds everything of ours but the triggers.
 pub(super) const SCHEMA: &str = "tidewater";
@@ -6,26 +6,40 @@ pub(super) const SCHEMA: &str = "tidewater";
 /// The key of the advisory lock that deploying and pruning take: "tidewate" in ASCII.
 pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
 
-/// One script for each format version; the first makes version 1 out of nothing.
-/// Scripts are only ever added.
-pub(super) const MIGRATIONS: [&str; 9] = [
-    VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5, VERSION_6, VERSION_7, VERSION_8,
-    VERSION_9,
-];
-
 /// The format version that this code reads and writes.
-pub(super) const FORMAT_VERSION: i32 = MIGRATIONS.len() as i32;
+pub(super) const FORMAT_VERSION: i32 = 1;
 
-const VERSION_1: &str = "
+/// Where this database is, as SQL: this very schema in this very database. Transaction ids
+/// mean nothing anywhere else, so marks that came with a dump prove nothing.
+macro_rules! place {
+    () => {
+        "(SELECT concat_ws('/', s.system_identifier, d.oid, 'tidewater.meta'::regclass::oid) \
+         FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d \
+         WHERE d.datname = current_database())"
+    };
+}
+pub(super) const PLACE: &str = place!();
+
+/// Makes the schema and its tables.
+pub(super) const STATE: &str = concat!(
+    "
 CREATE SCHEMA tidewater;
 COMMENT ON SCHEMA tidewater IS 'Tidewater: state of the sync server. Removed by: tidewater undeploy';
 CREATE TABLE tidewater.meta (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   format_version integer NOT NULL,
   -- No log has complete entries of versions below this.
-  log_floor xid8 NOT NULL
+  log_floor xid8 NOT NULL,
+  -- Where the database is.
+  place text NOT NULL,
+  -- By what remotes know the centre again when it was restored.
+  centre text NOT NULL
 );
-INSERT INTO tidewater.meta (format_version, log_floor) VALUES (1, '0');
+INSERT INTO tidewater.meta (format_version, log_floor, place, centre)
+VALUES (1, '0', '', pg_catalog.gen_random_uuid()::text);
+UPDATE tidewater.meta SET place = ",
+    place!(),
+    ";
 CREATE TABLE tidewater.signing_key (
   id integer PRIMARY KEY,
   secret bytea NOT NULL,
@@ -45,7 +59,9 @@ CREATE TABLE tidewater.remote (
   previous_credential_hash bytea NOT NULL,
   rotated_ms bigint NOT NULL,
   created_ms bigint NOT NULL,
-  last_sync_ms bigint NOT NULL
+  last_sync_ms bigint NOT NULL,
+  -- Which schemas it has.
+  schemas text NOT NULL DEFAULT ''
 );
 CREATE INDEX ON tidewater.remote (user_name);
 CREATE TABLE tidewater.subscription (
@@ -59,11 +75,20 @@ CREATE TABLE tidewater.subscription (
   previous_serial bigint NOT NULL DEFAULT 0,
   -- The last scope under which partitions lost since were still accepted, once.
   graced_serial bigint NOT NULL DEFAULT 0,
+  -- Which scope was the newest when the remote gave back last: checkpoints with older ones know
+  -- nothing of what became of that.
+  given_back_serial bigint,
   PRIMARY KEY (remote_id, publication)
 ) WITH (fillfactor = 50);
 CREATE TABLE tidewater.publication (
   name text COLLATE \"C\" PRIMARY KEY,
   definition text NOT NULL,
+  schema bytea NOT NULL
+);
+-- Schemas that are not deployed any more: some remotes still have them.
+CREATE TABLE tidewater.past_schema (
+  hash bytea PRIMARY KEY,
+  publication text NOT NULL,
   schema bytea NOT NULL
 );
 -- Registry of change logs: one for each table and list of partition columns.
@@ -73,7 +98,10 @@ CREATE TABLE tidewater.change_log (
   table_name text NOT NULL,
   partition_columns text[] NOT NULL,
   -- The SQL that made log and triggers: a difference means that they do not fit.
-  definition text NOT NULL
+  definition text NOT NULL,
+  -- Of a partitioned table: the partitions whose changes the log has, and since when they are
+  -- partitions; NULL for any other.
+  members text
 );
 -- Versions from which on remotes need all rows of a log's table again.
 CREATE TABLE tidewater.everything (
@@ -134,40 +162,7 @@ CREATE TABLE tidewater.sync_history (
   error text NOT NULL
 );
 CREATE INDEX ON tidewater.sync_history (started_ms);
-";
-
-const VERSION_2: &str = "
--- Of a partitioned table: the partitions whose changes the log has, and since when they are
--- partitions; NULL for any other.
-ALTER TABLE tidewater.change_log ADD COLUMN members text;
-UPDATE tidewater.meta SET format_version = 2;
-";
-
-/// Which schema each remote has, and the schemas that are not deployed any more.
-const VERSION_3: &str = "
-ALTER TABLE tidewater.remote ADD COLUMN schemas text NOT NULL DEFAULT '';
-CREATE TABLE tidewater.past_schema (
-  hash bytea PRIMARY KEY,
-  publication text NOT NULL,
-  schema bytea NOT NULL
-);
-UPDATE tidewater.meta SET format_version = 3;
-";
-
-/// Where this database is, as SQL: this very schema in this very database. Transaction ids
-/// mean nothing anywhere else, so marks that came with a dump prove nothing.
-macro_rules! place {
-    () => {
-        "(SELECT concat_ws('/', s.system_identifier, d.oid, 'tidewater.meta'::regclass::oid) \
-         FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d \
-         WHERE d.datname = current_database())"
-    };
-}
-pub(super) const PLACE: &str = place!();
-
-/// What remotes and the centre were found at odds about, and where the database is.
-const VERSION_4: &str = concat!(
-    "
+-- What remotes and the centre were found at odds about.
 CREATE TABLE tidewater.incident (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at_ms bigint NOT NULL,
@@ -177,14 +172,7 @@ CREATE TABLE tidewater.incident (
   publication text NOT NULL,
   detail text NOT NULL
 );
-ALTER TABLE tidewater.meta ADD COLUMN place text NOT NULL DEFAULT '';
-UPDATE tidewater.meta SET format_version = 4, place = ",
-    place!(),
-    ";\n"
-);
-
-/// Which triggers track changes, and which tables have lost theirs.
-const VERSION_5: &str = "
+-- Which triggers track changes.
 CREATE TABLE tidewater.tracked (
   log_id integer NOT NULL,
   table_oid oid NOT NULL,
@@ -197,17 +185,7 @@ CREATE TABLE tidewater.tracked (
 CREATE TABLE tidewater.untracked (
   log_id integer PRIMARY KEY
 );
-UPDATE tidewater.meta SET format_version = 5;
-";
-
-/// By what remotes know the centre again when it was restored, and what tells one that is
-/// unknown because it was removed from one that is not known yet. A centre of an earlier version
-/// is named by its oldest key, so that all of its backups get the same name.
-const VERSION_6: &str = "
-ALTER TABLE tidewater.meta ADD COLUMN centre text NOT NULL DEFAULT '';
-UPDATE tidewater.meta SET centre = coalesce(
-  (SELECT min(created_ms)::text FROM tidewater.signing_key),
-  pg_catalog.gen_random_uuid()::text);
+-- Tells a remote that is unknown because it was removed from one that is not known yet.
 CREATE TABLE tidewater.removed_remote (
   id bytea PRIMARY KEY
 );
@@ -216,51 +194,18 @@ CREATE TABLE tidewater.given_back (
   upload_id bytea PRIMARY KEY,
   at_ms bigint NOT NULL
 );
-UPDATE tidewater.meta SET format_version = 6;
-";
-
-/// Changes that were in effect already when they came to a restored centre: they lose to what
-/// another remote gives back of the row later.
-/// And which scope was the newest when a remote gave back last: checkpoints with older ones know
-/// nothing of what became of that.
-const VERSION_7: &str = "
-ALTER TABLE tidewater.subscription ADD COLUMN given_back_serial bigint;
-CREATE TABLE tidewater.needless_change (
-  -- Qualified: two schemas may have tables of one name.
-  central_name text NOT NULL,
-  table_name text NOT NULL,
-  row_key text NOT NULL,
-  remote_id bytea NOT NULL,
-  at_ms bigint NOT NULL,
-  user_name text NOT NULL,
-  publication text NOT NULL,
-  operation text NOT NULL,
-  pre_image text,
-  uploaded text
-);
--- Keys may be too long for a B-tree.
-CREATE INDEX ON tidewater.needless_change USING hash (row_key);
-UPDATE tidewater.meta SET format_version = 7;
-";
-
-/// The types of published columns: a column that gets another one has other values in every row,
-/// and no trigger sees it.
-const VERSION_8: &str = "
+-- The types of published columns: a column that gets another one has other values in every row,
+-- and no trigger sees it.
 CREATE TABLE tidewater.column_type (
   log_id integer NOT NULL,
   name text NOT NULL,
   -- Of an enumeration, also each of its values; 0: the type.
   label_oid oid NOT NULL,
   type text NOT NULL,
+  -- Which column this is: one that is dropped and added again under its name has another number.
+  -- NULL for a value of an enumeration.
+  number smallint,
   PRIMARY KEY (log_id, name, label_oid)
 );
-UPDATE tidewater.meta SET format_version = 8;
-";
-
-/// Which columns these are: one that is dropped and added again under its name has other values
-/// in every row, and another number.
-const VERSION_9: &str = "
--- NULL for a value of an enumeration.
-ALTER TABLE tidewater.column_type ADD COLUMN number smallint;
-UPDATE tidewater.meta SET format_version = 9;
-";
+"
+);

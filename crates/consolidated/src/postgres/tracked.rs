@@ -19,7 +19,6 @@ use super::connection::refused;
 use super::live::Catalog;
 use super::model::Compiled;
 use super::quote::literal;
-use super::state::FORMAT_VERSION;
 use super::triggers::LogSpec;
 use super::{Shared, deploy, in_place};
 use crate::error::CentreError;
@@ -60,11 +59,11 @@ SELECT u.log_id, u.name, e.oid, e.enumlabel::text, NULL, u.table_oid
 FROM used u JOIN pg_catalog.pg_enum e ON e.enumtypid = u.type_oid";
 
 /// The columns of a log `l` whose type, or a value of which, is not what it was, or that are other
-/// ones of the same name. `{number}` is the number that is remembered of it.
+/// ones of the same name.
 const RETYPED: &str = "
 SELECT string_agg(DISTINCT k.name, ', ') FROM tidewater.column_type k
 JOIN types t USING (log_id, name, label_oid)
-WHERE k.log_id = l.id AND (k.type <> t.type OR {number} <> t.number)";
+WHERE k.log_id = l.id AND (k.type <> t.type OR k.number <> t.number)";
 
 /// The change logs that miss triggers as they were made, or did and it is known. A trigger
 /// on a partition goes with the partition. One on a table that has another name now tracks another
@@ -86,14 +85,8 @@ SELECT id, is_known, retyped FROM (
   FROM tidewater.change_log l) AS found
 WHERE is_known OR is_lost OR retyped IS NOT NULL ORDER BY id";
 
-/// [`LOST`] of a state of this format version.
-fn lost_sql(version: i32) -> String {
-    let retyped = match version {
-        ..8 => "NULL::text".into(),
-        8 => RETYPED.replace("{number}", "NULL"),
-        _ => RETYPED.replace("{number}", "k.number"),
-    };
-    let lost = LOST.replace("{retyped}", &retyped);
+fn lost_sql() -> String {
+    let lost = LOST.replace("{retyped}", RETYPED);
     format!("WITH types AS ({TYPES}) {lost}")
 }
 
@@ -181,19 +174,16 @@ impl Lost {
     }
 }
 
-/// The change logs that have not seen everything, in a state of this format version.
-pub(super) async fn lost(
-    client: &impl GenericClient,
-    version: i32,
-) -> Result<Vec<Lost>, CentreError> {
-    let rows = client.query(&lost_sql(version), &[]).await;
+/// The change logs that have not seen everything.
+pub(super) async fn lost(client: &impl GenericClient) -> Result<Vec<Lost>, CentreError> {
+    let rows = client.query(&lost_sql(), &[]).await;
     Ok(rows.map_err(error)?.iter().map(Lost::of).collect())
 }
 
 /// Looks whether triggers are missing, and sees to it that remotes miss nothing for it.
 pub(super) async fn check(shared: &Shared, now_ms: i64) -> Result<(), CentreError> {
     let mut connection = shared.pool.get().await?;
-    let statement = connection.prepare(&lost_sql(FORMAT_VERSION), &[]).await?;
+    let statement = connection.prepare(&lost_sql(), &[]).await?;
     let found = connection.client().query(&statement, &[]).await;
     if found.map_err(error)?.is_empty() {
         return Ok(());
@@ -201,7 +191,7 @@ pub(super) async fn check(shared: &Shared, now_ms: i64) -> Result<(), CentreErro
     let transaction = deploy::begin(connection.client_mut(), LOCK_TIMEOUT_MS).await?;
     let catalog = Catalog::read(&transaction).await?;
     // Under the lock: another server may have seen to it meanwhile.
-    for lost in lost(&transaction, FORMAT_VERSION).await? {
+    for lost in lost(&transaction).await? {
         if let Some((publication, spec)) = shared.tracked(lost.id) {
             let found = Found {
                 lost,

@@ -483,7 +483,7 @@ pub(super) fn prune(
     mark: [u8; 16],
 ) -> Result<Pruned, CentreError> {
     let mut pruned = Pruned::default();
-    if state::version(connection)? < state::FORMAT_VERSION {
+    if state::version(connection)? == 0 {
         return Ok(pruned);
     }
     connection

@@ -353,16 +353,10 @@ impl Deployment<'_> {
     }
 
     fn run(&mut self, specs: &[PublicationSpec], now_ms: i64) -> Result<Served, CentreError> {
-        let version = state::version(self.connection)?;
-        match version {
-            0 => self.step("create the server's state (tables tidewater_*)".into()),
-            state::FORMAT_VERSION => {}
-            older => self.step(format!(
-                "migrate the server's state from format version {older} to {}",
-                state::FORMAT_VERSION
-            )),
+        if state::version(self.connection)? == 0 {
+            self.step("create the server's state (tables tidewater_*)".into());
+            state::create(self.connection)?;
         }
-        state::migrate(self.connection, version)?;
         self.live = live::tables(self.connection)?;
         let mut names = BTreeSet::new();
         if let Some(twice) = specs.iter().find(|spec| !names.insert(&spec.name)) {

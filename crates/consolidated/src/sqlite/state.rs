@@ -6,12 +6,8 @@ use super::{failure, quote};
 use crate::error::CentreError;
 use crate::own_tables;
 
-/// One script for each format version; the first makes version 1 out of nothing. Scripts
-/// are only ever added.
-const MIGRATIONS: [&str; 5] = [VERSION_1, VERSION_2, VERSION_3, VERSION_4, VERSION_5];
-
 /// The format version that this code reads and writes.
-pub(super) const FORMAT_VERSION: i64 = MIGRATIONS.len() as i64;
+pub(super) const FORMAT_VERSION: i64 = 1;
 
 /// The table that tells the version.
 const META: &str = "tidewater_meta";
@@ -19,9 +15,12 @@ const META: &str = "tidewater_meta";
 /// Everything of ours begins with this.
 pub(super) const PREFIX: &str = "tidewater_";
 
-const VERSION_1: &str = "
-CREATE TABLE tidewater_meta (format_version INTEGER NOT NULL);
-INSERT INTO tidewater_meta VALUES (1);
+/// Makes the server's tables.
+const STATE: &str = "
+-- `centre` is by what remotes know the centre again when it was restored.
+CREATE TABLE tidewater_meta (
+    format_version INTEGER NOT NULL, centre TEXT NOT NULL DEFAULT '');
+INSERT INTO tidewater_meta (format_version) VALUES (1);
 CREATE TABLE tidewater_signing_key (
     id INTEGER PRIMARY KEY, secret BLOB NOT NULL, created_ms INTEGER NOT NULL);
 CREATE TABLE tidewater_user_account (
@@ -30,7 +29,14 @@ CREATE TABLE tidewater_user_account (
 CREATE TABLE tidewater_remote (
     id BLOB NOT NULL PRIMARY KEY, user_name TEXT NOT NULL, revoked INTEGER NOT NULL,
     credential_hash BLOB NOT NULL, previous_credential_hash BLOB NOT NULL,
-    rotated_ms INTEGER NOT NULL, created_ms INTEGER NOT NULL, last_sync_ms INTEGER NOT NULL);
+    rotated_ms INTEGER NOT NULL, created_ms INTEGER NOT NULL, last_sync_ms INTEGER NOT NULL,
+    -- Which schemas it has.
+    schemas TEXT NOT NULL DEFAULT '');
+-- Tells a remote that is unknown because it was removed from one that is not known yet.
+CREATE TABLE tidewater_removed_remote (id BLOB NOT NULL PRIMARY KEY) WITHOUT ROWID;
+-- Uploads that were forgotten, and have come back.
+CREATE TABLE tidewater_given_back (
+    upload_id BLOB NOT NULL PRIMARY KEY, at_ms INTEGER NOT NULL);
 CREATE TABLE tidewater_subscription (
     remote_id BLOB NOT NULL, publication TEXT NOT NULL,
     sequence INTEGER NOT NULL DEFAULT 0, upload_id BLOB, result BLOB,
@@ -38,9 +44,15 @@ CREATE TABLE tidewater_subscription (
     -- whose lost partitions have taken their last upload.
     scope_serial INTEGER NOT NULL DEFAULT 0, previous_serial INTEGER NOT NULL DEFAULT 0,
     graced_serial INTEGER NOT NULL DEFAULT 0,
+    -- Which scope was the newest when the remote gave back last: checkpoints with older ones
+    -- know nothing of what became of that.
+    given_back_serial INTEGER,
     PRIMARY KEY (remote_id, publication)) WITHOUT ROWID;
 CREATE TABLE tidewater_publication (
     name TEXT NOT NULL PRIMARY KEY, definition TEXT NOT NULL, schema BLOB NOT NULL);
+-- Schemas that are not deployed any more: some remotes still have them.
+CREATE TABLE tidewater_past_schema (
+    hash BLOB NOT NULL PRIMARY KEY, publication TEXT NOT NULL, schema BLOB NOT NULL) WITHOUT ROWID;
 -- A number that stands for one table of one publication as long as its partition columns
 -- stay what they are. A new generation has every remote fetch the table whole.
 CREATE TABLE tidewater_published_table (
@@ -71,49 +83,15 @@ CREATE TABLE tidewater_sync_history (
     removals INTEGER NOT NULL, conflicts INTEGER NOT NULL, refused INTEGER NOT NULL,
     bytes_received INTEGER NOT NULL, bytes_sent INTEGER NOT NULL, error TEXT NOT NULL);
 CREATE INDEX tidewater_sync_history_started ON tidewater_sync_history (started_ms);
-";
-
-/// Which schema each remote has, and the schemas that are not deployed any more.
-const VERSION_2: &str = "
-ALTER TABLE tidewater_remote ADD COLUMN schemas TEXT NOT NULL DEFAULT '';
-CREATE TABLE tidewater_past_schema (
-    hash BLOB NOT NULL PRIMARY KEY, publication TEXT NOT NULL, schema BLOB NOT NULL) WITHOUT ROWID;
-UPDATE tidewater_meta SET format_version = 2;
-";
-
-/// What remotes and the centre were found at odds about.
-const VERSION_3: &str = "
+-- What remotes and the centre were found at odds about.
 CREATE TABLE tidewater_incident (
     id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL, remote_id BLOB NOT NULL,
     user_name TEXT NOT NULL, publication TEXT NOT NULL, detail TEXT NOT NULL);
-UPDATE tidewater_meta SET format_version = 3;
-";
-
-/// By what remotes know the centre again when it was restored, and what tells one that is
-/// unknown because it was removed from one that is not known yet. A centre of an earlier version
-/// is named by its oldest key, so that all of its backups get the same name.
-const VERSION_4: &str = "
-ALTER TABLE tidewater_meta ADD COLUMN centre TEXT NOT NULL DEFAULT '';
-UPDATE tidewater_meta SET centre =
-    coalesce((SELECT cast(min(created_ms) AS TEXT) FROM tidewater_signing_key), '');
-CREATE TABLE tidewater_removed_remote (id BLOB NOT NULL PRIMARY KEY) WITHOUT ROWID;
--- Uploads that were forgotten, and have come back.
-CREATE TABLE tidewater_given_back (
-    upload_id BLOB NOT NULL PRIMARY KEY, at_ms INTEGER NOT NULL);
-UPDATE tidewater_meta SET format_version = 4;
-";
-
-/// Changes that were in effect already when they came to a restored centre: they lose to what
-/// another remote gives back of the row later.
-/// And which scope was the newest when a remote gave back last: checkpoints with older ones know
-/// nothing of what became of that.
-const VERSION_5: &str = "
-ALTER TABLE tidewater_subscription ADD COLUMN given_back_serial INTEGER;
+-- Changes that were in effect already when they came to a restored centre.
 CREATE TABLE tidewater_needless_change (
     table_name TEXT NOT NULL, key TEXT NOT NULL, remote_id BLOB NOT NULL, at_ms INTEGER NOT NULL,
     user_name TEXT NOT NULL, publication TEXT NOT NULL, operation TEXT NOT NULL,
     pre_image TEXT, uploaded TEXT, PRIMARY KEY (table_name, key, remote_id));
-UPDATE tidewater_meta SET format_version = 5;
 ";
 
 /// The version of the server's tables; 0 if there are none.
@@ -130,7 +108,7 @@ pub(super) fn version(connection: &Connection) -> Result<i64, CentreError> {
             row.get(0)
         })
         .map_err(read)?;
-    if (1..=FORMAT_VERSION).contains(&version) {
+    if version == FORMAT_VERSION {
         Ok(version)
     } else {
         Err(CentreError::Configuration {
@@ -158,7 +136,7 @@ pub(super) fn is_there(connection: &Connection, table: &str) -> rusqlite::Result
 pub(super) fn tables(connection: &Connection) -> Result<Vec<&'static str>, CentreError> {
     let reading = failure("looking for the server's tables");
     let mut found = Vec::new();
-    for table in own_tables::made_by(&MIGRATIONS) {
+    for table in own_tables::made_by(STATE) {
         if is_there(connection, table).map_err(reading)? {
             found.push(table);
         }
@@ -175,11 +153,10 @@ pub(super) fn check_complete(connection: &Connection) -> Result<(), CentreError>
     if found.is_empty() {
         return Ok(());
     }
-    let version = match found.contains(&META) {
-        true => version(connection)?.unsigned_abs() as usize,
-        false => MIGRATIONS.len(),
-    };
-    let mut wanted = own_tables::made_by(&MIGRATIONS[..version]);
+    if found.contains(&META) {
+        version(connection)?;
+    }
+    let mut wanted = own_tables::made_by(STATE);
     wanted.retain(|table| !found.contains(table));
     match wanted.as_slice() {
         [] => Ok(()),
@@ -187,14 +164,11 @@ pub(super) fn check_complete(connection: &Connection) -> Result<(), CentreError>
     }
 }
 
-/// Makes the server's tables, or brings those of an older version up to date.
-pub(super) fn migrate(connection: &Connection, from: i64) -> Result<(), CentreError> {
-    for script in MIGRATIONS.iter().skip(from.unsigned_abs() as usize) {
-        connection
-            .execute_batch(script)
-            .map_err(failure("migrating the server's state"))?;
-    }
-    Ok(())
+/// Makes the server's tables.
+pub(super) fn create(connection: &Connection) -> Result<(), CentreError> {
+    connection
+        .execute_batch(STATE)
+        .map_err(failure("creating the server's state"))
 }
 
 /// The names of change logs' tables and triggers begin with this, and a number.

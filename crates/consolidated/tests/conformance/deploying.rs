@@ -53,6 +53,25 @@ pub async fn a_dry_run_tells_and_changes_nothing<F: Fixture>() {
     centre.load(&specs).await.unwrap();
 }
 
+/// A newer program has deployed: this one neither serves nor changes what it does not know.
+pub async fn a_state_of_a_newer_format_is_refused<F: Fixture>() {
+    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let newer = format!("UPDATE {} SET format_version = 2", F::own_table("meta"));
+    world.fixture.execute(&newer).await;
+    let specs = [publication(PUBLICATION, shop())];
+    for error in [
+        world.centre.load(&specs).await.map(drop),
+        world.deploy().await.map(drop),
+        world.centre.status().await.map(drop),
+    ] {
+        let error = error.expect_err("the format is not known");
+        assert!(
+            matches!(&error, CentreError::Configuration { message, .. } if message.contains("version 2")),
+            "{error}"
+        );
+    }
+}
+
 /// Somebody has dropped a table of the server's by hand.
 pub async fn a_missing_table_of_the_servers_is_named_and_undeploying_still_works<F: Fixture>() {
     for dropped in ["refused", "meta", "change_log", "publication"] {

@@ -60,6 +60,7 @@ macro_rules! suite {
             deploying::a_dry_run_tells_and_changes_nothing,
             deploying::undeploying_removes_every_trace,
             deploying::a_missing_table_of_the_servers_is_named_and_undeploying_still_works,
+            deploying::a_state_of_a_newer_format_is_refused,
             deploying::a_missing_change_log_is_made_anew,
             deploying::what_the_database_does_not_have_is_named,
             deploying::key_and_partition_columns_must_be_published,

@@ -7,15 +7,26 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::error::{Doing, RemoteError};
 
-/// The newest format that this version reads and writes.
-pub(crate) const FORMAT_VERSION: i64 = 5;
+/// The format that this program reads and writes.
+pub(crate) const FORMAT_VERSION: i64 = 1;
 
 /// The prefix of every internal table, index and trigger.
 pub(crate) const PREFIX: &str = "tidewater_";
 
+/// Makes the internal tables.
+///
+/// `tidewater_state.centre` is the name of the centre that gave the remote its id.
+/// `tidewater_subscription.compare_due`: see [`super::subscription::CompareDue`].
 /// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
 /// refused by the very sync that changed the scope or the schema, and stays listed until then.
-const FORMAT_1: &str = "
+/// `tidewater_kept` holds acknowledged uploads as [`super::kept`] packs them; `total_bytes` is the
+/// sum of `bytes` of this row and of all before it, `remote_id` the id under which the upload went
+/// up, and `centre` where to, if that is not the remote's id any more; `outline`: see there, NULL
+/// where an upload is kept whole. `tidewater_untracked` names the tables that were changed while
+/// their triggers were gone; `fillers`, as a JSON array, the columns that were made again and hold
+/// nobody's values; `tidewater_gave_way` the rows that the application may have changed and that
+/// gave way to the centre's.
+const TABLES: &str = "
 CREATE TABLE tidewater_state (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   format_version INTEGER NOT NULL,
@@ -25,7 +36,8 @@ CREATE TABLE tidewater_state (
   credential BLOB,
   token BLOB,
   ca TEXT,
-  checked_schema_version INTEGER NOT NULL DEFAULT -1
+  checked_schema_version INTEGER NOT NULL DEFAULT -1,
+  centre TEXT NOT NULL DEFAULT ''
 );
 INSERT INTO tidewater_state (one, format_version) VALUES (1, 1);
 CREATE TABLE tidewater_subscription (
@@ -39,7 +51,8 @@ CREATE TABLE tidewater_subscription (
   checkpoint BLOB,
   schema BLOB,
   schema_hash BLOB,
-  last_sync_at INTEGER
+  last_sync_at INTEGER,
+  compare_due INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE tidewater_refused (
   id INTEGER PRIMARY KEY,
@@ -61,14 +74,6 @@ CREATE TABLE tidewater_stale (
   key_packed BLOB NOT NULL,
   PRIMARY KEY (table_name, key_packed)
 ) WITHOUT ROWID;
-";
-
-/// `compare_due`: see [`super::subscription::CompareDue`]. `tidewater_kept` holds acknowledged
-/// uploads as [`super::kept`] packs them; `total_bytes` is the sum of `bytes` of this row and
-/// of all before it. `tidewater_untracked` names the tables that were changed while their
-/// triggers were gone.
-const FORMAT_2: &str = "
-ALTER TABLE tidewater_subscription ADD COLUMN compare_due INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE tidewater_kept (
   id INTEGER PRIMARY KEY,
   subscription INTEGER NOT NULL,
@@ -77,49 +82,25 @@ CREATE TABLE tidewater_kept (
   at INTEGER NOT NULL,
   giving INTEGER NOT NULL DEFAULT 0,
   total_bytes INTEGER NOT NULL,
-  bytes BLOB NOT NULL
+  bytes BLOB NOT NULL,
+  remote_id BLOB,
+  centre TEXT,
+  outline INTEGER
 );
 CREATE INDEX tidewater_kept_giving ON tidewater_kept (subscription, id) WHERE giving = 1;
-CREATE TABLE tidewater_untracked (
-  table_name TEXT PRIMARY KEY
-) WITHOUT ROWID;
-UPDATE tidewater_state SET format_version = 2;
-";
-
-/// `centre` is the name of the centre that gave the remote its id. In `tidewater_kept`,
-/// `remote_id` is the id under which the upload went up, and `centre` where to, if that is not
-/// the remote's id any more.
-const FORMAT_3: &str = "
-ALTER TABLE tidewater_state ADD COLUMN centre TEXT NOT NULL DEFAULT '';
-ALTER TABLE tidewater_kept ADD COLUMN remote_id BLOB;
-ALTER TABLE tidewater_kept ADD COLUMN centre TEXT;
 CREATE INDEX tidewater_kept_former ON tidewater_kept (subscription, remote_id, sequence)
   WHERE remote_id IS NOT NULL;
-UPDATE tidewater_state SET format_version = 3;
-";
-
-/// `outline`: see [`super::kept`]'s outlines; NULL where an upload is kept whole.
-const FORMAT_4: &str = "
-ALTER TABLE tidewater_kept ADD COLUMN outline INTEGER;
 CREATE INDEX tidewater_kept_outline ON tidewater_kept (id) WHERE outline IS NOT NULL;
-UPDATE tidewater_state SET format_version = 4;
-";
-
-/// Of a table in `tidewater_untracked`: `fillers` names, as a JSON array, the columns that were
-/// made again and hold nobody's values, and `tidewater_gave_way` the rows that the application
-/// may have changed and that gave way to the centre's.
-const FORMAT_5: &str = "
-ALTER TABLE tidewater_untracked ADD COLUMN fillers TEXT NOT NULL DEFAULT '[]';
+CREATE TABLE tidewater_untracked (
+  table_name TEXT PRIMARY KEY,
+  fillers TEXT NOT NULL DEFAULT '[]'
+) WITHOUT ROWID;
 CREATE TABLE tidewater_gave_way (
   table_name TEXT NOT NULL,
   key_packed BLOB NOT NULL,
   PRIMARY KEY (table_name, key_packed)
 ) WITHOUT ROWID;
-UPDATE tidewater_state SET format_version = 5;
 ";
-
-/// What makes each format out of the one before it; the first out of nothing.
-const FORMATS: [&str; FORMAT_VERSION as usize] = [FORMAT_1, FORMAT_2, FORMAT_3, FORMAT_4, FORMAT_5];
 
 /// Why a file without our state cannot become a remote: other tables of Tidewater's are in it.
 pub(crate) fn obstacle(connection: &Connection) -> Result<Option<&'static str>, RemoteError> {
@@ -141,8 +122,7 @@ pub(crate) fn obstacle(connection: &Connection) -> Result<Option<&'static str>, 
     Ok((count("tidewater_*")? > 0).then_some(remains))
 }
 
-/// Makes the internal tables in a file that has none, migrates older ones, and refuses
-/// newer ones.
+/// Makes the internal tables in a file that has none, and refuses those of a newer format.
 pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
     if version(connection)? == Some(FORMAT_VERSION) {
         return Ok(());
@@ -151,16 +131,15 @@ pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .doing(doing)?;
-    let found = version(&transaction)?.unwrap_or(0);
-    let missing = usize::try_from(found)
-        .ok()
-        .and_then(|found| FORMATS.get(found..))
-        .ok_or(RemoteError::TooNew {
-            found,
-            known: FORMAT_VERSION,
-        })?;
-    for format in missing {
-        transaction.execute_batch(format).doing(doing)?;
+    match version(&transaction)? {
+        None => transaction.execute_batch(TABLES).doing(doing)?,
+        Some(FORMAT_VERSION) => {}
+        Some(found) => {
+            return Err(RemoteError::TooNew {
+                found,
+                known: FORMAT_VERSION,
+            });
+        }
     }
     transaction.commit().doing(doing)
 }

@@ -27,21 +27,15 @@ pub(crate) static APPLICATIONS: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("the system has threads")
 });
 
-/// Tables have other numbers in a restored database, which is in another place besides. An
-/// upgrade of the program finds the old ones.
+/// Tables have other numbers in a restored database, which is in another place besides: here as
+/// if it were still the same one.
 const AS_IF_NEVER_DUMPED: &str = "
     UPDATE tidewater.change_log SET table_oid = table_name::regclass::oid;
-    DO $$ BEGIN
-        IF to_regclass('tidewater.tracked') IS NOT NULL THEN
-            DELETE FROM tidewater.tracked;
-        END IF;
-        IF (SELECT format_version >= 4 FROM tidewater.meta) THEN
-            UPDATE tidewater.meta SET place = concat_ws('/',
-                (SELECT system_identifier FROM pg_control_system()),
-                (SELECT oid FROM pg_database WHERE datname = current_database()),
-                'tidewater.meta'::regclass::oid);
-        END IF;
-    END $$";
+    DELETE FROM tidewater.tracked;
+    UPDATE tidewater.meta SET place = concat_ws('/',
+        (SELECT system_identifier FROM pg_control_system()),
+        (SELECT oid FROM pg_database WHERE datname = current_database()),
+        'tidewater.meta'::regclass::oid)";
 
 /// The newest transaction that a dumped database knows of.
 const NEWEST_TRANSACTION: &str = "
@@ -177,11 +171,10 @@ pub(crate) fn rows_sqlite(connection: &Connection, sql: &str) -> Vec<String> {
     }
 }
 
-/// Copies a database, with small pages: a fixture is mostly empty ones.
+/// Copies a database.
 pub(crate) fn save_sqlite(from: &Path, to: &Path) {
     let connection = open_sqlite(from);
     let _ = std::fs::remove_file(to);
-    execute_sqlite(&connection, "PRAGMA page_size = 1024");
     let copied = connection.execute("VACUUM INTO ?1", [to.to_string_lossy()]);
     copied.expect("the folder can be written");
 }
@@ -219,7 +212,7 @@ impl Backend for Sqlite {
 
     fn restore(folder: &Path) -> Sqlite {
         let backend = Sqlite::new();
-        std::fs::copy(folder.join("centre.db"), backend.path()).expect("the fixture is there");
+        std::fs::copy(folder.join("centre.db"), backend.path()).expect("the copy is there");
         backend
     }
 
@@ -411,7 +404,7 @@ impl Backend for Postgres {
     fn restore(folder: &Path) -> Postgres {
         let dump = std::fs::read_to_string(folder.join("centre.sql"));
         let backend = Postgres::new();
-        backend.execute(&dump.expect("the fixture is there"));
+        backend.execute(&dump.expect("the copy is there"));
         backend.execute(AS_IF_NEVER_DUMPED);
         let [reached] = &*backend.rows("SELECT pg_current_xact_id()") else {
             panic!("one row");

@@ -44,6 +44,5 @@ mod real_input;
 mod republishing;
 mod restored;
 mod servers;
-mod upgrades;
 mod verifying;
 mod versions;

@@ -13,9 +13,6 @@ use crate::evolution::{Change, KnownRemote, PastSchemas, Review};
 use crate::postgres::connection::refused;
 use crate::postgres::model::Compiled;
 
-/// Since this format of the state, remotes' schemas are noted.
-const SCHEMAS_NOTED: i32 = 3;
-
 /// SQL that keeps a schema which is not deployed any more: some remotes still have it.
 pub(super) fn keep_schema(schema: Option<&[u8]>) -> String {
     let Some(decoded) = schema.and_then(|bytes| PublicationSchema::decode(bytes).ok()) else {
@@ -65,25 +62,16 @@ pub(super) async fn review(
     if changes.is_empty() {
         return Ok(Review::default());
     }
-    let remotes = remotes(transaction, deployed.version).await?;
-    let past = past_schemas(transaction, deployed.version).await?;
+    let remotes = remotes(transaction).await?;
+    let past = past_schemas(transaction).await?;
     Ok(Review::of(&changes, &remotes, &past))
 }
 
-async fn remotes(
-    transaction: &Transaction<'_>,
-    version: i32,
-) -> Result<Vec<KnownRemote>, CentreError> {
-    let schemas = match version < SCHEMAS_NOTED {
-        true => "''",
-        false => "r.schemas",
-    };
-    let sql = format!(
-        "SELECT r.id, r.user_name, r.last_sync_ms, {schemas},
+async fn remotes(transaction: &Transaction<'_>) -> Result<Vec<KnownRemote>, CentreError> {
+    let sql = "SELECT r.id, r.user_name, r.last_sync_ms, r.schemas,
            array(SELECT s.publication::text FROM tidewater.subscription s WHERE s.remote_id = r.id)
-         FROM tidewater.remote r WHERE NOT r.revoked ORDER BY r.user_name, r.id"
-    );
-    let rows = transaction.query(&sql, &[]).await;
+         FROM tidewater.remote r WHERE NOT r.revoked ORDER BY r.user_name, r.id";
+    let rows = transaction.query(sql, &[]).await;
     let rows = rows.map_err(refused("reading the remotes"))?;
     let remote = |row: tokio_postgres::Row| {
         Some(KnownRemote {
@@ -97,13 +85,7 @@ async fn remotes(
     Ok(rows.into_iter().filter_map(remote).collect())
 }
 
-async fn past_schemas(
-    transaction: &Transaction<'_>,
-    version: i32,
-) -> Result<PastSchemas, CentreError> {
-    if version < SCHEMAS_NOTED {
-        return Ok(PastSchemas::new());
-    }
+async fn past_schemas(transaction: &Transaction<'_>) -> Result<PastSchemas, CentreError> {
     let sql = "SELECT hash, schema FROM tidewater.past_schema";
     let rows = transaction.query(sql, &[]).await;
     let rows = rows.map_err(refused("reading former schemas"))?.into_iter();

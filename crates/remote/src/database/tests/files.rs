@@ -3,8 +3,6 @@
 use super::*;
 use tidewater_protocol::{Code, RemoteId};
 
-use crate::database::CompareDue;
-
 #[test]
 fn a_file_that_is_no_database_is_refused() {
     let folder = TempDir::new().unwrap();
@@ -220,30 +218,4 @@ fn a_sync_with_nothing_to_take_writes_nothing() {
     let before = data_version();
     remote.begin();
     assert_eq!(data_version(), before);
-}
-
-#[test]
-fn a_file_of_format_1_is_upgraded_with_its_pending_changes() {
-    let mut remote = with_items();
-    remote.run("UPDATE item SET name = 'pending' WHERE id = 1");
-    remote.database = None;
-    remote.run(
-        "DROP TABLE tidewater_kept; DROP TABLE tidewater_untracked; \
-         DROP TABLE tidewater_gave_way; \
-         ALTER TABLE tidewater_subscription DROP COLUMN compare_due; \
-         ALTER TABLE tidewater_state DROP COLUMN centre; \
-         UPDATE tidewater_state SET format_version = 1",
-    );
-    remote.database = Some(Database::open(&remote.path()).unwrap());
-    assert_eq!(
-        remote.query("SELECT format_version FROM tidewater_state"),
-        ["5"]
-    );
-    assert_eq!(
-        remote.upload(),
-        [update(&item(1, "a", 10), &item(1, "pending", 10))]
-    );
-    remote.acknowledge(|_| {});
-    assert_eq!(remote.query("SELECT count(*) FROM tidewater_kept"), ["1"]);
-    assert_eq!(remote.state().compare_due, CompareDue::No);
 }
