@@ -13,7 +13,7 @@ pub const PROTOCOL_VERSION: u32 = (PROTOCOL_MAJOR << 16) | PROTOCOL_MINOR;
 /// Peers of different major versions cannot talk to each other.
 pub const PROTOCOL_MAJOR: u32 = 1;
 /// Minor versions only add.
-pub const PROTOCOL_MINOR: u32 = 1;
+pub const PROTOCOL_MINOR: u32 = 0;
 
 /// How many former ids a remote names, of each subscription.
 pub const MAX_FORMERS: usize = 16;
@@ -22,12 +22,6 @@ pub const MAX_FORMERS: usize = 16;
 /// both sides. `None` if the peer is of another major version.
 pub fn negotiate(peer: u32) -> Option<u32> {
     (peer >> 16 == PROTOCOL_MAJOR).then(|| peer.min(PROTOCOL_VERSION))
-}
-
-/// Whether a session of this version compares tables, gives uploads back and knows of
-/// restored centres: since 1.1.
-pub fn compares(version: u32) -> bool {
-    version & 0xffff >= 1
 }
 
 /// Everything that travels in a control frame.
@@ -105,7 +99,7 @@ pub enum Control {
     /// Remote: it gives up this sync.
     #[prost(message, tag = "20")]
     Cancel(Cancel),
-    /// Remote: what it has of a table, as checksums of ranges of keys. Since 1.1.
+    /// Remote: what it has of a table, as checksums of ranges of keys.
     #[prost(message, tag = "21")]
     CompareTable(CompareTable),
 }
@@ -151,7 +145,7 @@ pub struct Hello {
     #[prost(string, tag = "8")]
     pub client: String,
     /// The name of the centre that gave the remote its id, see [`Welcome::centre`]; empty if
-    /// it is not known. Since 1.1.
+    /// it is not known.
     #[prost(string, tag = "9")]
     pub centre: String,
 }
@@ -191,10 +185,10 @@ pub struct HelloSubscription {
     /// The hash of the schema that the remote has; empty if none.
     #[prost(bytes = "vec", tag = "6")]
     pub schema_hash: Vec<u8>,
-    /// Checksums of the tables follow ([`CompareTable`]); no upload does. Since 1.1.
+    /// Checksums of the tables follow ([`CompareTable`]); no upload does.
     #[prost(bool, tag = "7")]
     pub compares: bool,
-    /// What the remote uploaded under ids that it had before, and still keeps. Since 1.1.
+    /// What the remote uploaded under ids that it had before, and still keeps.
     #[prost(message, repeated, tag = "8")]
     pub formers: Vec<Former>,
 }
@@ -236,7 +230,7 @@ pub struct Welcome {
     #[prost(string, tag = "6")]
     pub server: String,
     /// The name that the centre was given when it was deployed for the first time, and has in
-    /// every backup: opaque to the remote. Since 1.1.
+    /// every backup: opaque to the remote.
     #[prost(string, tag = "7")]
     pub centre: String,
 }
@@ -251,23 +245,23 @@ pub struct WelcomeSubscription {
     #[prost(bytes = "vec", tag = "2")]
     pub schema: Vec<u8>,
     /// With [`UploadState::CentreRestored`] and [`UploadState::NewIdentity`]: the last
-    /// upload that the centre has of the remote under its old id; 0 if none. Since 1.1.
+    /// upload that the centre has of the remote under its old id; 0 if none.
     #[prost(uint64, tag = "3")]
     pub sequence: u64,
-    /// Its id, 16 bytes; empty if none. Since 1.1.
+    /// Its id, 16 bytes; empty if none.
     #[prost(bytes = "vec", tag = "4")]
     pub upload_id: Vec<u8>,
     /// With [`UploadState::NewIdentity`]: the centre was restored to a state from
     /// before it knew the remote; all kept uploads are wanted back. Only where the Hello
-    /// does not name the centre: else the remote keeps its id. Since 1.1.
+    /// does not name the centre: else the remote keeps its id.
     #[prost(bool, tag = "5")]
     pub give_back: bool,
     /// The centre does not know the history of the checkpoint: the session ends, and
-    /// the remote opens another with [`HelloSubscription::compares`]. Since 1.1.
+    /// the remote opens another with [`HelloSubscription::compares`].
     #[prost(bool, tag = "6")]
     pub compare: bool,
     /// For each former id of the Hello, in its order: the centre has the uploads up to this
-    /// number. With [`UploadState::CentreRestored`]. Since 1.1.
+    /// number. With [`UploadState::CentreRestored`].
     #[prost(uint64, repeated, tag = "7")]
     pub formers: Vec<u64>,
 }
@@ -287,7 +281,7 @@ pub enum UploadState {
     NewIdentity = 2,
     /// The centre was restored: it has forgotten uploads that it acknowledged, under
     /// the remote's id or under a former one. What it has is in the answer; the remote
-    /// gives back what it kept of the others, and opens another session. Since 1.1.
+    /// gives back what it kept of the others, and opens another session.
     CentreRestored = 3,
 }
 
@@ -310,12 +304,11 @@ pub struct UploadBegin {
     #[prost(uint64, tag = "5")]
     pub bytes: u64,
     /// It was acknowledged before, and the centre has forgotten it. If another copy of
-    /// the remote's file has given it back already, nothing of it is done. Since 1.1.
+    /// the remote's file has given it back already, nothing of it is done.
     #[prost(bool, tag = "6")]
     pub given_back: bool,
     /// The remote is about to compare its tables, or the upload deletes a row that was to go
     /// and had to stay: it may have been made from what a restored centre has forgotten.
-    /// Since 1.1.
     #[prost(bool, tag = "7")]
     pub unknown_history: bool,
 }
@@ -340,12 +333,12 @@ pub struct TableBegin {
     #[prost(uint32, repeated, tag = "5")]
     pub key: Vec<u32>,
     /// Download, with `replace`: the rows that follow are all only in these intervals
-    /// of keys, which ascend. Since 1.1.
+    /// of keys, which ascend.
     #[prost(message, repeated, tag = "6")]
     pub ranges: Vec<KeyInterval>,
     /// Download, with `ranges`: what the centre changed in the table since the remote's
     /// checkpoint has come before them. What still differs was changed by nobody but the
-    /// remote. Since 1.1.
+    /// remote.
     #[prost(bool, tag = "7")]
     pub follows_changes: bool,
 }
@@ -507,7 +500,7 @@ pub struct ResultEnd {
     #[prost(uint32, tag = "6")]
     pub checksum: u32,
     /// The next download has to compare: the upload may have reached partitions that neither
-    /// the remote's checkpoint nor this sync's download knows of. Since 1.1.
+    /// the remote's checkpoint nor this sync's download knows of.
     #[prost(bool, tag = "7")]
     pub compare: bool,
 }

@@ -170,7 +170,7 @@ fn prepare(
         // They are set up differently: nothing may depend on it.
         let limits = match number % 3 {
             0 => "",
-            1 => "[server.limits]\nearly_upload = \"4KiB\"\nupload_workers = 2\n",
+            1 => "[server.limits]\nupload_workers = 2\n",
             _ => "[server.limits]\nmemory = \"1MiB\"\ndownload_workers = 2\n",
         };
         let name = format!("server-{number}.toml");

@@ -8,7 +8,6 @@
 pub mod chinook;
 pub mod disk;
 pub mod generate;
-pub mod older;
 pub mod postgres;
 pub mod proxy;
 pub mod purchase;

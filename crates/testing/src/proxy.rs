@@ -76,9 +76,6 @@ pub enum Accident {
     Stall,
 }
 
-/// What becomes of a frame, header and all, before it passes. The preface is one too.
-pub type Translate = Arc<dyn Fn(Way, &[u8]) -> Vec<u8> + Send + Sync>;
-
 /// How a connection went.
 #[derive(Debug, Clone, Default)]
 pub struct Journey {
@@ -111,7 +108,6 @@ struct State {
     released: bool,
     given_up: bool,
     record: bool,
-    translate: Option<Translate>,
     /// Two sockets for each connection, and what passed.
     connections: Vec<(TcpStream, TcpStream, Journey)>,
     closing: bool,
@@ -142,7 +138,6 @@ impl FrameProxy {
                 released: false,
                 given_up: false,
                 record: false,
-                translate: None,
                 connections: Vec::new(),
                 closing: false,
             }),
@@ -253,12 +248,6 @@ impl FrameProxy {
         self.world.changed.notify_all();
     }
 
-    /// Every frame of the connections to come passes as this makes it; `None`: as it is. One that
-    /// is open stays as it began: a peer does not become another within a session.
-    pub fn translate(&self, translate: Option<Translate>) {
-        self.world.lock().translate = translate;
-    }
-
     /// From now on keeps what passes.
     pub fn record(&self) {
         self.world.lock().record = true;
@@ -329,7 +318,6 @@ fn pass_on(remote: TcpStream, world: &Arc<World>) -> io::Result<[JoinHandle<()>;
             from: from.try_clone()?,
             to: to.try_clone()?,
             plan,
-            translate: state.translate.clone(),
             left: cut
                 .filter(|(there, _)| *there == way)
                 .map(|(_, bytes)| bytes),
@@ -350,7 +338,6 @@ struct Pump {
     from: TcpStream,
     to: TcpStream,
     plan: Option<(Place, Accident)>,
-    translate: Option<Translate>,
     /// The bytes that pass before it breaks, if it is to break by itself.
     left: Option<usize>,
 }
@@ -378,10 +365,7 @@ impl Pump {
         let mut count = 0;
         loop {
             while let Some((bytes, frame)) = next_frame(&mut arrived, self.way, count) {
-                let translate = self.translate.as_ref();
-                let translated = translate.map(|translate| translate(self.way, &bytes));
-                let bytes = translated.as_deref().unwrap_or(&bytes);
-                self.pass(count, bytes, frame.as_ref())?;
+                self.pass(count, &bytes, frame.as_ref())?;
                 count += 1;
             }
             match self.from.read(&mut chunk)? {

@@ -65,20 +65,6 @@ impl Database {
             .map(drop)
             .doing(DOING)
     }
-
-    /// The server cannot compare: everything has to arrive whole.
-    ///
-    /// # Errors
-    /// SQLite failed.
-    pub fn forget_checkpoints(&mut self) -> Result<(), RemoteError> {
-        self.connection
-            .execute(
-                "UPDATE tidewater_subscription SET checkpoint = NULL WHERE compare_due > 0",
-                [],
-            )
-            .map(drop)
-            .doing(DOING)
-    }
 }
 
 /// The tables of a subscription are compared by its next download.

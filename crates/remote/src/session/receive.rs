@@ -14,7 +14,7 @@ use super::{
     MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify,
     incoming,
 };
-use crate::database::{NewIdentity, Said, SubscriptionState};
+use crate::database::{NewIdentity, Said};
 use crate::report::Uploaded;
 
 impl Session {
@@ -217,18 +217,6 @@ impl Session {
         database.store_sign_in(self.remote_id, remote_id, token, credential, centre)?;
         if !admission.forgotten.is_empty() {
             database.accept_centre_state(said, &admission.forgotten)?;
-            self.begin_again();
-            return Ok(());
-        }
-        if !admission.can_compare && self.verify != Verify::No {
-            return Err(SyncError::Usage {
-                what: "the server is of a version that cannot compare".into(),
-                hint: "update the server".into(),
-            });
-        }
-        let in_vain = |it: &SubscriptionState| it.compares && !it.checkpoint.is_empty();
-        if !admission.can_compare && self.subscriptions.iter().any(in_vain) {
-            database.forget_checkpoints()?;
             self.begin_again();
             return Ok(());
         }

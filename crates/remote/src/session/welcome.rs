@@ -1,8 +1,6 @@
 //! The server lets us in: what a Welcome says, checked against the Hello.
 
-use tidewater_protocol::message::{
-    PROTOCOL_MAJOR, UploadState, Welcome, WelcomeSubscription, compares,
-};
+use tidewater_protocol::message::{PROTOCOL_MAJOR, UploadState, Welcome, WelcomeSubscription};
 use tidewater_protocol::{Code, PublicationSchema, RemoteId, UploadId};
 
 use super::error::SyncError;
@@ -25,8 +23,6 @@ pub(super) struct Admission {
     /// What the centre has forgotten, or does not know: the session ends, and the next one
     /// goes by it.
     pub(super) forgotten: Vec<CentreState>,
-    /// Whether the server can compare.
-    pub(super) can_compare: bool,
     /// For each subscription: whether its pending upload was applied already.
     pub(super) already_applied: Vec<bool>,
     /// For each subscription: its new schema.
@@ -65,7 +61,6 @@ impl Admission {
             has: Vec::new(),
             give_back: Vec::new(),
             forgotten: Vec::new(),
-            can_compare: compares(welcome.protocol_version),
             already_applied: Vec::new(),
             schemas: Vec::new(),
         };

@@ -6,8 +6,7 @@ use tidewater_consolidated::Checkpoint;
 use tidewater_consolidated::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
 use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::{
-    self, Hello, HelloSubscription, MAX_FORMERS, PROTOCOL_VERSION, Proof, UploadState, compares,
-    negotiate,
+    self, Hello, HelloSubscription, MAX_FORMERS, PROTOCOL_VERSION, Proof, UploadState, negotiate,
 };
 use tidewater_protocol::{Code, RemoteId, UploadId};
 
@@ -104,14 +103,7 @@ impl Greeting {
             .proof
             .ok_or_else(|| malformed("a Hello without token, credential or password"))?;
         let subscriptions = hello.subscriptions.into_iter().map(Subscription::check);
-        let mut subscriptions: Vec<Subscription> = subscriptions.collect::<Result<_, _>>()?;
-        for subscription in &mut subscriptions {
-            // Nobody uses what came later than the version of the session.
-            if !compares(version) {
-                subscription.compares = false;
-                subscription.formers.clear();
-            }
-        }
+        let subscriptions: Vec<Subscription> = subscriptions.collect::<Result<_, _>>()?;
         for (index, subscription) in subscriptions.iter().enumerate() {
             let before = &subscriptions[..index];
             if before
@@ -128,10 +120,7 @@ impl Greeting {
             proof,
             subscriptions,
             client: hello.client,
-            centre: match compares(version) {
-                true => hello.centre,
-                false => String::new(),
-            },
+            centre: hello.centre,
         })
     }
 
@@ -197,11 +186,7 @@ impl Subscription {
     }
 
     /// What the server makes of sequence and upload id, given what it has stored.
-    pub(crate) fn upload_state(
-        &self,
-        stored: Option<&SubscriptionRecord>,
-        version: u32,
-    ) -> UploadState {
+    pub(crate) fn upload_state(&self, stored: Option<&SubscriptionRecord>) -> UploadState {
         let (sequence, upload_id) =
             stored.map_or((0, None), |record| (record.sequence, record.upload_id));
         if is_on(Defect::CopyUnnoticed) || is_on(Defect::UploadIdForgotten) {
@@ -214,7 +199,7 @@ impl Subscription {
             && upload_id == self.pending
         {
             UploadState::AlreadyApplied
-        } else if sequence < self.sequence && compares(version) {
+        } else if sequence < self.sequence {
             UploadState::CentreRestored
         } else {
             UploadState::NewIdentity
@@ -282,9 +267,7 @@ mod tests {
             sequence,
             upload_id: Some(UploadId([id; 16])),
         };
-        let state = |s: Subscription, r: Option<SubscriptionRecord>| {
-            s.upload_state(r.as_ref(), PROTOCOL_VERSION)
-        };
+        let state = |s: Subscription, r: Option<SubscriptionRecord>| s.upload_state(r.as_ref());
         use UploadState::{AlreadyApplied, CentreRestored, InSequence, NewIdentity};
         assert_eq!(state(subscription(0, None, None), None), InSequence);
         assert_eq!(state(subscription(0, None, Some(1)), None), InSequence);
@@ -312,7 +295,6 @@ mod tests {
         let ahead = || subscription(3, Some(3), Some(4));
         assert_eq!(state(ahead(), None), CentreRestored);
         assert_eq!(state(ahead(), Some(stored(2, 2))), CentreRestored);
-        assert_eq!(ahead().upload_state(None, 1 << 16), NewIdentity);
         assert_eq!(
             state(subscription(1, Some(1), Some(2)), Some(stored(3, 3))),
             NewIdentity

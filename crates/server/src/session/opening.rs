@@ -9,9 +9,7 @@ use tidewater_consolidated::records::{
     History, IncidentKind, IncidentRecord, SessionState, SubscriptionRecord,
 };
 use tidewater_consolidated::{Checkpoint, SyncUpload};
-use tidewater_protocol::message::{
-    Control, Proof, UploadState, Welcome, WelcomeSubscription, compares,
-};
+use tidewater_protocol::message::{Control, Proof, UploadState, Welcome, WelcomeSubscription};
 use tidewater_protocol::{RemoteId, UploadId};
 
 use super::Sync;
@@ -123,13 +121,10 @@ impl Sync<'_> {
             credential,
             subscriptions: subscriptions
                 .iter()
-                .map(|subscription| subscription.answer(greeting.version))
+                .map(|subscription| subscription.answer())
                 .collect(),
             server: SERVER_NAME.into(),
-            centre: match compares(greeting.version) {
-                true => state.centre,
-                false => String::new(),
-            },
+            centre: state.centre,
         };
         self.link.send(Control::Welcome(welcome))?;
         let known = greeting.subscriptions.iter();
@@ -222,7 +217,6 @@ impl Sync<'_> {
         new_id: bool,
         state: &SessionState,
     ) -> Result<Vec<OpenSubscription>, Fault> {
-        let compares = compares(greeting.version);
         let subscriptions = greeting.subscriptions.iter().enumerate();
         let opened = subscriptions.map(|(index, subscription)| {
             let published = self.server.published(&subscription.publication)?;
@@ -241,7 +235,7 @@ impl Sync<'_> {
                 .map(|(former, known)| former.has(known))
                 .collect();
             let mut ahead = subscription.formers.iter().zip(&formers);
-            let upload_state = match subscription.upload_state(stored.as_ref(), greeting.version) {
+            let upload_state = match subscription.upload_state(stored.as_ref()) {
                 // Not before the remote knows the result of an upload that was applied already.
                 UploadState::InSequence if ahead.any(|(it, has)| it.is_ahead_of(*has)) => {
                     UploadState::CentreRestored
@@ -261,12 +255,11 @@ impl Sync<'_> {
                 history,
                 compares: subscription.compares,
                 // With another schema everything is sent whole in any case.
-                compare: compares && strange && !subscription.compares && !schema_differs,
+                compare: strange && !subscription.compares && !schema_differs,
                 // Of a remote that does not know the centre's name yet, the checkpoint tells:
                 // a mark that the centre knows is from before the remote was removed, and what
                 // it uploaded then may have been deleted since.
-                give_back: compares
-                    && new_id
+                give_back: new_id
                     && greeting.centre.is_empty()
                     && history == Some(History::Unknown),
             })
@@ -303,12 +296,12 @@ impl OpenSubscription {
         !at_odds.contains(&self.state) && !self.compare
     }
 
-    /// What a remote that speaks this version is told.
-    fn answer(&self, version: u32) -> WelcomeSubscription {
+    /// What the remote is told.
+    fn answer(&self) -> WelcomeSubscription {
         let new_identity = self.state == UploadState::NewIdentity;
         let restored = self.state == UploadState::CentreRestored;
         // Whom the numbers make a copy may know the upload, and so know better.
-        let at_odds = restored || new_identity && compares(version);
+        let at_odds = restored || new_identity;
         let has = self.stored.as_ref().filter(|_| at_odds);
         WelcomeSubscription {
             upload_state: self.state as i32,

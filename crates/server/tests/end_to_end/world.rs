@@ -67,19 +67,6 @@ impl<B: Backend> World<B> {
         }
     }
 
-    /// Around a database that has everything, from whatever version; deploys and serves it.
-    pub(crate) fn restored(backend: B, scenario: Scenario) -> World<B> {
-        let server = LiveServer::deploy(&config(&backend, &scenario, scenario.publication), &[]);
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        World {
-            server,
-            backend,
-            publication: scenario.publication.to_owned(),
-            scenario,
-            folder,
-        }
-    }
-
     /// A remote whose file is a copy of this one.
     pub(crate) fn device_from(&self, user: &str, file: &Path) -> Device {
         let path = self.folder.path().join(format!("{user}.db"));
@@ -89,7 +76,7 @@ impl<B: Backend> World<B> {
 
     /// One more server of the same database.
     pub(crate) fn another_server(&self) -> LiveServer {
-        self.another_server_with("")
+        LiveServer::start(&config(&self.backend, &self.scenario, &self.publication))
     }
 
     /// One more server, with another clock.
@@ -100,18 +87,6 @@ impl<B: Backend> World<B> {
             ..Environment::real()
         };
         LiveServer::start_in(&config, environment)
-    }
-
-    /// One more server, with more lines of `[server.limits]`.
-    pub(crate) fn another_server_with(&self, limits: &str) -> LiveServer {
-        let text = config_text(&self.backend, &self.scenario, &self.publication, limits);
-        LiveServer::start(&Config::parse(&text).expect("the configuration is right"))
-    }
-
-    /// Stops in good order, and leaves the database.
-    pub(crate) fn shut_down(self) -> B {
-        self.server.shut_down();
-        self.backend
     }
 
     /// Deploys another publication, which a server in place of the first one serves.
@@ -191,22 +166,13 @@ impl<B: Backend> World<B> {
 }
 
 fn config<B: Backend>(backend: &B, scenario: &Scenario, publication: &str) -> Config {
-    let text = config_text(backend, scenario, publication, "");
-    Config::parse(&text).expect("the configuration is right")
-}
-
-fn config_text<B: Backend>(
-    backend: &B,
-    scenario: &Scenario,
-    publication: &str,
-    limits: &str,
-) -> String {
-    format!(
+    let text = format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n\
-         [server.limits]\n{}\n{limits}\n{publication}",
+         [server.limits]\n{}\n{publication}",
         backend.url(),
         scenario.limits,
-    )
+    );
+    Config::parse(&text).expect("the configuration is right")
 }
 
 /// A server in threads of its own. To drop it is to kill it: connections break, and

@@ -428,13 +428,8 @@ impl<C: Centre> Drop for Field<C> {
 }
 
 fn config<C: Centre>(case: &Case, backend: &C) -> Config {
-    // In every other case a worker has the uploads before they are complete.
-    let limits = match case.seed % 2 {
-        0 => "",
-        _ => "[server.limits]\nearly_upload = 1\n",
-    };
     let config = format!(
-        "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n{limits}{}",
+        "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {:?}\n{}",
         backend.url(),
         case.schema.publication(C::DIALECT)
     );
