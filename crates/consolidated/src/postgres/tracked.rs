@@ -85,6 +85,7 @@ SELECT id, is_known, retyped FROM (
   FROM tidewater.change_log l) AS found
 WHERE is_known OR is_lost OR retyped IS NOT NULL ORDER BY id";
 
+/// The query of [`lost`].
 fn lost_sql() -> String {
     let lost = LOST.replace("{retyped}", RETYPED);
     format!("WITH types AS ({TYPES}) {lost}")

@@ -122,7 +122,7 @@ pub(crate) fn obstacle(connection: &Connection) -> Result<Option<&'static str>, 
     Ok((count("tidewater_*")? > 0).then_some(remains))
 }
 
-/// Makes the internal tables in a file that has none, and refuses those of a newer format.
+/// Makes the internal tables in a file that has none, and refuses those of another format.
 pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
     if version(connection)? == Some(FORMAT_VERSION) {
         return Ok(());

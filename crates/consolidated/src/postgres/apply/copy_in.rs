@@ -44,7 +44,7 @@ pub(super) fn is_possible(incoming: &Incoming<'_>) -> bool {
 }
 
 /// The statement that copies rows into a table.
-pub(super) fn statement(incoming: &Incoming<'_>) -> String {
+fn statement(incoming: &Incoming<'_>) -> String {
     let columns = &incoming.table.columns;
     let names = incoming.written().map(|index| columns[index].name.as_str());
     format!(
@@ -113,16 +113,16 @@ pub(super) async fn copy_in(
 }
 
 /// Packed rows to tuples of COPY BINARY.
-pub(super) struct Encoder {
+struct Encoder {
     written: Vec<(usize, bool)>,
     out: Vec<u8>,
     buffer: Vec<Datum<'static>>,
     /// Whether the rows so far will be in the table exactly as they were uploaded.
-    pub(super) exact: bool,
+    exact: bool,
 }
 
 impl Encoder {
-    pub(super) fn new(incoming: &Incoming<'_>) -> Encoder {
+    fn new(incoming: &Incoming<'_>) -> Encoder {
         let key = &incoming.table.key;
         let mut out = Vec::with_capacity(PIECE_BYTES + (64 << 10));
         out.extend_from_slice(HEADER);
@@ -158,7 +158,7 @@ impl Encoder {
     }
 
     /// Encodes an insert; false if it is not for COPY.
-    pub(super) fn insert(
+    fn insert(
         &mut self,
         incoming: &Incoming<'_>,
         row: &Row<'_>,
@@ -186,7 +186,7 @@ impl Encoder {
     }
 
     /// A piece to send, if there is enough for one.
-    pub(super) fn piece(&mut self) -> Option<Bytes> {
+    fn piece(&mut self) -> Option<Bytes> {
         if self.out.len() < PIECE_BYTES {
             return None;
         }
@@ -195,7 +195,7 @@ impl Encoder {
     }
 
     /// The last piece.
-    pub(super) fn end(&mut self) -> Bytes {
+    fn end(&mut self) -> Bytes {
         self.out.extend_from_slice(TRAILER);
         std::mem::take(&mut self.out).into()
     }
