@@ -199,41 +199,6 @@ async fn a_centre_without_the_subscription_has_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn a_remote_of_version_1_0_is_treated_as_ever() {
-    let world = World::start().await;
-    let ada = ten_notes(&world).await;
-    let mut earlier = world.centre.state().clone();
-    let old = |mut hello: Hello| {
-        hello.protocol_version = 1 << 16;
-        hello
-    };
-    // A strange checkpoint: everything whole, and no word of a comparison.
-    world.centre.restore(earlier.clone());
-    let mut client = world.connect().await;
-    let reply = client.sync(old(ada.token())).await;
-    assert_eq!(reply.state(), UploadState::InSequence);
-    assert!(reply.replaced && !reply.answer().compare);
-    assert_eq!(reply.rows.len(), 10);
-    assert_eq!(reply.welcome.unwrap().protocol_version, 1 << 16);
-    // What it announces of later versions counts for nothing.
-    client.put(Control::Hello(comparing(old(ada.token()))));
-    client.put(Control::CompareTable(table(sums(&[]))));
-    client.put_request().flush().await;
-    assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
-    // Forgotten uploads: a new identity.
-    earlier.rows.clear();
-    let ahead = Remote {
-        sequence: 2,
-        upload_id: vec![2; 16],
-        ..ada
-    };
-    let mut client = world.connect().await;
-    let reply = client.sync(old(ahead.token())).await;
-    assert_eq!(reply.state(), UploadState::NewIdentity);
-    assert!(!reply.answer().give_back);
-}
-
-#[tokio::test]
 async fn a_remote_that_does_not_know_the_centre_yet_shows_its_checkpoint_to_give_everything_back() {
     let world = World::start().await;
     let before = world.centre.state().clone();
