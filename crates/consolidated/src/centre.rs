@@ -196,7 +196,7 @@ pub trait Worker: Send {
 pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
     match Kind::of(url)? {
         Kind::Sqlite(path) => crate::sqlite::connect(path).await,
-        Kind::Postgres => Ok(Arc::new(crate::postgres::connect(url).await?)),
+        Kind::Postgres => crate::postgres::connect(url).await,
     }
 }
 

@@ -258,3 +258,9 @@ pub struct OwnUpload {
     /// `None` for a delete. A row that is in the centre exactly so is left out.
     pub rows: HashMap<(usize, Vec<u8>), Option<Vec<u8>>>,
 }
+/// Reads a stored result.
+pub(crate) fn decode_result(bytes: &[u8]) -> Result<UploadResult, CentreError> {
+    UploadResult::decode(bytes).map_err(|error| CentreError::Internal {
+        message: format!("a stored result cannot be read: {error}"),
+    })
+}

@@ -15,6 +15,7 @@ use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
 use super::entry;
 use super::tls::{self, Tls};
 use super::url;
+use crate::engine::database::Job;
 use crate::error::CentreError;
 
 /// The longest that one statement of a sync may take; reading a whole partition for
@@ -95,11 +96,14 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
 }
 
 /// A connection with its prepared statements.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     client: Client,
     statements: HashMap<String, Statement>,
     /// See [`Connection::copy_in`].
     out_of_step: AtomicBool,
+    /// Whether a transaction may be open that nobody is running any more: a job
+    /// failed, or was dropped in the middle.
+    unfinished: bool,
 }
 
 impl Connection {
@@ -139,7 +143,50 @@ impl Connection {
             client,
             statements: HashMap::new(),
             out_of_step: AtomicBool::new(false),
+            unfinished: false,
         })
+    }
+
+    /// Runs a job. What it leaves behind on an error is undone.
+    pub(super) async fn run<T>(&mut self, job: Job<Connection, T>) -> Result<T, CentreError> {
+        self.enter().await?;
+        let result = job(self).await;
+        self.leave(result).await
+    }
+
+    /// Ends what a job before this one left, and expects the worst of this one.
+    pub(super) async fn enter(&mut self) -> Result<(), CentreError> {
+        if self.is_closed() {
+            return Err(CentreError::Unavailable {
+                message: "the connection is of no more use".into(),
+            });
+        }
+        if self.unfinished {
+            let rollback = self.client.batch_execute("ROLLBACK").await;
+            rollback.map_err(refused("ending a transaction"))?;
+        }
+        self.unfinished = true;
+        Ok(())
+    }
+
+    /// Whether a transaction may be open that nobody is running any more.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.unfinished
+    }
+
+    /// Ends a job.
+    pub(super) async fn leave<T>(
+        &mut self,
+        result: Result<T, CentreError>,
+    ) -> Result<T, CentreError> {
+        if result.is_err() && !self.is_closed() {
+            // What a failed job holds must not be held until the next one.
+            self.unfinished = self.client.batch_execute("ROLLBACK").await.is_err();
+            self.forget_statements();
+        } else {
+            self.unfinished = false;
+        }
+        result
     }
 
     /// The driver's client.

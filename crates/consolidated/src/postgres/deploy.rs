@@ -9,23 +9,22 @@ mod scope_queries;
 
 use std::collections::{HashMap, HashSet};
 
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio_postgres::{Client, GenericClient, Transaction};
 
 use tidewater_protocol::PublicationSchema;
 
-use super::connection::{centre_error, refused};
-use super::in_place;
+use super::connection::{Connection, centre_error, refused};
 use super::live::{Catalog, TableInfo};
 use super::members::{self, Members};
 use super::model::{Compiled, compile, logs};
 use super::quote::literal;
-use super::state::{ADVISORY_LOCK, FORMAT_VERSION, PLACE, STATE};
+use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
+use super::{fill_random, in_place};
+use crate::engine::state::{META, judge};
 use crate::error::CentreError;
 use crate::evolution::{Mode, Review};
-use crate::own_tables;
 use crate::publication::{
     DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking, circle_warnings,
     self_service_warnings,
@@ -40,8 +39,8 @@ const NOBODY: &str = "ACCESS EXCLUSIVE on";
 /// What is deployed, as the state tables say.
 #[derive(Debug, Default)]
 struct Deployed {
-    /// 0: nothing.
-    version: i32,
+    /// Whether anything is.
+    is_deployed: bool,
     logs: Vec<DeployedLog>,
     /// Name, definition, schema.
     publications: HashMap<String, (String, Vec<u8>)>,
@@ -110,12 +109,12 @@ impl DeployedLog {
 impl Deployed {
     async fn read(client: &impl GenericClient) -> Result<Deployed, CentreError> {
         let error = |error| refused("reading the deployed state")(error);
-        let Some(version) = version(client).await? else {
+        if !check_state(client).await? {
             return Ok(Deployed {
                 at_home: true,
                 ..Deployed::default()
             });
-        };
+        }
         let logs = client
             .query(
                 "SELECT id, table_oid, table_name, partition_columns, definition,
@@ -142,7 +141,10 @@ impl Deployed {
             .await
             .map_err(error)?;
         let at_home = client
-            .query_one(&format!("SELECT place = {PLACE} FROM tidewater.meta"), &[])
+            .query_one(
+                &format!("SELECT place = {PLACE} FROM tidewater.history"),
+                &[],
+            )
             .await
             .map_err(error)?;
         let log = |row: &tokio_postgres::Row| DeployedLog {
@@ -156,7 +158,7 @@ impl Deployed {
         };
         let publication = |row: &tokio_postgres::Row| (row.get(0), (row.get(1), row.get(2)));
         Ok(Deployed {
-            version,
+            is_deployed: true,
             logs: logs.iter().map(log).collect(),
             publications: publications.iter().map(publication).collect(),
             has_key: !keys.is_empty(),
@@ -185,7 +187,7 @@ pub(super) async fn deploy(
     scope_queries::check(&transaction, &compiled).await?;
     let deployed = Deployed::read(&transaction).await?;
     let mut plan = Plan {
-        is_first: deployed.version == 0,
+        is_first: !deployed.is_deployed,
         ..Plan::default()
     };
     plan_state(&mut plan, &deployed, now_ms)?;
@@ -278,7 +280,7 @@ pub(super) async fn load(
     let catalog = Catalog::read(&transaction).await?;
     let mut compiled = compile_all(publications, &catalog)?;
     let deployed = Deployed::read(&transaction).await?;
-    if deployed.version == 0 {
+    if !deployed.is_deployed {
         return Err(not_deployed("nothing is deployed".into()));
     }
     if !deployed.at_home {
@@ -331,7 +333,7 @@ pub(super) async fn load(
 async fn is_there(client: &impl GenericClient) -> Result<bool, CentreError> {
     let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
                EXISTS (SELECT FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
-    let row = client.query_one(sql, &[&own_tables::made_by(STATE)]).await;
+    let row = client.query_one(sql, &[&state::wanted()]).await;
     let row = row.map_err(refused("reading the deployed state"))?;
     match (row.get(0), row.get(1)) {
         (true, false) => Err(CentreError::Configuration {
@@ -342,40 +344,28 @@ async fn is_there(client: &impl GenericClient) -> Result<bool, CentreError> {
     }
 }
 
-/// The format version of the state, all of whose tables are there; `None` if there is none.
-pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, CentreError> {
+/// Whether the server's tables are there.
+///
+/// # Errors
+/// Some are missing, though others are there; or a newer program has been here.
+pub(super) async fn check_state(client: &impl GenericClient) -> Result<bool, CentreError> {
     if !is_there(client).await? {
-        return Ok(None);
+        return Ok(false);
     }
-    check_there(client, &["tidewater.meta"]).await?;
-    let version: i32 = client
-        .query_one("SELECT format_version FROM tidewater.meta", &[])
-        .await
-        .map_err(refused("reading the deployed state"))?
-        .get(0);
-    if version != FORMAT_VERSION {
-        return Err(CentreError::Configuration {
-            message: format!(
-                "the schema tidewater has format version {version}, made by a newer \
-                 Tidewater; this one knows {FORMAT_VERSION}"
-            ),
-            hint: "update this Tidewater".into(),
-        });
+    let wanted = state::wanted();
+    let sql = "SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL";
+    let rows = client.query(sql, &[&wanted]).await;
+    let rows = rows.map_err(refused("looking for the server's tables"))?;
+    let found: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    let mut version = None;
+    if found.contains(&META) {
+        let sql = "SELECT format_version FROM tidewater.meta";
+        let row = client.query_opt(sql, &[]).await;
+        let row = row.map_err(refused("reading the deployed state"))?;
+        version = row.map(|row| row.get(0));
     }
-    check_there(client, &own_tables::made_by(STATE)).await?;
-    Ok(Some(version))
-}
-
-/// Refuses to work with a state of which somebody has dropped these tables.
-async fn check_there(client: &impl GenericClient, tables: &[&str]) -> Result<(), CentreError> {
-    let sql = "SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NULL";
-    let missing = client.query(sql, &[&tables]).await;
-    let missing = missing.map_err(refused("looking for the server's tables"))?;
-    let missing: Vec<String> = missing.iter().map(|row| row.get(0)).collect();
-    match missing.as_slice() {
-        [] => Ok(()),
-        missing => Err(own_tables::missing(missing)),
-    }
+    judge::<Connection>(version, &wanted, &found)?;
+    Ok(true)
 }
 
 /// Begins a transaction that alone may change what is deployed.
@@ -432,11 +422,11 @@ fn not_deployed(message: String) -> CentreError {
 }
 
 fn plan_state(plan: &mut Plan, deployed: &Deployed, now_ms: i64) -> Result<(), CentreError> {
-    if deployed.version == 0 {
+    if !deployed.is_deployed {
         plan.step(
             "create the schema tidewater with the server's state".into(),
             String::new(),
-            STATE.into(),
+            state::state(),
         );
     }
     if !deployed.at_home {
@@ -445,23 +435,21 @@ fn plan_state(plan: &mut Plan, deployed: &Deployed, now_ms: i64) -> Result<(), C
              compare what they hold"
                 .into(),
             String::new(),
-            format!("UPDATE tidewater.meta SET place = {PLACE}; DELETE FROM tidewater.mark"),
+            format!("UPDATE tidewater.history SET place = {PLACE}; DELETE FROM tidewater.mark"),
         );
     }
     if !deployed.has_key {
-        let mut secret = [0u8; 32];
-        SystemRandom::new()
-            .fill(&mut secret)
-            .map_err(|_| CentreError::Internal {
-                message: "the system has no random numbers".into(),
-            })?;
-        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut random = [0; 48];
+        fill_random(&mut random)?;
+        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|it| format!("{it:02x}")).collect() };
+        let (secret, name) = (hex(&random[..32]), hex(&random[32..]));
         plan.step(
             "create the first signing key".into(),
             String::new(),
             format!(
                 "INSERT INTO tidewater.signing_key (id, secret, created_ms) \
-                 VALUES (1, decode('{secret}', 'hex'), {now_ms})"
+                 VALUES (1, decode('{secret}', 'hex'), {now_ms}); \
+                 UPDATE tidewater.meta SET centre = '{name}' WHERE centre = ''"
             ),
         );
     }

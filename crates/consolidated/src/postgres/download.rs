@@ -44,7 +44,7 @@ pub(super) const ADOPT_AGAIN_MS: u64 = 60_000;
 const STATE: &str = "
 SELECT pg_catalog.pg_current_snapshot()::text,
   EXISTS (SELECT FROM tidewater.mark WHERE id = $1)
-    AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.meta)
+    AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.history)
     AND ($6 OR NOT EXISTS (SELECT FROM tidewater.subscription
       WHERE remote_id = $3 AND publication = $4
         AND given_back_serial IS NOT NULL AND NOT ($5 > given_back_serial AND $5 <= scope_serial))),

@@ -4,11 +4,11 @@
 //! triggers, the binary formats, COPY, snapshots as watermarks. One file for each
 //! concern; here are the connections that they share.
 
-mod admin;
 mod apply;
 mod array;
 mod binary;
 mod connection;
+mod database;
 mod deploy;
 mod download;
 mod entry;
@@ -16,6 +16,7 @@ mod in_place;
 mod live;
 mod members;
 mod model;
+mod own;
 mod pool;
 mod quote;
 mod rows;
@@ -26,17 +27,20 @@ mod tracked;
 mod triggers;
 mod url;
 mod watermark;
-mod worker;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, RwLock};
+
+use ring::rand::{SecureRandom, SystemRandom};
 
 use self::connection::Address;
 use self::model::Compiled;
 use self::pool::Pool;
 use self::triggers::LogSpec;
 use self::watermark::Marks;
+use crate::centre::Centre;
+use crate::engine::centre::EngineCentre;
 use crate::error::CentreError;
 
 /// A PostgreSQL database as a centre.
@@ -73,12 +77,12 @@ SELECT c.oid, c.relhasrules::text
 FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
 
 /// Connects to the database that a URL names.
-pub(crate) async fn connect(url: &str) -> Result<Postgres, CentreError> {
+pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
     let address = connection::address(url)?;
     // The first connection tells whether there is a database at all.
     let first = connection::Connection::first(&address).await?;
     let pool = Pool::new(address.clone(), first);
-    Ok(Postgres {
+    Ok(Arc::new(EngineCentre(Postgres {
         shared: Arc::new(Shared {
             marks: Marks::start(address.clone()),
             address,
@@ -86,7 +90,7 @@ pub(crate) async fn connect(url: &str) -> Result<Postgres, CentreError> {
             publications: RwLock::new(HashMap::new()),
             adopt_failed_ms: AtomicI64::new(i64::MIN),
         }),
-    })
+    })))
 }
 
 impl Shared {
@@ -129,4 +133,12 @@ impl Shared {
             publications.insert(publication.schema.name.clone(), publication);
         }
     }
+}
+
+/// Fills bytes that nobody can guess.
+fn fill_random(bytes: &mut [u8]) -> Result<(), CentreError> {
+    let filled = SystemRandom::new().fill(bytes);
+    filled.map_err(|_| CentreError::Internal {
+        message: "the system has no random numbers".into(),
+    })
 }

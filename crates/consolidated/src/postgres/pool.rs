@@ -87,7 +87,9 @@ impl DerefMut for Pooled<'_> {
 
 impl Drop for Pooled<'_> {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take().filter(|it| !it.is_closed()) {
+        // What somebody gave up in the middle may have a transaction open.
+        let usable = |it: &Connection| !it.is_closed() && !it.is_unfinished();
+        if let Some(connection) = self.connection.take().filter(usable) {
             self.pool.idle().push(connection);
         }
     }

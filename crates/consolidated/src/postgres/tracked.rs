@@ -286,7 +286,7 @@ impl Found {
     ) -> Result<(), CentreError> {
         tracing::warn!(table = self.spec.title, detail, "changes were not tracked");
         let incident = "INSERT INTO tidewater.incident (at_ms, kind, remote_id, user_name, \
-                        publication, detail) VALUES ($1, $2, '', '', $3, $4)";
+                        publication, detail) VALUES ($1, $2, NULL, '', $3, $4)";
         let kind = IncidentKind::TrackingLost.name();
         let parameters: [&(dyn ToSql + Sync); 4] = [&now_ms, &kind, &self.publication, &detail];
         let told = transaction.execute(incident, &parameters).await;

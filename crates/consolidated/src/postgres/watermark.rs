@@ -5,10 +5,10 @@
 //! committed synchronously after the snapshot was taken. Everything that the snapshot
 //! saw is durable by then, and every transaction id below the mark's is spent.
 
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{Address, Connection, refused};
+use super::fill_random;
 use crate::error::CentreError;
 
 const MARK_BYTES: usize = 16;
@@ -131,11 +131,7 @@ async fn write_mark(
     created_ms: i64,
 ) -> Result<[u8; MARK_BYTES], CentreError> {
     let mut mark = [0; MARK_BYTES];
-    SystemRandom::new()
-        .fill(&mut mark)
-        .map_err(|_| CentreError::Internal {
-            message: "the system has no random numbers".into(),
-        })?;
+    fill_random(&mut mark)?;
     if connection.as_ref().is_none_or(Connection::is_closed) {
         *connection = Some(Connection::open(address).await?);
     }

@@ -18,7 +18,7 @@ use super::upload::{Effects, UploadRun};
 use super::{failure, given_back, row_error};
 use crate::error::CentreError;
 use crate::scope::Scope;
-use crate::upload::{GainedPartitions, SyncUpload, UploadOutcome, UploadResult};
+use crate::upload::{GainedPartitions, SyncUpload, UploadOutcome, UploadResult, decode_result};
 
 /// How often a list is tried when other writers are in the way.
 const ATTEMPTS: u32 = 10;
@@ -253,13 +253,6 @@ fn claim(connection: &Connection, upload: &SyncUpload) -> Result<Claim, CentreEr
     decode_result(result.as_deref().unwrap_or_default()).map(Claim::AlreadyApplied)
 }
 
-/// Reads a stored result.
-pub(super) fn decode_result(bytes: &[u8]) -> Result<UploadResult, CentreError> {
-    UploadResult::decode(bytes).map_err(|error| CentreError::Internal {
-        message: format!("a stored result cannot be read: {error}"),
-    })
-}
-
 /// What came into the scope since the checkpoint that the remote presents.
 fn gained(
     scope: &Scope,
@@ -337,7 +330,7 @@ fn record(
         connection
             .prepare_cached(
                 "INSERT INTO tidewater_conflict (at_ms, remote_id, user_name, publication,
-                     table_name, key, operation, pre_image, uploaded, winner)
+                     table_name, row_key, operation, pre_image, uploaded, winner)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             )
             .and_then(|mut statement| {
@@ -364,7 +357,7 @@ fn record(
         connection
             .prepare_cached(
                 "INSERT INTO tidewater_refused (at_ms, remote_id, user_name, publication,
-                     table_name, key, operation, row, code, reason)
+                     table_name, row_key, operation, uploaded, code, reason)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             )
             .and_then(|mut statement| {

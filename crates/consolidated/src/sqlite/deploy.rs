@@ -16,6 +16,7 @@ use tidewater_protocol::{PublicationSchema, Table};
 
 use super::compile::{Deployed, Publication};
 use super::live::{self, Live};
+use super::own::spell;
 use super::triggers::Log;
 use super::{failure, quote, state};
 use crate::error::CentreError;
@@ -57,8 +58,7 @@ pub(super) fn deploy(
         report,
         random,
     };
-    state::check_complete(&transaction)?;
-    deployment.report.is_first = state::version(&transaction)? == 0;
+    deployment.report.is_first = !state::check(&transaction)?;
     let before = remotes::deployed(&transaction)?;
     let served = deployment.run(specs, now_ms)?;
     let mut report = deployment.report;
@@ -222,7 +222,7 @@ pub(super) fn undeploy(
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(undeploying)?;
     let tables = state::tables(&transaction)?;
-    if tables.contains(&"tidewater_change_log") {
+    if tables.contains(&"tidewater.change_log") {
         for id in state::logs(&transaction)? {
             let table = drop_log(&transaction, id)?;
             report.steps.push(step(format!(
@@ -236,7 +236,7 @@ pub(super) fn undeploy(
         report.steps.push(step(format!("drop the {leftover}")));
     }
     if !tables.is_empty() {
-        let drop = |name: &&str| format!("DROP TABLE {};", quote(name));
+        let drop = |name: &&str| format!("DROP TABLE {};", spell(name));
         let drops: String = tables.iter().map(drop).collect();
         transaction.execute_batch(&drops).map_err(undeploying)?;
         report.steps.push(step(
@@ -353,7 +353,7 @@ impl Deployment<'_> {
     }
 
     fn run(&mut self, specs: &[PublicationSpec], now_ms: i64) -> Result<Served, CentreError> {
-        if state::version(self.connection)? == 0 {
+        if self.report.is_first {
             self.step("create the server's state (tables tidewater_*)".into());
             state::create(self.connection)?;
         }

@@ -56,11 +56,10 @@ impl SqliteEnvironment {
         }
     }
 
-    /// Random bytes of a fixed number.
-    pub(super) fn random<const N: usize>(&self) -> Result<[u8; N], CentreError> {
-        let mut bytes = [0; N];
-        if (self.randomness)(&mut bytes) {
-            Ok(bytes)
+    /// Fills bytes that nobody can guess.
+    pub(super) fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
+        if (self.randomness)(bytes) {
+            Ok(())
         } else {
             Err(CentreError::Internal {
                 message: "the source of random bytes has failed".into(),

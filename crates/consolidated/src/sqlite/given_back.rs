@@ -30,16 +30,16 @@ pub(super) struct Written {
 }
 
 const TELL_LOST: &str = "
-INSERT INTO tidewater_conflict (at_ms, remote_id, user_name, publication, table_name, key,
+INSERT INTO tidewater_conflict (at_ms, remote_id, user_name, publication, table_name, row_key,
     operation, pre_image, uploaded, winner)
-SELECT ?4, remote_id, user_name, publication, table_name, key, operation, pre_image, uploaded, ?5
-FROM tidewater_needless_change WHERE table_name = ?1 AND key = ?2 AND remote_id <> ?3";
+SELECT ?4, remote_id, user_name, publication, table_name, row_key, operation, pre_image, uploaded, ?5
+FROM tidewater_needless_change WHERE table_name = ?1 AND row_key = ?2 AND remote_id <> ?3";
 
 const FORGET: &str = "
-DELETE FROM tidewater_needless_change WHERE table_name = ?1 AND key = ?2";
+DELETE FROM tidewater_needless_change WHERE table_name = ?1 AND row_key = ?2";
 
 const REMEMBER: &str = "
-INSERT OR REPLACE INTO tidewater_needless_change (table_name, key, remote_id, at_ms, user_name,
+INSERT OR REPLACE INTO tidewater_needless_change (table_name, row_key, remote_id, at_ms, user_name,
     publication, operation, pre_image, uploaded)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 

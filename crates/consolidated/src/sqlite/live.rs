@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use tidewater_protocol::{ForeignKeyAction, index_sql};
 
-use super::{failure, state, types};
+use super::{failure, own, types};
 use crate::error::CentreError;
 use crate::publication::{LiveColumn, LiveTable};
 
@@ -91,10 +91,10 @@ impl Live {
 
     /// Why it cannot be published, and the way out.
     pub(super) fn obstacle(&self) -> Option<String> {
-        if self.name.to_ascii_lowercase().starts_with(state::PREFIX) {
+        if self.name.to_ascii_lowercase().starts_with(own::PREFIX) {
             return Some(format!(
                 "names that begin with {} are Tidewater's own; rename the table",
-                state::PREFIX
+                own::PREFIX
             ));
         }
         if self.key.is_empty() {

@@ -24,7 +24,6 @@ use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
 use super::{failure, state, thread};
 use crate::error::CentreError;
-use crate::records::History;
 
 /// What a checkpoint's watermark says. The tables are in the order of the
 /// checkpoint's scope.
@@ -138,9 +137,9 @@ impl Marker {
 }
 
 fn answer(file: &mut OpenFile, environment: &SqliteEnvironment, waiting: Vec<Request>) {
-    let marks = environment
-        .random()
-        .and_then(|id| file.run(|connection| commit(connection, id, &waiting)));
+    let mut id = [0; 16];
+    let filled = environment.random(&mut id);
+    let marks = filled.and_then(|()| file.run(|connection| commit(connection, id, &waiting)));
     // Nobody waits for a reply when the download was cancelled.
     match marks {
         Ok(marks) => {
@@ -194,23 +193,6 @@ fn commit(
     }
     transaction.commit().map_err(marking)?;
     Ok(marks)
-}
-
-/// Whether a watermark was given out by this history of the file, and the logs still
-/// have everything since.
-pub(super) fn history(connection: &Connection, bytes: &[u8]) -> Result<History, CentreError> {
-    let Ok(watermark) = Watermark::decode(bytes) else {
-        return Ok(History::Unknown);
-    };
-    for table in watermark.tables.iter().filter(|it| it.log != 0) {
-        if floor(connection, table.log)?.is_some_and(|floor| table.position < floor) {
-            return Ok(History::Pruned);
-        }
-    }
-    Ok(match mark_created(connection, &watermark.mark)? {
-        Some(_) => History::Known,
-        None => History::Unknown,
-    })
 }
 
 /// When a mark was made; `None` if this history of the file has no such mark.

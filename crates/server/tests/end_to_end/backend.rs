@@ -32,16 +32,16 @@ pub(crate) static APPLICATIONS: LazyLock<Runtime> = LazyLock::new(|| {
 const AS_IF_NEVER_DUMPED: &str = "
     UPDATE tidewater.change_log SET table_oid = table_name::regclass::oid;
     DELETE FROM tidewater.tracked;
-    UPDATE tidewater.meta SET place = concat_ws('/',
+    UPDATE tidewater.history SET place = concat_ws('/',
         (SELECT system_identifier FROM pg_control_system()),
         (SELECT oid FROM pg_database WHERE datname = current_database()),
-        'tidewater.meta'::regclass::oid)";
+        'tidewater.history'::regclass::oid)";
 
 /// The newest transaction that a dumped database knows of.
 const NEWEST_TRANSACTION: &str = "
     SELECT max(version::text::bigint) FROM (
         SELECT version FROM tidewater.everything
-        UNION ALL SELECT log_floor FROM tidewater.meta
+        UNION ALL SELECT log_floor FROM tidewater.history
         UNION ALL SELECT oldest_running FROM tidewater.horizon) AS known (version)";
 
 /// A consolidated database of a test's own; gone when dropped.

@@ -19,7 +19,9 @@ pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Optio
             (row.get(0)?, row.get(1)?, row.get(2)?);
         let shown = parties
             .centre
-            .prepare_cached("SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND key = ?2")?
+            .prepare_cached(
+                "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND row_key = ?2",
+            )?
             .exists([&table, &key])?;
         if !shown {
             return Ok(Some(format!(
@@ -35,8 +37,8 @@ pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<Str
     for table in EDITED {
         let (name, text) = (table.name, table.text);
         let sql = format!(
-            "SELECT c.key, c.uploaded ->> '{text}' FROM tidewater_conflict AS c
-             JOIN audit AS a ON a.\"table\" = c.table_name AND json_array(a.key) = c.key
+            "SELECT c.row_key, c.uploaded ->> '{text}' FROM tidewater_conflict AS c
+             JOIN audit AS a ON a.\"table\" = c.table_name AND json_array(a.key) = c.row_key
                  AND a.text = c.uploaded ->> '{text}' AND a.operation <> 'delete'
              WHERE c.table_name = '{name}'"
         );
@@ -63,16 +65,16 @@ pub(crate) fn lost_against_nobody(
     for table in EDITED {
         let (name, text) = (table.name, table.text);
         let sql = format!(
-            "SELECT c.key, c.pre_image ->> '{text}', c.uploaded, c.winner ->> '{text}',
+            "SELECT c.row_key, c.pre_image ->> '{text}', c.uploaded, c.winner ->> '{text}',
                  c.pre_image, c.winner
              FROM tidewater_conflict AS c
              WHERE c.table_name = '{name}' AND c.pre_image ->> '{text}' LIKE '% r%'
              AND NOT EXISTS (SELECT 1 FROM audit WHERE \"table\" = '{name}'
                  AND text = c.pre_image ->> '{text}')
              AND NOT EXISTS (SELECT 1 FROM tidewater_conflict AS o WHERE o.table_name = '{name}'
-                 AND o.key = c.key AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
+                 AND o.row_key = c.row_key AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
              AND NOT EXISTS (SELECT 1 FROM tidewater_refused AS o WHERE o.table_name = '{name}'
-                 AND o.key = c.key AND o.row ->> '{text}' = c.pre_image ->> '{text}')"
+                 AND o.row_key = c.row_key AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')"
         );
         let mut statement = centre.prepare_cached(&sql)?;
         let mut rows = statement.query([])?;

@@ -406,7 +406,7 @@ impl Parties<'_> {
                 "centre conflict",
                 self.centre,
                 format!(
-                    "SELECT * FROM tidewater_conflict WHERE table_name = '{name}' AND key = json_array(?1)"
+                    "SELECT * FROM tidewater_conflict WHERE table_name = '{name}' AND row_key = json_array(?1)"
                 ),
             ),
         ] {
@@ -531,10 +531,10 @@ impl Parties<'_> {
         let (table, key) = (EDITED[table].name, EDITED[table].key_is.json(key));
         let text = text.map(|text| format!("%{text:?}%"));
         for sql in [
-            "SELECT 1 FROM tidewater_conflict WHERE table_name = ?1 AND key = ?2
+            "SELECT 1 FROM tidewater_conflict WHERE table_name = ?1 AND row_key = ?2
              AND CASE WHEN ?3 IS NULL THEN operation = 'delete' ELSE uploaded LIKE ?3 END",
-            "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND key = ?2
-             AND CASE WHEN ?3 IS NULL THEN operation = 'delete' ELSE row LIKE ?3 END",
+            "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND row_key = ?2
+             AND CASE WHEN ?3 IS NULL THEN operation = 'delete' ELSE uploaded LIKE ?3 END",
         ] {
             let mut statement = self.centre.prepare_cached(sql)?;
             if statement.exists(params![table, key, text])? {
@@ -580,8 +580,8 @@ mod tests {
         let centre = Connection::open_in_memory().unwrap();
         let sql = "CREATE TABLE tidewater_subscription (remote_id, sequence, upload_id);
                    INSERT INTO tidewater_subscription VALUES (x'07', 0, NULL);
-                   CREATE TABLE tidewater_conflict (table_name, key, operation, uploaded);
-                   CREATE TABLE tidewater_refused (table_name, key, operation, row);
+                   CREATE TABLE tidewater_conflict (table_name, row_key, operation, uploaded);
+                   CREATE TABLE tidewater_refused (table_name, row_key, operation, uploaded);
                    CREATE TABLE product (product_id, code, name);
                    CREATE TABLE audit (at, \"table\", operation, key, text);";
         centre.execute_batch(sql).unwrap();

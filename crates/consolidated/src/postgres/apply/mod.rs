@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use futures_util::future;
 use prost::Message;
-use ring::rand::{SecureRandom, SystemRandom};
 
 use tidewater_protocol::{Op, UploadId};
 
@@ -29,14 +28,16 @@ use self::outcomes::{Outcomes, may_be_data_error};
 use self::released::Released;
 use self::statements::{Failed, Statements};
 use self::together::Candidates;
-use super::Shared;
 use super::connection::{Connection, centre_error, refused};
 use super::model::{Compiled, CompiledTable};
 use super::scope::Membership;
+use super::{Shared, fill_random};
 use crate::columns::{Announced, ColumnMap, Unpublished};
 use crate::error::CentreError;
 use crate::orphans::Orphans;
-use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
+use crate::upload::{
+    OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable, decode_result,
+};
 
 /// How often a transaction that met a deadlock is tried.
 const ATTEMPTS: u32 = 10;
@@ -85,7 +86,7 @@ pub(super) async fn apply(
                 rollback.map_err(refused("ending a failed upload"))?;
                 // Two that met in a deadlock must not meet again at the same pace.
                 let mut jitter = [0];
-                let _ = SystemRandom::new().fill(&mut jitter);
+                let _ = fill_random(&mut jitter);
                 let pause = (1 << attempt.min(7)) + u64::from(jitter[0]) / 8;
                 tokio::time::sleep(Duration::from_millis(pause)).await;
                 attempt += 1;
@@ -732,11 +733,4 @@ fn order(incoming: &[Incoming<'_>]) -> (Steps, Steps) {
         first.push((at, Op::Update));
     }
     (first, late)
-}
-
-/// Reads a stored result.
-pub(super) fn decode_result(bytes: &[u8]) -> Result<UploadResult, CentreError> {
-    UploadResult::decode(bytes).map_err(|error| CentreError::Internal {
-        message: format!("a stored result cannot be read: {error}"),
-    })
 }

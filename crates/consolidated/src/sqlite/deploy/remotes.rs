@@ -16,7 +16,7 @@ use crate::sqlite::{failure, state};
 pub(super) fn deployed(
     connection: &Connection,
 ) -> Result<BTreeMap<String, PublicationSchema>, CentreError> {
-    if state::version(connection)? == 0 {
+    if !state::check(connection)? {
         return Ok(BTreeMap::new());
     }
     let reading = failure("reading the deployed publications");

@@ -204,7 +204,7 @@ async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
     assert_eq!(state.unwrap().histories, [Some(History::Known)]);
     // The marks are there, but transaction ids begin anew.
     world
-        .execute("UPDATE tidewater.meta SET place = 'another cluster'")
+        .execute("UPDATE tidewater.history SET place = 'another cluster'")
         .await;
     let error = world.centre.load(&world.specs).await.unwrap_err();
     assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");

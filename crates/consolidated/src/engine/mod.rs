@@ -1,0 +1,13 @@
+//! What is the same whatever database is below: every rule of the sync.
+//!
+//! An adapter implements [`connection::Connection`], [`database::Tracking`] and
+//! [`database::Database`] for its database; [`centre`] makes the [`crate::Centre`] and the
+//! [`crate::Worker`]s of that.
+
+pub(crate) mod centre;
+pub(crate) mod connection;
+pub(crate) mod database;
+mod prune;
+pub(crate) mod records;
+mod session;
+pub(crate) mod state;

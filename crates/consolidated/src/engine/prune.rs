@@ -1,0 +1,125 @@
+//! Dropping what is older than its retention time, in pieces: nobody waits long for it, and what
+//! does not get done now, the next call does.
+
+use super::connection::{Connection, own};
+use super::database::Tracking;
+use crate::error::CentreError;
+use crate::records::{GIVEN_BACK_KEPT_MS, Pruned, Retention};
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// How many rows one statement removes.
+const ROWS_AT_ONCE: i64 = 20_000;
+
+/// The pieces of a table: those older than `?1`, no more than `?2` of them.
+macro_rules! piece {
+    ($table:literal, $key:literal, $time:literal) => {
+        concat!(
+            "DELETE FROM tidewater.",
+            $table,
+            " WHERE ",
+            $key,
+            " IN (SELECT ",
+            $key,
+            " FROM tidewater.",
+            $table,
+            " WHERE ",
+            $time,
+            " < ?1 LIMIT ?2)"
+        )
+    };
+}
+
+/// A signing key goes when it was superseded longer ago than a watermark can be of use.
+const KEYS: &str = "DELETE FROM tidewater.signing_key WHERE id IN (
+    SELECT k.id FROM tidewater.signing_key k WHERE EXISTS (
+        SELECT 1 FROM tidewater.signing_key newer
+        WHERE newer.id > k.id AND newer.created_ms < ?1) LIMIT ?2)";
+
+const NEEDLESS: &str = "DELETE FROM tidewater.needless_change WHERE at_ms < ?1 AND ?2 > 0";
+
+/// See [`crate::Centre::prune`].
+pub(super) async fn prune<T: Tracking>(
+    connection: &mut T::Connection,
+    retention: Retention,
+    now_ms: i64,
+    random: [u8; 16],
+) -> Result<Pruned> {
+    let mut pruned = Pruned::default();
+    if !T::begin_pruning(connection).await? {
+        return Ok(pruned);
+    }
+    let result = pieces::<T>(connection, retention, now_ms, random, &mut pruned).await;
+    T::end_pruning(connection, result).await?;
+    Ok(pruned)
+}
+
+async fn pieces<T: Tracking>(
+    connection: &mut T::Connection,
+    retention: Retention,
+    now_ms: i64,
+    random: [u8; 16],
+    pruned: &mut Pruned,
+) -> Result<()> {
+    let before = |kept_ms: i64| now_ms.saturating_sub(kept_ms);
+    let history = before(retention.history_ms);
+    let conflicts = before(retention.conflicts_ms);
+    let logs = before(retention.log_ms);
+    let given_back = before(GIVEN_BACK_KEPT_MS);
+    let (history_rows, conflict_rows) = (&mut pruned.history, &mut pruned.conflicts);
+    older(
+        connection,
+        piece!("sync_history", "id", "started_ms"),
+        history,
+        history_rows,
+    )
+    .await?;
+    older(
+        connection,
+        piece!("incident", "id", "at_ms"),
+        history,
+        history_rows,
+    )
+    .await?;
+    older(
+        connection,
+        piece!("conflict", "id", "at_ms"),
+        conflicts,
+        conflict_rows,
+    )
+    .await?;
+    older(
+        connection,
+        piece!("refused", "id", "at_ms"),
+        conflicts,
+        conflict_rows,
+    )
+    .await?;
+    older(
+        connection,
+        piece!("given_back", "upload_id", "at_ms"),
+        given_back,
+        &mut 0,
+    )
+    .await?;
+    older(connection, NEEDLESS, given_back, &mut 0).await?;
+    older(connection, KEYS, logs, &mut 0).await?;
+    T::prune_logs(connection, logs, now_ms, random, &mut pruned.log_entries).await
+}
+
+/// Removes rows in pieces, adding to the count.
+async fn older(
+    connection: &mut impl Connection,
+    sql: &'static str,
+    before_ms: i64,
+    count: &mut u64,
+) -> Result<()> {
+    loop {
+        let piece = own!(sql, before_ms, ROWS_AT_ONCE);
+        let rows = connection.run_one("pruning", piece).await?.changed;
+        *count += rows;
+        if rows < ROWS_AT_ONCE as u64 {
+            return Ok(());
+        }
+    }
+}

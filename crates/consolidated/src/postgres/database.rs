@@ -1,0 +1,265 @@
+//! PostgreSQL as the engine's database: its connections, and what runs on them.
+
+use std::sync::Arc;
+
+use tidewater_protocol::PublicationSchema;
+
+use super::connection::{Connection, refused};
+use super::model::Compiled;
+use super::state::ADVISORY_LOCK;
+use super::triggers::LogSpec;
+use super::watermark::Watermark;
+use super::{FINGERPRINTS, Postgres, Shared, apply, deploy, download, fill_random, live, tracked};
+use crate::centre::CentreResult;
+use crate::download::{DownloadJob, DownloadSink};
+use crate::engine::connection::{Answer, Connection as _, Own, own};
+use crate::engine::database::{Database, Job, Lane, Tracking};
+use crate::error::CentreError;
+use crate::evolution::Mode;
+use crate::publication::{DeployReport, LiveTable, PublicationSpec};
+use crate::records::History;
+use crate::upload::{SyncUpload, UploadOutcome};
+
+/// A connection that runs syncs.
+pub(crate) struct PostgresLane {
+    connection: Connection,
+    shared: Arc<Shared>,
+}
+
+impl Lane for PostgresLane {
+    type Connection = Connection;
+
+    fn is_usable(&self) -> bool {
+        !self.connection.is_closed()
+    }
+
+    fn run<'a, T: Send + 'static>(&'a mut self, job: Job<Connection, T>) -> CentreResult<'a, T> {
+        Box::pin(self.connection.run(job))
+    }
+
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        Box::pin(async move {
+            self.connection.enter().await?;
+            let result = apply::apply(&mut self.connection, &self.shared, &uploads).await;
+            self.connection.leave(result).await
+        })
+    }
+
+    fn download<'a>(
+        &'a mut self,
+        job: DownloadJob,
+        sink: &'a mut dyn DownloadSink,
+    ) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            self.connection.enter().await?;
+            let result = download::download(&mut self.connection, &self.shared, job, sink).await;
+            self.connection.leave(result).await
+        })
+    }
+}
+
+impl Tracking for Postgres {
+    type Connection = Connection;
+
+    fn ask_history(watermark: &[u8]) -> Vec<Own> {
+        let Some(watermark) = Watermark::decode(watermark) else {
+            return Vec::new();
+        };
+        let sql = "SELECT EXISTS (SELECT FROM tidewater.mark WHERE id = ?1),
+            pg_catalog.pg_snapshot_xmin(?2::text::pg_snapshot) >= log_floor FROM tidewater.history";
+        vec![own!(sql, watermark.mark[..], watermark.snapshot)]
+    }
+
+    fn history(_: &[u8], answers: &[Answer]) -> Result<History, CentreError> {
+        let row = answers.first().and_then(|answer| answer.rows.first());
+        Ok(match row {
+            Some(row) if !row.get(1)? => History::Pruned,
+            Some(row) if row.get(0)? => History::Known,
+            _ => History::Unknown,
+        })
+    }
+
+    async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {
+        // Statistics know new entries at once, and the size of a log they never saw is
+        // better than counting millions of them.
+        let sizes = own!(
+            "SELECT l.table_name, greatest(coalesce(s.n_live_tup, 0), c.reltuples::int8, 0)
+             FROM tidewater.change_log l
+             JOIN pg_catalog.pg_class c ON c.oid = to_regclass('tidewater.log_' || l.id)
+             LEFT JOIN pg_catalog.pg_stat_user_tables s ON s.relid = c.oid ORDER BY l.id"
+        );
+        let answer = connection.run_one("reading the status", sizes).await?;
+        let rows = answer.rows.iter();
+        rows.map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
+    }
+
+    async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {
+        connection.begin().await?;
+        let lock = own!(
+            "SELECT pg_catalog.pg_try_advisory_xact_lock(?1)",
+            ADVISORY_LOCK
+        );
+        let locked = connection.run_one("pruning", lock).await?;
+        if locked
+            .rows
+            .first()
+            .is_some_and(|row| row.get(0).unwrap_or(false))
+        {
+            return Ok(true);
+        }
+        connection.rollback().await?;
+        Ok(false)
+    }
+
+    async fn end_pruning(
+        connection: &mut Connection,
+        result: Result<(), CentreError>,
+    ) -> Result<(), CentreError> {
+        result?;
+        connection.commit().await
+    }
+
+    async fn prune_logs(
+        connection: &mut Connection,
+        before_ms: i64,
+        now_ms: i64,
+        _: [u8; 16],
+        entries: &mut u64,
+    ) -> Result<(), CentreError> {
+        let what = "pruning change logs";
+        let marks = own!(
+            "DELETE FROM tidewater.mark WHERE created_ms < ?1",
+            before_ms
+        );
+        // Now all transactions below the oldest running one have ended. What they wrote is
+        // in every snapshot that is taken from now on; it goes when the last watermark from
+        // before now is older than the retention time.
+        let horizon = own!(
+            "INSERT INTO tidewater.horizon (at_ms, oldest_running)
+             VALUES (?1, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()))",
+            now_ms
+        );
+        let floor = own!(
+            "UPDATE tidewater.history SET log_floor = h.oldest_running
+             FROM (SELECT oldest_running FROM tidewater.horizon WHERE at_ms <= ?1
+                   ORDER BY oldest_running DESC LIMIT 1) h
+             WHERE log_floor < h.oldest_running
+             RETURNING log_floor::text",
+            before_ms
+        );
+        let logs = own!("SELECT id FROM tidewater.change_log ORDER BY id");
+        let answers = connection
+            .flight(what, &[marks, horizon, floor, logs])
+            .await?;
+        let Some(floor) = answers[2].rows.first() else {
+            return Ok(());
+        };
+        let floor: String = floor.get(0)?;
+        let client = connection.client();
+        for log in &answers[3].rows {
+            let log = LogSpec::log_table(log.get::<i64>(0)? as i32);
+            let delete = format!("DELETE FROM {log} WHERE version < $1::text::xid8");
+            let count = client.execute(&delete, &[&floor]).await;
+            *entries += count.map_err(refused(what))?;
+        }
+        for delete in [
+            "DELETE FROM tidewater.everything WHERE version < $1::text::xid8",
+            "DELETE FROM tidewater.horizon WHERE oldest_running < $1::text::xid8",
+        ] {
+            let deleted = client.execute(delete, &[&floor]).await;
+            deleted.map_err(refused(what))?;
+        }
+        Ok(())
+    }
+}
+
+impl Database for Postgres {
+    type Lane = PostgresLane;
+
+    fn open_lane(&self) -> CentreResult<'_, PostgresLane> {
+        Box::pin(async move {
+            Ok(PostgresLane {
+                connection: Connection::open(&self.shared.address).await?,
+                shared: self.shared.clone(),
+            })
+        })
+    }
+
+    fn run<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+        Box::pin(async move { self.shared.pool.get().await?.run(job).await })
+    }
+
+    fn run_apart<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+        self.run(job)
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
+        fill_random(bytes)
+    }
+
+    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
+        Box::pin(async move {
+            let connection = self.shared.pool.get().await?;
+            let catalog = live::Catalog::read(connection.client()).await?;
+            Ok(catalog.live_tables())
+        })
+    }
+
+    fn deploy<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        mode: Mode,
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        Box::pin(async move {
+            let mut connection = self.shared.pool.get().await?;
+            deploy::deploy(connection.client_mut(), publications, mode, now_ms).await
+        })
+    }
+
+    fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
+        Box::pin(async move {
+            let mut connection = self.shared.pool.get().await?;
+            deploy::undeploy(connection.client_mut(), dry_run).await
+        })
+    }
+
+    fn load<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+    ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
+        Box::pin(async move {
+            let mut connection = self.shared.pool.get().await?;
+            let mut compiled = deploy::load(connection.client_mut(), publications).await?;
+            fingerprint(&connection, &mut compiled).await?;
+            let compiled: Vec<Arc<Compiled>> = compiled.into_iter().map(Arc::new).collect();
+            let schemas = compiled.iter().map(|it| it.schema.clone()).collect();
+            self.shared.serve(compiled);
+            Ok(schemas)
+        })
+    }
+
+    fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
+        Box::pin(tracked::check(&self.shared, now_ms))
+    }
+
+    async fn check_state(connection: &mut Connection) -> Result<(), CentreError> {
+        deploy::check_state(connection.client()).await.map(drop)
+    }
+}
+
+/// Remembers how tables are now, to notice in every upload if they no longer are.
+async fn fingerprint(
+    connection: &Connection,
+    compiled: &mut [Compiled],
+) -> Result<(), CentreError> {
+    let tables = compiled.iter().flat_map(|it| &it.tables);
+    let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+    let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
+    let rows = rows.map_err(refused("reading the catalog"))?;
+    for table in compiled.iter_mut().flat_map(|it| &mut it.tables) {
+        let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
+        table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
+    }
+    Ok(())
+}
