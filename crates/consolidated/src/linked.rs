@@ -8,7 +8,8 @@
 //!
 //! Where children refer to such a unique value, they stay on the remote, and nothing of them is
 //! uploaded. A delete would take them along for good, so the deleted row has to become the inserted
-//! one: that is a [`Succession`]. What it cannot save is [`crate::released`]'s affair.
+//! one: that is a [`Succession`]. Where that cannot be done, see
+//! [`crate::handovers`].
 
 use std::collections::{HashMap, HashSet};
 

@@ -17,6 +17,7 @@ use tidewater_protocol::{
 
 use crate::columns::ColumnMap;
 use crate::error::CentreError;
+use crate::handovers::{self, Handovers};
 use crate::result::ResultBuilder;
 use crate::upload::UploadTable;
 
@@ -26,7 +27,7 @@ pub(crate) type RowKeys = HashSet<(usize, Vec<u8>)>;
 /// The code of the refusal.
 pub(crate) const CODE: Code = Code::RowForeignKey;
 /// Its reason.
-pub(crate) const REASON: &str = "the row that it refers to was refused";
+const REASON: &str = "the row that it refers to was refused";
 
 /// So often is an upload applied anew before all rows that refer to others are given up.
 const ROUNDS: u32 = 8;
@@ -42,6 +43,7 @@ pub(crate) fn pack_key(table: &Table, key: &[Datum<'_>]) -> Vec<u8> {
 /// The rows of an upload that are not taken whatever the centre says to them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Orphans {
+    handovers: Handovers,
     rows: RowKeys,
     tables: HashSet<usize>,
     rounds: u32,
@@ -51,24 +53,43 @@ pub(crate) struct Orphans {
 pub(crate) type Uploaded<'u> = (&'u UploadTable, usize, &'u ColumnMap);
 
 impl Orphans {
-    /// Whether a table has such rows.
-    pub(crate) fn are_in(&self, table: usize) -> bool {
-        self.tables.contains(&table)
+    /// Those that the upload itself tells.
+    ///
+    /// # Errors
+    /// The rows of the upload cannot be read.
+    pub(crate) fn of(
+        schema: &PublicationSchema,
+        uploaded: &[Uploaded<'_>],
+    ) -> Result<Orphans, CentreError> {
+        Ok(Orphans {
+            handovers: Handovers::of(schema, uploaded)?,
+            ..Orphans::default()
+        })
     }
 
-    /// Whether a row is one of them; deletes attach nothing.
-    pub(crate) fn has(
+    /// Whether a table has such rows.
+    pub(crate) fn are_in(&self, table: usize) -> bool {
+        self.tables.contains(&table) || self.handovers.are_in(table)
+    }
+
+    /// Why a row is not taken, if it is one of them.
+    pub(crate) fn reason(
         &self,
         schema: &PublicationSchema,
         table: usize,
         op: Op,
         key: &[Datum<'_>],
-    ) -> bool {
-        op != Op::Delete
-            && self.are_in(table)
-            && self
-                .rows
-                .contains(&(table, pack_key(&schema.tables[table], key)))
+    ) -> Option<&'static str> {
+        if !self.are_in(table) {
+            return None;
+        }
+        let row = (table, pack_key(&schema.tables[table], key));
+        // Deletes attach nothing.
+        if op != Op::Delete && self.rows.contains(&row) {
+            return Some(REASON);
+        }
+        let is_handed = self.handovers.refuse(table, op, row.1);
+        is_handed.then_some(handovers::REASON)
     }
 
     /// Adds the rows that refer to what was refused or goes; true if the upload has to be applied
@@ -82,11 +103,12 @@ impl Orphans {
         uploaded: &[Uploaded<'_>],
         builder: &ResultBuilder<'_>,
     ) -> Result<bool, CentreError> {
+        let mut anew = self.handovers.find(builder);
         let mut refused = builder.refused_inserts().clone();
         // And in time what stays below these.
         let mut gone = deleted_parents(schema, uploaded, builder)?;
         if refused.is_empty() && gone.is_empty() {
-            return Ok(false);
+            return Ok(anew);
         }
         let mut found = RowKeys::new();
         self.rounds += 1;
@@ -124,7 +146,6 @@ impl Orphans {
                 break;
             }
         }
-        let mut anew = false;
         for row in found {
             if !builder.refused_rows().contains(&row) && !self.rows.contains(&row) {
                 anew = true;

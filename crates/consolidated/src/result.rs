@@ -17,6 +17,10 @@ pub(crate) struct ResultBuilder<'a> {
     refused_inserts: RowKeys,
     /// All refused rows.
     refused_rows: RowKeys,
+    /// Deletes that lost.
+    lost: RowKeys,
+    /// Deleted rows in whose place others came.
+    successions: RowKeys,
 }
 
 impl<'a> ResultBuilder<'a> {
@@ -29,6 +33,8 @@ impl<'a> ResultBuilder<'a> {
             result: UploadResult::default(),
             refused_inserts: RowKeys::new(),
             refused_rows: RowKeys::new(),
+            lost: RowKeys::new(),
+            successions: RowKeys::new(),
         }
     }
 
@@ -51,12 +57,18 @@ impl<'a> ResultBuilder<'a> {
             return self.conflict_gone(table, &key);
         }
         self.result.conflicts += 1;
+        let key = &self.schema.tables[table].key;
+        let key: Vec<_> = key.iter().map(|&index| winner[index]).collect();
+        self.lost
+            .insert((table, pack_key(&self.schema.tables[table], &key)));
         self.writers[table].row(Op::ConflictRow, winner);
     }
 
     /// A change lost against a delete in the centre.
     pub(crate) fn conflict_gone(&mut self, table: usize, key: &[Datum<'_>]) {
         self.result.conflicts += 1;
+        self.lost
+            .insert((table, pack_key(&self.schema.tables[table], key)));
         self.writers[table].key(Op::ConflictGone, key);
     }
 
@@ -71,6 +83,12 @@ impl<'a> ResultBuilder<'a> {
     ) {
         self.note_refused(Some(table), key, op);
         self.writers[table].refused(key, op, code.number(), reason);
+    }
+
+    /// Another row came in the place of a deleted one, and kept what referred to that.
+    pub(crate) fn succeeded(&mut self, table: usize, key: &[Datum<'_>]) {
+        let key = pack_key(&self.schema.tables[table], key);
+        self.successions.insert((table, key));
     }
 
     /// Counts a refused row that is told under another header than the table's.
@@ -99,6 +117,16 @@ impl<'a> ResultBuilder<'a> {
     /// Every row that was refused so far.
     pub(crate) fn refused_rows(&self) -> &RowKeys {
         &self.refused_rows
+    }
+
+    /// The deleted rows in whose place others came.
+    pub(crate) fn successions(&self) -> &RowKeys {
+        &self.successions
+    }
+
+    /// Whether a change of a row lost or was refused.
+    pub(crate) fn is_lost(&self, row: &(usize, Vec<u8>)) -> bool {
+        self.lost.contains(row) || self.refused_rows.contains(row)
     }
 
     /// The finished result: only tables with rows are in it, in the schema's order.

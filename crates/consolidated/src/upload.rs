@@ -35,21 +35,10 @@ pub struct SyncUpload {
     /// The remote says that the centre has forgotten it. Such an upload is applied once,
     /// whatever the remotes are that give it back; for the others it comes to nothing.
     pub given_back: bool,
-    /// It may have been made from what the centre has forgotten: the remote has to compare its
-    /// tables or deletes a row that was to go before, or its checkpoint is not known.
-    pub unknown_history: bool,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: i64,
-}
-
-impl SyncUpload {
-    /// Whether the centre may have been further when it was made: then it comes too late, and
-    /// in another order than the first time.
-    pub(crate) fn is_late(&self) -> bool {
-        self.given_back || self.unknown_history
-    }
 }
 
 /// The uploaded rows of one table.

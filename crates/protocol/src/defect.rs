@@ -124,8 +124,6 @@ defects! {
     OwnRowsNotSent => "own-rows-not-sent",
     /// Download: a watermark whose mark is not known is believed.
     UnknownMarkBelieved => "unknown-mark-believed",
-    /// Giving back: what is undone by an older change that comes later is told to nobody.
-    UndoneUntold => "undone-untold",
 }
 
 impl fmt::Display for Defect {

@@ -307,10 +307,6 @@ pub struct UploadBegin {
     /// the remote's file has given it back already, nothing of it is done.
     #[prost(bool, tag = "6")]
     pub given_back: bool,
-    /// The remote is about to compare its tables, or the upload deletes a row that was to go
-    /// and had to stay: it may have been made from what a restored centre has forgotten.
-    #[prost(bool, tag = "7")]
-    pub unknown_history: bool,
 }
 
 /// See [`Control::TableBegin`].

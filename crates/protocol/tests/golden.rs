@@ -184,7 +184,6 @@ fn controls() -> Vec<(&'static str, Control)> {
                 rows: 1000,
                 bytes: 92_000,
                 given_back: false,
-                unknown_history: false,
             }),
         ),
         (
@@ -377,17 +376,6 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
-            "upload-begin-unknown-history",
-            Control::UploadBegin(UploadBegin {
-                sequence: 8,
-                upload_id: vec![3; 16],
-                rows: 1,
-                bytes: 9,
-                unknown_history: true,
-                ..Default::default()
-            }),
-        ),
-        (
             "upload-begin-given-back",
             Control::UploadBegin(UploadBegin {
                 sequence: 7,
@@ -395,7 +383,6 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
                 rows: 1,
                 bytes: 9,
                 given_back: true,
-                unknown_history: false,
                 ..Default::default()
             }),
         ),

@@ -323,13 +323,6 @@ impl World {
         self.may_return.borrow_mut().extend(texts);
     }
 
-    /// What may be inserted anew after it was deleted.
-    pub(crate) fn returning(&self) -> BTreeSet<String> {
-        let mut texts = self.may_return.borrow().clone();
-        texts.extend(self.may_repeat.borrow().texts().cloned());
-        texts
-    }
-
     /// The regions that a user has now.
     pub(crate) fn regions(&self, user: &str) -> Result<Vec<i64>, Failed> {
         let centre = self.centre_connection();

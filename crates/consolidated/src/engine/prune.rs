@@ -36,8 +36,6 @@ const KEYS: &str = "DELETE FROM tidewater.signing_key WHERE id IN (
         SELECT 1 FROM tidewater.signing_key newer
         WHERE newer.id > k.id AND newer.created_ms < ?1) LIMIT ?2)";
 
-const NEEDLESS: &str = "DELETE FROM tidewater.needless_change WHERE at_ms < ?1 AND ?2 > 0";
-
 /// See [`crate::Centre::prune`].
 pub(super) async fn prune<T: Tracking>(
     connection: &mut T::Connection,
@@ -102,7 +100,6 @@ async fn pieces<T: Tracking>(
         &mut 0,
     )
     .await?;
-    older(connection, NEEDLESS, given_back, &mut 0).await?;
     older(connection, KEYS, logs, &mut 0).await?;
     T::prune_logs(connection, logs, now_ms, random, &mut pruned.log_entries).await
 }

@@ -110,12 +110,6 @@ pub(super) struct Reference {
     pub(super) parent_columns: Vec<i16>,
     pub(super) on_delete: ForeignKeyAction,
     pub(super) on_update: ForeignKeyAction,
-    /// By column, the operators that compare the parent's values with the child's, and with those
-    /// of other parents: the types' own ones need not be on the search path.
-    pub(super) equals_child: Vec<String>,
-    pub(super) equals_parent: Vec<String>,
-    /// Whether our role may read both columns.
-    pub(super) is_readable: bool,
 }
 
 const TABLES: &str = "
@@ -162,21 +156,7 @@ WHERE i.indrelid = ANY($1) AND (i.indisunique OR i.indisexclusion) AND i.indisli
 ORDER BY i.indrelid, i.indexrelid";
 
 const REFERENCES: &str = "
-SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.confupdtype::text,
-  ARRAY(SELECT pg_catalog.format('OPERATOR(%I.%s)', n.nspname, p.oprname)
-    FROM unnest(o.conpfeqop) WITH ORDINALITY AS e (oid, at)
-    JOIN pg_catalog.pg_operator p ON p.oid = e.oid
-    JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace ORDER BY at),
-  ARRAY(SELECT pg_catalog.format('OPERATOR(%I.%s)', n.nspname, p.oprname)
-    FROM unnest(o.conppeqop) WITH ORDINALITY AS e (oid, at)
-    JOIN pg_catalog.pg_operator p ON p.oid = e.oid
-    JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace ORDER BY at),
-  (SELECT pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_catalog.pg_class c
-    WHERE c.oid = o.conrelid)
-  AND (SELECT bool_and(pg_catalog.has_column_privilege(o.conrelid, k, 'SELECT'))
-    FROM unnest(o.conkey) AS k)
-  AND (SELECT bool_and(pg_catalog.has_column_privilege(o.confrelid, k, 'SELECT'))
-    FROM unnest(o.confkey) AS k)
+SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.confupdtype::text
 FROM pg_catalog.pg_constraint o
 WHERE o.contype = 'f' AND o.conparentid = 0 AND (o.conrelid = ANY($1) OR o.confrelid = ANY($1))
 ORDER BY o.conrelid, o.oid";
@@ -223,9 +203,6 @@ impl Catalog {
                 parent_columns: row.get(3),
                 on_delete: action(row.get(4)),
                 on_update: action(row.get(5)),
-                equals_child: row.get(6),
-                equals_parent: row.get(7),
-                is_readable: row.get::<_, Option<bool>>(8) == Some(true),
             };
             if let Some(table) = catalog.table_mut(oid) {
                 table.references.push(reference);

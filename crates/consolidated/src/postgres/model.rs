@@ -8,15 +8,14 @@ use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
 
-use tidewater_protocol::{Column, Direction, ForeignKey, Op, PublicationSchema, RowShape, Table};
+use tidewater_protocol::{Column, Direction, ForeignKey, PublicationSchema, RowShape, Table};
 
 use super::binary::Kind;
-use super::live::{Catalog, LiveColumnInfo, Reference, TableInfo};
+use super::live::{Catalog, LiveColumnInfo, TableInfo};
 use super::quote::ident;
 use super::triggers::{LogSpec, log_column};
 use crate::error::CentreError;
 use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_names};
-use crate::released;
 use crate::script::{Dialect, Script};
 
 /// A publication, ready to be served.
@@ -52,7 +51,6 @@ pub(super) struct CompiledTable {
     pub(super) scope: Option<ScopeQuery>,
     pub(super) has_secondary_unique: bool,
     pub(super) effects: Effects,
-    pub(super) acting: Vec<ActingKey>,
     /// What [`super::FINGERPRINTS`] said when it was loaded.
     pub(super) fingerprint: String,
     /// The planner's guess of the number of rows.
@@ -69,86 +67,6 @@ pub(super) struct Effects {
     pub(super) on_delete: bool,
     /// Foreign keys that act on an update.
     pub(super) on_update: bool,
-}
-
-/// A foreign key, of any table, that refers to other columns than the primary key, and changes the
-/// rows that refer to one when that is deleted or gets other values.
-#[derive(Clone, Debug)]
-pub(super) struct ActingKey {
-    pub(super) on_delete: bool,
-    pub(super) on_update: bool,
-    /// The columns, as far as they are published.
-    pub(super) columns: Vec<usize>,
-    /// Whether all of them are.
-    pub(super) is_published: bool,
-    /// Whether rows refer to the row `t`.
-    pub(super) is_referred_to: String,
-    /// The columns of the row `t`, as text.
-    pub(super) values: Vec<String>,
-    /// Whether the row `t` has the texts `v.v0`, `v.v1` and so on in these columns.
-    pub(super) has_values: String,
-}
-
-impl ActingKey {
-    fn of(
-        (child, reference): (&TableInfo, &Reference),
-        parent: &TableInfo,
-        published: &[usize],
-    ) -> Option<ActingKey> {
-        let referred = reference.parent_positions(parent)?;
-        let acts = reference.on_delete.acts() || reference.on_update.acts();
-        let is_usable = reference.is_readable && reference.columns.len() == referred.len();
-        if !released::are_others(&referred, &parent.key) || !acts || !is_usable {
-            return None;
-        }
-        let column = |index: usize| {
-            let column = &parent.columns[index];
-            let name = format!("t.{}", ident(&column.name));
-            match &column.collation {
-                // That of the parent counts.
-                Some(collation) => format!("{name} COLLATE {collation}"),
-                None => name,
-            }
-        };
-        let pairs = referred.iter().zip(&reference.columns);
-        let same = pairs
-            .zip(&reference.equals_child)
-            .map(|((&to, &from), operator)| {
-                let from = ident(&child.columns[from].name);
-                format!("{} {operator} c.{from}", column(to))
-            });
-        let values = referred.iter().zip(&reference.equals_parent).enumerate();
-        let has = values.map(|(at, (&index, operator))| {
-            let type_name = &parent.columns[index].base_type_name;
-            format!("{} {operator} v.v{at}::{type_name}", column(index))
-        });
-        let text = |&index: &usize| format!("t.{}::text", ident(&parent.columns[index].name));
-        let columns = referred.iter();
-        let columns = columns.filter_map(|it| published.iter().position(|at| at == it));
-        let columns: Vec<usize> = columns.collect();
-        Some(ActingKey {
-            on_delete: reference.on_delete.acts(),
-            on_update: reference.on_update.acts(),
-            is_published: columns.len() == referred.len(),
-            columns,
-            is_referred_to: format!(
-                "EXISTS (SELECT FROM {} AS c WHERE {})",
-                child.sql_name(),
-                same.collect::<Vec<_>>().join(" AND ")
-            ),
-            values: referred.iter().map(text).collect(),
-            has_values: has.collect::<Vec<_>>().join(" AND "),
-        })
-    }
-
-    /// Whether it changes rows when one is deleted, or updated.
-    pub(super) fn acts_on(&self, op: Op) -> bool {
-        match op {
-            Op::Delete => self.on_delete,
-            Op::Update => self.on_update,
-            _ => false,
-        }
-    }
 }
 
 /// A published column, as SQL needs it.
@@ -665,8 +583,6 @@ fn compile_table(
             .references_to(live.oid)
             .any(|(_, it)| it.on_update.acts()),
     };
-    let acting = catalog.references_to(live.oid);
-    let acting = acting.filter_map(|it| ActingKey::of(it, live, published));
     Ok(CompiledTable {
         oid: live.oid,
         sql_name: live.sql_name(),
@@ -679,7 +595,6 @@ fn compile_table(
         scope,
         has_secondary_unique: live.has_secondary_unique,
         effects,
-        acting: acting.collect(),
         fingerprint: String::new(),
         row_estimate: live.row_estimate,
         columns,

@@ -94,23 +94,6 @@ CREATE TABLE tidewater.tracked (
 CREATE TABLE tidewater.untracked (
   log_id integer PRIMARY KEY
 );
--- Changes that were in effect already when they came to a restored centre: they lose to what
--- another remote gives back of the row later.
-CREATE TABLE tidewater.needless_change (
-  -- Qualified: two schemas may have tables of one name.
-  central_name text NOT NULL,
-  table_name text NOT NULL,
-  row_key text NOT NULL,
-  remote_id bytea NOT NULL,
-  at_ms bigint NOT NULL,
-  user_name text NOT NULL,
-  publication text NOT NULL,
-  operation text NOT NULL,
-  pre_image text,
-  uploaded text
-);
--- Keys may be too long for a B-tree.
-CREATE INDEX ON tidewater.needless_change USING hash (row_key);
 -- The types of published columns: a column that gets another one has other values in every row,
 -- and no trigger sees it.
 CREATE TABLE tidewater.column_type (

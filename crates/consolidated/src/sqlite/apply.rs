@@ -170,7 +170,6 @@ fn one(
     effects.result.gained = gained;
     effects.result.held = upload.checkpoint.as_ref().map(|held| held.serial);
     record(connection, upload, &effects)?;
-    given_back::record(connection, upload, &effects.touched)?;
     Ok(UploadOutcome::Applied {
         result: effects.result,
         own: effects.own,

@@ -10,11 +10,10 @@ use tidewater_protocol::{
     Column as SchemaColumn, ColumnType, Datum, ForeignKey, PublicationSchema, RowShape, Table,
 };
 
-use super::live::{self, Live, Reference};
+use super::live::{self, Live};
 use super::{quote, types};
 use crate::error::CentreError;
 use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_names};
-use crate::released;
 use crate::script::{Dialect, Script};
 
 /// A publication ready to be served.
@@ -49,7 +48,6 @@ pub(super) struct Compiled {
     pub(super) deletes_first: bool,
     /// Whether foreign keys act on its deletes.
     pub(super) is_acted_on: bool,
-    pub(super) acting: Vec<ActingKey>,
     /// A failed statement may leave something behind.
     pub(super) guarded: bool,
     /// `SELECT` of all columns by key.
@@ -80,74 +78,6 @@ fn configuration(message: String, hint: impl Into<String>) -> CentreError {
     CentreError::Configuration {
         message,
         hint: hint.into(),
-    }
-}
-
-/// A foreign key, of any table, that refers to other columns than the primary key, and changes the
-/// rows that refer to one when that is deleted or gets other values.
-#[derive(Clone, Debug)]
-pub(super) struct ActingKey {
-    pub(super) on_delete: bool,
-    pub(super) on_update: bool,
-    /// The columns, as far as they are published.
-    pub(super) columns: Vec<usize>,
-    /// Whether all of them are.
-    pub(super) is_published: bool,
-    /// These columns of the row with a key, if others refer to it.
-    pub(super) select: String,
-    /// Whether a row has these values. The parameters are the values, and the key of a row that
-    /// does not count.
-    pub(super) is_taken: String,
-}
-
-impl ActingKey {
-    fn of((child, reference): (&Live, &Reference), parent: &Live, table: &Table) -> Option<Self> {
-        let names = reference.parent_columns.iter();
-        let referred: Vec<usize> = names
-            .map(|name| parent.column(name))
-            .collect::<Option<_>>()?;
-        // Without names, it is the primary key.
-        let is_key = referred.is_empty() || !released::are_others(&referred, &parent.key);
-        if is_key || referred.len() != reference.columns.len() {
-            return None;
-        }
-        let referred = referred.iter().map(|&index| &parent.columns[index].name);
-        let published = |name: &&String| table.columns.iter().position(|it| it.name == **name);
-        let columns = referred.clone().filter_map(|name| published(&name));
-        let columns: Vec<usize> = columns.collect();
-        let referred: Vec<String> = referred.map(|name| quote(name)).collect();
-        let key = table.key_columns().zip(1..);
-        let of_row = key.map(|(column, at)| format!("p.{} = ?{at}", quote(&column.name)));
-        // The parent's column first: its collation counts.
-        let pairs = referred.iter().zip(&reference.columns);
-        let same = pairs.map(|(to, from)| format!("p.{to} = c.{}", quote(from)));
-        let has = referred
-            .iter()
-            .zip(1..)
-            .map(|(name, at)| format!("{name} = ?{at}"));
-        let values = referred.iter().map(|name| format!("p.{name}"));
-        let own = table.key_columns().zip(referred.len() + 1..);
-        let own = own.map(|(column, at)| format!("{} = ?{at}", quote(&column.name)));
-        Some(ActingKey {
-            on_delete: reference.on_delete.acts(),
-            on_update: reference.on_update.acts(),
-            is_published: columns.len() == reference.columns.len(),
-            columns,
-            select: format!(
-                "SELECT {} FROM {} AS p WHERE {} AND EXISTS (SELECT 1 FROM {} AS c WHERE {})",
-                values.collect::<Vec<_>>().join(", "),
-                quote(&parent.name),
-                of_row.collect::<Vec<_>>().join(" AND "),
-                quote(&child.name),
-                same.collect::<Vec<_>>().join(" AND ")
-            ),
-            is_taken: format!(
-                "SELECT EXISTS (SELECT 1 FROM {} WHERE {} AND NOT ({}))",
-                quote(&parent.name),
-                has.collect::<Vec<_>>().join(" AND "),
-                own.collect::<Vec<_>>().join(" AND ")
-            ),
-        })
     }
 }
 
@@ -188,7 +118,6 @@ impl Publication {
             let mut compiled = Compiled::new(connection, live, spec, &table)?;
             compiled.is_acted_on = is_acted_on(live, all);
             compiled.deletes_first = live.has_secondary_unique() && !compiled.is_acted_on;
-            compiled.acting = acting_on(live, all, &table);
             publication.shapes.push(table.shape());
             publication.tables.push(compiled);
             publication.schema.tables.push(table);
@@ -399,20 +328,6 @@ fn is_acted_on(live: &Live, all: &[Live]) -> bool {
     references.any(|it| it.on_delete.acts() && it.parent.eq_ignore_ascii_case(&live.name))
 }
 
-/// The foreign keys to other columns of a table than its primary key that change what refers to it.
-fn acting_on(live: &Live, all: &[Live], table: &Table) -> Vec<ActingKey> {
-    let references = all.iter().flat_map(|child| {
-        let references = child.foreign_keys.iter();
-        references.map(move |it| (child, it))
-    });
-    let acting = references.filter(|(_, it)| {
-        it.parent.eq_ignore_ascii_case(&live.name) && (it.on_delete.acts() || it.on_update.acts())
-    });
-    acting
-        .filter_map(|it| ActingKey::of(it, live, table))
-        .collect()
-}
-
 fn add_references(schema: &mut PublicationSchema, parts: &[(&Live, &TableSpec)]) {
     let by_name: BTreeMap<String, usize> = parts
         .iter()
@@ -516,7 +431,6 @@ impl Compiled {
             key_names: column_names(&table.key),
             deletes_first: false,
             is_acted_on: false,
-            acting: Vec::new(),
             guarded: live.has_triggers || live.has_conflict_clauses,
             select_key: format!("SELECT {} FROM {name} WHERE {by_key}", names.join(", ")),
             select_partition: format!("{select_all} AND {}", equals(table, &table.partition)),

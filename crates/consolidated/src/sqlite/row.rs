@@ -1,7 +1,6 @@
 //! One uploaded row against the centre: scope, conflict, write.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use rusqlite::types::Value as Native;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
@@ -9,12 +8,10 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Code, Datum, Op, Row, pack};
 
-use super::compile::{ActingKey, Publication};
+use super::compile::Publication;
 use super::{apply, download, failure, scope, types};
 use crate::columns::ColumnMap;
 use crate::error::CentreError;
-use crate::orphans::Uploaded;
-use crate::released;
 use crate::scope::Scope;
 
 /// Which row of a list of uploads: upload, table of the upload, row of the table.
@@ -49,6 +46,8 @@ pub(super) enum Fate {
     Applied,
     /// It had that before: the row was gone that is deleted, or was what it becomes.
     Needless,
+    /// The deleted row has become the one in whose place another was inserted.
+    Succeeded,
     /// The centre had something else: this row, packed, or none.
     Conflict(Option<Vec<u8>>),
     /// Not taken, whatever else happens.
@@ -68,19 +67,6 @@ pub(super) struct TableWork<'a> {
     insert: String,
     inserted: Vec<usize>,
     updates: HashMap<Vec<usize>, String>,
-    /// See [`crate::released`].
-    pub(super) released: Vec<Released>,
-}
-
-/// What a row, by its number, has released.
-pub(super) struct Released {
-    number: usize,
-    /// Which of the table's acting keys referred to it.
-    acting: usize,
-    /// They, and then the row's key.
-    values: Vec<Native>,
-    /// The values as they were uploaded.
-    packed: Option<Vec<u8>>,
 }
 
 /// A row as the centre has it, and whether it is in scope.
@@ -118,12 +104,11 @@ impl<'a> TableWork<'a> {
             map,
             inserted,
             updates: HashMap::new(),
-            released: Vec::new(),
         }
     }
 
-    /// Applies one row, by its number. An error is nothing that this row is to blame for.
-    pub(super) fn apply(&mut self, number: usize, row: &Row<'_>) -> Result<Fate, RowError> {
+    /// Applies one row. An error is nothing that this row is to blame for.
+    pub(super) fn apply(&mut self, row: &Row<'_>) -> Result<Fate, RowError> {
         let schema = &self.publication.schema.tables[self.index];
         if !schema.direction.uploads() {
             return Ok(refused(
@@ -175,13 +160,11 @@ impl<'a> TableWork<'a> {
             (Op::Insert, None) => self.insert(&new),
             (Op::Insert, Some(now)) if matches(&new, &now) => Ok(Fate::Needless),
             (Op::Update, Some(now)) if unseen || matches(&old, &now) => {
-                self.update((number, row), &key, &now, &new)
+                self.update(&key, &now, &new)
             }
             (Op::Update, Some(now)) if matches(&new, &now) => Ok(Fate::Needless),
             (Op::Delete, None) => Ok(Fate::Needless),
-            (Op::Delete, Some(now)) if unseen || matches(&old, &now) => {
-                self.delete((number, row), key)
-            }
+            (Op::Delete, Some(now)) if unseen || matches(&old, &now) => self.delete(key),
             _ => Ok(Fate::Conflict(packed)),
         }
     }
@@ -226,78 +209,6 @@ impl<'a> TableWork<'a> {
         let sql = self.publication.tables[self.index].update(schema, &self.inserted);
         let fate = self.write(&sql, values, false)?;
         Ok(matches!(fate, Fate::Applied))
-    }
-
-    /// What others refer to of a row that is about to be written, by those of the acting keys.
-    fn referred(
-        &self,
-        number: usize,
-        row: &Row<'_>,
-        key: &[Native],
-        is_meant: impl Fn(&ActingKey) -> bool,
-    ) -> Result<Vec<Released>, CentreError> {
-        let reading = failure("looking for rows that refer to another");
-        let mut referred = Vec::new();
-        let table = &self.publication.schema.tables[self.index];
-        let keys = self.publication.tables[self.index].acting.iter();
-        for (acting, of) in keys.enumerate().filter(|(_, it)| is_meant(it)) {
-            let statement = self.connection.prepare_cached(&of.select);
-            let mut statement = statement.map_err(reading)?;
-            let count = statement.column_count();
-            let values = statement.query_row(params_from_iter(key), |row| {
-                (0..count).map(|at| row.get(at)).collect()
-            });
-            let values: Option<Vec<Native>> = values.optional().map_err(reading)?;
-            if let Some(mut values) = values {
-                values.extend(key.iter().cloned());
-                referred.push(Released {
-                    number,
-                    acting,
-                    values,
-                    packed: match of.is_published {
-                        true => released::packed(table, &of.columns, &self.map, &row.old),
-                        false => None,
-                    },
-                });
-            }
-        }
-        Ok(referred)
-    }
-
-    /// The numbers of rows that have released what another row has now, or was to have. `uploaded`
-    /// is all of the upload; `gives_up`: of all that have released anything.
-    pub(super) fn taken_again(
-        &self,
-        uploaded: &[Uploaded<'_>],
-        gives_up: bool,
-    ) -> Result<Vec<usize>, CentreError> {
-        let reading = failure("looking for values that were taken");
-        let table = &self.publication.schema.tables[self.index];
-        let mut wanted: HashMap<usize, HashSet<Vec<u8>>> = HashMap::new();
-        let mut taken = Vec::new();
-        for released in &self.released {
-            let acting = &self.publication.tables[self.index].acting[released.acting];
-            let statement = self.connection.prepare_cached(&acting.is_taken);
-            let mut statement = statement.map_err(reading)?;
-            let values = params_from_iter(&released.values);
-            let is_taken = statement.query_row(values, |row| row.get(0));
-            let wanted = match wanted.entry(released.acting) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => {
-                    let uploaded = uploaded.iter().filter(|(_, index, _)| *index == self.index);
-                    let uploaded = uploaded.copied();
-                    place.insert(released::wanted(table, &acting.columns, uploaded)?)
-                }
-            };
-            let is_wanted = released
-                .packed
-                .as_ref()
-                .is_some_and(|it| wanted.contains(it));
-            if is_taken.map_err(reading)? || is_wanted || gives_up {
-                taken.push(released.number);
-            }
-        }
-        Ok(taken)
     }
 
     /// The rowid of the row that has a key; `None` if there is none.
@@ -383,7 +294,6 @@ impl<'a> TableWork<'a> {
     /// Writes what differs from the centre's row, if only in how it is written.
     fn update(
         &mut self,
-        (number, row): (usize, &Row<'_>),
         key: &[Native],
         now: &[Datum<'_>],
         new: &[Option<Datum<'_>>],
@@ -407,29 +317,12 @@ impl<'a> TableWork<'a> {
             let sql = table.update(schema, &columns);
             self.updates.insert(columns.clone(), sql);
         }
-        let gives_up = |acting: &ActingKey| {
-            acting.on_update && acting.columns.iter().any(|it| columns.contains(it))
-        };
-        let referred = self.referred(number, row, key, gives_up)?;
-        let fate = self.write(&self.updates[&columns], values, false)?;
-        if matches!(fate, Fate::Applied) {
-            self.released.extend(referred);
-        }
-        Ok(fate)
+        self.write(&self.updates[&columns], values, false)
     }
 
-    fn delete(
-        &mut self,
-        (number, row): (usize, &Row<'_>),
-        key: Vec<Native>,
-    ) -> Result<Fate, RowError> {
-        let referred = self.referred(number, row, &key, |acting| acting.on_delete)?;
+    fn delete(&self, key: Vec<Native>) -> Result<Fate, RowError> {
         let sql = &self.publication.tables[self.index].delete_key;
-        let fate = self.write(sql, key, true)?;
-        if matches!(fate, Fate::Applied) {
-            self.released.extend(referred);
-        }
-        Ok(fate)
+        self.write(sql, key, true)
     }
 
     fn write(&self, sql: &str, values: Vec<Native>, deleting: bool) -> Result<Fate, RowError> {

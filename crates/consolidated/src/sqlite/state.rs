@@ -23,11 +23,6 @@ CREATE TABLE tidewater.change_log (
 CREATE TABLE tidewater.mark (
   id BLOB NOT NULL PRIMARY KEY, created_ms INTEGER NOT NULL, stamp INTEGER NOT NULL,
   positions BLOB NOT NULL);
--- Changes that were in effect already when they came to a restored centre.
-CREATE TABLE tidewater.needless_change (
-  table_name TEXT NOT NULL, row_key TEXT NOT NULL, remote_id BLOB NOT NULL, at_ms INTEGER NOT NULL,
-  user_name TEXT NOT NULL, publication TEXT NOT NULL, operation TEXT NOT NULL,
-  pre_image TEXT, uploaded TEXT, PRIMARY KEY (table_name, row_key, remote_id));
 ";
 
 /// The tables that there have to be, by their neutral names.

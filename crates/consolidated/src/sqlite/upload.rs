@@ -19,13 +19,11 @@ use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
 
 use super::compile::Publication;
 use super::download::{next_row, unpack};
-use super::given_back::{self, Touched, Written};
 use super::row::{Fate, Refusal, RowError, RowPlace, Stop, TableWork};
 use super::{deferred_violations, failure, row_error, types};
 use crate::columns::{Announced, ColumnMap, Unpublished};
 use crate::error::CentreError;
 use crate::orphans::{self, Orphans};
-use crate::released;
 use crate::result::ResultBuilder;
 use crate::row_json;
 use crate::scope::Scope;
@@ -39,7 +37,6 @@ pub(super) struct Effects {
     pub(super) own: OwnUpload,
     pub(super) conflicts: Vec<Conflict>,
     pub(super) refused: Vec<Refused>,
-    pub(super) touched: Touched,
 }
 
 /// A conflict, for people.
@@ -74,8 +71,7 @@ pub(super) struct UploadRun<'a> {
     publication: &'a Publication,
     /// The upload's index in its list.
     index: usize,
-    /// Whether it matters which rows are written.
-    notes_written: bool,
+    given_back: bool,
     endings: &'a HashMap<RowPlace, Refusal>,
     /// The tables of the upload that are published.
     uploaded: Vec<&'a UploadTable>,
@@ -85,10 +81,6 @@ pub(super) struct UploadRun<'a> {
     unpublished: Vec<(&'a UploadTable, Unpublished)>,
     /// Rows that refer to refused ones.
     orphans: Orphans,
-    /// Rows that are not to release what others take, by table and number.
-    kept: HashSet<(usize, usize)>,
-    /// How often these were looked for.
-    taken: u32,
 }
 
 /// A row that failed and is tried again.
@@ -105,7 +97,6 @@ struct Collected<'a> {
     own: OwnUpload,
     conflicts: Vec<Conflict>,
     refused: Vec<Refused>,
-    touched: Touched,
     pending: Vec<Pending>,
     /// Deletes (as [`Pending::place`]) that are settled before their turn.
     settled: HashSet<(usize, usize)>,
@@ -176,14 +167,12 @@ impl<'a> UploadRun<'a> {
             connection,
             publication,
             index,
-            notes_written: given_back::notes_written(connection, upload)?,
+            given_back: upload.given_back,
             endings,
             uploaded: Vec::with_capacity(upload.tables.len()),
             tables: Vec::with_capacity(upload.tables.len()),
             unpublished: Vec::new(),
             orphans: Orphans::default(),
-            kept: HashSet::new(),
-            taken: 0,
         };
         for table in &upload.tables {
             match ColumnMap::find(&publication.schema, &table.begin)? {
@@ -201,6 +190,8 @@ impl<'a> UploadRun<'a> {
     /// Applies the rows.
     pub(super) fn run(mut self) -> Result<Effects, Stop> {
         self.savepoint("SAVEPOINT tidewater_rows")?;
+        let uploaded = uploaded(&self.uploaded, &self.tables);
+        self.orphans = Orphans::of(&self.publication.schema, &uploaded)?;
         let mut keys = DeferredKeys::AtTheEnd;
         loop {
             let collected = self.rows(keys)?;
@@ -208,7 +199,7 @@ impl<'a> UploadRun<'a> {
                 keys = DeferredKeys::AfterEachRow;
                 true
             } else {
-                self.find_taken()? || self.find_orphans(&collected)?
+                self.find_orphans(&collected)?
             };
             if !anew {
                 self.savepoint("RELEASE tidewater_rows")?;
@@ -217,24 +208,10 @@ impl<'a> UploadRun<'a> {
                     own: collected.own,
                     conflicts: collected.conflicts,
                     refused: collected.refused,
-                    touched: collected.touched,
                 });
             }
             self.savepoint("ROLLBACK TO tidewater_rows")?;
         }
-    }
-
-    /// Whether rows have released what others have taken: then all is to be done anew.
-    fn find_taken(&mut self) -> Result<bool, CentreError> {
-        let uploaded = uploaded(&self.uploaded, &self.tables);
-        let gives_up = self.taken >= released::ROUNDS;
-        let before = self.kept.len();
-        for (table, work) in self.tables.iter().enumerate() {
-            let taken = work.taken_again(&uploaded, gives_up)?.into_iter();
-            self.kept.extend(taken.map(|number| (table, number)));
-        }
-        self.taken += 1;
-        Ok(self.kept.len() > before)
     }
 
     /// Whether rows were taken that refer to refused ones: then all is to be done anew.
@@ -253,15 +230,11 @@ impl<'a> UploadRun<'a> {
 
     fn rows(&mut self, keys: DeferredKeys) -> Result<Collected<'a>, Stop> {
         let publication = self.publication;
-        for table in &mut self.tables {
-            table.released.clear();
-        }
         let mut collected = Collected {
             result: ResultBuilder::new(&publication.schema, &publication.shapes),
             own: OwnUpload::default(),
             conflicts: Vec::new(),
             refused: Vec::new(),
-            touched: Touched::default(),
             pending: Vec::new(),
             settled: HashSet::new(),
         };
@@ -366,19 +339,13 @@ impl<'a> UploadRun<'a> {
         if let Some(refusal) = self.endings.get(&place) {
             return Ok(Fate::Refused(refusal.clone()));
         }
-        if self.kept.contains(&(table, number)) {
-            return Ok(Fate::Refused(Refusal {
-                code: released::CODE,
-                reason: released::REASON.into(),
-            }));
-        }
         let work = &self.tables[table];
         let op = row.op.unwrap_or(Op::Insert);
         let schema = &self.publication.schema;
-        if self.orphans.has(schema, work.index, op, &row.key) {
+        if let Some(reason) = self.orphans.reason(schema, work.index, op, &row.key) {
             return Ok(Fate::Refused(Refusal {
                 code: orphans::CODE,
-                reason: orphans::REASON.into(),
+                reason: reason.into(),
             }));
         }
         let guarded =
@@ -386,13 +353,10 @@ impl<'a> UploadRun<'a> {
         if guarded {
             self.savepoint("SAVEPOINT tidewater_row")?;
         }
-        let released = self.tables[table].released.len();
-        let mut fate = self.tables[table]
-            .apply(number, row)
-            .map_err(|error| match error {
-                RowError::Ended(refusal) => Stop::Ended { place, refusal },
-                RowError::Centre(error) => Stop::Centre(error),
-            })?;
+        let mut fate = self.tables[table].apply(row).map_err(|error| match error {
+            RowError::Ended(refusal) => Stop::Ended { place, refusal },
+            RowError::Centre(error) => Stop::Centre(error),
+        })?;
         if keys == DeferredKeys::AfterEachRow
             && matches!(fate, Fate::Applied)
             && deferred_violations(self.connection)?
@@ -402,7 +366,6 @@ impl<'a> UploadRun<'a> {
                 code: Code::RowForeignKey,
                 reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
             });
-            self.tables[table].released.truncate(released);
         }
         if guarded {
             if matches!(fate, Fate::Failed(_)) {
@@ -499,28 +462,16 @@ impl<'a> UploadRun<'a> {
             };
             (image(&row.old), image(&row.new))
         };
-        if self.notes_written && matches!(fate, Fate::Applied) {
-            collected.touched.written.push(Written {
-                table: schema.name.clone(),
-                key: row_json::key(&row.key),
-                row: images().1,
-            });
-        }
-        if matches!(fate, Fate::Needless) {
-            let (pre_image, uploaded) = images();
-            if pre_image != uploaded {
-                collected.touched.needless.push(Conflict {
-                    table: schema.name.clone(),
-                    key: row_json::key(&row.key),
-                    operation: operation(op),
-                    pre_image,
-                    uploaded,
-                    winner: None,
-                });
-            }
-        }
+        let fate = match fate {
+            // Whoever made the row may give it back later.
+            Fate::Needless if self.given_back && op == Op::Delete => Fate::Conflict(None),
+            fate => fate,
+        };
         match fate {
-            Fate::Applied | Fate::Needless => {
+            Fate::Applied | Fate::Needless | Fate::Succeeded => {
+                if matches!(fate, Fate::Succeeded) {
+                    collected.result.succeeded(index, &row.key);
+                }
                 collected.result.applied(op, 1);
                 let compiled = &self.publication.tables[index];
                 let key = (index, types::pack_exact(&compiled.key_types, &row.key));

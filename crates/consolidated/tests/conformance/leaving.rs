@@ -215,7 +215,7 @@ pub async fn children_by_a_unique_value_outlive_the_key_of_their_parent<F: Fixtu
                 // Nothing refers to it.
                 delete("par", "7|seven|g"),
                 insert("par", "8|seven|h"),
-                // Nothing refers to it any more.
+                // Nothing refers to it any more, but that the upload alone does not tell.
                 delete("ch", "9|nine"),
                 delete("par", "9|nine|i"),
                 update("par", "10|ten|j", "10|nine|j"),
@@ -230,13 +230,13 @@ pub async fn children_by_a_unique_value_outlive_the_key_of_their_parent<F: Fixtu
                 insert("par", "17|y|p"),
             ])
             .await;
-        let counts = "3 inserted, 2 updated, 5 deleted, 1 conflicts, 7 refused";
+        let counts = "3 inserted, 1 updated, 4 deleted, 1 conflicts, 9 refused";
         assert_eq!(result[0], counts, "{action}: {result:?}");
         let berta = Remote::synced(&world, "berta").await;
         carl.download().await;
         for remote in [&berta, &carl] {
             let parents = [
-                "10|nine|j",
+                "10|ten|j",
                 "12|twelve|l",
                 "15|x|n",
                 "16|y|changed",
@@ -245,6 +245,7 @@ pub async fn children_by_a_unique_value_outlive_the_key_of_their_parent<F: Fixtu
                 "4|one|new",
                 "5|five|e",
                 "8|seven|h",
+                "9|nine|i",
             ];
             assert_eq!(remote.rows("par"), parents, "{action}");
             let children = ["12|twelve", "14|x", "16|y", "1|one", "2|two", "3|three"];
@@ -323,7 +324,7 @@ pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
                 update("par", "2|b", "2|a"),
                 insert("par", "3|b"),
             ],
-            counts: "0 inserted, 0 updated, 1 deleted, 0 conflicts, 2 refused",
+            counts: "0 inserted, 0 updated, 0 deleted, 0 conflicts, 3 refused",
             left: &["1|b"],
         },
         // A value that nobody takes is given up, and its children follow it.
@@ -371,7 +372,7 @@ pub async fn children_by_a_unique_value_stay_with_it<F: Fixture>() {
             tables: &["par", "ch"],
             centre: "UPDATE par SET v = 'changed' WHERE id = 2",
             changes: vec![delete("par", "1|a|x"), update("par", "2|b|x", "2|a|x")],
-            counts: "0 inserted, 0 updated, 0 deleted, 1 conflicts, 1 refused",
+            counts: "0 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused",
             left: &["1|a"],
         },
         // The table comes twice, which no remote of ours sends.

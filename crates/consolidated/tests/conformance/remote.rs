@@ -293,7 +293,6 @@ impl Remote {
             upload_id: UploadId::from_random(fresh_id()),
             checkpoint: self.checkpoint.clone(),
             given_back: false,
-            unknown_history: false,
             tables: upload_tables(&self.schema, changes),
             now_ms: self.now_ms,
         }

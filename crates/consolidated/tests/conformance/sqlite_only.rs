@@ -529,35 +529,6 @@ async fn a_missing_file_is_a_clear_error() {
     }
 }
 
-/// Values that the centre takes for equal are not the same bytes.
-#[tokio::test]
-async fn children_stay_with_a_value_that_is_spelled_otherwise() {
-    for (column_type, value, old, new) in [
-        ("TEXT COLLATE NOCASE", "'Abc'", "Abc", "ABC"),
-        ("TEXT COLLATE RTRIM", "'a'", "a", "a "),
-        ("DECIMAL", "1.5", "1.5", "1.50"),
-    ] {
-        let ddl = format!(
-            "CREATE TABLE par (id INTEGER PRIMARY KEY, u {column_type} UNIQUE);
-             CREATE TABLE ch (id INTEGER PRIMARY KEY,
-               u {column_type} REFERENCES par (u) ON DELETE CASCADE);
-             INSERT INTO par VALUES (1, {value}); INSERT INTO ch VALUES (1, {value})"
-        );
-        let world = SqliteWorld::new(&ddl, ["par", "ch"].map(everyone).to_vec()).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let result = anna
-            .upload(&[
-                delete("par", &format!("1|{old}")),
-                insert("par", &format!("2|{new}")),
-            ])
-            .await;
-        let counts = "0 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused";
-        assert_eq!(result[0], counts, "{column_type}: {result:?}");
-        let rows = "SELECT par.id, ch.id FROM par JOIN ch USING (u)";
-        assert_eq!(world.fixture.query(rows).await, ["1|1"], "{column_type}");
-    }
-}
-
 /// A row that only spells a value otherwise has not given it up.
 #[tokio::test]
 async fn a_value_that_others_refer_to_can_be_spelled_otherwise() {

@@ -236,28 +236,6 @@ impl Database {
         Ok((rows, bytes))
     }
 
-    /// Whether the taken upload deletes a row that is stale: it may not be what the centre has,
-    /// or had, in this history.
-    ///
-    /// # Errors
-    /// SQLite failed.
-    pub fn deletes_stale_rows(
-        &self,
-        subscription: &SubscriptionState,
-    ) -> Result<bool, RemoteError> {
-        let (Some(schema), Some(taken)) = (&subscription.schema, subscription.taken_generation)
-        else {
-            return Ok(false);
-        };
-        for table in &schema.tables {
-            let deletes = deletes_stale_row(&self.connection, table, taken);
-            if deletes.doing("looking for deletes of rows to ask for")? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// The stale rows to ask for: per table a header and packed `Request` rows. Rows that
     /// were changed after the taking, or whose change is refused, are not asked for: they
     /// could not be applied anyway.
@@ -334,33 +312,6 @@ fn request_rows(
     }
     let count = writer.rows();
     Ok((count, writer.take()))
-}
-
-/// Whether a generation deletes a stale row of a table.
-fn deletes_stale_row(connection: &Connection, table: &Table, taken: i64) -> rusqlite::Result<bool> {
-    let names = Names::of(table);
-    let types = row::key_types(table);
-    let mut scratch = String::new();
-    for packed in stale_keys(connection, table)? {
-        let Ok(key) = row::unpack_key(&types, &packed) else {
-            continue;
-        };
-        let mut deletes = connection.prepare_cached(&format!(
-            "SELECT 1 FROM {} AS h WHERE {} AND generation = ?{}
-             AND NOT EXISTS (SELECT 1 FROM {} AS c WHERE {})",
-            names.change,
-            names.change_key_is_bound(),
-            key.len() + 1,
-            names.table,
-            names.change_of("h", "c"),
-        ))?;
-        row::bind_key(&mut deletes, &key, &mut scratch)?;
-        deletes.raw_bind_parameter(key.len() + 1, taken)?;
-        if deletes.raw_query().next()?.is_some() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// The keys of a table's stale rows, packed, in their order.

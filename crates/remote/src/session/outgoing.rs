@@ -21,7 +21,7 @@ use tidewater_protocol::{Row, RowShape, RowsReader, Table};
 use super::error::SyncError;
 use super::progress::{Phase, Progress};
 use crate::database::kept::{self, Copies, UploadCopy};
-use crate::database::{CompareDue, Database, SubscriptionState, UploadCursor, compare};
+use crate::database::{Database, SubscriptionState, UploadCursor, compare};
 
 /// How many bytes of keys one sync asks for again; the rest is for the next. A server takes
 /// at least so many.
@@ -252,8 +252,6 @@ impl Outgoing {
                     return Ok(put_control(out, SYNC_CHANNEL, control)?);
                 }
                 let (rows, bytes) = database.upload_estimate(subscription)?;
-                let unknown_history = subscription.compare_due != CompareDue::No
-                    || database.deletes_stale_rows(subscription)?;
                 self.sending = Some(Sending::Upload(Box::new(Upload {
                     subscription: index,
                     cursor: UploadCursor::default(),
@@ -266,7 +264,6 @@ impl Outgoing {
                     rows,
                     bytes,
                     given_back: false,
-                    unknown_history,
                 })
             }
             Step::Requests(index) => {

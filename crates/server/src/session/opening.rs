@@ -280,9 +280,6 @@ impl Opened {
             upload_id: subscription.upload_id(),
             checkpoint: subscription.checkpoint.clone(),
             given_back: upload.given_back,
-            // With another schema the remote is not told to compare.
-            unknown_history: upload.unknown_history
-                || subscription.history == Some(History::Unknown),
             tables: upload.tables,
             now_ms: 0,
         }

@@ -37,7 +37,6 @@ pub(crate) struct Expected<'a> {
 pub(crate) struct ReceivedUpload {
     pub(crate) subscription: usize,
     pub(crate) given_back: bool,
-    pub(crate) unknown_history: bool,
     pub(crate) tables: Vec<UploadTable>,
 }
 
@@ -83,7 +82,6 @@ struct OpenUpload {
     /// The server has it already: its rows are counted and dropped.
     ignored: bool,
     given_back: bool,
-    unknown_history: bool,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
     counts: [u64; 3],
@@ -160,7 +158,6 @@ impl<'a> Receiver<'a> {
             announced_rows: begin.rows,
             ignored,
             given_back: begin.given_back,
-            unknown_history: begin.unknown_history,
             tables: Vec::new(),
             counts: [0; 3],
             checksum: crc32fast::Hasher::new(),
@@ -409,7 +406,6 @@ impl<'a> Receiver<'a> {
             self.uploads.push(ReceivedUpload {
                 subscription: upload.subscription,
                 given_back: upload.given_back,
-                unknown_history: upload.unknown_history,
                 tables: upload.tables,
             });
         }

@@ -211,7 +211,6 @@ impl Client {
             rows: count,
             bytes: rows.len() as u64,
             given_back: false,
-            unknown_history: false,
         }));
         let begin = TableBegin::of(&schema().tables[0]);
         self.put(Control::TableBegin(begin));

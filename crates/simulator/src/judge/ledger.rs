@@ -229,35 +229,6 @@ impl Ledger {
     pub(crate) fn pending(&self) -> impl Iterator<Item = String> {
         self.pending.iter().cloned()
     }
-
-    /// A delete that took effect once, whose row is back as it was though the centre was
-    /// restored and nobody is told. `may_return`: what may have been inserted anew.
-    pub(crate) fn untold_return(
-        &self,
-        parties: &Parties<'_>,
-        may_return: &BTreeSet<String>,
-    ) -> rusqlite::Result<Option<String>> {
-        for (&row, open) in self.open.iter().chain(&self.closed) {
-            let (None, Some(pre_image)) = (&open.text, &open.pre_image) else {
-                continue;
-            };
-            let is_back = parties.central_text(row)?.as_ref() == Some(pre_image);
-            // What the remote was told is refused, a restored centre may have forgotten.
-            if is_back
-                && !self.refused.contains(&(row, None))
-                && !may_return.contains(pre_image)
-                && !parties.is_pending(row)?
-                && !parties.lost_or_refused(row, None)?
-            {
-                let (table, key) = (EDITED[row.0].name, row.1);
-                return Ok(Some(format!(
-                    "I2: {table} {key} was deleted as {pre_image:?} and is back, untold\n{}",
-                    parties.evidence(row)?
-                )));
-            }
-        }
-        Ok(None)
-    }
 }
 
 /// Whether others have made something else of a row, which nothing here changes any more.

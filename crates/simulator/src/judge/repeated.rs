@@ -78,10 +78,6 @@ impl MayRepeat {
         self.texts.contains(text) || author.is_some_and(|it| self.authors.contains(it))
     }
 
-    pub(crate) fn texts(&self) -> impl Iterator<Item = &String> {
-        self.texts.iter()
-    }
-
     /// Whether no file held anything that was pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.texts.is_empty()

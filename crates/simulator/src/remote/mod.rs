@@ -25,7 +25,6 @@ use crate::application::{self, Application};
 use crate::disks::{self, Device};
 use crate::judge::{self, LastTracked, Ledger, Parties, Seen};
 use crate::network::{Traces, Weather};
-use crate::operator;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::scenario::EDITED;
@@ -318,7 +317,6 @@ impl Remote {
             judge::upload_out_of_scope(&centre, &self.name, &held)?,
             self.told_otherwise(&parties)?,
             parties.forgotten_at_rest()?,
-            self.untold_return(&parties)?,
         ] {
             found.map_or(Ok(()), |found| {
                 Err(Failed(format!("{}: {found}", self.name)))
@@ -338,15 +336,6 @@ impl Remote {
             None => judge::refused_here_only(parties)?,
             found => found,
         })
-    }
-
-    /// Of servers whose clocks jump, some forget early what they told.
-    fn untold_return(&self, parties: &Parties<'_>) -> Result<Option<String>, Failed> {
-        if self.world.chronicle.has_happened(operator::CLOCK) {
-            return Ok(None);
-        }
-        let ledger = self.ledger.borrow();
-        Ok(ledger.untold_return(parties, &self.world.returning())?)
     }
 
     /// Whether its servers know all that happened since it learned of the centre's rows.

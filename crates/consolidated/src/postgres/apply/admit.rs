@@ -24,8 +24,7 @@ INSERT INTO tidewater.subscription (remote_id, publication) VALUES ($1, $2) ON C
 const TAKE_SEQUENCE: &str = "
 UPDATE tidewater.subscription SET sequence = $3::int8, upload_id = $4
 WHERE remote_id = $1 AND publication = $2 AND sequence = $3::int8 - 1
-RETURNING scope_serial, previous_serial, graced_serial, pg_catalog.pg_current_xact_id()::text,
-  EXISTS (SELECT FROM tidewater.needless_change)";
+RETURNING scope_serial, previous_serial, graced_serial, pg_catalog.pg_current_xact_id()::text";
 
 /// What is known once the sequence number is taken.
 pub(super) struct Admitted {
@@ -37,23 +36,8 @@ pub(super) struct Admitted {
     pub(super) graced: i64,
     /// Becomes the result's.
     pub(super) gained: Vec<GainedPartitions>,
-    /// What is told of the upload's part in the order of things.
-    pub(super) order: Order,
     /// The tables as they are now.
     live: Vec<Live>,
-}
-
-/// After the centre was restored, remotes come in another order than the first time. What one of
-/// them finds in effect already (a delete no row, an insert or update its own values) ends when
-/// the older change of another one comes after it: then it is told as lost.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Nothing of the kind is remembered.
-    Free,
-    /// The upload is newer than what is remembered of the rows that it writes.
-    Newer,
-    /// See [`SyncUpload::is_late`].
-    Late,
 }
 
 /// A table as it is now; nobody can change it before the transaction ends.
@@ -135,11 +119,6 @@ impl One<'_> {
         let scope = queries.scope(0, self.publication, &results?)?;
         let version: String = taken.get(3);
         let (signed, graced) = self.signed_scope(&taken, &scope);
-        let order = match taken.get(4) {
-            _ if self.upload.is_late() => Order::Late,
-            true => Order::Newer,
-            false => Order::Free,
-        };
         let gained = self.gained(&scope);
         let table = |oid: u32| tables.iter().find(|it| it.oid == oid);
         let live = live.iter().map(|row| Live {
@@ -156,7 +135,6 @@ impl One<'_> {
             signed,
             graced,
             gained,
-            order,
             live: live.collect(),
         }))
     }

@@ -8,7 +8,6 @@ mod copy_in;
 mod incoming;
 mod outcomes;
 mod own;
-mod released;
 mod sql;
 mod statements;
 mod together;
@@ -21,11 +20,10 @@ use prost::Message;
 
 use tidewater_protocol::{Op, UploadId};
 
-use self::admit::{Admitted, Order};
+use self::admit::Admitted;
 use self::copy_in::Copied;
 use self::incoming::{Incoming, RowRef};
 use self::outcomes::{Outcomes, may_be_data_error};
-use self::released::Released;
 use self::statements::{Failed, Statements};
 use self::together::Candidates;
 use super::connection::{Connection, centre_error, refused};
@@ -57,11 +55,6 @@ WITH checkpoint AS (
   UPDATE tidewater.subscription SET given_back_serial = scope_serial
   WHERE remote_id = $3 AND publication = $4)
 INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-
-/// Until the commit no other late upload tells what it has written and found in effect. Nobody
-/// else waits for it: not uploads that are not late, and no application.
-const ONE_AFTER_ANOTHER: &str =
-    "SELECT pg_catalog.pg_advisory_xact_lock('tidewater.needless_change'::regclass::oid::bigint)";
 
 /// Constraints that are deferred from the start are so again for the next upload.
 const DEFER_AGAIN: &str = "
@@ -172,7 +165,6 @@ struct Progress<'p> {
     refusals: Vec<Refusals>,
     /// Deletes and updates that are settled before their turn.
     settled: HashSet<(usize, RowRef)>,
-    released: Vec<Released>,
     /// Whether every row so far is in the centre as it was uploaded.
     exact: bool,
 }
@@ -183,7 +175,6 @@ impl<'p> Progress<'p> {
             outcomes,
             refusals: Vec::new(),
             settled: HashSet::new(),
-            released: Vec::new(),
             exact: true,
         }
     }
@@ -201,10 +192,6 @@ struct Round {
     immediate: bool,
     /// Without rows that refer to refused ones.
     orphans: Orphans,
-    /// Without those that release what others take, by the table's place.
-    kept: HashSet<(usize, RowRef)>,
-    /// How often some of these were found.
-    taken: u32,
 }
 
 /// What applying all rows came to.
@@ -215,8 +202,6 @@ enum Filled {
     Violated,
     /// The same: rows were taken that refer to refused ones; these.
     Orphaned(Orphans),
-    /// The same: these released what others have taken.
-    TakenAgain(Vec<(usize, RowRef)>),
 }
 
 /// Rows of one operation that the database refused, by table.
@@ -251,10 +236,14 @@ impl One<'_> {
             it.place = place;
             admitted.tell(it);
         }
-        let mut round = Round::default();
+        let uploaded: Vec<_> = incoming.iter().map(Incoming::uploaded).collect();
+        let mut round = Round {
+            orphans: Orphans::of(&self.publication.schema, &uploaded)?,
+            ..Round::default()
+        };
         let (result, exact) = loop {
             self.begin_rows(connection, &round).await?;
-            let outcomes = Outcomes::new(self.publication, &round.orphans, admitted.order);
+            let outcomes = Outcomes::new(self.publication, &round.orphans);
             let filled = self
                 .fill(
                     connection,
@@ -276,10 +265,6 @@ impl One<'_> {
                 }
                 Filled::Violated => round.immediate = true,
                 Filled::Orphaned(orphans) => round.orphans = orphans,
-                Filled::TakenAgain(rows) => {
-                    round.kept.extend(rows);
-                    round.taken += 1;
-                }
             }
             connection
                 .client()
@@ -370,7 +355,6 @@ impl One<'_> {
         for table in incoming {
             progress.outcomes.record_dropped(table)?;
         }
-        self.keep(connection, incoming, admitted, round, &mut progress)?;
         let (first, deletes) = order(incoming);
         for (index, op) in first {
             self.one_operation(connection, incoming, index, op, admitted, &mut progress)
@@ -385,19 +369,8 @@ impl One<'_> {
             self.one_operation(connection, incoming, index, op, admitted, &mut progress)
                 .await?;
         }
-        if admitted.order == Order::Late {
-            let locked = connection.client().batch_execute(ONE_AFTER_ANOTHER).await;
-            locked.map_err(refused("waiting for others that give back"))?;
-        }
         self.try_again(connection, incoming, admitted, &mut progress)
             .await?;
-        let gives_up = round.taken >= crate::released::ROUNDS;
-        let taken = self
-            .taken_again(connection, incoming, &progress.released, gives_up)
-            .await?;
-        if !taken.is_empty() {
-            return Ok(Filled::TakenAgain(taken));
-        }
         let checked = connection
             .client()
             .batch_execute("SET CONSTRAINTS ALL IMMEDIATE")
@@ -419,37 +392,6 @@ impl One<'_> {
         }
         let result = self.finish(connection, admitted, outcomes).await?;
         Ok(Filled::All { result, exact })
-    }
-
-    /// Refuses the rows that are not to release anything.
-    fn keep(
-        &self,
-        connection: &mut Connection,
-        incoming: &[Incoming<'_>],
-        admitted: &Admitted,
-        round: &Round,
-        progress: &mut Progress<'_>,
-    ) -> Result<(), CentreError> {
-        if round.kept.is_empty() {
-            return Ok(());
-        }
-        for it in incoming {
-            let kept = round.kept.iter().filter(|(place, _)| *place == it.place);
-            let mut kept: Vec<RowRef> = kept.map(|&(_, row)| row).collect();
-            kept.sort_unstable();
-            let failed = kept.iter().map(|&at| Failed {
-                at,
-                code: crate::released::CODE,
-                reason: crate::released::REASON.into(),
-            });
-            let failed: Vec<Failed> = failed.collect();
-            self.statements(connection, it, admitted, progress)
-                .refuse(&failed)?;
-            progress
-                .settled
-                .extend(kept.into_iter().map(|row| (it.place, row)));
-        }
-        Ok(())
     }
 
     /// Applies the rows of one operation of one table.
@@ -474,8 +416,6 @@ impl One<'_> {
         if !table.table.direction.uploads() {
             return statements.refuse_all(&refs);
         }
-        // Another late upload may be writing the same rows.
-        statements.settles = admitted.order != Order::Late;
         let failed = statements.run(op, &refs).await?;
         if !failed.is_empty() {
             progress.refusals.push(Refusals {
@@ -526,9 +466,8 @@ impl One<'_> {
             Op::Delete => return Ok(incoming.deletes.clone()),
             _ => {}
         }
-        let many = incoming.inserts > incoming::COPY_THRESHOLD
-            && !progress.outcomes.has_orphans(incoming)
-            && progress.outcomes.order() != Order::Late;
+        let many =
+            incoming.inserts > incoming::COPY_THRESHOLD && !progress.outcomes.has_orphans(incoming);
         if many && incoming.table.direction.uploads() && copy_in::is_possible(incoming) {
             let membership = self.membership(incoming, admitted);
             let copied = copy_in::copy_in(connection, incoming, membership).await?;
@@ -647,10 +586,9 @@ impl One<'_> {
         if backwards {
             refs.reverse();
         }
-        let late = progress.outcomes.order() == Order::Late;
         let table = &incoming[refusals.table];
         let mut statements = self.statements(connection, table, admitted, progress);
-        if refusals.op == Op::Update && !late {
+        if refusals.op == Op::Update {
             let failed = refusals.failed.drain(..);
             statements.earlier = failed.map(|it| (it.at, (it.code, it.reason))).collect();
         }
@@ -682,9 +620,8 @@ impl One<'_> {
             outcomes: &mut progress.outcomes,
             membership: self.membership(incoming, admitted),
             exact: &mut progress.exact,
-            settles: true,
+            given_back: self.upload.given_back,
             earlier: HashMap::new(),
-            released: &mut progress.released,
         }
     }
 

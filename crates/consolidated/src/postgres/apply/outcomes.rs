@@ -2,9 +2,8 @@
 
 use tokio_postgres::error::DbError;
 
-use tidewater_protocol::{Code, Datum, Op, PublicationSchema};
+use tidewater_protocol::{Code, Datum, Op};
 
-use super::admit::Order;
 use super::incoming::Incoming;
 use crate::columns::Unpublished;
 use crate::error::CentreError;
@@ -23,17 +22,11 @@ pub(super) struct Outcomes<'p> {
     builder: ResultBuilder<'p>,
     conflicts: Records,
     refused: Records,
-    order: Order,
-    /// Changes that were in effect already; without a winner.
-    needless: Records,
-    /// Changes that took effect; only with what they wrote.
-    written: Records,
 }
 
 /// Rows of the tables for conflicts and refused rows, column by column.
 #[derive(Default)]
 struct Records {
-    central_names: Vec<String>,
     tables: Vec<String>,
     keys: Vec<String>,
     operations: Vec<String>,
@@ -43,8 +36,6 @@ struct Records {
 
 /// One of them.
 struct Record {
-    /// Empty for a table that is not published.
-    central_name: String,
     table: String,
     key: String,
     op: Op,
@@ -55,7 +46,6 @@ impl Record {
     /// A row that is refused because its table, or a column of it, is not published.
     fn unpublished(table: &UploadTable, row: UnpublishedRow, reason: &str) -> Record {
         Record {
-            central_name: String::new(),
             table: table.begin.table.clone(),
             key: row.key,
             op: row.op,
@@ -70,7 +60,6 @@ impl Record {
 
 impl Records {
     fn push(&mut self, record: Record) {
-        self.central_names.push(record.central_name);
         // text has no NUL in PostgreSQL; what a remote calls a table may have.
         self.tables.push(record.table.replace('\0', "\u{fffd}"));
         self.keys.push(record.key);
@@ -90,46 +79,18 @@ pub(super) struct Uploaded<'r, 'a> {
 }
 
 impl<'p> Outcomes<'p> {
-    pub(super) fn new(
-        publication: &'p Compiled,
-        orphans: &'p Orphans,
-        order: Order,
-    ) -> Outcomes<'p> {
+    pub(super) fn new(publication: &'p Compiled, orphans: &'p Orphans) -> Outcomes<'p> {
         Outcomes {
             publication,
             orphans,
             builder: ResultBuilder::new(&publication.schema, &publication.shapes),
             conflicts: Records::default(),
             refused: Records::default(),
-            order,
-            needless: Records::default(),
-            written: Records::default(),
         }
     }
 
     pub(super) fn applied(&mut self, op: Op, rows: u64) {
         self.builder.applied(op, rows);
-    }
-
-    /// What else is told than what became of the rows.
-    pub(super) fn order(&self) -> Order {
-        self.order
-    }
-
-    /// A change has taken effect.
-    pub(super) fn written(&mut self, incoming: &Incoming<'_>, uploaded: &Uploaded<'_, '_>) {
-        if self.order != Order::Free {
-            let rows = [None, None, uploaded.new];
-            self.written.push(self.images(incoming, uploaded, rows));
-        }
-    }
-
-    /// A change found its row as it was to become.
-    pub(super) fn needless(&mut self, incoming: &Incoming<'_>, uploaded: &Uploaded<'_, '_>) {
-        if self.order == Order::Late && uploaded.old != uploaded.new {
-            let rows = [uploaded.old, uploaded.new, None];
-            self.needless.push(self.images(incoming, uploaded, rows));
-        }
     }
 
     /// What is recorded of a row with these images of it.
@@ -150,7 +111,6 @@ impl<'p> Outcomes<'p> {
         texts: [Option<String>; 3],
     ) -> Record {
         Record {
-            central_name: incoming.table.sql_name.clone(),
             table: self.publication.schema.tables[incoming.index].name.clone(),
             key: row_json::key(uploaded.key),
             op: uploaded.op,
@@ -169,14 +129,27 @@ impl<'p> Outcomes<'p> {
         incoming: &Incoming<'_>,
         uploaded: &Uploaded<'_, '_>,
     ) -> bool {
-        let schema = &self.publication.schema;
-        let is_orphan = self
-            .orphans
-            .has(schema, incoming.index, uploaded.op, uploaded.key);
-        if is_orphan {
-            self.refused(incoming, uploaded, orphans::CODE, orphans::REASON);
+        let reason = self.why_orphan(incoming, uploaded.op, uploaded.key);
+        if let Some(reason) = reason {
+            self.refused(incoming, uploaded, orphans::CODE, reason);
         }
-        is_orphan
+        reason.is_some()
+    }
+
+    /// See [`Orphans::reason`].
+    pub(super) fn why_orphan(
+        &self,
+        incoming: &Incoming<'_>,
+        op: Op,
+        key: &[Datum<'_>],
+    ) -> Option<&'static str> {
+        let schema = &self.publication.schema;
+        self.orphans.reason(schema, incoming.index, op, key)
+    }
+
+    /// See [`ResultBuilder::succeeded`].
+    pub(super) fn succeeded(&mut self, incoming: &Incoming<'_>, key: &[Datum<'_>]) {
+        self.builder.succeeded(incoming.index, key);
     }
 
     /// Refuses every row of a table that is not published.
@@ -198,11 +171,6 @@ impl<'p> Outcomes<'p> {
         unpublished::record_dropped(table, &incoming.map, |row, reason| {
             refused.push(Record::unpublished(table, row, reason));
         })
-    }
-
-    /// The published schema.
-    pub(super) fn schema(&self) -> &'p PublicationSchema {
-        &self.publication.schema
     }
 
     /// What is known so far.
@@ -255,15 +223,9 @@ impl<'p> Outcomes<'p> {
         connection: &mut Connection,
         upload: &SyncUpload,
     ) -> Result<UploadResult, CentreError> {
-        let ended = match self.order {
-            Order::Late => TELL_LOST,
-            _ => FORGET,
-        };
         for (records, insert) in [
             (&self.conflicts, INSERT_CONFLICTS),
             (&self.refused, INSERT_REFUSED),
-            (&self.written, ended),
-            (&self.needless, REMEMBER_NEEDLESS),
         ] {
             if records.tables.is_empty() {
                 continue;
@@ -285,7 +247,6 @@ impl<'p> Outcomes<'p> {
                         a,
                         b,
                         c,
-                        &records.central_names,
                     ],
                 )
                 .await
@@ -303,8 +264,7 @@ macro_rules! records {
 WITH uploader (at_ms, remote_id, user_name, publication) AS (
   SELECT $1::int8, $2::bytea, $3::text, $4::text),
 record AS (
-  SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
-    $11::text[]) AS i (table_name, row_key, operation, a, b, c, central_name))",
+  SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[]) AS i (table_name, row_key, operation, a, b, c))",
             $($statement,)+
         )
     };
@@ -322,37 +282,6 @@ const INSERT_REFUSED: &str = records!(
 INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication, table_name, row_key,
   operation, uploaded, code, reason)
 SELECT u.*, table_name, row_key, operation, a, b, c FROM uploader AS u, record"
-);
-
-/// The last one of a remote counts.
-const REMEMBER_NEEDLESS: &str = records!(
-    ",
-forgotten AS (
-  DELETE FROM tidewater.needless_change AS n USING uploader AS u, record AS r
-  WHERE n.row_key = r.row_key AND n.central_name = r.central_name AND n.remote_id = u.remote_id)
-INSERT INTO tidewater.needless_change (at_ms, remote_id, user_name, publication, central_name,
-  table_name, row_key, operation, pre_image, uploaded)
-SELECT u.*, central_name, table_name, row_key, operation, a, b FROM uploader AS u, record"
-);
-
-/// What was in effect until these rows were written, and is older.
-const FORGET: &str = records!(
-    "
-DELETE FROM tidewater.needless_change AS n USING record AS r
-WHERE n.row_key = r.row_key AND n.central_name = r.central_name"
-);
-
-/// What was in effect until these rows were written, and is newer.
-const TELL_LOST: &str = records!(
-    ",
-ended AS (
-  DELETE FROM tidewater.needless_change AS n USING record AS r
-  WHERE n.row_key = r.row_key AND n.central_name = r.central_name RETURNING n.*, r.c AS winner)
-INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication, table_name, row_key,
-  operation, pre_image, uploaded, winner)
-SELECT u.at_ms, e.remote_id, e.user_name, e.publication, table_name, row_key, operation,
-  pre_image, uploaded, winner
-FROM ended AS e, uploader AS u WHERE e.remote_id <> u.remote_id"
 );
 
 fn operation(op: Op) -> &'static str {

@@ -7,7 +7,6 @@ use tidewater_protocol::Op;
 
 use super::incoming::Incoming;
 use crate::postgres::array::Array;
-use crate::postgres::model::ActingKey;
 use crate::postgres::quote::ident_list;
 
 /// Which image of an uploaded row a parameter has values of.
@@ -194,57 +193,6 @@ pub(super) fn deletable(incoming: &Incoming<'_>) -> String {
         unnest(incoming, &images, 1),
         is_pre_image(incoming)
     )
-}
-
-/// Finds, and locks, rows to which others refer by a foreign key that acts; gives back their ordinals, the
-/// values that are referred to, and the rows' keys, all as text. The parameters are the keys of
-/// the old images.
-pub(super) fn referred(incoming: &Incoming<'_>, acting: &ActingKey) -> String {
-    let table = incoming.table;
-    format!(
-        "SELECT i.ord, ARRAY[{}], ARRAY[{}] FROM {} JOIN {} AS t ON {} WHERE {} ORDER BY i.ord \
-         FOR UPDATE OF t",
-        acting.values.join(", "),
-        key_texts(incoming).join(", "),
-        unnest(incoming, &keys(incoming), 1),
-        table.sql_name,
-        has_key(incoming, Image::Old),
-        acting.is_referred_to
-    )
-}
-
-/// The keys of old images.
-pub(super) fn keys(incoming: &Incoming<'_>) -> Vec<(Image, usize)> {
-    let key = incoming.table.key.iter();
-    key.map(|&index| (Image::Old, index)).collect()
-}
-
-/// Which of some values, as [`referred`] gives them, a row has now, and whether it is another one
-/// than had them. The parameters are the values, column by column, and then the keys.
-pub(super) fn holders(incoming: &Incoming<'_>, acting: &ActingKey) -> String {
-    let key = key_texts(incoming);
-    let values = (0..acting.values.len()).map(|at| format!("v{at}"));
-    let names = values.chain((0..key.len()).map(|at| format!("k{at}")));
-    let names: Vec<String> = names.collect();
-    let parameters = (1..=names.len()).map(|at| format!("${at}::text[]"));
-    let other =
-        (key.iter().enumerate()).map(|(at, text)| format!("{text} IS DISTINCT FROM v.k{at}"));
-    format!(
-        "SELECT v.ord, {} FROM unnest({}) WITH ORDINALITY AS v({}, ord) JOIN {} AS t ON {}",
-        other.collect::<Vec<_>>().join(" OR "),
-        parameters.collect::<Vec<_>>().join(", "),
-        names.join(", "),
-        incoming.table.sql_name,
-        acting.has_values
-    )
-}
-
-/// The key columns of the row `t`, as text.
-fn key_texts(incoming: &Incoming<'_>) -> Vec<String> {
-    let table = incoming.table;
-    let key = table.key.iter();
-    key.map(|&index| format!("t.{}::text", table.columns[index].sql))
-        .collect()
 }
 
 /// What [`together`] does with rows of one table.

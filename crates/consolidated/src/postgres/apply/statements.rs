@@ -11,10 +11,8 @@ use tokio_postgres::{Row as ResultRow, Statement};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
 
-use super::admit::Order;
 use super::incoming::{Incoming, RowRef, is_exact, obstacle, unfit};
 use super::outcomes::{Outcomes, Uploaded, is_data_error, may_be_data_error, reason};
-use super::released::Released;
 use super::sql;
 use crate::error::CentreError;
 use crate::postgres::array::Array;
@@ -42,16 +40,6 @@ pub(super) struct Failed {
     pub(super) reason: String,
 }
 
-impl Failed {
-    fn in_effect(at: RowRef) -> Failed {
-        Failed {
-            at,
-            code: Code::RowConstraint,
-            reason: "it is in effect already".into(),
-        }
-    }
-}
-
 /// The state of applying the rows of one table.
 pub(super) struct Statements<'c, 'u, 'p, 'm> {
     pub(super) connection: &'c mut Connection,
@@ -60,13 +48,11 @@ pub(super) struct Statements<'c, 'u, 'p, 'm> {
     pub(super) membership: Membership<'m>,
     /// Whether every row so far is in the centre as it was uploaded.
     pub(super) exact: &'c mut bool,
-    /// Whether what is in effect already is done with. Else it counts as failed, and is tried
-    /// again.
-    pub(super) settles: bool,
+    /// Whether a restored centre has forgotten the upload.
+    pub(super) given_back: bool,
     /// Updates that are tried again, and what they failed for. If one does not find its row as it
     /// was any more, that is what the rest of the upload did to it: nobody else has won.
     pub(super) earlier: HashMap<RowRef, (Code, String)>,
-    pub(super) released: &'c mut Vec<Released>,
 }
 
 /// The outcome of a statement in a savepoint.
@@ -100,11 +86,6 @@ impl Statements<'_, '_, '_, '_> {
     ) -> Result<Vec<Failed>, CentreError> {
         let sorted = self.sort(op, refs)?;
         let mut failed = Vec::new();
-        let ready: Vec<RowRef> = match self.incoming.table.acting.is_empty() {
-            true => Vec::new(),
-            false => sorted.rows().collect(),
-        };
-        self.note_released(op, &ready).await?;
         for (changed, refs) in &sorted.ready {
             let text = match op {
                 Op::Insert => sql::insert(self.incoming, !self.incoming.defers_unique),
@@ -150,10 +131,10 @@ impl Statements<'_, '_, '_, '_> {
         let (mut changed, mut encoded) = (Vec::new(), Vec::new());
         incoming.rows(refs, |at, row| {
             with_uploaded(incoming, row, |uploaded| {
+                if outcomes.refuse_orphan(incoming, uploaded) {
+                    return;
+                }
                 if let Some(new) = uploaded.new {
-                    if outcomes.refuse_orphan(incoming, uploaded) {
-                        return;
-                    }
                     if let Some(reason) = unfit_value(incoming, new, &mut encoded) {
                         outcomes.refused(incoming, uploaded, Code::RowBadValue, &reason);
                         return;
@@ -243,15 +224,11 @@ impl Statements<'_, '_, '_, '_> {
                     let passed_over = self.passed_over(op, rows, &result)?;
                     self.outcomes
                         .applied(op, (rows.len() - passed_over.len()) as u64);
-                    let logs_moved = op == Op::Insert && self.incoming.edits_inserts;
-                    if logs_moved || self.outcomes.order() != Order::Free {
+                    if op == Op::Insert && self.incoming.edits_inserts {
                         let passed_over: BTreeSet<&RowRef> = passed_over.iter().collect();
                         let done = rows.iter().filter(|at| !passed_over.contains(at));
                         let done: Vec<RowRef> = done.copied().collect();
-                        if logs_moved {
-                            self.log_moved(&done).await?;
-                        }
-                        self.written(&done)?;
+                        self.log_moved(&done).await?;
                     }
                     self.classify(op, &passed_over, failed).await?;
                 }
@@ -356,18 +333,6 @@ impl Statements<'_, '_, '_, '_> {
             .await
             .map(drop)
             .map_err(refused("logging uploaded rows"))
-    }
-
-    /// Tells of rows that have been written, if anybody wants to know.
-    pub(super) fn written(&mut self, rows: &[RowRef]) -> Result<(), CentreError> {
-        if self.outcomes.order() == Order::Free {
-            return Ok(());
-        }
-        let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
-        incoming.rows(rows, |_, row| {
-            with_uploaded(incoming, row, |it| outcomes.written(incoming, it));
-            Ok(())
-        })
     }
 
     fn key_types(&self) -> Vec<ColumnType> {
@@ -555,7 +520,7 @@ impl Statements<'_, '_, '_, '_> {
         gone: &mut Vec<RowRef>,
         failed: &mut Vec<Failed>,
     ) -> Result<(), CentreError> {
-        let (incoming, settles) = (self.incoming, self.settles);
+        let incoming = self.incoming;
         let before: Vec<Option<Failed>> = rows.iter().map(|&at| self.failed_before(at)).collect();
         let mut before = before.into_iter();
         let (outcomes, membership) = (&mut *self.outcomes, &mut self.membership);
@@ -582,12 +547,7 @@ impl Statements<'_, '_, '_, '_> {
                 (Op::Insert | Op::Update, true)
                     if equal && !lost_what_is_computed(incoming, uploaded, &central) =>
                 {
-                    if !settles {
-                        failed.push(Failed::in_effect(rows[at]));
-                        return;
-                    }
                     outcomes.applied(op, 1);
-                    outcomes.needless(incoming, uploaded);
                 }
                 _ => match before {
                     Some(before) => failed.push(before),
@@ -606,17 +566,15 @@ impl Statements<'_, '_, '_, '_> {
         failed: &mut Vec<Failed>,
     ) -> Result<(), CentreError> {
         match op {
-            Op::Delete if !self.settles => {
-                failed.extend(gone.iter().map(|&at| Failed::in_effect(at)));
-            }
-            Op::Delete => {
-                self.outcomes.applied(op, gone.len() as u64);
+            // Whoever made the rows may give them back later.
+            Op::Delete if self.given_back => {
                 let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
                 incoming.rows(gone, |_, row| {
-                    with_uploaded(incoming, row, |it| outcomes.needless(incoming, it));
+                    with_uploaded(incoming, row, |it| outcomes.conflict(incoming, it, None));
                     Ok(())
                 })?;
             }
+            Op::Delete => self.outcomes.applied(op, gone.len() as u64),
             Op::Insert => self.insert_alone(gone, failed).await?,
             _ => {
                 let mut lost = Vec::with_capacity(gone.len());
@@ -668,10 +626,7 @@ impl Statements<'_, '_, '_, '_> {
                     code: Code::RowConstraint,
                     reason: format!("a trigger of {} ignored the row", self.incoming.table.title),
                 }),
-                Executed::Rows(_) => {
-                    self.outcomes.applied(Op::Insert, 1);
-                    self.written(&[*at])?;
-                }
+                Executed::Rows(_) => self.outcomes.applied(Op::Insert, 1),
                 Executed::Failed(code, reason) => failed.push(Failed {
                     at: *at,
                     code,

@@ -7,7 +7,6 @@ use tokio_postgres::types::ToSql;
 use tidewater_protocol::{Code, Op};
 
 use super::incoming::{Incoming, RowRef};
-use super::released::Released;
 use super::sql::{self, Part};
 use super::statements::{Executed, Failed, GUARD, KEEP, Statements, UNDO, execute};
 use super::{Admitted, One, Progress};
@@ -288,13 +287,6 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
             places,
             parameters,
         } = prepared;
-        for place in places.iter().filter(|it| it.successors.is_empty()) {
-            let incoming = &self.incoming[place.table];
-            let mut statements =
-                self.one
-                    .statements(self.connection, incoming, self.admitted, self.progress);
-            statements.note_released(place.op, &place.rows).await?;
-        }
         let connection = &mut *self.connection;
         let statement = connection.prepare(&sql::together(&parts), &[]).await?;
         let error = |error| refused("applying rows that need each other")(error);
@@ -333,11 +325,15 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
             if !place.successors.is_empty() {
                 rows.push((Op::Insert, of(&place.successors)));
             }
+            let succeeds = !place.successors.is_empty();
             for (op, rows) in rows {
-                if !place.successors.is_empty() && op == Op::Delete {
-                    // What it gave up when it was tried alone, it did not.
-                    let is_of = |it: &Released| it.is_of(place.table, &rows);
-                    self.progress.released.retain(|it| !is_of(it));
+                if succeeds && op == Op::Delete {
+                    let (incoming, outcomes) =
+                        (&self.incoming[place.table], &mut self.progress.outcomes);
+                    incoming.rows(&rows, |_, row| {
+                        outcomes.succeeded(incoming, &row.key);
+                        Ok(())
+                    })?;
                 }
                 self.note(place.table, op, &rows).await?;
                 done.extend(rows.into_iter().map(|row| (place.table, op, row)));
@@ -445,14 +441,23 @@ impl<'a, 'u> Attempt<'a, 'u, '_> {
         if op == Op::Insert && incoming.edits_inserts {
             statements.log_moved(rows).await?;
         }
-        statements.written(rows)
+        Ok(())
     }
 }
 
 /// The deletes of a table that find their rows as their pre-images say; nobody else changes these
 /// any more.
 async fn deletable(mut of: Statements<'_, '_, '_, '_>) -> Result<Vec<RowRef>, CentreError> {
-    let sorted = of.sort(Op::Delete, &of.incoming.deletes)?;
+    let incoming = of.incoming;
+    let mut deletes = Vec::with_capacity(incoming.deletes.len());
+    incoming.rows(&incoming.deletes, |at, row| {
+        let refused = of.outcomes.why_orphan(incoming, Op::Delete, &row.key);
+        if refused.is_none() {
+            deletes.push(incoming.deletes[at]);
+        }
+        Ok(())
+    })?;
+    let sorted = of.sort(Op::Delete, &deletes)?;
     let ready: Vec<RowRef> = sorted.rows().collect();
     let text = sql::deletable(of.incoming);
     let statement = of.connection.prepare(&text, &[]).await?;

@@ -54,7 +54,11 @@ impl UploadRun<'_> {
             let shape = self.tables[table].map.shape.clone();
             each_row(self.uploaded[table], &shape, |number, row, bytes| {
                 let work = &self.tables[table];
-                let comes = row.op == Some(Op::Delete) && !self.kept.contains(&(table, number));
+                let schema = &self.publication.schema;
+                let refused = self
+                    .orphans
+                    .reason(schema, work.index, Op::Delete, &row.key);
+                let comes = row.op == Some(Op::Delete) && refused.is_none();
                 if comes && work.is_deletable(row).map_err(stop)? {
                     rows.push(Pending {
                         place: (table, number),
@@ -183,7 +187,6 @@ impl UploadRun<'_> {
         leaves_out: LeavesOut,
         stays: bool,
     ) -> Result<Attempt, Stop> {
-        let released: Vec<usize> = self.tables.iter().map(|it| it.released.len()).collect();
         self.savepoint("SAVEPOINT tidewater_together")?;
         self.savepoint("PRAGMA defer_foreign_keys = ON")?;
         let fates = self.in_turn(rows, group);
@@ -208,9 +211,6 @@ impl UploadRun<'_> {
         let is_well = !misses && !is_violated;
         if !is_well || !stays {
             self.savepoint("ROLLBACK TO tidewater_together")?;
-            for (table, count) in self.tables.iter_mut().zip(released) {
-                table.released.truncate(count);
-            }
         }
         self.savepoint("PRAGMA defer_foreign_keys = OFF")?;
         self.savepoint("RELEASE tidewater_together")?;
@@ -277,8 +277,8 @@ impl UploadRun<'_> {
         let mut left = Vec::new();
         for it in successions {
             if self.succeed(&rows[it.deleted], &rows[it.inserted])? {
-                let pair = [it.deleted, it.inserted];
-                fates.extend(pair.map(|number| (number, Fate::Applied)));
+                fates.push((it.deleted, Fate::Succeeded));
+                fates.push((it.inserted, Fate::Applied));
                 self.those_that_can(rows, updates, fates)?;
             } else {
                 left.push(it);
@@ -297,8 +297,10 @@ impl UploadRun<'_> {
         let gone = unpacked(&work.map.shape, &deleted.bytes)?;
         let row = unpacked(&work.map.shape, &inserted.bytes)?;
         let schema = &self.publication.schema;
-        Ok(!self.orphans.has(schema, work.index, Op::Insert, &row.key)
-            && work.can_succeed(&gone, &row).map_err(stop)?)
+        let refused = self
+            .orphans
+            .reason(schema, work.index, Op::Insert, &row.key);
+        Ok(refused.is_none() && work.can_succeed(&gone, &row).map_err(stop)?)
     }
 
     /// Puts it there; false if it does not go.

@@ -477,32 +477,6 @@ async fn what_a_trigger_raises_refuses_its_row() {
     assert!(result[1].ends_with("not today"), "{result:?}");
 }
 
-#[tokio::test]
-async fn tables_of_one_name_are_told_apart_when_their_rows_are_given_back() {
-    let ddl = "CREATE SCHEMA other; CREATE TABLE item (id integer PRIMARY KEY, v text);
-               CREATE TABLE other.item (id integer PRIMARY KEY, v text)";
-    let mut world: PostgresWorld = World::new(ddl, vec![everyone("item")]).await;
-    world
-        .specs
-        .push(publication("second", vec![everyone("other.item")]));
-    world.deploy().await.unwrap();
-    let mut first = Remote::synced(&world, "anna").await;
-    let mut second = Remote::synced(&world, "berta").await;
-    let mut stranger = Remote::new(&world, "clara").await;
-    stranger.schema = world.schemas[1].clone();
-    for (remote, change, told) in [
-        (&mut second, delete("item", "1|x"), 0),
-        (&mut stranger, insert("item", "1|other"), 0),
-        (&mut first, insert("item", "1|x"), 1),
-    ] {
-        let mut upload = remote.next_upload(&[change]);
-        upload.given_back = true;
-        remote.apply(upload).await;
-        let conflicts = world.centre.conflicts().await.unwrap();
-        assert_eq!(conflicts.len(), told);
-    }
-}
-
 /// Each of a pair fails alone once constraints are checked after each statement, which they are
 /// where some other row violates one.
 #[tokio::test]

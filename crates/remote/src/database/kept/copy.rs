@@ -196,7 +196,6 @@ fn whole(
         rows,
         bytes: body.len() as u64,
         given_back: false,
-        unknown_history: false,
     };
     put(&mut frames, Control::UploadBegin(begin))?;
     frames.extend_from_slice(body);

@@ -117,7 +117,6 @@ fn a_result_before_the_end_of_its_upload_is_refused() {
         rows: 0,
         bytes: 0,
         given_back: false,
-        unknown_history: false,
     };
     session.handle_bytes(&Reply::default().control(result_begin(&begin)).0, NOW);
     let Outcome::Failed(error) = session.finish().1 else {

@@ -66,7 +66,6 @@ fn begin() -> UploadBegin {
         rows: 1_000,
         bytes: 1_000,
         given_back: false,
-        unknown_history: false,
     }
 }
 
