@@ -2,7 +2,7 @@
 
 use tidewater_consolidated::{CentreError, UploadOutcome, connect};
 
-use super::{PostgresWorld, table};
+use super::table;
 use crate::fixture::Fixture;
 use crate::postgres::PostgresFixture;
 use crate::remote::{Remote, delete, insert, update};
