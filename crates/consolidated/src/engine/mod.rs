@@ -7,6 +7,8 @@
 pub(crate) mod centre;
 pub(crate) mod connection;
 pub(crate) mod database;
+pub(crate) mod download;
+pub(crate) mod exact;
 mod prune;
 pub(crate) mod records;
 mod session;

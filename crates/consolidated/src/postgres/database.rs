@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidewater_protocol::PublicationSchema;
 
 use super::connection::{Connection, refused};
+use super::download::DatabaseSnapshot;
 use super::model::Compiled;
 use super::state::ADVISORY_LOCK;
 use super::triggers::LogSpec;
@@ -12,6 +13,7 @@ use super::watermark::Watermark;
 use super::{FINGERPRINTS, Postgres, Shared, apply, deploy, download, fill_random, live, tracked};
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSink};
+use crate::engine;
 use crate::engine::connection::{Answer, Connection as _, Own, own};
 use crate::engine::database::{Database, Job, Lane, Tracking};
 use crate::error::CentreError;
@@ -52,7 +54,7 @@ impl Lane for PostgresLane {
     ) -> CentreResult<'a, ()> {
         Box::pin(async move {
             self.connection.enter().await?;
-            let result = download::download(&mut self.connection, &self.shared, job, sink).await;
+            let result = read_download(&mut self.connection, &self.shared, &job, sink).await;
             self.connection.leave(result).await
         })
     }
@@ -246,6 +248,17 @@ impl Database for Postgres {
     async fn check_state(connection: &mut Connection) -> Result<(), CentreError> {
         deploy::check_state(connection.client()).await.map(drop)
     }
+}
+
+async fn read_download(
+    connection: &mut Connection,
+    shared: &Shared,
+    job: &DownloadJob,
+    sink: &mut dyn DownloadSink,
+) -> Result<(), CentreError> {
+    let publications = download::publications(shared, job)?;
+    let mut snapshot = DatabaseSnapshot::open(connection, shared, job, &publications).await?;
+    engine::download::download(&mut snapshot, job, sink).await
 }
 
 /// Remembers how tables are now, to notice in every upload if they no longer are.

@@ -1,8 +1,7 @@
-//! Downloads: one snapshot, read into the sink.
+//! The snapshot from which a download is read.
 //!
-//! One flight opens the snapshot, looks at the watermarks, runs the partition queries
-//! and asks whether the logs have anything new for what the remotes hold. Only if
-//! something has to be sent is a mark written and are rows read.
+//! One flight opens it, looks at the watermarks, runs the partition queries and asks whether the
+//! logs have anything new for what the remotes hold.
 
 mod read;
 
@@ -14,20 +13,21 @@ use futures_util::future::{join, join_all};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
-use tidewater_protocol::Code;
+use tidewater_protocol::{Code, Datum};
 
 use super::Shared;
 use super::array::Array;
 use super::connection::{Connection, refused};
 use super::members;
 use super::model::{Compiled, CompiledTable};
-use super::scope::{Facts, ScopeQueries, partition_arrays, partition_types};
+use super::scope::{Facts, ScopeQueries, partition_arrays};
 use super::triggers::LogSpec;
 use super::watermark::Watermark;
-use crate::download::{DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription};
+use crate::download::{DownloadJob, DownloadSubscription};
+use crate::engine::download::{
+    Answer, Held, Mark, Opened, Place, Published, ScopeChange, Snapshot, Standing, TakeKey, TakeRow,
+};
 use crate::error::CentreError;
-use crate::scope::{Checkpoint, Scope};
-use crate::upload::GainedPartitions;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
@@ -57,98 +57,162 @@ SELECT pg_catalog.pg_current_snapshot()::text,
       AND $5 IN (scope_serial, previous_serial) AND $5 > graced_serial
       AND $5 > coalesce(given_back_serial, 0))";
 
-/// What has to be sent of one table.
-enum TablePlan {
-    /// The remote never holds rows of it, or there is nothing to do.
-    Nothing,
-    /// Everything in scope; it replaces what is there.
-    Whole,
-    /// Partitions gained and lost, and changes in those kept.
-    Changes {
-        gained: Vec<Vec<u8>>,
-        lost: Vec<Vec<u8>>,
-        kept: Vec<Vec<u8>>,
-    },
-}
-
-/// What has to be done for one subscription.
-struct Plan {
-    tables: Vec<TablePlan>,
-    scope: Scope,
-    scope_changed: bool,
-    snapshot: String,
-    /// Where the log is read from; `None` if the remote has nothing.
-    watermark: Option<Watermark>,
-    /// Whether the logs have anything new for the partitions held.
-    news: bool,
-    /// See [`STATE`].
-    arrived: Option<bool>,
-}
-
 /// What a remote presented and holds, as far as it can be understood.
-struct Held<'j> {
+struct Presented {
     watermark: Watermark,
-    scope: &'j Scope,
-    /// What it may have besides; see [`DownloadSubscription::gained`].
-    gained: &'j [GainedPartitions],
     /// The question whether the logs have anything new for it; `None` if there is no
     /// log to ask.
     check: Option<(Statement, Vec<Array>)>,
 }
 
-/// Reads the downloads of a job.
-pub(super) async fn download(
-    connection: &mut Connection,
-    shared: &Shared,
-    job: DownloadJob,
-    sink: &mut dyn DownloadSink,
-) -> Result<(), CentreError> {
-    let publications = job
-        .subscriptions
-        .iter()
-        .map(|it| shared.publication(&it.publication));
-    let publications: Vec<Arc<Compiled>> = publications.collect::<Result<_, _>>()?;
-    let plans = open_adopting(connection, shared, &job, &publications).await?;
-    let mut mark = None;
-    for (index, (plan, subscription)) in plans.iter().zip(&job.subscriptions).enumerate() {
-        let publication = &publications[index];
-        if plan.arrived == Some(true) {
-            spend_previous(shared, &job, subscription).await?;
-        }
-        let outcome = if !plan.is_due(subscription) {
-            sink.begin(index, false);
-            DownloadOutcome {
-                checkpoint: None,
-                upserts: 0,
-                removals: 0,
-            }
-        } else {
-            let mark = match mark {
-                Some(mark) => mark,
-                None => {
-                    let fresh = shared.marks.mark(job.now_ms).await?;
-                    mark = Some(fresh);
-                    fresh
-                }
-            };
-            let checkpoint = new_checkpoint(shared, &job, subscription, publication, plan, mark);
-            let checkpoint = checkpoint.await?;
-            sink.begin(index, plan.scope_changed);
-            let counts = read::read(connection, publication, plan, subscription, sink).await?;
-            DownloadOutcome {
-                checkpoint: Some(checkpoint),
-                upserts: counts.upserts,
-                removals: counts.removals,
-            }
-        };
-        sink.end(index, outcome);
+/// See [`Snapshot`].
+pub(super) struct DatabaseSnapshot<'p> {
+    connection: &'p mut Connection,
+    shared: &'p Shared,
+    publications: &'p [Arc<Compiled>],
+    opened: Vec<Opened>,
+    /// By subscription.
+    logs: Vec<LogReading>,
+}
+
+/// How the change logs are read for a subscription.
+struct LogReading {
+    /// As text: the snapshot, and the one that the remote knows.
+    now: String,
+    since: Option<String>,
+    /// See [`own_version`].
+    own_version: String,
+}
+
+impl<'p> DatabaseSnapshot<'p> {
+    /// Opens the snapshot, and looks what each subscription has.
+    pub(super) async fn open(
+        connection: &'p mut Connection,
+        shared: &'p Shared,
+        job: &DownloadJob,
+        publications: &'p [Arc<Compiled>],
+    ) -> Result<DatabaseSnapshot<'p>, CentreError> {
+        let found = open_adopting(connection, shared, job, publications).await?;
+        let (opened, logs) = found.into_iter().unzip();
+        Ok(DatabaseSnapshot {
+            connection,
+            shared,
+            publications,
+            opened,
+            logs,
+        })
     }
-    // Nobody waits for the end of a transaction that only read.
-    match connection.client().batch_execute("COMMIT").now_or_never() {
-        Some(ended) => ended.map_err(refused("ending a download")),
-        None => Ok(()),
+
+    fn table(&self, place: Place) -> &'p CompiledTable {
+        &self.publications[place.subscription].tables[place.table]
     }
 }
+
+impl Snapshot for DatabaseSnapshot<'_> {
+    fn published(&self, subscription: usize) -> Published {
+        let publication = &self.publications[subscription];
+        Published {
+            schema: publication.schema.clone(),
+            shapes: publication.shapes.clone(),
+        }
+    }
+
+    fn opened(&self) -> &[Opened] {
+        &self.opened
+    }
+
+    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> Answer<'_, Mark> {
+        Box::pin(async move {
+            let id = self.shared.marks.mark(now_ms).await?;
+            let mut serials = Vec::with_capacity(changes.len());
+            if !changes.is_empty() {
+                let mut connection = self.shared.pool.get().await?;
+                for change in &changes {
+                    serials.push(note_scope(&mut connection, change).await?);
+                }
+            }
+            let id = id.to_vec();
+            Ok(Mark { id, serials })
+        })
+    }
+
+    fn watermark(&mut self, subscription: usize, mark: &[u8]) -> Result<Vec<u8>, CentreError> {
+        let mark = mark.try_into().map_err(|_| CentreError::Internal {
+            message: "a mark of another length".into(),
+        })?;
+        let watermark = Watermark {
+            mark,
+            layout: self.publications[subscription].layout,
+            snapshot: self.logs[subscription].now.clone(),
+        };
+        Ok(watermark.encode())
+    }
+
+    fn row_estimate(&self, place: Place) -> u64 {
+        self.table(place).row_estimate
+    }
+
+    fn rows<'s>(
+        &'s mut self,
+        place: Place,
+        partitions: &'s [&'s [u8]],
+        take: TakeRow<'s>,
+    ) -> Answer<'s, ()> {
+        Box::pin(async move {
+            read::copy_rows(self.connection, self.table(place), partitions, take).await
+        })
+    }
+
+    fn changes<'s>(
+        &'s mut self,
+        place: Place,
+        partitions: &'s [&'s [u8]],
+        take: TakeKey<'s>,
+    ) -> Answer<'s, ()> {
+        Box::pin(async move {
+            let logs = &self.logs[place.subscription];
+            let Some(since) = &logs.since else {
+                return Ok(());
+            };
+            let table = self.table(place);
+            let own = &logs.own_version;
+            read::changes(self.connection, table, (since, own), partitions, take).await
+        })
+    }
+
+    fn by_keys<'s>(
+        &'s mut self,
+        place: Place,
+        keys: &'s [Vec<Datum<'s>>],
+        take: TakeKey<'s>,
+    ) -> Answer<'s, ()> {
+        Box::pin(async move { read::by_keys(self.connection, self.table(place), keys, take).await })
+    }
+
+    fn end(&mut self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            // Nobody waits for the end of a transaction that only read.
+            let ended = self.connection.client().batch_execute("COMMIT");
+            match ended.now_or_never() {
+                Some(ended) => ended.map_err(refused("ending a download")),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// The publications of a job.
+pub(super) fn publications(
+    shared: &Shared,
+    job: &DownloadJob,
+) -> Result<Vec<Arc<Compiled>>, CentreError> {
+    let names = job.subscriptions.iter();
+    names
+        .map(|it| shared.publication(&it.publication))
+        .collect()
+}
+
+type Found = Vec<(Opened, LogReading)>;
 
 /// Opens the snapshot; first takes in the partitions that came or went, if it can be done
 /// at once. If not, their tables go whole.
@@ -157,10 +221,10 @@ async fn open_adopting(
     shared: &Shared,
     job: &DownloadJob,
     publications: &[Arc<Compiled>],
-) -> Result<Vec<Plan>, CentreError> {
-    let (plans, strange) = open(connection, job, publications).await?;
+) -> Result<Found, CentreError> {
+    let (found, strange) = open(connection, job, publications).await?;
     if strange.is_empty() || !shared.may_adopt(job.now_ms) {
-        return Ok(plans);
+        return Ok(found);
     }
     let tables = publications.iter().flat_map(|it| &it.tables);
     let strange = tables.filter(|table| strange.contains(&table.log_id));
@@ -178,7 +242,7 @@ async fn open_adopting(
             "partitions came that could not be tracked: every download sends the whole table \
              until `tidewater deploy` has been run by a role that owns them"
         );
-        return Ok(plans);
+        return Ok(found);
     }
     let rollback = connection.client().batch_execute("ROLLBACK").await;
     rollback.map_err(refused("opening a download"))?;
@@ -191,7 +255,7 @@ async fn open(
     connection: &mut Connection,
     job: &DownloadJob,
     publications: &[Arc<Compiled>],
-) -> Result<(Vec<Plan>, Vec<i32>), CentreError> {
+) -> Result<(Found, Vec<i32>), CentreError> {
     let facts = Facts {
         user: &job.user,
         remote_id: job.remote_id.to_string(),
@@ -202,7 +266,7 @@ async fn open(
     let partitioned = Partitioned::of(connection, &compiled).await?;
     let mut helds = Vec::with_capacity(compiled.len());
     for (subscription, publication) in job.subscriptions.iter().zip(&compiled) {
-        helds.push(Held::of(connection, publication, subscription).await?);
+        helds.push(Presented::of(connection, publication, subscription).await?);
     }
     let client = connection.client();
     let remote = job.remote_id.0.as_slice();
@@ -221,7 +285,8 @@ async fn open(
         }
     });
     let checks = helds.iter().zip(&job.subscriptions);
-    let checks = checks.map(|(held, subscription)| Held::news(held.as_ref(), client, subscription));
+    let checks =
+        checks.map(|(held, subscription)| Presented::news(held.as_ref(), client, subscription));
     // One flight: each future sends when it is first polled, in this order.
     let begin = begin(&compiled);
     let (begun, (states, ((results, news), strange))) = join(
@@ -237,26 +302,38 @@ async fn open(
     .await;
     begun.map_err(refused("opening a download"))?;
     let (results, strange) = (results?, strange?);
-    let mut plans = Vec::with_capacity(states.len());
+    let mut found = Vec::with_capacity(states.len());
     for (index, ((row, held), news)) in states.into_iter().zip(helds).zip(news).enumerate() {
         let row = row?;
-        let scope = queries.scope(index, compiled[index], &results)?;
+        let publication = compiled[index];
         let valid: Option<bool> = row.get(1);
         let held = held.filter(|_| valid == Some(true));
         let mut restarted: Vec<i32> = row.get(2);
         restarted.extend(&strange);
-        let snapshot = row.get(0);
-        plans.push(Plan::new(
-            compiled[index],
-            snapshot,
-            &restarted,
-            held,
-            scope,
-            news?,
-            row.get(3),
-        ));
+        let tables = publication.tables.iter().enumerate();
+        let tables = tables.map(|(place, table)| Held {
+            place: held.as_ref().map(|_| place),
+            is_traced: held.is_some() && table.log.is_some() && !restarted.contains(&table.log_id),
+        });
+        let opened = Opened {
+            scope: queries.scope(index, publication, &results)?,
+            held: tables.collect(),
+            standing: match row.get(3) {
+                Some(true) => Standing::Arrived,
+                Some(false) => Standing::Known,
+                None => Standing::Replaced,
+            },
+            news: news?,
+            renew: false,
+        };
+        let logs = LogReading {
+            now: row.get(0),
+            since: held.map(|it| it.watermark.snapshot),
+            own_version: own_version(&job.subscriptions[index]),
+        };
+        found.push((opened, logs));
     }
-    Ok((plans, strange))
+    Ok((found, strange))
 }
 
 /// Begins the snapshot with the tables locked as reading them would: what does not go by
@@ -307,101 +384,6 @@ impl Partitioned {
     }
 }
 
-impl Plan {
-    fn new(
-        publication: &Compiled,
-        snapshot: String,
-        restarted: &[i32],
-        presented: Option<Held<'_>>,
-        scope: Scope,
-        news: bool,
-        arrived: Option<bool>,
-    ) -> Plan {
-        let held = presented.as_ref().map(|it| it.scope);
-        let gained = presented.as_ref().map_or(&[][..], |it| it.gained);
-        let tables = publication.tables.iter().enumerate().map(|(index, table)| {
-            let Some(held) = held else {
-                return match table.direction.downloads() {
-                    true => TablePlan::Whole,
-                    false => TablePlan::Nothing,
-                };
-            };
-            let now = &scope.tables[index];
-            let mut plan = TablePlan::new(table, &held.tables[index], now, restarted);
-            if let TablePlan::Changes { lost, .. } = &mut plan {
-                let name = &publication.schema.tables[index].name;
-                let types = partition_types(table);
-                lost.extend(GainedPartitions::lost(gained, name, &types, now).cloned());
-            }
-            plan
-        });
-        Plan {
-            tables: tables.collect(),
-            scope_changed: held.is_none_or(|held| *held != scope),
-            snapshot,
-            watermark: presented.map(|it| it.watermark),
-            scope,
-            news,
-            arrived,
-        }
-    }
-
-    /// Whether the scope needs a serial of its own.
-    fn is_new_scope(&self) -> bool {
-        self.scope_changed || self.arrived.is_none()
-    }
-
-    /// Whether anything has to be sent, or the watermark has to move past what the
-    /// remote itself just uploaded.
-    fn is_due(&self, subscription: &DownloadSubscription) -> bool {
-        let own = subscription.own.as_ref();
-        self.news
-            || self.is_new_scope()
-            || !subscription.requests.is_empty()
-            || !subscription.compares.is_empty()
-            || own.is_some_and(|own| own.version != 0)
-            || self.tables.iter().any(TablePlan::is_due)
-    }
-}
-
-impl TablePlan {
-    fn new(
-        table: &CompiledTable,
-        held: &BTreeSet<Vec<u8>>,
-        scope: &BTreeSet<Vec<u8>>,
-        restarted: &[i32],
-    ) -> TablePlan {
-        if !table.direction.downloads() {
-            return TablePlan::Nothing;
-        }
-        if table.log.is_none() || restarted.contains(&table.log_id) {
-            return TablePlan::Whole;
-        }
-        TablePlan::Changes {
-            gained: scope.difference(held).cloned().collect(),
-            lost: held.difference(scope).cloned().collect(),
-            kept: scope.intersection(held).cloned().collect(),
-        }
-    }
-
-    /// Whether rows or removals have to be sent, whatever the logs say.
-    fn is_due(&self) -> bool {
-        match self {
-            TablePlan::Nothing => false,
-            TablePlan::Whole => true,
-            TablePlan::Changes { gained, lost, .. } => !gained.is_empty() || !lost.is_empty(),
-        }
-    }
-
-    /// Whether the log has to be read.
-    fn reads_log(&self, table: &CompiledTable) -> bool {
-        match self {
-            TablePlan::Changes { kept, .. } => table.scope.is_none() || !kept.is_empty(),
-            _ => false,
-        }
-    }
-}
-
 /// The part of a statement that finds new entries of a log, as `FROM` and `WHERE`:
 /// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
 /// partition values from the parameter `first` on.
@@ -436,19 +418,19 @@ pub(super) fn xmin(snapshot: &str) -> &str {
 }
 
 /// The version that the download leaves out, as a parameter.
-pub(super) fn own_version(subscription: &DownloadSubscription) -> String {
+fn own_version(subscription: &DownloadSubscription) -> String {
     let own = subscription.own.as_ref().filter(|own| own.skip_version);
     own.map_or(0, |own| own.version).to_string()
 }
 
-impl<'j> Held<'j> {
+impl Presented {
     /// What a remote presented, unless it presented nothing, or something of another
     /// database or of another list of tables.
     async fn of(
         connection: &mut Connection,
         publication: &Compiled,
-        subscription: &'j DownloadSubscription,
-    ) -> Result<Option<Held<'j>>, CentreError> {
+        subscription: &DownloadSubscription,
+    ) -> Result<Option<Presented>, CentreError> {
         let Some(checkpoint) = &subscription.checkpoint else {
             return Ok(None);
         };
@@ -470,7 +452,7 @@ impl<'j> Held<'j> {
             let entries = new_entries(table, 4 + parameters.len());
             questions.push(format!("EXISTS (SELECT {entries})"));
             if table.scope.is_some() {
-                parameters.extend(partition_arrays(table, held.iter())?);
+                parameters.extend(partition_arrays(table, held.iter().map(Vec::as_slice))?);
             }
         }
         let check = match questions.is_empty() {
@@ -480,12 +462,7 @@ impl<'j> Held<'j> {
                 Some((connection.prepare(&question, &[]).await?, parameters))
             }
         };
-        Ok(Some(Held {
-            watermark,
-            scope,
-            gained: &subscription.gained,
-            check,
-        }))
+        Ok(Some(Presented { watermark, check }))
     }
 
     /// Asks whether the logs have anything new.
@@ -507,51 +484,6 @@ impl<'j> Held<'j> {
     }
 }
 
-/// The checkpoint to hand out. A changed scope, and one whose serial does not count any more,
-/// gets a new serial, committed before anybody sees it.
-async fn new_checkpoint(
-    shared: &Shared,
-    job: &DownloadJob,
-    subscription: &DownloadSubscription,
-    publication: &Compiled,
-    plan: &Plan,
-    mark: [u8; 16],
-) -> Result<Checkpoint, CentreError> {
-    let old = subscription.checkpoint.as_ref().map(|it| it.serial);
-    let serial = match old {
-        Some(serial) if !plan.is_new_scope() => serial,
-        _ => {
-            let mut connection = shared.pool.get().await?;
-            let statement = connection.prepare(NEW_SERIAL, &[]).await?;
-            let row = connection
-                .client()
-                .query_one(
-                    &statement,
-                    &[
-                        &job.remote_id.0.as_slice(),
-                        &subscription.publication,
-                        &serial(subscription),
-                    ],
-                )
-                .await
-                .map_err(refused("issuing a scope"))?;
-            u64::try_from(row.get::<_, i64>(0)).map_err(|_| CentreError::Internal {
-                message: "a scope's serial is negative".into(),
-            })?
-        }
-    };
-    let watermark = Watermark {
-        mark,
-        layout: publication.layout,
-        snapshot: plan.snapshot.clone(),
-    };
-    Ok(Checkpoint {
-        serial,
-        watermark: watermark.encode(),
-        scope: plan.scope.clone(),
-    })
-}
-
 /// The scope that the remote holds (`$3`) stays known, also when the answers between it and the
 /// new one were lost.
 const NEW_SERIAL: &str = "
@@ -567,21 +499,24 @@ const SPEND_PREVIOUS: &str = "
 UPDATE tidewater.subscription SET graced_serial = previous_serial
 WHERE remote_id = $1 AND publication = $2 AND scope_serial = $3 AND graced_serial < previous_serial";
 
-/// The remote has the newest scope: changes under the one before are not taken any more. Until
-/// it is presented the one before counts, for the answer with the newest may have been lost.
-async fn spend_previous(
-    shared: &Shared,
-    job: &DownloadJob,
-    subscription: &DownloadSubscription,
-) -> Result<(), CentreError> {
-    let mut connection = shared.pool.get().await?;
-    let statement = connection.prepare(SPEND_PREVIOUS, &[]).await?;
-    let (remote, serial) = (job.remote_id.0.as_slice(), serial(subscription));
-    let parameters: [&(dyn ToSql + Sync); 3] = [&remote, &subscription.publication, &serial];
-    let spent = connection.client().execute(&statement, &parameters).await;
-    spent
-        .map(drop)
-        .map_err(refused("noting that a scope arrived"))
+/// Notes what became of a scope; gives the serial that counts. Of the newest, when it arrives,
+/// changes under the one before are not taken any more; until it is presented the one before
+/// counts, for the answer with the newest may have been lost.
+async fn note_scope(connection: &mut Connection, change: &ScopeChange) -> Result<u64, CentreError> {
+    let error = |error| refused("noting a scope")(error);
+    let serial = change.presented.and_then(|it| i64::try_from(it).ok());
+    let remote = change.remote_id.0.as_slice();
+    let parameters: [&(dyn ToSql + Sync); 3] = [&remote, &change.publication, &serial];
+    if let Some(serial) = change.presented.filter(|_| change.arrived) {
+        let statement = connection.prepare(SPEND_PREVIOUS, &[]).await?;
+        let spent = connection.client().execute(&statement, &parameters).await;
+        return spent.map(|_| serial).map_err(error);
+    }
+    let statement = connection.prepare(NEW_SERIAL, &[]).await?;
+    let row = connection.client().query_one(&statement, &parameters).await;
+    u64::try_from(row.map_err(error)?.get::<_, i64>(0)).map_err(|_| CentreError::Internal {
+        message: "a scope's serial is negative".into(),
+    })
 }
 
 /// The serial of the scope that a remote presents; `None` too for one that was never issued.

@@ -22,7 +22,7 @@ use crate::script::{Dialect, Script};
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) schema: Arc<PublicationSchema>,
-    pub(super) shapes: Vec<RowShape>,
+    pub(super) shapes: Arc<[RowShape]>,
     /// In the order of the schema.
     pub(super) tables: Vec<CompiledTable>,
     /// Distinguishes lists of tables and partition columns: a scope is only understood
@@ -205,16 +205,6 @@ impl CompiledTable {
     /// The log table's name in SQL.
     pub(super) fn log_table(&self) -> String {
         LogSpec::log_table(self.log_id)
-    }
-
-    /// What packing its rows needs to know.
-    pub(super) fn shape(&self) -> RowShape {
-        let columns = self.columns.iter();
-        RowShape {
-            columns: columns.map(|it| it.kind.column_type(it.scale)).collect(),
-            key: self.key.clone(),
-            partition: self.partition.clone(),
-        }
     }
 
     /// The key's columns, under the names that they have in another relation, as

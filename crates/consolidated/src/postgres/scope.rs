@@ -13,6 +13,8 @@ use super::array::Array;
 use super::connection::{Connection, refused};
 use super::model::{Compiled, CompiledTable, PgColumn};
 use super::rows::RowDecoder;
+pub(super) use crate::engine::exact::Membership;
+use crate::engine::exact::unpack;
 use crate::error::CentreError;
 use crate::scope::Scope;
 
@@ -135,7 +137,7 @@ pub(super) fn partition_types(table: &CompiledTable) -> Vec<tidewater_protocol::
 /// Partitions as array parameters, one array for each partition column.
 pub(super) fn partition_arrays<'a>(
     table: &CompiledTable,
-    partitions: impl Iterator<Item = &'a Vec<u8>>,
+    partitions: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Vec<Array>, CentreError> {
     let types = partition_types(table);
     let mut arrays: Vec<Array> = table
@@ -154,68 +156,4 @@ pub(super) fn partition_arrays<'a>(
         }
     }
     Ok(arrays)
-}
-
-/// The values of a packed partition.
-pub(super) fn unpack<'a>(
-    packed: &'a [u8],
-    types: &[tidewater_protocol::ColumnType],
-) -> Result<Vec<Datum<'a>>, CentreError> {
-    pack::unpack_values(packed, types).map_err(|error| CentreError::Internal {
-        message: format!("a partition cannot be unpacked: {error}"),
-    })
-}
-
-/// Tells whether rows are in a table's part of a scope.
-pub(super) struct Membership<'a> {
-    table: &'a CompiledTable,
-    types: Vec<tidewater_protocol::ColumnType>,
-    sets: Vec<&'a BTreeSet<Vec<u8>>>,
-    packed: Vec<u8>,
-    /// The partition of the row before: rows come in runs.
-    last: Vec<u8>,
-}
-
-impl<'a> Membership<'a> {
-    /// Membership in any of the sets.
-    pub(super) fn new(
-        table: &'a CompiledTable,
-        sets: Vec<&'a BTreeSet<Vec<u8>>>,
-    ) -> Membership<'a> {
-        Membership {
-            table,
-            types: partition_types(table),
-            sets,
-            packed: Vec::new(),
-            last: Vec::new(),
-        }
-    }
-
-    /// Whether a row (all published columns) is in scope. A row with a NULL among its
-    /// partition values is in no partition.
-    pub(super) fn has(&mut self, row: &[Datum<'_>]) -> bool {
-        if self.table.scope.is_none() {
-            return true;
-        }
-        let mut values = [Datum::Null; 4];
-        let partition = &self.table.partition;
-        self.packed.clear();
-        if partition.len() <= values.len() {
-            for (value, &index) in values.iter_mut().zip(partition) {
-                *value = row[index];
-            }
-            pack::pack_values(&mut self.packed, &self.types, &values[..partition.len()]);
-        } else {
-            let values: Vec<Datum<'_>> = partition.iter().map(|&index| row[index]).collect();
-            pack::pack_values(&mut self.packed, &self.types, &values);
-        }
-        if !self.last.is_empty() && self.packed == self.last {
-            return true;
-        }
-        let has = self.sets.iter().any(|set| set.contains(&self.packed));
-        if has {
-            std::mem::swap(&mut self.last, &mut self.packed);
-        }
-        has
-    }
 }

@@ -2,6 +2,7 @@
 //! it, and the SQL that serves it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rusqlite::Connection;
 use rusqlite::types::Value as Native;
@@ -19,9 +20,9 @@ use crate::script::{Dialect, Script};
 /// A publication ready to be served.
 #[derive(Debug)]
 pub(super) struct Publication {
-    pub(super) schema: PublicationSchema,
+    pub(super) schema: Arc<PublicationSchema>,
     /// In the order of the schema.
-    pub(super) shapes: Vec<RowShape>,
+    pub(super) shapes: Arc<[RowShape]>,
     pub(super) tables: Vec<Compiled>,
 }
 
@@ -105,26 +106,26 @@ impl Publication {
             parts.push((found, table));
         }
         let parts = parents_first(parts);
-        let mut publication = Publication {
-            schema: PublicationSchema {
-                name: spec.name.clone(),
-                tables: Vec::new(),
-            },
-            shapes: Vec::new(),
+        let mut schema = PublicationSchema {
+            name: spec.name.clone(),
             tables: Vec::new(),
         };
+        let mut tables = Vec::with_capacity(parts.len());
         for (live, spec) in &parts {
             let table = schema_table(connection, live, spec)?;
             let mut compiled = Compiled::new(connection, live, spec, &table)?;
             compiled.is_acted_on = is_acted_on(live, all);
             compiled.deletes_first = live.has_secondary_unique() && !compiled.is_acted_on;
-            publication.shapes.push(table.shape());
-            publication.tables.push(compiled);
-            publication.schema.tables.push(table);
+            tables.push(compiled);
+            schema.tables.push(table);
         }
-        add_references(&mut publication.schema, &parts);
-        check_names(&publication.schema)?;
-        Ok(publication)
+        add_references(&mut schema, &parts);
+        check_names(&schema)?;
+        Ok(Publication {
+            shapes: schema.tables.iter().map(Table::shape).collect(),
+            schema: Arc::new(schema),
+            tables,
+        })
     }
 
     /// Everything about a table that remotes and watermarks depend on, as text.

@@ -9,13 +9,15 @@ use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use tidewater_protocol::PublicationSchema;
+use tidewater_protocol::message::TableBegin;
 
-use super::download::Event;
+use super::download::FileSnapshot;
 use super::thread::{self, ConnectionThread};
 use super::watermark::{Marker, Watermark};
-use super::{SharedServed, SqliteCentre, apply, deploy, download, live, prune, state};
+use super::{SharedServed, SqliteCentre, apply, deploy, live, prune, state};
 use crate::centre::CentreResult;
-use crate::download::{DownloadJob, DownloadSink};
+use crate::download::{DownloadJob, DownloadOutcome, DownloadSink};
+use crate::engine;
 use crate::engine::connection::{Answer, Own, own};
 use crate::engine::database::{Database, Job, Lane, Tracking};
 use crate::error::CentreError;
@@ -34,18 +36,78 @@ pub(crate) struct SqliteLane {
     served: SharedServed,
 }
 
-/// Runs a job to its end: nothing that it waits for is ever not ready.
+/// Runs a job to its end.
 fn finish<T>(connection: &mut Connection, job: Job<Connection, T>) -> Result<T, CentreError> {
-    let result = job(connection).now_or_never().unwrap_or_else(|| {
+    ended(connection, |connection| at_once(job(connection)))
+}
+
+/// The result of a future: nothing that it waits for is ever not ready.
+fn at_once<T>(future: impl Future<Output = Result<T, CentreError>>) -> Result<T, CentreError> {
+    future.now_or_never().unwrap_or_else(|| {
         Err(CentreError::Internal {
             message: "a statement on a file had to be waited for".into(),
         })
-    });
+    })
+}
+
+/// Runs a job, and undoes what it leaves open.
+fn ended<T>(
+    connection: &mut Connection,
+    job: impl FnOnce(&mut Connection) -> Result<T, CentreError>,
+) -> Result<T, CentreError> {
+    let result = job(connection);
     if !connection.is_autocommit() {
         // The error that left the transaction open is told.
         let _ = connection.execute_batch("ROLLBACK");
     }
     result
+}
+
+/// A step of a download, for a sink on another thread.
+enum Event {
+    Begin(usize, bool),
+    Table(TableBegin),
+    Rows(Vec<u8>),
+    Comparing,
+    End(usize, DownloadOutcome),
+}
+
+/// Passes a download on to the sink. If that is gone, the next rows tell.
+struct AwaySink {
+    events: mpsc::Sender<Event>,
+    may_block: bool,
+}
+
+impl AwaySink {
+    fn send(&self, event: Event) -> Result<(), CentreError> {
+        let sent = match self.may_block {
+            true => self.events.blocking_send(event).is_ok(),
+            false => self.events.try_send(event).is_ok(),
+        };
+        sent.then_some(()).ok_or(CentreError::Cancelled)
+    }
+}
+
+impl DownloadSink for AwaySink {
+    fn begin(&mut self, index: usize, scope_changed: bool) {
+        let _ = self.send(Event::Begin(index, scope_changed));
+    }
+
+    fn table(&mut self, begin: TableBegin) {
+        let _ = self.send(Event::Table(begin));
+    }
+
+    fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError> {
+        self.send(Event::Rows(rows))
+    }
+
+    fn comparing(&mut self) -> Result<(), CentreError> {
+        self.send(Event::Comparing)
+    }
+
+    fn end(&mut self, index: usize, outcome: DownloadOutcome) {
+        let _ = self.send(Event::End(index, outcome));
+    }
 }
 
 impl Lane for SqliteLane {
@@ -84,18 +146,13 @@ impl Lane for SqliteLane {
             let (events, mut arriving) = mpsc::channel(ahead);
             let (result, wait) = oneshot::channel();
             let read = move |connection: &mut Connection| {
-                let mut emit = |event| {
-                    let sent = if may_block {
-                        events.blocking_send(event).is_ok()
-                    } else {
-                        events.try_send(event).is_ok()
-                    };
-                    sent.then_some(()).ok_or(CentreError::Cancelled)
-                };
+                let mut sink = AwaySink { events, may_block };
                 let served = deploy::refresh(connection, &served)?;
-                download::download(connection, &served, &marker, job, &mut emit)
+                let mut snapshot = FileSnapshot::open(connection, &served, &marker, &job)?;
+                at_once(engine::download::download(&mut snapshot, &job, &mut sink))
             };
-            self.thread.start(read, result)?;
+            self.thread
+                .start(move |connection| ended(connection, read), result)?;
             while let Some(event) = arriving.recv().await {
                 match event {
                     Event::Begin(index, scope_changed) => sink.begin(index, scope_changed),
@@ -225,7 +282,7 @@ impl Database for SqliteCentre {
             let served = Arc::new(deploy::load(connection, &specs)?);
             let publications = served.publications.iter();
             let schemas = publications
-                .map(|publication| Arc::new(publication.schema.clone()))
+                .map(|publication| publication.schema.clone())
                 .collect();
             *shared.write().unwrap_or_else(PoisonError::into_inner) = served;
             Ok(schemas)

@@ -12,8 +12,11 @@
 use rusqlite::types::{Value as Native, ValueRef as Stored};
 
 use tidewater_protocol::decimal::{Decimal, power_of_ten};
-use tidewater_protocol::pack::{pack_values, same};
+use tidewater_protocol::pack::same;
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
+
+use crate::engine::exact::{canonical, shortest};
+pub(super) use crate::engine::exact::{pack_exact, pack_row};
 
 /// The type that a declared type name stands for; `None` for names that mean nothing.
 pub(super) fn column_type(declared: &str) -> Option<ColumnType> {
@@ -119,15 +122,6 @@ fn read_decimal(real: f64, scale: Option<u16>) -> Datum<'static> {
     }
 }
 
-/// The one form of a value that every equal value has too.
-fn canonical(datum: Datum<'_>) -> Datum<'_> {
-    match datum {
-        // Adding zero turns minus zero into zero.
-        Datum::Real(real) => Datum::Real(real + 0.0),
-        other => other,
-    }
-}
-
 /// Whether two values are equal by the column's type: numbers by value, text byte by
 /// byte. A value that is none of the type is what it looks like: here it may be a number,
 /// in the remote's column the same as text.
@@ -163,48 +157,6 @@ fn look_the_same(left: &Datum<'_>, right: &Datum<'_>) -> bool {
     // SQLite's own spelling of a real is another than ours.
     let number = |text: &str| text.parse::<f64>().ok();
     number(&left_text).is_some_and(|left| number(&right_text) == Some(left))
-}
-
-/// A decimal without zeros at the end.
-fn shortest(decimal: Decimal<'_>) -> Decimal<'_> {
-    let Decimal::Exact {
-        mut unscaled,
-        mut scale,
-    } = decimal
-    else {
-        return decimal;
-    };
-    while scale > 0 && unscaled % 10 == 0 {
-        unscaled /= 10;
-        scale -= 1;
-    }
-    Decimal::Exact { unscaled, scale }
-}
-
-/// Packs values so that equal ones pack to equal bytes: what sets of partitions and
-/// keys are made of.
-pub(super) fn pack_exact(columns: &[ColumnType], values: &[Datum<'_>]) -> Vec<u8> {
-    let exact: Vec<_> = columns
-        .iter()
-        .zip(values)
-        .map(|(column, value)| match (column, value) {
-            (ColumnType::Decimal { scale: None }, Datum::Decimal(decimal)) => {
-                Datum::Decimal(shortest(*decimal))
-            }
-            _ => canonical(*value),
-        })
-        .collect();
-    let mut packed = Vec::new();
-    pack_values(&mut packed, columns, &exact);
-    packed
-}
-
-/// Packs the values of a row as remotes get them.
-pub(super) fn pack_row(columns: &[ColumnType], values: &[Datum<'_>]) -> Vec<u8> {
-    let values: Vec<_> = values.iter().map(|value| canonical(*value)).collect();
-    let mut packed = Vec::new();
-    pack_values(&mut packed, columns, &values);
-    packed
 }
 
 /// What a query yields, made a value of the column's type the way a cast would;

@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use tidewater_protocol::RemoteId;
 use tidewater_protocol::defect::{Defect, is_on};
 
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
 use super::{failure, state, thread};
+use crate::engine::download::{Mark, ScopeChange};
 use crate::error::CentreError;
 
 /// What a checkpoint's watermark says. The tables are in the order of the
@@ -55,24 +55,6 @@ pub(super) struct Position {
 pub(super) struct Positions {
     #[prost(message, repeated, tag = "1")]
     pub(super) logs: Vec<Position>,
-}
-
-/// A subscription whose scope changed, or has arrived.
-#[derive(Clone, Debug)]
-pub(super) struct ScopeChange {
-    pub(super) remote_id: RemoteId,
-    pub(super) publication: String,
-    /// The serial of the scope that the remote holds.
-    pub(super) presented: Option<u64>,
-    /// It is the newest, presented for the first time, and stays.
-    pub(super) arrived: bool,
-}
-
-/// A mark that is durable, and the serials in the order of the changes.
-#[derive(Clone, Debug)]
-pub(super) struct Mark {
-    pub(super) id: [u8; 16],
-    pub(super) serials: Vec<u64>,
 }
 
 /// A download that waits for its mark.
@@ -189,7 +171,10 @@ fn commit(
                 None => next_serial(&transaction, change)?,
             });
         }
-        marks.push(Mark { id, serials });
+        marks.push(Mark {
+            id: id.to_vec(),
+            serials,
+        });
     }
     transaction.commit().map_err(marking)?;
     Ok(marks)

@@ -604,7 +604,7 @@ impl One<'_> {
                 .as_ref()
                 .map(|it| &it.tables[incoming.index]),
         );
-        Membership::new(&self.publication.tables[incoming.index], sets)
+        Membership::new(&self.publication.shapes[incoming.index], sets)
     }
 
     fn statements<'c, 'i, 'p>(

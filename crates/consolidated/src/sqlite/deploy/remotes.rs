@@ -61,7 +61,7 @@ pub(super) fn review(
         Change {
             publication: name,
             old,
-            new: new.map(|it| &it.schema),
+            new: new.map(|it| &*it.schema),
         }
     });
     let changes: Vec<Change<'_>> = changes
