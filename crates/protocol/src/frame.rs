@@ -41,6 +41,14 @@ pub const SYNC_CHANNEL: u8 = 1;
 
 const KIND_CONTROL: u8 = 1;
 const KIND_ROWS: u8 = 2;
+const KIND_MESSAGE: u8 = 3;
+
+/// What precedes a message's payload in its frame: id, deadline, flags.
+pub const MESSAGE_HEADER_BYTES: usize = 13;
+
+/// The largest payload of a message: with its header it needs half of the first credit, so that
+/// it can always be sent once the peer has consumed what came before.
+pub const MAX_MESSAGE_BYTES: usize = INITIAL_CREDIT_BYTES as usize / 2 - MESSAGE_HEADER_BYTES;
 
 /// A frame that arrived.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +68,41 @@ pub enum Frame {
         /// The piece.
         bytes: Bytes,
     },
+}
+
+/// A frame of any kind. Syncs, and what they keep in files, know no messages: they take a
+/// [`Frame`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnyFrame {
+    /// A control message or rows.
+    Frame(Frame),
+    /// A message.
+    Message {
+        /// The channel.
+        channel: u8,
+        /// The message.
+        message: Message,
+    },
+}
+
+/// A message that is whole in its frame. What id and flags mean is up to the channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Tells messages of a channel apart.
+    pub id: u64,
+    /// The milliseconds after which nobody waits for an answer any more; 0 for never.
+    pub deadline_ms: u32,
+    /// The channel's own.
+    pub flags: u8,
+    /// At most [`MAX_MESSAGE_BYTES`].
+    pub payload: Bytes,
+}
+
+impl Message {
+    /// The bytes of credit that it needs.
+    pub fn credit(&self) -> usize {
+        MESSAGE_HEADER_BYTES + self.payload.len()
+    }
 }
 
 /// What arrived is not the protocol.
@@ -85,8 +128,8 @@ pub enum FrameError {
     /// Not a kind of frame.
     #[error("unknown kind of frame {0}")]
     UnknownKind(u8),
-    /// The control message cannot be decoded.
-    #[error("malformed control message: {0}")]
+    /// The message cannot be decoded.
+    #[error("malformed message: {0}")]
     Malformed(String),
 }
 
@@ -123,11 +166,25 @@ pub fn take_preface(buffer: &mut BytesMut) -> Result<Option<u8>, FrameError> {
     Ok(Some(minor))
 }
 
-/// Takes the next whole frame off the buffer; `Ok(None)` while it is incomplete.
+/// Takes the next whole frame of a sync off the buffer; `Ok(None)` while it is incomplete.
+///
+/// # Errors
+/// What is there cannot be a frame of a sync; the connection is of no more use.
+pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+    if buffer.get(4) == Some(&KIND_MESSAGE) {
+        return Err(FrameError::UnknownKind(KIND_MESSAGE));
+    }
+    Ok(take_any_frame(buffer)?.map(|frame| match frame {
+        AnyFrame::Frame(frame) => frame,
+        AnyFrame::Message { .. } => unreachable!("its kind was looked at"),
+    }))
+}
+
+/// Takes the next whole frame of any kind off the buffer; `Ok(None)` while it is incomplete.
 ///
 /// # Errors
 /// What is there cannot be a frame; the connection is of no more use.
-pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
+pub fn take_any_frame(buffer: &mut BytesMut) -> Result<Option<AnyFrame>, FrameError> {
     if buffer.len() < HEADER_BYTES {
         return Ok(None);
     }
@@ -136,7 +193,7 @@ pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
     if length > MAX_PAYLOAD_BYTES {
         return Err(FrameError::TooLarge(length));
     }
-    if !matches!(kind, KIND_CONTROL | KIND_ROWS) {
+    if !matches!(kind, KIND_CONTROL | KIND_ROWS | KIND_MESSAGE) {
         return Err(FrameError::UnknownKind(kind));
     }
     if buffer.len() < HEADER_BYTES + length {
@@ -144,16 +201,26 @@ pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
         return Ok(None);
     }
     buffer.advance(HEADER_BYTES);
-    let payload = buffer.split_to(length).freeze();
+    let mut payload = buffer.split_to(length).freeze();
     if kind == KIND_ROWS {
-        return Ok(Some(Frame::Rows {
-            channel,
-            bytes: payload,
-        }));
+        let bytes = payload;
+        return Ok(Some(AnyFrame::Frame(Frame::Rows { channel, bytes })));
+    }
+    if kind == KIND_MESSAGE {
+        if length < MESSAGE_HEADER_BYTES {
+            return Err(FrameError::Malformed(format!("{length} bytes")));
+        }
+        let message = Message {
+            id: payload.get_u64_le(),
+            deadline_ms: payload.get_u32_le(),
+            flags: payload.get_u8(),
+            payload,
+        };
+        return Ok(Some(AnyFrame::Message { channel, message }));
     }
     let control = Control::from_payload(&payload)
         .map_err(|error| FrameError::Malformed(error.to_string()))?;
-    Ok(Some(Frame::Control { channel, control }))
+    Ok(Some(AnyFrame::Frame(Frame::Control { channel, control })))
 }
 
 fn put_header(out: &mut BytesMut, length: usize, kind: u8, channel: u8) {
@@ -173,6 +240,22 @@ pub fn put_control(out: &mut BytesMut, channel: u8, control: Control) -> Result<
     }
     put_header(out, payload.len(), KIND_CONTROL, channel);
     out.extend_from_slice(&payload);
+    Ok(())
+}
+
+/// Appends a message.
+///
+/// # Errors
+/// [`FrameError::TooLarge`] if the payload exceeds [`MAX_MESSAGE_BYTES`].
+pub fn put_message(out: &mut BytesMut, channel: u8, message: &Message) -> Result<(), FrameError> {
+    if message.payload.len() > MAX_MESSAGE_BYTES {
+        return Err(FrameError::TooLarge(message.payload.len()));
+    }
+    put_header(out, message.credit(), KIND_MESSAGE, channel);
+    out.put_u64_le(message.id);
+    out.put_u32_le(message.deadline_ms);
+    out.put_u8(message.flags);
+    out.extend_from_slice(&message.payload);
     Ok(())
 }
 
@@ -263,12 +346,43 @@ mod tests {
         assert!(buffer.is_empty());
     }
 
+    #[test]
+    fn a_message_arrives_as_it_was_and_a_cut_one_is_refused() {
+        let message = Message {
+            id: u64::MAX - 1,
+            deadline_ms: 250,
+            flags: 5,
+            payload: Bytes::from_static(b"price of 7"),
+        };
+        let mut wire = BytesMut::new();
+        put_message(&mut wire, 2, &message).unwrap();
+        assert_eq!(wire.len(), HEADER_BYTES + message.credit());
+        assert_eq!(
+            take_frame(&mut wire.clone()),
+            Err(FrameError::UnknownKind(KIND_MESSAGE))
+        );
+        let frame = take_any_frame(&mut wire).unwrap();
+        assert_eq!(
+            frame,
+            Some(AnyFrame::Message {
+                channel: 2,
+                message
+            })
+        );
+        let mut short =
+            BytesMut::from(&[12, 0, 0, 0, 3, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..]);
+        assert!(matches!(
+            take_any_frame(&mut short),
+            Err(FrameError::Malformed(_))
+        ));
+    }
+
     proptest! {
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut buffer = BytesMut::from(&bytes[..]);
             let _ = take_preface(&mut buffer);
-            while let Ok(Some(_)) = take_frame(&mut buffer) {}
+            while let Ok(Some(_)) = take_any_frame(&mut buffer) {}
         }
     }
 }

@@ -1,0 +1,393 @@
+//! The machine of one connection: from bytes to channels and back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use tidewater_protocol::frame::{
+    AnyFrame, CONNECTION_CHANNEL, Frame, HEADER_BYTES, Message, PREFACE, put_control,
+    take_any_frame, take_preface,
+};
+use tidewater_protocol::message::{Control, Credit, PROTOCOL_VERSION, Ping, Pong};
+
+use crate::Fault;
+use crate::channel::{Channel, Class, Incoming};
+
+/// Rows and messages, of all channels together, that may be sent before the peer is let in.
+pub const STRANGER_BYTES: u64 = 64 << 10;
+
+/// Answers to pings that wait; a peer that takes none gets no more of them.
+const MAX_PONGS: usize = 16;
+
+/// So many frames go before one of a lower class that could go too.
+const MAX_PASSED_OVER: u32 = 16;
+
+/// When a silent peer is asked, and when it is given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Pings {
+    /// The silence after which a ping goes out.
+    pub after: Duration,
+    /// The silence after which the connection has failed.
+    pub give_up: Duration,
+}
+
+/// Something that the caller may want to act on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The channel had nothing to receive and has something now.
+    Readable(u8),
+    /// A Pong arrived.
+    Pong(Pong),
+}
+
+/// What may still come and go before the peer is let in.
+#[derive(Debug)]
+struct Stranger {
+    /// Rows and messages, control messages. Only who accepts counts them: who dials may hear
+    /// that it is let in and more in one piece.
+    receive: Option<[u64; 2]>,
+    send: u64,
+}
+
+/// One side of a connection. Times are durations since an origin of the caller's choice.
+///
+/// After a [`Fault`] the connection takes no more bytes; what is queued can still be sent, so
+/// that the peer learns why.
+#[derive(Debug)]
+pub struct Connection {
+    program: String,
+    pings: Option<Pings>,
+    fault: Option<Fault>,
+    input: BytesMut,
+    /// The preface is still to come, or to be sent.
+    expects_preface: bool,
+    owes_preface: bool,
+    channels: BTreeMap<u8, Channel>,
+    events: VecDeque<Event>,
+    pongs: VecDeque<u64>,
+    ping_due: bool,
+    nonce: u64,
+    heard: Duration,
+    asked: bool,
+    /// Until [`Connection::let_in`].
+    stranger: Option<Stranger>,
+    /// The channel of each class that was served last, and how often the class was passed over
+    /// since.
+    last: [u8; 3],
+    passed_over: [u32; 3],
+}
+
+impl Connection {
+    /// The side that opened the connection. `program` names this side in its Pongs.
+    pub fn dial(program: &str, pings: Option<Pings>, now: Duration) -> Connection {
+        Connection::new(program, pings, now, true)
+    }
+
+    /// The side that was called.
+    pub fn accept(program: &str, pings: Option<Pings>, now: Duration) -> Connection {
+        Connection::new(program, pings, now, false)
+    }
+
+    fn new(program: &str, pings: Option<Pings>, now: Duration, dials: bool) -> Connection {
+        Connection {
+            program: program.to_owned(),
+            pings,
+            fault: None,
+            input: BytesMut::new(),
+            expects_preface: !dials,
+            owes_preface: dials,
+            channels: BTreeMap::from([(CONNECTION_CHANNEL, Channel::new())]),
+            events: VecDeque::new(),
+            pongs: VecDeque::new(),
+            ping_due: false,
+            nonce: 0,
+            heard: now,
+            asked: false,
+            stranger: Some(Stranger {
+                receive: (!dials).then_some([STRANGER_BYTES; 2]),
+                send: STRANGER_BYTES,
+            }),
+            last: [CONNECTION_CHANNEL; 3],
+            passed_over: [0; 3],
+        }
+    }
+
+    /// Opens a channel; both sides know which there are. One that is open stays as it is.
+    pub fn open(&mut self, channel: u8) {
+        self.channels.entry(channel).or_insert_with(Channel::new);
+    }
+
+    /// The peer has proven who it is: only the credit of each channel counts from now on. The
+    /// accepting side calls it before it says so, the dialling side when it hears it.
+    pub fn let_in(&mut self) {
+        self.stranger = None;
+    }
+
+    /// Takes bytes from the peer, cut anyhow.
+    ///
+    /// # Errors
+    /// The peer broke the protocol; the same fault is returned from then on.
+    pub fn handle_bytes(&mut self, bytes: &[u8], now: Duration) -> Result<(), Fault> {
+        self.check()?;
+        self.heard = now;
+        self.asked = false;
+        self.ping_due = false;
+        self.input.extend_from_slice(bytes);
+        let taken = self.take_input();
+        self.keep_fault(taken)
+    }
+
+    /// Lets time pass: pings a silent peer.
+    ///
+    /// # Errors
+    /// The peer was silent for too long.
+    pub fn handle_timeout(&mut self, now: Duration) -> Result<(), Fault> {
+        self.check()?;
+        let Some(pings) = self.pings else {
+            return Ok(());
+        };
+        let silent = now.saturating_sub(self.heard);
+        if silent >= pings.give_up {
+            return self.keep_fault(Err(Fault::Silent));
+        }
+        if silent >= pings.after && !self.asked {
+            self.asked = true;
+            self.ping_due = true;
+        }
+        Ok(())
+    }
+
+    /// When [`Self::handle_timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let pings = self.pings.filter(|_| self.fault.is_none())?;
+        let wait = if self.asked {
+            pings.give_up
+        } else {
+            pings.after.min(pings.give_up)
+        };
+        Some(self.heard + wait)
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What came next on a channel. Its credit is the peer's again after [`Self::consumed`].
+    pub fn receive(&mut self, channel: u8) -> Option<Incoming> {
+        self.channels.get_mut(&channel)?.receive()
+    }
+
+    /// The handler is done with so many bytes of credit of what it received.
+    pub fn consumed(&mut self, channel: u8, bytes: usize) {
+        self.channel(channel).consumed(bytes);
+    }
+
+    /// Queues a control message.
+    ///
+    /// # Errors
+    /// It is too large for a frame.
+    pub fn send_control(&mut self, channel: u8, control: Control) -> Result<(), Fault> {
+        Ok(self.channel(channel).send_control(control)?)
+    }
+
+    /// Queues a message.
+    ///
+    /// # Errors
+    /// It is too large for a frame.
+    pub fn send_message(&mut self, channel: u8, message: Message) -> Result<(), Fault> {
+        Ok(self.channel(channel).send_message(message)?)
+    }
+
+    /// Queues packed rows, of any size.
+    pub fn send_rows(&mut self, channel: u8, rows: impl Into<bytes::Bytes>) {
+        self.channel(channel).send_rows(rows.into());
+    }
+
+    /// The bytes that wait to be sent on a channel: producers look at it before they go on.
+    pub fn unsent_bytes(&self, channel: u8) -> usize {
+        self.channels.get(&channel).map_or(0, Channel::unsent_bytes)
+    }
+
+    /// Appends frames to `out` until it has about `enough` bytes or nothing can go. Whether
+    /// anything was appended.
+    pub fn poll_transmit(&mut self, out: &mut BytesMut, enough: usize) -> bool {
+        let start = out.len();
+        if std::mem::take(&mut self.owes_preface) {
+            out.put_slice(&PREFACE);
+        }
+        self.transmit_own(out);
+        while out.len() - start < enough {
+            let Some(channel) = self.next_channel() else {
+                break;
+            };
+            let allowed = self.allowed();
+            let spent = self.channel(channel).transmit(channel, allowed, out);
+            if let Some(stranger) = &mut self.stranger {
+                stranger.send -= spent;
+            }
+        }
+        out.len() > start
+    }
+
+    fn channel(&mut self, channel: u8) -> &mut Channel {
+        let known = self.channels.get_mut(&channel);
+        known.expect("the caller opened the channel")
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    fn keep_fault(&mut self, result: Result<(), Fault>) -> Result<(), Fault> {
+        if let Err(fault) = &result {
+            self.fault = Some(fault.clone());
+            self.input = BytesMut::new();
+        }
+        result
+    }
+
+    fn take_input(&mut self) -> Result<(), Fault> {
+        if self.expects_preface {
+            if take_preface(&mut self.input)?.is_none() {
+                return Ok(());
+            }
+            self.expects_preface = false;
+        }
+        loop {
+            let before = self.input.len();
+            let Some(frame) = take_any_frame(&mut self.input)? else {
+                return Ok(());
+            };
+            let payload = before - self.input.len() - HEADER_BYTES;
+            self.take_frame(frame, payload)?;
+        }
+    }
+
+    fn take_frame(&mut self, frame: AnyFrame, payload: usize) -> Result<(), Fault> {
+        let (channel, incoming) = match frame {
+            AnyFrame::Frame(Frame::Control { channel, control }) => match control {
+                None => return self.known(channel),
+                Some(Control::Ping(ping)) => {
+                    if self.pongs.len() < MAX_PONGS {
+                        self.pongs.push_back(ping.nonce);
+                    }
+                    return self.known(channel);
+                }
+                Some(Control::Pong(pong)) => {
+                    // Only the answer to a ping of ours is kept, and only the last.
+                    self.events.retain(|event| !matches!(event, Event::Pong(_)));
+                    self.events.push_back(Event::Pong(pong));
+                    return self.known(channel);
+                }
+                Some(Control::Credit(credit)) => return self.take_credit(&credit),
+                Some(control) => (channel, Incoming::Control(control)),
+            },
+            AnyFrame::Frame(Frame::Rows { channel, bytes }) if bytes.is_empty() => {
+                return self.known(channel);
+            }
+            AnyFrame::Frame(Frame::Rows { channel, bytes }) => (channel, Incoming::Rows(bytes)),
+            AnyFrame::Message { channel, message } => (channel, Incoming::Message(message)),
+        };
+        let control_bytes = match incoming {
+            // What a decoded message takes beside its payload is counted too.
+            Incoming::Control(_) => payload + size_of::<Control>(),
+            Incoming::Rows(_) | Incoming::Message(_) => 0,
+        };
+        if let Some(left) = self.stranger.as_mut().and_then(|s| s.receive.as_mut()) {
+            for (left, came) in left.iter_mut().zip([incoming.credit(), control_bytes]) {
+                *left = left
+                    .checked_sub(came as u64)
+                    .ok_or(Fault::TooMuch(channel))?;
+            }
+        }
+        let known = self.channels.get_mut(&channel);
+        let known = known.ok_or(Fault::UnknownChannel(channel))?;
+        if known.arrive(channel, incoming, control_bytes)? {
+            self.events
+                .retain(|event| *event != Event::Readable(channel));
+            self.events.push_back(Event::Readable(channel));
+        }
+        Ok(())
+    }
+
+    fn known(&self, channel: u8) -> Result<(), Fault> {
+        match self.channels.contains_key(&channel) {
+            true => Ok(()),
+            false => Err(Fault::UnknownChannel(channel)),
+        }
+    }
+
+    fn take_credit(&mut self, credit: &Credit) -> Result<(), Fault> {
+        let number = u8::try_from(credit.channel).unwrap_or(u8::MAX);
+        let known = self.channels.get_mut(&number);
+        known
+            .ok_or(Fault::UnknownChannel(number))?
+            .add_credit(credit.bytes);
+        Ok(())
+    }
+
+    /// What the connection itself has to say, which is bounded: credits, pongs, a ping.
+    fn transmit_own(&mut self, out: &mut BytesMut) {
+        let mut own = Vec::new();
+        for (number, channel) in &mut self.channels {
+            if let Some(bytes) = channel.take_grant() {
+                own.push(Control::Credit(Credit {
+                    channel: u32::from(*number),
+                    bytes,
+                }));
+            }
+        }
+        for nonce in self.pongs.drain(..) {
+            own.push(Control::Pong(Pong {
+                nonce,
+                server: self.program.clone(),
+                protocol_version: PROTOCOL_VERSION,
+            }));
+        }
+        if std::mem::take(&mut self.ping_due) {
+            self.nonce += 1;
+            own.push(Control::Ping(Ping { nonce: self.nonce }));
+        }
+        for control in own {
+            put_control(out, CONNECTION_CHANNEL, control).expect("it is small");
+        }
+    }
+
+    /// Who sends next: the best class that can go, but a class that was passed over too often
+    /// goes first; within a class the channels in turn.
+    fn next_channel(&mut self) -> Option<u8> {
+        let allowed = self.allowed();
+        // The lowest channel that is ready after the one that was served last, else the lowest.
+        let mut first: [Option<u8>; 3] = [None; 3];
+        for (number, channel) in &self.channels {
+            if let Some(class) = channel.ready(allowed) {
+                let last = self.last[class as usize];
+                match &mut first[class as usize] {
+                    Some(found) if *found <= last && *number > last => *found = *number,
+                    Some(_) => {}
+                    none => *none = Some(*number),
+                }
+            }
+        }
+        let classes = [Class::Rows, Class::Message, Class::Control].map(|class| class as usize);
+        let starved = classes
+            .into_iter()
+            .find(|class| first[*class].is_some() && self.passed_over[*class] >= MAX_PASSED_OVER);
+        let chosen = starved.or_else(|| (0..3).find(|class| first[*class].is_some()))?;
+        for class in classes {
+            if class == chosen || first[class].is_none() {
+                self.passed_over[class] = 0;
+            } else {
+                self.passed_over[class] += 1;
+            }
+        }
+        let channel = first[chosen]?;
+        self.last[chosen] = channel;
+        Some(channel)
+    }
+
+    fn allowed(&self) -> u64 {
+        self.stranger.as_ref().map_or(u64::MAX, |s| s.send)
+    }
+}

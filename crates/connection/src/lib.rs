@@ -1,0 +1,50 @@
+//! A connection above every sync, for both sides, without input or output.
+//!
+//! Bytes, the time and what is to be sent go in; bytes to send and [`Event`]s come out. Owns
+//! the preface, channels, credit, the order of output and pings. What the messages of a channel
+//! mean, sign-in among them, is left to the handlers of the channels; sockets and TLS are left
+//! to the caller.
+//!
+//! Reading never pauses: what a peer may send before its channel's handler takes it is bounded
+//! by credit for rows and messages, and by [`MAX_CONTROL_BYTES`] for control messages.
+
+mod channel;
+mod connection;
+#[cfg(test)]
+mod tests;
+
+pub use channel::{Incoming, MAX_CONTROL_BYTES};
+pub use connection::{Connection, Event, Pings, STRANGER_BYTES};
+
+use tidewater_protocol::Code;
+use tidewater_protocol::frame::FrameError;
+
+/// Why a connection is of no more use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// What came is not the protocol, or what was to be sent is too large.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A frame on a channel that is not open.
+    #[error("channel {0} does not exist")]
+    UnknownChannel(u8),
+    /// More than credit or the limit of control messages allows.
+    #[error("channel {0} was sent more than is allowed")]
+    TooMuch(u8),
+    /// Nothing came for too long.
+    #[error("the peer was silent for too long")]
+    Silent,
+}
+
+impl Fault {
+    /// The fault's stable code.
+    pub fn code(&self) -> Code {
+        match self {
+            Fault::Frame(error) => error.code(),
+            Fault::UnknownChannel(_) => Code::UnexpectedMessage,
+            Fault::TooMuch(_) => Code::LimitExceeded,
+            Fault::Silent => Code::Timeout,
+        }
+    }
+}

@@ -1,0 +1,386 @@
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use proptest::prelude::*;
+use tidewater_protocol::frame::{
+    INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, Message, PREFACE, put_rows,
+};
+use tidewater_protocol::message::{Control, Ping, Waiting};
+
+use super::*;
+
+const NOW: Duration = Duration::ZERO;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn pair() -> [Connection; 2] {
+    let mut sides = [
+        Connection::dial("remote", None, NOW),
+        Connection::accept("server", None, NOW),
+    ];
+    for side in &mut sides {
+        for channel in 1..4 {
+            side.open(channel);
+        }
+    }
+    sides
+}
+
+fn friends() -> [Connection; 2] {
+    let mut sides = pair();
+    sides.iter_mut().for_each(Connection::let_in);
+    sides
+}
+
+fn waiting(ahead: u64) -> Control {
+    Control::Waiting(Waiting { ahead })
+}
+
+fn message(id: u64, bytes: usize) -> Message {
+    Message {
+        id,
+        deadline_ms: 0,
+        flags: 0,
+        payload: vec![id as u8; bytes].into(),
+    }
+}
+
+/// Everything that can go from one to the other, at once.
+fn carry(from: &mut Connection, to: &mut Connection) -> Result<(), Fault> {
+    let mut wire = BytesMut::new();
+    while from.poll_transmit(&mut wire, 64 << 10) {
+        to.handle_bytes(&wire, NOW)?;
+        wire.clear();
+    }
+    Ok(())
+}
+
+fn receive_bytes(side: &mut Connection, channel: u8) -> usize {
+    let mut bytes = 0;
+    while let Some(incoming) = side.receive(channel) {
+        bytes += incoming.credit();
+    }
+    bytes
+}
+
+#[test]
+fn a_slow_channel_stops_no_other_one() {
+    let [mut remote, mut server] = friends();
+    remote.send_rows(1, vec![1; 3 << 20]);
+    carry(&mut remote, &mut server).unwrap();
+    remote.send_rows(2, vec![2; 100]);
+    remote.send_control(3, waiting(7)).unwrap();
+    carry(&mut remote, &mut server).unwrap();
+    assert_eq!(receive_bytes(&mut server, 2), 100);
+    assert_eq!(server.receive(3), Some(Incoming::Control(waiting(7))));
+    assert_eq!(remote.unsent_bytes(1), 2 << 20);
+    // What is consumed may be sent again.
+    let held = receive_bytes(&mut server, 1);
+    assert_eq!(held as u64, INITIAL_CREDIT_BYTES);
+    server.consumed(1, held);
+    carry(&mut server, &mut remote).unwrap();
+    carry(&mut remote, &mut server).unwrap();
+    assert_eq!(remote.unsent_bytes(1), 1 << 20);
+}
+
+#[test]
+fn more_than_the_credit_allows_is_a_breach_and_stays_one() {
+    let [_, mut server] = friends();
+    let mut wire = BytesMut::from(&PREFACE[..]);
+    put_rows(&mut wire, 1, &vec![0; INITIAL_CREDIT_BYTES as usize]);
+    server.handle_bytes(&wire, NOW).unwrap();
+    wire.clear();
+    put_rows(&mut wire, 1, &[0]);
+    assert_eq!(server.handle_bytes(&wire, NOW), Err(Fault::TooMuch(1)));
+    assert_eq!(server.handle_bytes(&[], NOW), Err(Fault::TooMuch(1)));
+    assert_eq!(server.poll_timeout(), None);
+}
+
+#[test]
+fn control_messages_that_nobody_takes_are_bounded() {
+    let [mut remote, mut server] = friends();
+    let sent = loop {
+        for _ in 0..10_000 {
+            remote.send_control(1, waiting(1)).unwrap();
+        }
+        if let Err(fault) = carry(&mut remote, &mut server) {
+            break fault;
+        }
+    };
+    assert_eq!(sent, Fault::TooMuch(1));
+}
+
+#[test]
+fn a_frame_on_a_channel_that_is_not_open_is_a_breach() {
+    let [_, mut server] = friends();
+    let mut wire = BytesMut::from(&PREFACE[..]);
+    put_rows(&mut wire, 9, &[0]);
+    assert_eq!(
+        server.handle_bytes(&wire, NOW),
+        Err(Fault::UnknownChannel(9))
+    );
+}
+
+#[test]
+fn a_stranger_sends_little_until_it_is_let_in() {
+    let [mut remote, mut server] = pair();
+    remote.send_rows(1, vec![1; 200_000]);
+    carry(&mut remote, &mut server).unwrap();
+    assert_eq!(receive_bytes(&mut server, 1) as u64, STRANGER_BYTES);
+    // It is let in, and hears that in one piece with much more.
+    server.let_in();
+    server.send_control(0, waiting(0)).unwrap();
+    server.send_rows(1, vec![2; 500_000]);
+    carry(&mut server, &mut remote).unwrap();
+    remote.let_in();
+    carry(&mut remote, &mut server).unwrap();
+    assert_eq!(remote.unsent_bytes(1), 0);
+
+    let [_, mut server] = pair();
+    let mut wire = BytesMut::from(&PREFACE[..]);
+    put_rows(&mut wire, 1, &vec![0; STRANGER_BYTES as usize + 1]);
+    assert_eq!(server.handle_bytes(&wire, NOW), Err(Fault::TooMuch(1)));
+}
+
+#[test]
+fn control_goes_before_messages_and_messages_before_rows() {
+    let [mut remote, mut server] = friends();
+    remote.send_rows(1, vec![1; 100]);
+    remote.send_message(2, message(1, 100)).unwrap();
+    remote.send_control(3, waiting(1)).unwrap();
+    carry(&mut remote, &mut server).unwrap();
+    let readable: Vec<Event> = std::iter::from_fn(|| server.poll_event()).collect();
+    assert_eq!(readable, [3, 2, 1].map(Event::Readable));
+}
+
+#[test]
+fn nothing_starves_beside_an_endless_higher_class() {
+    let [mut remote, mut server] = friends();
+    remote.send_rows(2, vec![2; 100]);
+    remote.send_rows(3, vec![3; 100]);
+    let mut frames = 0;
+    while remote.unsent_bytes(2) + remote.unsent_bytes(3) > 0 {
+        remote.send_control(1, waiting(1)).unwrap();
+        let mut wire = BytesMut::new();
+        remote.poll_transmit(&mut wire, 1);
+        server.handle_bytes(&wire, NOW).unwrap();
+        frames += 1;
+        assert!(frames < 100, "rows starve");
+    }
+}
+
+#[test]
+fn the_largest_message_can_go_once_all_before_it_is_consumed() {
+    let [mut remote, mut server] = friends();
+    for id in 0..5 {
+        remote
+            .send_message(1, message(id, MAX_MESSAGE_BYTES))
+            .unwrap();
+        remote.send_rows(1, vec![0; 300_000]);
+    }
+    for _ in 0..20 {
+        carry(&mut remote, &mut server).unwrap();
+        let held = receive_bytes(&mut server, 1);
+        server.consumed(1, held);
+        carry(&mut server, &mut remote).unwrap();
+    }
+    assert_eq!(remote.unsent_bytes(1), 0);
+    assert!(
+        remote
+            .send_message(1, message(0, MAX_MESSAGE_BYTES + 1))
+            .is_err()
+    );
+}
+
+#[test]
+fn a_silent_peer_is_asked_once_and_then_given_up() {
+    let pings = Pings {
+        after: SECOND,
+        give_up: 3 * SECOND,
+    };
+    let mut remote = Connection::dial("remote", Some(pings), NOW);
+    let mut server = Connection::accept("server", None, NOW);
+    let mut wire = BytesMut::new();
+    remote.poll_transmit(&mut wire, 1024);
+    assert_eq!(remote.poll_timeout(), Some(SECOND));
+    remote.handle_timeout(SECOND).unwrap();
+    remote.handle_timeout(SECOND).unwrap();
+    remote.poll_transmit(&mut wire, 1024);
+    server.handle_bytes(&wire, NOW).unwrap();
+    wire.clear();
+    server.poll_transmit(&mut wire, 1024);
+    remote.handle_bytes(&wire, 2 * SECOND).unwrap();
+    let Some(Event::Pong(pong)) = remote.poll_event() else {
+        panic!("no answer");
+    };
+    assert_eq!((pong.nonce, pong.server.as_str()), (1, "server"));
+    assert_eq!(remote.poll_event(), None);
+    assert_eq!(remote.poll_timeout(), Some(3 * SECOND));
+    remote.handle_timeout(3 * SECOND).unwrap();
+    assert_eq!(remote.poll_timeout(), Some(5 * SECOND));
+    assert_eq!(remote.handle_timeout(5 * SECOND), Err(Fault::Silent));
+}
+
+#[test]
+fn who_takes_no_answers_gets_no_more_of_them() {
+    let [mut remote, mut server] = friends();
+    for nonce in 0..10_000 {
+        remote
+            .send_control(0, Control::Ping(Ping { nonce }))
+            .unwrap();
+    }
+    carry(&mut remote, &mut server).unwrap();
+    let mut wire = BytesMut::new();
+    server.poll_transmit(&mut wire, usize::MAX);
+    assert!(wire.len() < 1024);
+}
+
+/// What a step of a random run does.
+#[derive(Clone, Debug)]
+enum Step {
+    Control(usize, u8),
+    Message(usize, u8, usize),
+    Rows(usize, u8, usize),
+    /// Takes what a channel has, and gives its credit back.
+    Receive(usize, u8),
+    /// Moves so many bytes of what a side wants to send.
+    Carry(usize, usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (side, channel) = (0..2_usize, 1..4_u8);
+    prop_oneof![
+        (side.clone(), channel.clone()).prop_map(|(s, c)| Step::Control(s, c)),
+        (side.clone(), channel.clone(), 0..300_000_usize)
+            .prop_map(|(s, c, n)| Step::Message(s, c, n)),
+        (side.clone(), channel.clone(), 1..900_000_usize).prop_map(|(s, c, n)| Step::Rows(s, c, n)),
+        (side.clone(), channel).prop_map(|(s, c)| Step::Receive(s, c)),
+        (side, 1..400_000_usize).prop_map(|(s, n)| Step::Carry(s, n)),
+    ]
+}
+
+/// One direction of a run, and what its two ends have seen.
+#[derive(Default)]
+struct Direction {
+    wire: BytesMut,
+    /// By channel: a digest of what was sent and what arrived. Rows are a stream, whose pieces
+    /// are written by their bytes.
+    sent: [Vec<u8>; 4],
+    arrived: [Vec<u8>; 4],
+    /// Numbers what is sent.
+    counter: u64,
+}
+
+fn write(log: &mut Vec<u8>, incoming: &Incoming) {
+    match incoming {
+        Incoming::Control(Control::Waiting(waiting)) => {
+            log.extend_from_slice(b"c");
+            log.extend_from_slice(&waiting.ahead.to_le_bytes());
+        }
+        Incoming::Control(other) => panic!("nobody sent {other:?}"),
+        Incoming::Message(message) => {
+            log.extend_from_slice(b"m");
+            log.extend_from_slice(&message.id.to_le_bytes());
+            log.extend_from_slice(&(message.payload.len() as u64).to_le_bytes());
+        }
+        Incoming::Rows(bytes) => log.extend_from_slice(bytes),
+    }
+}
+
+struct Run {
+    sides: [Connection; 2],
+    directions: [Direction; 2],
+}
+
+impl Run {
+    fn send(&mut self, side: usize, channel: u8, incoming: Incoming) {
+        write(
+            &mut self.directions[side].sent[usize::from(channel)],
+            &incoming,
+        );
+        let from = &mut self.sides[side];
+        match incoming {
+            Incoming::Control(control) => from.send_control(channel, control).unwrap(),
+            Incoming::Message(message) => from.send_message(channel, message).unwrap(),
+            Incoming::Rows(rows) => from.send_rows(channel, rows),
+        }
+    }
+
+    fn number(&mut self, side: usize) -> u64 {
+        self.directions[side].counter += 1;
+        self.directions[side].counter
+    }
+
+    fn receive(&mut self, side: usize, channel: u8) {
+        let mut held = 0;
+        while let Some(incoming) = self.sides[side].receive(channel) {
+            held += incoming.credit();
+            let arrived = &mut self.directions[1 - side].arrived;
+            write(&mut arrived[usize::from(channel)], &incoming);
+        }
+        assert!(held as u64 <= INITIAL_CREDIT_BYTES, "credit bounds memory");
+        self.sides[side].consumed(channel, held);
+    }
+
+    fn carry(&mut self, side: usize, bytes: usize) {
+        let wire = &mut self.directions[side].wire;
+        self.sides[side].poll_transmit(wire, bytes);
+        let piece = wire.split_to(bytes.min(wire.len()));
+        self.sides[1 - side].handle_bytes(&piece, NOW).unwrap();
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Control(side, channel) => {
+                let control = waiting(self.number(side));
+                self.send(side, channel, Incoming::Control(control));
+            }
+            Step::Message(side, channel, bytes) => {
+                let message = message(self.number(side), bytes);
+                self.send(side, channel, Incoming::Message(message));
+            }
+            Step::Rows(side, channel, bytes) => {
+                let rows = Bytes::from(vec![self.number(side) as u8; bytes]);
+                self.send(side, channel, Incoming::Rows(rows));
+            }
+            Step::Receive(side, channel) => self.receive(side, channel),
+            Step::Carry(side, bytes) => self.carry(side, bytes),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn all_that_was_sent_arrives_in_order_within_the_credit(
+        steps in proptest::collection::vec(step(), 1..80),
+    ) {
+        let mut run = Run { sides: friends(), directions: Default::default() };
+        for step in steps {
+            run.step(step);
+        }
+        // With everything taken as it comes, all ends within a bounded number of rounds.
+        for _ in 0..200 {
+            for side in 0..2 {
+                run.carry(side, 1 << 20);
+                (1..4).for_each(|channel| run.receive(1 - side, channel));
+            }
+        }
+        for direction in &run.directions {
+            prop_assert!(direction.wire.is_empty());
+            for channel in 1..4 {
+                prop_assert!(direction.sent[channel] == direction.arrived[channel]);
+            }
+        }
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let [_, mut server] = pair();
+        let mut wire = BytesMut::from(&PREFACE[..]);
+        wire.extend_from_slice(&bytes);
+        let _ = server.handle_bytes(&wire, NOW);
+        let mut out = BytesMut::new();
+        server.poll_transmit(&mut out, 1 << 20);
+    }
+}
