@@ -275,7 +275,7 @@ impl Connection {
                     return self.known(channel);
                 }
                 Some(Control::Pong(pong)) => {
-                    // Only the answer to a ping of ours is kept, and only the last.
+                    // Only the last one is kept, so that nobody fills the queue.
                     self.events.retain(|event| !matches!(event, Event::Pong(_)));
                     self.events.push_back(Event::Pong(pong));
                     return self.known(channel);

@@ -169,6 +169,23 @@ fn nothing_starves_beside_an_endless_higher_class() {
 }
 
 #[test]
+fn channels_with_rows_take_turns() {
+    let [mut remote, mut server] = friends();
+    for channel in 1..4 {
+        remote.send_rows(channel, vec![0; 500_000]);
+    }
+    let mut wire = BytesMut::new();
+    for _ in 0..6 {
+        remote.poll_transmit(&mut wire, 1);
+    }
+    // The preface was the first thing to go, and enough.
+    remote.poll_transmit(&mut wire, 1);
+    server.handle_bytes(&wire, NOW).unwrap();
+    let came = [1, 2, 3].map(|channel| receive_bytes(&mut server, channel));
+    assert_eq!(came, [128 << 10; 3]);
+}
+
+#[test]
 fn the_largest_message_can_go_once_all_before_it_is_consumed() {
     let [mut remote, mut server] = friends();
     for id in 0..5 {
