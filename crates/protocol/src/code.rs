@@ -130,10 +130,10 @@ codes! {
     /// The publication does not have the table, its key or a column any more as the
     /// remote knew it when the row was changed.
     RowNotPublished = 708, "not_published";
-    /// The row may have been changed on the remote while nothing tracked it, and was
-    /// changed in the centre too.
+    /// The row may have been changed on the remote while nothing tracked it, or by an upload that
+    /// a restored centre has forgotten and that was not kept, and is another one in the centre.
     RowUntracked = 709, "untracked";
-    /// A restored centre has forgotten the change, and the remote does not have the row any more.
+    /// A restored centre may have forgotten that the remote deleted the row, which is back.
     RowForgotten = 710, "forgotten";
 }
 

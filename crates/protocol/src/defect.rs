@@ -74,8 +74,8 @@ defects! {
     WinnerIgnored => "winner-ignored",
     /// Result: acknowledged uploads are not kept for a centre that will be restored.
     KeptUploadsForgotten => "kept-uploads-forgotten",
-    /// Result: of an acknowledged upload that is too large to be kept whole, nothing is kept.
-    OutlinesForgotten => "outlines-forgotten",
+    /// Result: of an acknowledged upload that is too large to be kept, nobody knows that it was.
+    GapsForgotten => "gaps-forgotten",
     /// Result: after an upload without a download, the server's word that the next sync has to
     /// compare is not heeded.
     CompareNotHeeded => "compare-not-heeded",

@@ -41,23 +41,20 @@ impl Plan {
         }
     }
 
-    /// How much of their uploads the remotes keep. In some worlds most are too large to be kept
-    /// whole.
+    /// How much of their uploads the remotes keep. In some worlds most are too large to be kept.
     pub(crate) fn kept_limits(self) -> KeptLimits {
         let mut random = Random::new(self.seed ^ 0x006b_6570_7400);
         match random.below(4) {
             0 => KeptLimits {
-                whole_upload_bytes: random.between(1, 500) as usize,
-                whole_bytes: random.between(1, 3_000) as usize,
-                outlines_bytes: 1 << 20,
-                part_bytes: random.between(100, 2_000) as usize,
+                upload_bytes: random.between(1, 500) as usize,
+                total_bytes: random.between(1, 3_000) as usize,
             },
             _ => KeptLimits::default(),
         }
     }
 
-    /// Whether uploads may be given back with rows as they are, and not as they were uploaded.
-    pub(crate) fn has_outlines(self) -> bool {
+    /// Whether a restored centre may have forgotten more than the remotes have kept.
+    pub(crate) fn has_gaps(self) -> bool {
         self.kept_limits() != KeptLimits::default()
     }
 

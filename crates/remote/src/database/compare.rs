@@ -12,7 +12,7 @@ use tidewater_protocol::{ColumnType, Datum, PublicationSchema, Table};
 
 use super::tables::Names;
 use super::triggers::{Missed, Untracked};
-use super::{CompareDue, Database, quote, row};
+use super::{CompareDue, Database, SubscriptionState, quote, row};
 use crate::error::{Doing, RemoteError};
 
 /// A longer key is no bound: it would have to travel.
@@ -102,6 +102,49 @@ pub(crate) fn note_untracked(
         }
     }
     Ok(())
+}
+
+/// A restored centre has forgotten changes of these tables that were not kept: they are compared
+/// like untracked ones. All rows of a table that is never compared go up: what the centre has
+/// already is nothing new to it.
+pub(crate) fn note_forgotten(
+    connection: &Connection,
+    subscription: &SubscriptionState,
+) -> rusqlite::Result<()> {
+    let tables = subscription.schema.iter().flat_map(|schema| &schema.tables);
+    for table in tables.filter(|table| table.direction.uploads()) {
+        if table.direction.downloads() {
+            connection.execute(
+                "INSERT INTO tidewater_untracked (table_name, forgotten) VALUES (?1, 1) \
+                 ON CONFLICT DO UPDATE SET forgotten = 1",
+                [&table.name],
+            )?;
+            continue;
+        }
+        let names = Names::of(table);
+        connection.execute(
+            &format!(
+                "INSERT INTO {change} ({}, generation, present) SELECT {}, ?1, 0 FROM {} AS p \
+                 WHERE NOT EXISTS (SELECT 1 FROM {change} AS h WHERE {})",
+                names.change_key.join(", "),
+                quote::list(&names.key, ", ", |key| format!("p.{key}")),
+                names.table,
+                names.change_of("h", "p"),
+                change = names.change,
+            ),
+            [subscription.generation],
+        )?;
+    }
+    make_due(connection, subscription.id)
+}
+
+/// Whether a restored centre has forgotten changes of a table that were not kept.
+pub(crate) fn is_forgotten(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached(
+            "SELECT 1 FROM tidewater_untracked WHERE table_name = ?1 AND forgotten = 1",
+        )?
+        .exists([table])
 }
 
 /// Nothing of a table is untracked any more: it was compared, or is gone.

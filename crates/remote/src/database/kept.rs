@@ -2,22 +2,19 @@
 //! gets them back.
 //!
 //! Owns `tidewater_kept`: an upload as it travelled, frame by frame, byte for byte; but for
-//! changes that were refused. How many are kept, and for how long, is bounded: of large and of
-//! older ones only [`outline`]s are kept, and the oldest go first. One that is being given back
-//! stays. What a result means for a given-back upload is left to [`super::apply`], putting the
-//! frames together to [`copy`], what is in them to [`content`], and making uploads whole again to
-//! [`rewind`].
+//! changes that were refused. How much is kept, and for how long, is bounded: of large and of
+//! older ones only that they were there is kept, as a row without bytes. Where such a *gap* would
+//! have to be given back, nothing is, and the tables are compared instead. One that is being
+//! given back stays. What a result means for a given-back upload is left to [`super::apply`],
+//! putting the frames together to [`copy`], and what is in them to [`content`].
 
 mod content;
 mod copy;
-mod outline;
-mod rewind;
 
 use content::without;
 pub(crate) use content::{OwnChange, dropped_changes, own_changes};
 use copy::Copied;
 pub(crate) use copy::{Copies, UploadCopy};
-pub(crate) use rewind::settle;
 
 use std::collections::HashSet;
 
@@ -29,35 +26,31 @@ use tidewater_protocol::message::Control;
 use tidewater_protocol::message::MAX_FORMERS;
 use tidewater_protocol::{RemoteId, UploadId};
 
-use super::{CompareDue, Database, Said, SubscriptionState};
+use super::subscription::load_all;
+use super::{CompareDue, Database, Said, SubscriptionState, compare};
 use crate::error::{Doing, RemoteError};
 
 /// How long an upload is kept: 14 days.
 const MAX_AGE_MS: i64 = 14 * 24 * 60 * 60 * 1000;
 
+/// So many uploads at most are known without being kept.
+const MAX_GAPS: i64 = 1000;
+
 /// How much of its acknowledged uploads a file keeps, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptLimits {
-    /// An upload that is larger is kept by its outline: bulk writes would be written twice.
-    pub whole_upload_bytes: usize,
-    /// Uploads that are kept whole, together. Of the oldest ones that are more only the outlines
-    /// are kept.
-    pub whole_bytes: usize,
-    /// All outlines together. The oldest ones that are more are forgotten.
-    pub outlines_bytes: usize,
-    /// An upload with more bytes of rows is given back in several parts. So much memory is needed
-    /// then.
-    pub part_bytes: usize,
+    /// An upload that is larger is not kept: bulk writes would be written twice.
+    pub upload_bytes: usize,
+    /// All uploads together. The oldest ones that are more go.
+    pub total_bytes: usize,
 }
 
 impl Default for KeptLimits {
-    /// 8, 32, 8 and 64 MiB.
+    /// 8 and 32 MiB.
     fn default() -> KeptLimits {
         KeptLimits {
-            whole_upload_bytes: 8 << 20,
-            whole_bytes: 32 << 20,
-            outlines_bytes: 8 << 20,
-            part_bytes: 64 << 20,
+            upload_bytes: 8 << 20,
+            total_bytes: 32 << 20,
         }
     }
 }
@@ -234,8 +227,8 @@ fn give_back_after(
         None => None,
     };
     if let Some((number, id)) = kept {
-        // Not by their numbers: parts that wait have the number of their upload, and those that
-        // were given back before them may have higher ones.
+        // Not by their numbers: those that wait have their old ones, and those that were given
+        // back before them may have higher ones.
         connection.execute(
             "UPDATE tidewater_kept SET giving = id > ?2 \
              WHERE subscription = ?1 AND remote_id IS NULL",
@@ -280,38 +273,22 @@ fn give_back_of_former(
         .map(drop)
 }
 
-/// The number of an upload that is kept, and went up under the remote's id; and the last of what
-/// is kept of it. The centre may also have one of its parts, which was given back.
+/// The number of an upload that is kept, and went up under the remote's id; and its number in
+/// the file.
 fn kept_as(
     connection: &Connection,
     subscription: i64,
     upload_id: UploadId,
 ) -> rusqlite::Result<Option<(i64, i64)>> {
-    let whole = connection
+    connection
         .prepare_cached(
-            "SELECT sequence, max(id) FROM tidewater_kept WHERE subscription = ?1 \
-             AND upload_id = ?2 AND remote_id IS NULL GROUP BY sequence ORDER BY sequence LIMIT 1",
+            "SELECT sequence, id FROM tidewater_kept WHERE subscription = ?1 \
+             AND upload_id = ?2 AND remote_id IS NULL ORDER BY id DESC LIMIT 1",
         )?
         .query_row(params![subscription, upload_id.0], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })
-        .optional()?;
-    if whole.is_some() {
-        return Ok(whole);
-    }
-    let mut parts = connection.prepare_cached(
-        "SELECT sequence, id, upload_id, outline FROM tidewater_kept WHERE outline IS NOT NULL \
-         AND subscription = ?1 AND remote_id IS NULL",
-    )?;
-    let mut parts = parts.query([subscription])?;
-    while let Some(part) = parts.next()? {
-        let number = part.get(3)?;
-        let whole = UploadId::from_slice(&part.get::<_, Vec<u8>>(2)?);
-        if whole.map(|whole| outline::part_id(whole, number)) == Some(upload_id) {
-            return Ok(Some((part.get(0)?, part.get(1)?)));
-        }
-    }
-    Ok(None)
+        .optional()
 }
 
 /// The former ids under which kept uploads went up, the newest first.
@@ -358,17 +335,15 @@ pub(crate) fn giving(
         End::First => "ASC",
         End::Last => "DESC",
     };
-    let found: Option<(i64, Vec<u8>, Option<i64>)> = connection
+    let found: Option<(i64, Vec<u8>)> = connection
         .prepare_cached(&format!(
-            "SELECT id, upload_id, outline FROM tidewater_kept \
+            "SELECT id, upload_id FROM tidewater_kept \
              WHERE subscription = ?1 AND giving = 1 ORDER BY id {order} LIMIT 1"
         ))?
-        .query_row([subscription], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })
+        .query_row([subscription], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    Ok(found.and_then(|(id, upload_id, part)| {
-        let upload_id = outline::part_id(UploadId::from_slice(&upload_id)?, part);
+    Ok(found.and_then(|(id, upload_id)| {
+        let upload_id = UploadId::from_slice(&upload_id)?;
         Some(Giving { id, upload_id })
     }))
 }
@@ -376,7 +351,7 @@ pub(crate) fn giving(
 /// An upload that an apply acknowledges, to be kept at its end.
 #[derive(Debug)]
 pub(crate) enum Keep {
-    /// One that went up for the first time: as it travelled, or its outlines.
+    /// One that went up for the first time: as it travelled, or that it was too large.
     New {
         subscription: i64,
         sequence: i64,
@@ -435,15 +410,15 @@ impl Keep {
     ) -> Result<(), RemoteError> {
         match self {
             _ if refused.is_empty() => {}
-            Keep::New { upload, .. } => match upload {
-                Copied::Nothing => {}
-                Copied::Whole(bytes) => *bytes = without(bytes, refused)?,
-                Copied::Outlines(parts) => {
-                    for part in parts {
-                        *part = without(part, refused)?;
-                    }
+            Keep::New { upload, .. } => {
+                if let Copied::Whole(bytes) = upload {
+                    let left = without(bytes, refused)?;
+                    *upload = match left.is_empty() {
+                        true => Copied::Nothing,
+                        false => Copied::Whole(left),
+                    };
                 }
-            },
+            }
             Keep::Again { giving, bytes, .. } => {
                 *bytes = Some(without(&frames(connection, *giving)?, refused)?);
             }
@@ -459,24 +434,20 @@ impl Keep {
                 upload_id,
                 upload,
             } => {
-                let parts: Vec<(Option<i64>, &Vec<u8>)> = match upload {
-                    Copied::Nothing => Vec::new(),
-                    Copied::Outlines(_) if is_on(Defect::OutlinesForgotten) => Vec::new(),
-                    Copied::Whole(bytes) => vec![(None, bytes)],
-                    Copied::Outlines(parts) if parts.len() == 1 => vec![(Some(0), &parts[0])],
-                    Copied::Outlines(parts) => (1..).map(Some).zip(parts).collect(),
+                let bytes: &[u8] = match upload {
+                    Copied::Nothing => return Ok(()),
+                    Copied::Whole(bytes) => bytes,
+                    Copied::TooLarge if is_on(Defect::GapsForgotten) => return Ok(()),
+                    Copied::TooLarge => &[],
                 };
-                let mut insert = connection.prepare_cached(
-                    "INSERT INTO tidewater_kept (subscription, sequence, upload_id, at, \
-                     outline, bytes, total_bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, \
-                     iif(?5 IS NULL, length(?6), 0) + coalesce((SELECT total_bytes \
-                     FROM tidewater_kept ORDER BY id DESC LIMIT 1), 0))",
-                )?;
-                for (part, bytes) in parts.into_iter().filter(|(_, it)| !it.is_empty()) {
-                    let id = upload_id.0;
-                    insert.execute(params![subscription, sequence, id, now_ms, part, bytes])?;
-                }
-                return Ok(());
+                connection
+                    .prepare_cached(
+                        "INSERT INTO tidewater_kept (subscription, sequence, upload_id, at, \
+                         bytes, total_bytes) VALUES (?1, ?2, ?3, ?4, ?5, \
+                         length(?5) + coalesce((SELECT total_bytes \
+                         FROM tidewater_kept ORDER BY id DESC LIMIT 1), 0))",
+                    )?
+                    .execute(params![subscription, sequence, upload_id.0, now_ms, bytes])
             }
             Keep::Again {
                 giving,
@@ -491,17 +462,16 @@ impl Keep {
                 bytes,
             } => connection.execute(
                 "UPDATE tidewater_kept SET giving = 0, remote_id = NULL, centre = NULL, sequence = ?2, \
-                 at = max(?3, at + 1), bytes = coalesce(?4, bytes), upload_id = ?5, \
-                 outline = iif(outline IS NULL, NULL, ~0) WHERE id = ?1",
-                params![giving.id, sequence, now_ms, bytes, giving.upload_id.0],
+                 at = max(?3, at + 1), bytes = coalesce(?4, bytes) WHERE id = ?1",
+                params![giving.id, sequence, now_ms, bytes],
             ),
         };
         written.map(drop)
     }
 }
 
-/// Keeps what an apply acknowledged, and makes room for it: of the oldest whole ones that are too
-/// many bytes the outlines are kept, and the oldest outlines go; so does what is too old.
+/// Keeps what an apply acknowledged, and makes room for it: what is too old goes, and of the
+/// oldest ones that are too many bytes only a gap stays.
 pub(crate) fn keep(
     connection: &Connection,
     acknowledged: &[Keep],
@@ -515,28 +485,34 @@ pub(crate) fn keep(
     for upload in acknowledged {
         upload.write(connection, now_ms).doing(doing)?;
     }
-    settle(connection)?;
     let too_old = now_ms.saturating_sub(MAX_AGE_MS);
     while let Some((id, at, _)) = oldest(connection, "TRUE").doing(doing)?
         && at < too_old
     {
-        drop_one(connection, id).doing(doing)?;
+        connection
+            .execute("DELETE FROM tidewater_kept WHERE id = ?1", [id])
+            .doing(doing)?;
     }
-    while let Some((id, _, bytes)) = oldest(connection, "outline IS NULL").doing(doing)?
-        && bytes > i64::try_from(limits.whole_bytes).unwrap_or(i64::MAX)
+    while let Some((id, _, bytes)) = oldest(connection, "bytes <> x''").doing(doing)?
+        && bytes > i64::try_from(limits.total_bytes).unwrap_or(i64::MAX)
     {
-        rewind::shorten(connection, id)?;
+        connection
+            .execute("UPDATE tidewater_kept SET bytes = x'' WHERE id = ?1", [id])
+            .doing(doing)?;
     }
-    while outlines_bytes(connection).doing(doing)? > limits.outlines_bytes as u64
-        && let Some((id, ..)) = oldest(connection, "outline IS NOT NULL").doing(doing)?
-    {
-        drop_one(connection, id).doing(doing)?;
-    }
-    Ok(())
+    // The newest gap says as much as all; the others are only for knowing uploads by their ids.
+    connection
+        .prepare_cached(
+            "DELETE FROM tidewater_kept WHERE giving = 0 AND bytes = x'' AND id <= (SELECT id \
+             FROM tidewater_kept WHERE bytes = x'' ORDER BY id DESC LIMIT 1 OFFSET ?1)",
+        )
+        .and_then(|mut statement| statement.execute([MAX_GAPS]))
+        .map(drop)
+        .doing(doing)
 }
 
 /// The oldest kept upload of a kind that is not being given back: its number in the file, when it
-/// was acknowledged, and the bytes of the whole ones from it on, itself among them.
+/// was acknowledged, and the bytes that are kept from it on, its own among them.
 fn oldest(connection: &Connection, kind: &str) -> rusqlite::Result<Option<(i64, i64, i64)>> {
     connection
         .prepare_cached(&format!(
@@ -548,21 +524,26 @@ fn oldest(connection: &Connection, kind: &str) -> rusqlite::Result<Option<(i64, 
         .optional()
 }
 
-/// The bytes of the outlines that are not being given back.
-fn outlines_bytes(connection: &Connection) -> rusqlite::Result<u64> {
-    connection
-        .prepare_cached(
-            "SELECT coalesce(sum(length(bytes)), 0) FROM tidewater_kept \
-             WHERE outline IS NOT NULL AND giving = 0",
-        )?
-        .query_row([], |row| row.get(0))
-        .map(i64::unsigned_abs)
-}
-
-fn drop_one(connection: &Connection, id: i64) -> rusqlite::Result<()> {
-    connection
-        .execute("DELETE FROM tidewater_kept WHERE id = ?1", [id])
-        .map(drop)
+/// Where a gap is among what is to be given back, nothing is: what comes after it may need it. The
+/// tables are compared instead, and what differs in them may be the user's.
+pub(crate) fn settle(connection: &Connection) -> Result<(), RemoteError> {
+    let doing = "looking for what cannot be given back";
+    for subscription in load_all(connection)? {
+        let settle = || -> rusqlite::Result<()> {
+            let gap = "SELECT 1 FROM tidewater_kept WHERE subscription = ?1 AND giving = 1 \
+                       AND bytes = x''";
+            if connection.prepare_cached(gap)?.exists([subscription.id])? {
+                connection.execute(
+                    "DELETE FROM tidewater_kept WHERE subscription = ?1 AND giving = 1",
+                    [subscription.id],
+                )?;
+                compare::note_forgotten(connection, &subscription)?;
+            }
+            Ok(())
+        };
+        settle().doing(doing)?;
+    }
+    Ok(())
 }
 
 /// The remote has another id than the one under which uploads were kept, from this centre or from
@@ -594,7 +575,7 @@ pub(crate) fn adopt(
         if former_centre != centre {
             // The rows here are going to be the other centre's.
             connection.execute(
-                "DELETE FROM tidewater_kept WHERE outline IS NOT NULL AND giving <> 2",
+                "DELETE FROM tidewater_kept WHERE bytes = x'' AND giving <> 2",
                 [],
             )?;
         }

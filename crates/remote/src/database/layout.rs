@@ -21,10 +21,11 @@ pub(crate) const PREFIX: &str = "tidewater_";
 /// refused by the very sync that changed the scope or the schema, and stays listed until then.
 /// `tidewater_kept` holds acknowledged uploads as [`super::kept`] packs them; `total_bytes` is the
 /// sum of `bytes` of this row and of all before it, `remote_id` the id under which the upload went
-/// up, and `centre` where to, if that is not the remote's id any more; `outline`: see there, NULL
-/// where an upload is kept whole. `tidewater_untracked` names the tables that were changed while
+/// up, and `centre` where to, if that is not the remote's id any more; without `bytes` it is only
+/// known to have been there. `tidewater_untracked` names the tables that were changed while
 /// their triggers were gone; `fillers`, as a JSON array, the columns that were made again and hold
-/// nobody's values; `tidewater_gave_way` the rows that the application may have changed and that
+/// nobody's values; `forgotten` is 1 where a restored centre has forgotten changes that were not
+/// kept; `tidewater_gave_way` the rows that the application may have changed and that
 /// gave way to the centre's.
 const TABLES: &str = "
 CREATE TABLE tidewater_state (
@@ -84,16 +85,15 @@ CREATE TABLE tidewater_kept (
   total_bytes INTEGER NOT NULL,
   bytes BLOB NOT NULL,
   remote_id BLOB,
-  centre TEXT,
-  outline INTEGER
+  centre TEXT
 );
 CREATE INDEX tidewater_kept_giving ON tidewater_kept (subscription, id) WHERE giving = 1;
 CREATE INDEX tidewater_kept_former ON tidewater_kept (subscription, remote_id, sequence)
   WHERE remote_id IS NOT NULL;
-CREATE INDEX tidewater_kept_outline ON tidewater_kept (id) WHERE outline IS NOT NULL;
 CREATE TABLE tidewater_untracked (
   table_name TEXT PRIMARY KEY,
-  fillers TEXT NOT NULL DEFAULT '[]'
+  fillers TEXT NOT NULL DEFAULT '[]',
+  forgotten INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE tidewater_gave_way (
   table_name TEXT NOT NULL,

@@ -63,8 +63,8 @@ pub(crate) struct Parties<'a> {
     pub(crate) rewriters: Vec<String>,
     /// Whether the centre always knows what happened since the remote's last download.
     pub(crate) is_followed: bool,
-    /// Who writes on the remote, if uploads may be given back with rows as they are.
-    pub(crate) outlines_of: Option<&'a [String]>,
+    /// Who writes on the remote, if a restored centre may be given rows as they are.
+    pub(crate) gaps_of: Option<&'a [String]>,
 }
 
 /// Where a change is.
@@ -129,8 +129,8 @@ impl Ledger {
         }
     }
 
-    /// The centre was restored, and is given back what it has forgotten with the rows as they are
-    /// in the remote's file: what others have made of them since is not the remote's any more,
+    /// The centre was restored, and has forgotten what was not kept. It is given the rows as they are
+    /// in the remote's file, or these are told: what others have made of them since is not the remote's any more,
     /// and who has is told by the text where a tool has taken the triggers. `authors`: who writes
     /// on the remote.
     pub(crate) fn yield_to_others(
@@ -179,7 +179,7 @@ impl Ledger {
                 // It is looked for again until somebody has decided. What became of it may have come
                 // late, from the centre as it was: out of that row nobody can make it again.
                 Place::GivenBack => {
-                    if let Some(authors) = parties.outlines_of
+                    if let Some(authors) = parties.gaps_of
                         && is_superseded(parties.remote, authors, row, open)?
                     {
                         decided.push(row);
@@ -293,6 +293,15 @@ impl Parties<'_> {
         {
             return Ok(Place::Decided);
         }
+        // A restored centre has forgotten the delete, which was not kept, and the row is in none of
+        // the user's partitions: nobody can tell him. If it were, it would be here, and told.
+        if self.gaps_of.is_some()
+            && self.centre_restored
+            && open.text.is_none()
+            && !self.is_here(row)?
+        {
+            return Ok(Place::Decided);
+        }
         // Both copies had it on its way, as one upload; what went up is what one of them then was.
         let is_rewritten = match self.central_text(row)? {
             Some(text) => Some(&text) != open.text.as_ref() && is_by(&text, &self.rewriters),
@@ -391,6 +400,12 @@ impl Parties<'_> {
             }
         }
         Ok(evidence)
+    }
+
+    fn is_here(&self, row: (usize, i64)) -> rusqlite::Result<bool> {
+        let (table, key) = find(row);
+        let sql = format!("SELECT 1 FROM {} WHERE {} = ?1", table.name, table.key());
+        self.remote.prepare_cached(&sql)?.exists([key])
     }
 
     fn is_pending(&self, row: (usize, i64)) -> rusqlite::Result<bool> {
@@ -579,7 +594,7 @@ mod tests {
             copied: false,
             rewriters: Vec::new(),
             is_followed: true,
-            outlines_of: None,
+            gaps_of: None,
         };
         let run = |sql: &str| centre.execute_batch(sql).unwrap();
         let acknowledge = "UPDATE tidewater_subscription SET sequence = 1, upload_id = x'01';";
@@ -615,7 +630,7 @@ mod tests {
             copied: false,
             rewriters: Vec::new(),
             is_followed: true,
-            outlines_of: None,
+            gaps_of: None,
         };
         for was_told in [true, false] {
             let mut ledger = Ledger::default();
@@ -651,7 +666,7 @@ mod tests {
                 copied: false,
                 rewriters: Vec::new(),
                 is_followed: true,
-                outlines_of: None,
+                gaps_of: None,
             };
             let found = ledger.check(&parties).unwrap();
             assert!(found.iter().all(|it| it.contains("nowhere")), "{found:?}");

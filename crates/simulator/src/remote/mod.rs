@@ -276,7 +276,7 @@ impl Remote {
                     self.world.author_may_repeat(author);
                 }
             }
-            if self.world.plan.has_outlines() {
+            if self.world.plan.has_gaps() {
                 let application = self.application.borrow();
                 self.world.rows_may_repeat(application.connection())?;
                 ledger.yield_to_others(application.connection(), &self.authors)?;
@@ -302,7 +302,7 @@ impl Remote {
             copied,
             rewriters,
             is_followed: self.is_followed(),
-            outlines_of: self.world.plan.has_outlines().then_some(&self.authors),
+            gaps_of: self.world.plan.has_gaps().then_some(&self.authors),
         }
     }
 

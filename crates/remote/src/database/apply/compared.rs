@@ -1,8 +1,8 @@
 //! Tables that were compared: of the intervals of keys in which the centre has something else,
 //! all rows arrive. What is equal stays as it is, what did not arrive goes.
 //!
-//! A table that was changed while nothing tracked it is *untracked* until its compare is
-//! applied. What differs there may be the user's: it becomes a pending change against the
+//! A table that was changed while nothing tracked it, or of which a restored centre has forgotten
+//! more than was kept, is *untracked* until its compare is applied. What differs there may be the user's: it becomes a pending change against the
 //! centre's row. Where the centre has changed the row too, the centre's row wins, and the user's
 //! differing values stay among the refused rows. So they do for all that differs where the
 //! server does not say that the changes since the checkpoint have come before (it may not know
@@ -31,7 +31,13 @@ const DOING: &str = "applying what was compared";
 
 /// Why the values of an untracked row are among the refused.
 const BOTH: &str = "the row may have been changed here while its table had no tracking triggers, \
-                    and it was changed in the centre; the centre's row counts";
+                    or by an upload that was too large to be kept and that a restored centre has \
+                    forgotten, and it is another one in the centre; the centre's row counts";
+
+/// Why a row that came is among the refused.
+const CAME_BACK: &str = "the centre was restored and has forgotten an upload that was too large to \
+                         be kept; it may have deleted this row, which has come back: delete it \
+                         again if it is not wanted";
 
 /// The keys that were here in the intervals and have not arrived yet. It is the connection's
 /// own and goes with the transaction.
@@ -205,6 +211,13 @@ impl Sink<'_> {
         if follows && is_known && !is_stale {
             self.make_pending(arrived).doing(DOING)?;
             return Ok(true);
+        }
+        let may_be_deleted = here.is_none() && is_known && !is_stale;
+        if self.table.is_forgotten && self.table.is_compared && may_be_deleted {
+            let table = self.table.table();
+            let key = table.key_columns().zip(&arrived.key);
+            let key = key.map(|(column, datum)| (column.name.clone(), row::json(datum)));
+            self.tell_untracked(&arrived.key, "delete", &key.collect(), CAME_BACK)?;
         }
         self.keep_untracked(&arrived.key, Some(&arrived.new))?;
         Ok(false)
@@ -486,24 +499,39 @@ impl Sink<'_> {
         if own.len() <= table.key.len() && arrived.is_some() {
             return Ok(());
         }
+        self.tell_untracked(key, "update", &own, BOTH)
+    }
+
+    /// Keeps what may have been the user's among the refused rows.
+    fn tell_untracked(
+        &mut self,
+        key: &[Datum<'_>],
+        operation: &str,
+        own: &Map<String, serde_json::Value>,
+        reason: &str,
+    ) -> Result<(), RemoteError> {
         let readable = row::readable_key(key);
+        let table = self.table.table();
         let refusal = Refusal {
             publication: &self.subscription.publication,
             table: &table.name,
             key: &readable,
             key_packed: &row::pack_key(&self.table.key_types, key),
-            operation: "update",
-            code: Code::RowUntracked.name(),
-            reason: BOTH,
+            operation,
+            code: match operation {
+                "delete" => Code::RowForgotten.name(),
+                _ => Code::RowUntracked.name(),
+            },
+            reason,
             sequence: self.subscription.sequence,
-            row_values: Some(&serde_json::Value::Object(own).to_string()),
+            row_values: Some(&serde_json::Value::Object(own.clone()).to_string()),
         };
         let is_first = self.note_gave_way(refusal.key_packed)?;
         // It may have had to stay all the same, and be in the way once more.
         if !is_first && refused::is_recorded(self.connection, &refusal).doing(DOING)? {
             return Ok(());
         }
-        self.summary.note_refused(&table.name, &readable, BOTH);
+        self.summary.note_refused(&table.name, &readable, reason);
         refused::record(self.connection, &refusal).doing(DOING)
     }
 }

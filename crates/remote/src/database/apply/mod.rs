@@ -402,6 +402,8 @@ impl Applier {
             TableApply::of_download(connection, &subscription.state, begin, &added)?
         };
         table.is_untracked = is_untracked;
+        table.is_forgotten = is_untracked
+            && compare::is_forgotten(connection, &begin.table).doing("looking at a table")?;
         if !result {
             table.follows_changes = begin.follows_changes;
             table.only_tells = self.only_tells;

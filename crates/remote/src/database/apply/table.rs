@@ -52,6 +52,9 @@ pub(super) struct TableApply {
     /// The table was changed while nothing tracked it: what differs from the centre may be
     /// the user's.
     pub(super) is_untracked: bool,
+    /// A restored centre has forgotten changes of the untracked table that were not kept, among
+    /// them perhaps deletes.
+    pub(super) is_forgotten: bool,
     /// What the centre changed since the checkpoint has come already: what differs besides in
     /// an untracked table that is compared is the user's.
     pub(super) follows_changes: bool,
@@ -166,6 +169,7 @@ impl TableApply {
             is_compared: false,
             only_tells: false,
             is_untracked: false,
+            is_forgotten: false,
             follows_changes: false,
             added,
             names,

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use serde_json::Map;
 use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_rows};
 use tidewater_protocol::message::{Control, TableBegin, UploadBegin, UploadEnd};
-use tidewater_protocol::{Datum, Op, PublicationSchema, Row, RowShape, RowsReader};
+use tidewater_protocol::{Datum, Op, PublicationSchema, Row, RowsReader};
 
 use super::{Giving, Refused, TableAndKey, frames, next_frame, put};
 use crate::database::row;
@@ -76,13 +76,13 @@ fn without_rows(
 }
 
 /// A part of an upload, put together.
-pub(super) enum Part {
+enum Part {
     Begin(UploadBegin),
     Table(TableBegin, Vec<u8>),
 }
 
 /// Goes through an upload.
-pub(super) fn each_part(
+fn each_part(
     mut frames: BytesMut,
     mut visit: impl FnMut(Part) -> Result<(), RemoteError>,
 ) -> Result<(), RemoteError> {
@@ -110,26 +110,15 @@ pub(super) fn each_part(
 }
 
 /// Goes through the rows of a table of an upload: each with its packed key, and where it is.
-pub(super) fn each_row(
+fn each_row(
     begin: &TableBegin,
     rows: &[u8],
     mut visit: impl FnMut(&Row<'_>, Vec<u8>, Range<usize>),
 ) -> Result<(), RemoteError> {
-    let shape = shape_of(begin)?;
+    let bad = || bad_rows(begin, "a kept upload has a header that cannot be".into());
+    let shape = begin.shape().ok_or_else(bad)?;
     let key_types = shape.key_columns();
-    each_row_of(begin, &shape, rows, |row, range| {
-        visit(row, row::pack_key(&key_types, &row.key), range);
-    })
-}
-
-/// The same without the keys.
-pub(super) fn each_row_of(
-    begin: &TableBegin,
-    shape: &RowShape,
-    rows: &[u8],
-    mut visit: impl FnMut(&Row<'_>, Range<usize>),
-) -> Result<(), RemoteError> {
-    let mut reader = RowsReader::new(shape, rows);
+    let mut reader = RowsReader::new(&shape, rows);
     let mut row = Row::default();
     let mut from = 0;
     loop {
@@ -139,14 +128,10 @@ pub(super) fn each_row_of(
             Err(error) => return Err(bad_rows(begin, error.to_string())),
         }
         let to = reader.consumed();
-        visit(&row, from..to);
+        let key_packed = row::pack_key(&key_types, &row.key);
+        visit(&row, key_packed, from..to);
         from = to;
     }
-}
-
-pub(super) fn shape_of(begin: &TableBegin) -> Result<RowShape, RemoteError> {
-    let bad = || bad_rows(begin, "a kept upload has a header that cannot be".into());
-    begin.shape().ok_or_else(bad)
 }
 
 fn bad_rows(begin: &TableBegin, what: String) -> RemoteError {

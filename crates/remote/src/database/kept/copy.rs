@@ -1,7 +1,6 @@
 //! An upload as it is kept, put together while it is read.
 //!
-//! Owns the frames of a kept upload, or its [outlines](super::outline). A sync copies them while
-//! it sends them, so that nothing is
+//! Owns the frames of a kept upload. A sync copies them while it sends them, so that nothing is
 //! read twice; only what it did not send is read out of the file. Both are the same to the
 //! byte, however the frames were cut on the connection.
 
@@ -12,8 +11,6 @@ use tidewater_protocol::UploadId;
 use tidewater_protocol::frame::{SYNC_CHANNEL, put_rows};
 use tidewater_protocol::message::{Control, UploadBegin, UploadEnd};
 
-use super::content::{Part, each_part};
-use super::outline::Outlines;
 use super::{KeptLimits, put};
 use crate::database::{Database, SubscriptionState, UploadChunk, UploadCursor};
 use crate::error::RemoteError;
@@ -21,39 +18,28 @@ use crate::error::RemoteError;
 /// Counts an upload piece by piece, and copies it as far as it is kept.
 #[derive(Debug)]
 pub(crate) struct UploadCopy {
-    form: Form,
+    /// What is between its beginning and its end; `None` once it is too large.
+    body: Option<BytesMut>,
     counted: Counted,
     limits: KeptLimits,
-}
-
-/// How an upload is copied.
-#[derive(Debug)]
-enum Form {
-    /// Whole: what is between its beginning and its end.
-    Whole(BytesMut),
-    /// It is too large to be kept whole.
-    Outlines(Outlines),
-    /// Its outlines are too large, too.
-    Nothing,
 }
 
 /// What is kept of an upload.
 #[derive(Debug)]
 pub(crate) enum Copied {
-    /// It holds nothing, or is too large.
+    /// It holds nothing.
     Nothing,
     /// All of it, frame by frame.
     Whole(Vec<u8>),
-    /// The outlines of its parts.
-    Outlines(Vec<Vec<u8>>),
+    /// It is too large: only that it was there.
+    TooLarge,
 }
 
 impl Copied {
     fn bytes(&self) -> usize {
         match self {
-            Copied::Nothing => 0,
+            Copied::Nothing | Copied::TooLarge => 0,
             Copied::Whole(bytes) => bytes.len(),
-            Copied::Outlines(parts) => parts.iter().map(Vec::len).sum(),
         }
     }
 }
@@ -61,7 +47,7 @@ impl Copied {
 impl UploadCopy {
     pub(crate) fn new(limits: KeptLimits) -> UploadCopy {
         UploadCopy {
-            form: Form::Whole(BytesMut::new()),
+            body: Some(BytesMut::new()),
             counted: Counted::default(),
             limits,
         }
@@ -70,24 +56,11 @@ impl UploadCopy {
     /// The next piece of the upload.
     pub(crate) fn add(&mut self, chunk: &UploadChunk) -> Result<(), RemoteError> {
         self.counted.add(chunk);
-        let part_bytes = self.limits.part_bytes;
-        if let Form::Whole(body) = &mut self.form {
-            if body.len() + chunk.rows.len() <= self.limits.whole_upload_bytes {
+        if let Some(body) = &mut self.body {
+            if body.len() + chunk.rows.len() <= self.limits.upload_bytes {
                 return put_chunk(body, chunk);
             }
-            let mut outlines = Outlines::default();
-            put(body, Control::UploadEnd(UploadEnd::default()))?;
-            each_part(std::mem::take(body), |part| match part {
-                Part::Begin(_) => Ok(()),
-                Part::Table(begin, rows) => outlines.add(Some(&begin), &rows, part_bytes),
-            })?;
-            self.form = Form::Outlines(outlines);
-        }
-        if let Form::Outlines(outlines) = &mut self.form {
-            outlines.add(chunk.begin.as_ref(), &chunk.rows, part_bytes)?;
-            if outlines.bytes() > self.limits.outlines_bytes {
-                self.form = Form::Nothing;
-            }
+            self.body = None;
         }
         Ok(())
     }
@@ -103,23 +76,15 @@ impl UploadCopy {
     }
 
     fn bytes(&self) -> usize {
-        match &self.form {
-            Form::Whole(body) => body.len(),
-            Form::Outlines(outlines) => outlines.bytes(),
-            Form::Nothing => 0,
-        }
+        self.body.as_ref().map_or(0, BytesMut::len)
     }
 
     /// What is kept of the upload.
     fn finish(self, sequence: u64, upload_id: Option<UploadId>) -> Result<Copied, RemoteError> {
-        Ok(match self.form {
-            Form::Whole(body) => match whole(&body, &self.counted, sequence, upload_id)? {
-                Some(bytes) => Copied::Whole(bytes),
-                None => Copied::Nothing,
-            },
-            Form::Outlines(outlines) => Copied::Outlines(outlines.finish()?),
-            Form::Nothing => Copied::Nothing,
-        })
+        match self.body {
+            Some(body) => whole(&body, &self.counted, sequence, upload_id),
+            None => Ok(Copied::TooLarge),
+        }
     }
 }
 
@@ -146,29 +111,6 @@ impl Counted {
     }
 }
 
-/// Puts a whole upload together.
-#[derive(Debug, Default)]
-pub(super) struct Frames {
-    body: BytesMut,
-    counted: Counted,
-}
-
-impl Frames {
-    pub(super) fn add(&mut self, chunk: &UploadChunk) -> Result<(), RemoteError> {
-        self.counted.add(chunk);
-        put_chunk(&mut self.body, chunk)
-    }
-
-    /// The upload; `None` if nothing is in it.
-    pub(super) fn finish(
-        self,
-        sequence: u64,
-        upload_id: Option<UploadId>,
-    ) -> Result<Option<Vec<u8>>, RemoteError> {
-        whole(&self.body, &self.counted, sequence, upload_id)
-    }
-}
-
 fn put_chunk(body: &mut BytesMut, chunk: &UploadChunk) -> Result<(), RemoteError> {
     if let Some(begin) = &chunk.begin {
         put(body, Control::TableBegin(begin.clone()))?;
@@ -177,16 +119,16 @@ fn put_chunk(body: &mut BytesMut, chunk: &UploadChunk) -> Result<(), RemoteError
     Ok(())
 }
 
-/// A whole upload as it is kept; `None` if it holds nothing.
+/// A whole upload as it is kept.
 fn whole(
     body: &[u8],
     counted: &Counted,
     sequence: u64,
     upload_id: Option<UploadId>,
-) -> Result<Option<Vec<u8>>, RemoteError> {
+) -> Result<Copied, RemoteError> {
     let end = counted.end();
     let rows @ 1.. = end.inserts + end.updates + end.deletes else {
-        return Ok(None);
+        return Ok(Copied::Nothing);
     };
     let mut frames = BytesMut::with_capacity(body.len() + 128);
     let begin = UploadBegin {
@@ -200,11 +142,11 @@ fn whole(
     put(&mut frames, Control::UploadBegin(begin))?;
     frames.extend_from_slice(body);
     put(&mut frames, Control::UploadEnd(end))?;
-    Ok(Some(frames.into()))
+    Ok(Copied::Whole(frames.into()))
 }
 
 /// What is kept of the uploads that a sync has sent, by subscription. Together they are not
-/// larger than one upload that is kept whole.
+/// larger than one upload that is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Copies(HashMap<usize, Copied>);
 
@@ -213,7 +155,7 @@ impl Copies {
     /// results come.
     pub(crate) fn make_room(&mut self, for_copy: &UploadCopy) {
         let held: usize = self.0.values().map(Copied::bytes).sum();
-        if held + for_copy.bytes() > for_copy.limits.whole_upload_bytes {
+        if held + for_copy.bytes() > for_copy.limits.upload_bytes {
             self.0.retain(|_, copy| copy.bytes() == 0);
         }
     }
@@ -250,8 +192,8 @@ fn read(subscription: &SubscriptionState, database: &Database) -> Result<Copied,
     let mut cursor = UploadCursor::default();
     while let Some(chunk) = database.upload_chunk(subscription, &mut cursor)? {
         copy.add(&chunk)?;
-        if matches!(copy.form, Form::Nothing) {
-            return Ok(Copied::Nothing);
+        if copy.body.is_none() {
+            return Ok(Copied::TooLarge);
         }
     }
     copy.finish(subscription.sequence + 1, subscription.taken)
@@ -282,10 +224,7 @@ mod tests {
 
     /// A copy of so many inserts of 1 MiB each.
     fn copy_of(count: usize) -> UploadCopy {
-        let mut copy = UploadCopy::new(KeptLimits {
-            part_bytes: 8 * MIB,
-            ..KeptLimits::default()
-        });
+        let mut copy = UploadCopy::new(KeptLimits::default());
         let shape = items().shape().unwrap();
         for id in 0..count {
             let mut writer = RowsWriter::new(&shape);
@@ -311,51 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_outlined_in_parts_and_counted_on() {
+    fn what_is_too_large_is_not_copied_and_counted_on() {
         let copy = copy_of(7);
         assert!(copy.bytes() > 6 * MIB);
         assert!(matches!(copy.finish(1, None).unwrap(), Copied::Whole(_)));
         let copy = copy_of(20);
-        assert!(copy.bytes() < 1000);
-        assert_eq!(copy.end().inserts, 20);
-        let Copied::Outlines(parts) = copy.finish(1, None).unwrap() else {
-            panic!("it is not outlined");
-        };
-        let mut rows = Vec::new();
-        for part in &parts {
-            let mut count = 0;
-            each_part(BytesMut::from(&part[..]), |part| {
-                if let Part::Table(begin, packed) = part {
-                    super::super::content::each_row(&begin, &packed, |row, _, _| {
-                        assert_eq!(row.op, Some(Op::Request));
-                        count += 1;
-                    })?;
-                }
-                Ok(())
-            })
-            .unwrap();
-            rows.push(count);
-        }
-        assert_eq!(rows, [8, 8, 4], "each is at most 8 MiB when it is whole");
-    }
-
-    #[test]
-    fn of_what_has_too_large_outlines_nothing_is_kept() {
-        let mut copy = copy_of(1);
-        copy.limits = KeptLimits {
-            whole_upload_bytes: 100,
-            outlines_bytes: 10,
-            ..copy.limits
-        };
-        let chunk = UploadChunk {
-            begin: Some(items()),
-            rows: Vec::new(),
-            inserts: 0,
-            updates: 0,
-            deletes: 0,
-        };
-        copy.add(&chunk).unwrap();
-        assert!(matches!(copy.finish(1, None).unwrap(), Copied::Nothing));
+        assert_eq!((copy.bytes(), copy.end().inserts), (0, 20));
+        assert!(matches!(copy.finish(1, None).unwrap(), Copied::TooLarge));
     }
 
     #[test]

@@ -7,12 +7,12 @@ use tidewater_protocol::compare::{Intervals, Ranges};
 
 use crate::database::{CompareDue, Which};
 
-type ItemRow = (i64, &'static str, i64);
+pub(super) type ItemRow = (i64, &'static str, i64);
 
 const ROWS: &str = "SELECT id || name || amount FROM item ORDER BY id";
 
 /// What [`with_items`] has downloaded.
-const CENTRE: [ItemRow; 3] = [(1, "a", 10), (2, "b", 20), (3, "c", 30)];
+pub(super) const CENTRE: [ItemRow; 3] = [(1, "a", 10), (2, "b", 20), (3, "c", 30)];
 
 impl Remote {
     /// What the centre has otherwise than this remote believes.
@@ -37,7 +37,7 @@ impl Remote {
     }
 
     /// The same; the server says whether it knows the changes since the checkpoint.
-    fn compare_saying(
+    pub(super) fn compare_saying(
         &mut self,
         follows_changes: bool,
         centre: &[ItemRow],

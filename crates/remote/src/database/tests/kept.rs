@@ -243,7 +243,7 @@ fn what_is_kept_is_bounded() {
     remote.run("UPDATE item SET name = 'x' WHERE id = 1; UPDATE item SET name = 'a' WHERE id = 1");
     remote.acknowledge(|_| {});
     assert_eq!(remote.query(kept), ["0"]);
-    // Of a large one, only the outline is kept.
+    // Of a large one, only that it was there.
     remote.run("UPDATE item SET name = hex(zeroblob(4500000)) WHERE id = 3");
     remote.acknowledge(|_| {});
     // Seven of six megabytes: of the oldest, too.
@@ -253,10 +253,10 @@ fn what_is_kept_is_bounded() {
         ));
         remote.acknowledge(|_| {});
     }
-    let numbers = "SELECT sequence || iif(outline = 0, ' outlined', '') FROM tidewater_kept \
-                   WHERE outline IS NULL OR length(bytes) < 200 ORDER BY id";
-    let outlined = ["2 outlined", "3 outlined", "4 outlined"];
-    let expected = [&outlined[..], &["5", "6", "7", "8", "9"]].concat();
+    let numbers = "SELECT sequence || iif(bytes = x'', ' gap', '') FROM tidewater_kept \
+                   ORDER BY id";
+    let gaps = ["2 gap", "3 gap", "4 gap"];
+    let expected = [&gaps[..], &["5", "6", "7", "8", "9"]].concat();
     assert_eq!(remote.query(numbers), expected);
     // Two weeks later all of them are too old.
     remote.run("UPDATE tidewater_kept SET at = -1300000000");
