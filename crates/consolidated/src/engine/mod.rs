@@ -4,7 +4,9 @@
 //! [`database::Database`] for its database; [`centre`] makes the [`crate::Centre`] and the
 //! [`crate::Worker`]s of that.
 
+pub(crate) mod catalog;
 pub(crate) mod centre;
+pub(crate) mod compile;
 pub(crate) mod connection;
 pub(crate) mod database;
 pub(crate) mod download;

@@ -22,12 +22,12 @@ use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use super::{fill_random, in_place};
+use crate::engine::compile::{columns_differ, definition};
 use crate::engine::state::{META, judge};
 use crate::error::CentreError;
 use crate::evolution::{Mode, Review};
 use crate::publication::{
-    DeployReport, DeployStep, PartitionSpec, PublicationSpec, TableSpec, Tracking, circle_warnings,
-    self_service_warnings,
+    DeployReport, DeployStep, PublicationSpec, Tracking, circle_warnings, self_service_warnings,
 };
 
 /// How long deploying waits for a table that is in use.
@@ -297,8 +297,8 @@ pub(super) async fn load(
                     spec.name
                 )));
             }
-            Some((definition, schema))
-                if *definition != definition_of(spec) || *schema != publication.schema.encode() =>
+            Some((stored, schema))
+                if *stored != definition(spec) || *schema != publication.schema.encode() =>
             {
                 return Err(not_deployed(format!(
                     "the publication {:?} or one of its tables has changed",
@@ -616,7 +616,7 @@ fn plan_publications(
                 hint: "give one of them another name".into(),
             });
         }
-        let definition = definition_of(spec);
+        let definition = definition(spec);
         let schema = publication.schema.encode();
         let old = deployed.publications.get(&spec.name);
         if old.is_some_and(|(a, b)| *a == definition && *b == schema) {
@@ -695,15 +695,8 @@ fn changed_tables<'a>(old: Option<&PublicationSchema>, publication: &'a Compiled
     let Some(old) = old else { return Vec::new() };
     let tables = publication.schema.tables.iter().zip(&publication.tables);
     let changed = tables.filter(|(table, _)| {
-        old.table(&table.name).is_some_and(|before| {
-            let columns = |table: &tidewater_protocol::Table| {
-                let columns = table.columns.iter();
-                columns
-                    .map(|it| (it.name.clone(), it.column_type))
-                    .collect::<Vec<_>>()
-            };
-            columns(before) != columns(table) || before.direction != table.direction
-        })
+        let before = old.table(&table.name);
+        before.is_some_and(|before| columns_differ(before, table))
     });
     changed
         .map(|(_, compiled)| compiled.title.as_str())
@@ -732,25 +725,4 @@ fn warn(plan: &mut Plan, publications: &[PublicationSpec]) {
                 .into(),
         );
     }
-}
-
-/// The configuration of a publication as it is stored: equal text, equal meaning.
-fn definition_of(spec: &PublicationSpec) -> String {
-    let table = |table: &TableSpec| {
-        let partition = match &table.partition {
-            PartitionSpec::Everyone => serde_json::json!("everyone"),
-            PartitionSpec::Columns { columns, values } => {
-                serde_json::json!({ "columns": columns, "values": values })
-            }
-        };
-        serde_json::json!({
-            "name": table.name,
-            "partition": partition,
-            "direction": format!("{:?}", table.direction).to_lowercase(),
-            "columns": table.columns,
-            "tracking": format!("{:?}", table.tracking).to_lowercase(),
-        })
-    };
-    let tables: Vec<serde_json::Value> = spec.tables.iter().map(table).collect();
-    serde_json::json!({ "name": spec.name, "tables": tables }).to_string()
 }

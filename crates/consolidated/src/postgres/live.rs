@@ -13,8 +13,9 @@ use super::binary::Kind;
 use super::connection::refused;
 use super::members::{Members, PARTITIONS};
 use super::quote::qualified;
+use crate::engine::catalog::{self, ColumnInfo};
 use crate::error::CentreError;
-use crate::publication::{LiveColumn, LiveTable};
+use crate::publication::LiveTable;
 
 /// Everything about user tables, as of one moment.
 #[derive(Debug)]
@@ -306,58 +307,66 @@ impl Catalog {
 
     /// The tables that a name in a configuration can mean: in the schema `public`, or with
     /// its schema before a point. Names with points of their own can mean two.
-    pub(super) fn named(&self, name: &str) -> Vec<&TableInfo> {
-        let has_name = |table: &&TableInfo| {
+    pub(super) fn named(&self, name: &str) -> Vec<usize> {
+        let has_name = |table: &TableInfo| {
             table.schema == "public" && table.name == name
                 || name
                     .strip_prefix(table.schema.as_str())
                     .and_then(|it| it.strip_prefix('.'))
                     == Some(table.name.as_str())
         };
-        self.tables.iter().filter(has_name).collect()
+        let tables = self.tables.iter().enumerate();
+        let tables = tables.filter(|(_, table)| has_name(table));
+        tables.map(|(index, _)| index).collect()
     }
 
-    /// Foreign keys that point at a table, each with the referring table.
-    pub(super) fn references_to(&self, oid: u32) -> impl Iterator<Item = (&TableInfo, &Reference)> {
-        let references = self.tables.iter().flat_map(|table| {
-            let references = table.references.iter();
-            references.map(move |it| (table, it))
+    /// The tables as the engine knows them, in the same order.
+    pub(super) fn described(&self) -> Vec<catalog::TableInfo> {
+        self.tables
+            .iter()
+            .map(|table| self.describe(table))
+            .collect()
+    }
+
+    fn describe(&self, table: &TableInfo) -> catalog::TableInfo {
+        let references = table.references.iter().filter_map(|reference| {
+            let parent = *self.by_oid.get(&reference.parent_oid)?;
+            Some(catalog::Reference {
+                columns: reference.columns.clone(),
+                parent,
+                parent_columns: reference.parent_positions(&self.tables[parent])?,
+                on_delete: reference.on_delete,
+                on_update: reference.on_update,
+            })
         });
-        references.filter(move |(_, reference)| reference.parent_oid == oid)
+        catalog::TableInfo {
+            name: table.name.clone(),
+            title: table.title(),
+            columns: table
+                .columns
+                .iter()
+                .map(LiveColumnInfo::described)
+                .collect(),
+            key: table.key.clone(),
+            unique: table.unique.clone(),
+            has_secondary_unique: table.has_secondary_unique,
+            references: references.collect(),
+            ignores_case: false,
+            obstacle: table.obstacle.clone(),
+        }
     }
 
-    /// The tables as `init` lists them.
+    /// The tables as `init` lists them: partitions are published with what they are partitions of.
     pub(super) fn live_tables(&self) -> Vec<LiveTable> {
-        let live = |table: &TableInfo| {
-            let mut references: Vec<String> = Vec::new();
-            for reference in &table.references {
-                let parent = self.by_oid(reference.parent_oid).map(TableInfo::title);
-                references.extend(parent.filter(|parent| !references.contains(parent)));
-            }
-            let column = |column: &LiveColumnInfo| LiveColumn {
-                name: column.name.clone(),
-                type_name: column.type_name.clone(),
-                nullable: column.nullable,
-            };
-            let key = table.key.iter();
-            LiveTable {
-                name: table.title(),
-                columns: table.columns.iter().map(column).collect(),
-                primary_key: key.map(|&it| table.columns[it].name.clone()).collect(),
-                references,
-                obstacle: table.obstacle.clone(),
-            }
-        };
-        // Partitions are published with what they are partitions of.
         let partitions: HashSet<u32> = self
             .tables
             .iter()
             .filter_map(|table| table.members.as_ref())
             .flat_map(Members::oids)
             .collect();
-        let tables = self.tables.iter();
-        let tables = tables.filter(|table| !partitions.contains(&table.oid));
-        tables.map(live).collect()
+        let listed = self.tables.iter().zip(catalog::listed(&self.described()));
+        let listed = listed.filter(|(table, _)| !partitions.contains(&table.oid));
+        listed.map(|(_, listed)| listed).collect()
     }
 }
 
@@ -436,11 +445,6 @@ impl TableInfo {
     pub(super) fn sql_name(&self) -> String {
         qualified(&self.schema, &self.name)
     }
-
-    /// The index of a column, by its name.
-    pub(super) fn column(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|column| column.name == name)
-    }
 }
 
 impl LiveColumnInfo {
@@ -489,9 +493,28 @@ impl LiveColumnInfo {
         }
     }
 
-    /// The type as remotes see it.
-    pub(super) fn column_type(&self) -> ColumnType {
-        self.kind.column_type(self.scale)
+    fn described(&self) -> ColumnInfo {
+        ColumnInfo {
+            name: self.name.clone(),
+            type_name: self.type_name.clone(),
+            column_type: match self.write_only {
+                false => Ok(self.kind.column_type(self.scale)),
+                true => Err(format!(
+                    "the column {:?} is of the type {}, whose values PostgreSQL writes and never \
+                     reads: nobody could upload one",
+                    self.name, self.type_name
+                )),
+            },
+            nullable: self.nullable,
+            default: self.default.clone(),
+            is_generated: self.generated,
+            is_by_default: true,
+            is_ambiguous: match self.kind {
+                Kind::Numeric => self.scale.is_none(),
+                Kind::Float4 | Kind::Float8 | Kind::Json | Kind::Jsonb => true,
+                _ => false,
+            },
+        }
     }
 }
 

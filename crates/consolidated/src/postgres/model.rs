@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
 
-use tidewater_protocol::{Column, Direction, ForeignKey, PublicationSchema, RowShape, Table};
+use tidewater_protocol::{Direction, PublicationSchema, RowShape, Table};
 
 use super::binary::Kind;
 use super::live::{Catalog, LiveColumnInfo, TableInfo};
 use super::quote::ident;
 use super::triggers::{LogSpec, log_column};
+use crate::engine::compile::Published;
+use crate::engine::{self, catalog};
 use crate::error::CentreError;
-use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_names};
+use crate::publication::{PartitionSpec, PublicationSpec};
 use crate::script::{Dialect, Script};
 
 /// A publication, ready to be served.
@@ -49,7 +51,8 @@ pub(super) struct CompiledTable {
     pub(super) log_id: i32,
     /// The query that yields a user's partitions; `None` for "everyone".
     pub(super) scope: Option<ScopeQuery>,
-    pub(super) has_secondary_unique: bool,
+    /// See [`Published::deletes_first`].
+    pub(super) deletes_first: bool,
     pub(super) effects: Effects,
     /// What [`super::FINGERPRINTS`] said when it was loaded.
     pub(super) fingerprint: String,
@@ -186,11 +189,47 @@ impl PgColumn {
 }
 
 impl CompiledTable {
-    /// Whether its deletes go before inserts and updates, for the unique values that they free.
-    /// Not where foreign keys act on them: they could take along what the same upload moves
-    /// elsewhere. What needs their values is tried again after them.
-    pub(super) fn deletes_first(&self) -> bool {
-        self.has_secondary_unique && !self.effects.on_delete
+    fn of(
+        published: &Published<'_>,
+        live: &TableInfo,
+        described: &catalog::TableInfo,
+    ) -> Result<CompiledTable, CentreError> {
+        let columns = published.columns.iter();
+        let columns: Vec<PgColumn> = columns.map(|&it| PgColumn::of(&live.columns[it])).collect();
+        let scope = match &published.spec.partition {
+            PartitionSpec::Everyone => None,
+            PartitionSpec::Columns { values, .. } => {
+                let partition = published.partition.iter().map(|&index| &columns[index]);
+                let partition: Vec<_> = partition.collect();
+                Some(scope_query(&published.place, values, &partition)?)
+            }
+        };
+        let partition = published.partition.iter();
+        let partition: Vec<usize> = partition.map(|&index| published.columns[index]).collect();
+        let log = || LogSpec::new(live, &partition, published.spec.tracking);
+        Ok(CompiledTable {
+            oid: live.oid,
+            sql_name: live.sql_name(),
+            title: described.title.clone(),
+            key: published.positions(&live.key).unwrap_or_default(),
+            partition: published.partition.clone(),
+            direction: published.spec.direction,
+            log: published.is_logged.then(log),
+            log_id: 0,
+            scope,
+            deletes_first: published.deletes_first,
+            effects: Effects {
+                // Whether a partition has a trigger of its own is not asked in every upload.
+                always: live.members.is_some()
+                    || live.user_triggers
+                    || live.columns.iter().any(|column| column.generated),
+                on_delete: published.acts_on_delete,
+                on_update: published.acts_on_update,
+            },
+            fingerprint: String::new(),
+            row_estimate: live.row_estimate,
+            columns,
+        })
     }
 
     /// The log's column that has a published column's values.
@@ -237,84 +276,21 @@ fn wrong(message: String, hint: impl Into<String>) -> CentreError {
 
 /// Compiles a publication.
 pub(super) fn compile(spec: &PublicationSpec, catalog: &Catalog) -> Result<Compiled, CentreError> {
-    let mut chosen: Vec<(&TableSpec, &TableInfo)> = Vec::with_capacity(spec.tables.len());
-    for table in &spec.tables {
-        let place = format!("publication {:?}: table {:?}", spec.name, table.name);
-        let live = match catalog.named(&table.name)[..] {
-            [live] => live,
-            [] => {
-                return Err(wrong(
-                    format!("{place} does not exist"),
-                    format!("the database has {}; a view is no table", known(catalog)),
-                ));
-            }
-            _ => {
-                return Err(wrong(
-                    format!("{place}: two tables can be meant, of different schemas"),
-                    "rename one of the schemas or tables that have a point in their name",
-                ));
-            }
-        };
-        if let Some(obstacle) = &live.obstacle {
-            return Err(wrong(
-                format!("{place} cannot be published: {obstacle}"),
-                "change the table, or leave it out of the publication",
-            ));
-        }
-        if chosen.iter().any(|(_, other)| other.name == live.name) {
-            return Err(wrong(
-                format!(
-                    "{place}: another table of the publication is called {:?}",
-                    live.name
-                ),
-                "remotes know tables without their schema: publish them in two publications",
-            ));
-        }
-        chosen.push((table, live));
-    }
-    let chosen = parents_first(chosen);
-    let mut columns = Vec::with_capacity(chosen.len());
-    for &(table, live) in &chosen {
-        columns.push(published_columns(&spec.name, table, live)?);
-    }
-    let mut tables = Vec::with_capacity(chosen.len());
-    let mut compiled = Vec::with_capacity(chosen.len());
-    for (index, &(table, live)) in chosen.iter().enumerate() {
-        let partition = partition(&spec.name, table, live, &columns[index])?;
-        tables.push(schema_table(
-            table, live, &chosen, &columns, index, &partition,
-        ));
-        compiled.push(compile_table(
-            &spec.name,
-            table,
-            live,
-            catalog,
-            &columns[index],
-            partition,
-        )?);
-    }
-    let schema = PublicationSchema {
-        name: spec.name.clone(),
-        tables,
-    };
-    check_names(&schema)?;
+    let described = catalog.described();
+    let named = |name: &str| catalog.named(name);
+    let publication = engine::compile::compile(spec, &described, named)?;
+    let tables = publication.tables.iter();
+    let tables = tables.map(|published| {
+        let live = &catalog.tables[published.table];
+        CompiledTable::of(published, live, &described[published.table])
+    });
+    let schema = publication.schema;
     Ok(Compiled {
         shapes: schema.tables.iter().map(Table::shape).collect(),
         layout: layout(&schema),
+        tables: tables.collect::<Result<_, _>>()?,
         schema: Arc::new(schema),
-        tables: compiled,
     })
-}
-
-fn known(catalog: &Catalog) -> String {
-    let mut names: Vec<String> = catalog.tables.iter().map(TableInfo::title).collect();
-    let more = names.len().saturating_sub(20);
-    names.truncate(20);
-    match (names.is_empty(), more) {
-        (true, _) => "no tables".into(),
-        (_, 0) => names.join(", "),
-        _ => format!("{} and {more} more", names.join(", ")),
-    }
 }
 
 fn layout(schema: &PublicationSchema) -> [u8; 8] {
@@ -333,262 +309,6 @@ fn layout(schema: &PublicationSchema) -> [u8; 8] {
     let mut layout = [0; 8];
     layout.copy_from_slice(&digest(&SHA256, text.as_bytes()).as_ref()[..8]);
     layout
-}
-
-/// Orders tables so that whoever is referred to comes first, where there is no cycle.
-fn parents_first<'a>(
-    mut waiting: Vec<(&'a TableSpec, &'a TableInfo)>,
-) -> Vec<(&'a TableSpec, &'a TableInfo)> {
-    let mut ordered = Vec::with_capacity(waiting.len());
-    while !waiting.is_empty() {
-        let free = waiting.iter().position(|(_, table)| {
-            let parents = table.references.iter().map(|it| it.parent_oid);
-            let mut parents = parents.filter(|&oid| oid != table.oid);
-            !parents.any(|oid| waiting.iter().any(|(_, other)| other.oid == oid))
-        });
-        ordered.push(waiting.remove(free.unwrap_or(0)));
-    }
-    ordered
-}
-
-/// The published columns of a table, as indexes into the live ones.
-fn published_columns(
-    publication: &str,
-    spec: &TableSpec,
-    live: &TableInfo,
-) -> Result<Vec<usize>, CentreError> {
-    let place = format!("publication {publication:?}: table {:?}", spec.name);
-    let columns = match &spec.columns {
-        None => (0..live.columns.len()).collect::<Vec<_>>(),
-        Some(names) => {
-            let mut columns = Vec::with_capacity(names.len());
-            for name in names {
-                let index = live_column(&place, live, name)?;
-                if columns.contains(&index) {
-                    return Err(wrong(
-                        format!("{place}: column {name:?} is listed twice"),
-                        "list it once",
-                    ));
-                }
-                columns.push(index);
-            }
-            columns
-        }
-    };
-    let mut unreadable = columns.iter().map(|&index| &live.columns[index]);
-    if let Some(column) = unreadable.find(|column| column.write_only) {
-        return Err(wrong(
-            format!(
-                "{place}: the column {:?} is of the type {}, whose values PostgreSQL writes and \
-                 never reads: nobody could upload one",
-                column.name, column.type_name
-            ),
-            "list the other columns in `columns`",
-        ));
-    }
-    if columns.len() > spec.max_columns() {
-        return Err(wrong(
-            format!("{place} has more than {} columns", spec.max_columns()),
-            "list those to publish in `columns`",
-        ));
-    }
-    if let Some(&key) = live.key.iter().find(|index| !columns.contains(index)) {
-        let name = &live.columns[key].name;
-        return Err(wrong(
-            format!("{place}: `columns` leaves out {name:?} of the primary key"),
-            format!("add {name:?} to `columns`"),
-        ));
-    }
-    Ok(columns)
-}
-
-fn live_column(place: &str, live: &TableInfo, name: &str) -> Result<usize, CentreError> {
-    live.column(name).ok_or_else(|| {
-        let names: Vec<&str> = live.columns.iter().map(|it| it.name.as_str()).collect();
-        wrong(
-            format!("{place} has no column {name:?}"),
-            format!("its columns are {}", names.join(", ")),
-        )
-    })
-}
-
-/// The partition columns, as indexes into the published ones.
-fn partition(
-    publication: &str,
-    spec: &TableSpec,
-    live: &TableInfo,
-    published: &[usize],
-) -> Result<Vec<usize>, CentreError> {
-    let PartitionSpec::Columns { columns, .. } = &spec.partition else {
-        return Ok(Vec::new());
-    };
-    let place = format!("publication {publication:?}: table {:?}", spec.name);
-    let mut partition = Vec::with_capacity(columns.len());
-    if columns.is_empty() {
-        return Err(wrong(
-            format!("{place}: the partition has no columns"),
-            "name them, or write partition = \"everyone\"",
-        ));
-    }
-    for name in columns {
-        let index = live_column(&place, live, name)?;
-        let column = &live.columns[index];
-        let unfit = match column.kind {
-            Kind::Numeric => column.scale.is_none(),
-            Kind::Float4 | Kind::Float8 | Kind::Json | Kind::Jsonb => true,
-            _ => false,
-        };
-        if unfit {
-            return Err(wrong(
-                format!(
-                    "{place}: {name:?} of the type {} cannot be a partition column: equal values \
-                     can be spelled differently",
-                    column.type_name
-                ),
-                "partition by an integer, text, uuid, date or numeric(p,s) column",
-            ));
-        }
-        if column.generated && spec.direction.uploads() {
-            return Err(wrong(
-                format!(
-                    "{place}: the partition column {name:?} is generated: what a remote says \
-                     about it does not bind the centre, which could put its rows into the \
-                     partitions of others"
-                ),
-                "partition by a column that is written, or let the table be downloaded only: \
-                 direction = \"download\"",
-            ));
-        }
-        let Some(position) = published.iter().position(|&it| it == index) else {
-            return Err(wrong(
-                format!("{place}: `columns` leaves out the partition column {name:?}"),
-                format!("add {name:?} to `columns`"),
-            ));
-        };
-        if partition.contains(&position) {
-            return Err(wrong(
-                format!("{place}: the partition column {name:?} is listed twice"),
-                "list it once",
-            ));
-        }
-        partition.push(position);
-    }
-    Ok(partition)
-}
-
-/// Live column indexes as indexes into the published ones; `None` if one is not
-/// published.
-fn positions(live: &[usize], published: &[usize]) -> Option<Vec<usize>> {
-    let position = |index| published.iter().position(|it| it == index);
-    live.iter().map(position).collect()
-}
-
-fn schema_table(
-    spec: &TableSpec,
-    live: &TableInfo,
-    chosen: &[(&TableSpec, &TableInfo)],
-    columns: &[Vec<usize>],
-    index: usize,
-    partition: &[usize],
-) -> Table {
-    let published = &columns[index];
-    let column = |&index: &usize| {
-        let column = &live.columns[index];
-        Column {
-            name: column.name.clone(),
-            column_type: column.column_type(),
-            nullable: column.nullable,
-            default: column.default.clone(),
-        }
-    };
-    let mut foreign_keys = Vec::new();
-    for reference in &live.references {
-        let parent = chosen
-            .iter()
-            .position(|(_, it)| it.oid == reference.parent_oid);
-        let (Some(parent), Some(own)) = (parent, positions(&reference.columns, published)) else {
-            continue;
-        };
-        let parent_live = chosen[parent].1;
-        let Some(parent_columns) = reference.parent_positions(parent_live) else {
-            continue;
-        };
-        if positions(&parent_columns, &columns[parent]).is_none() {
-            continue;
-        }
-        foreign_keys.push(ForeignKey {
-            columns: own,
-            parent: parent_live.name.clone(),
-            parent_columns: parent_columns
-                .iter()
-                .map(|&index| parent_live.columns[index].name.clone())
-                .collect(),
-            on_delete: reference.on_delete,
-            on_update: reference.on_update,
-        });
-    }
-    let unique = live.unique.iter();
-    Table {
-        name: live.name.clone(),
-        columns: published.iter().map(column).collect(),
-        key: positions(&live.key, published).unwrap_or_default(),
-        partition: partition.to_vec(),
-        unique: unique.filter_map(|it| positions(it, published)).collect(),
-        foreign_keys,
-        direction: spec.direction,
-    }
-}
-
-fn compile_table(
-    publication: &str,
-    spec: &TableSpec,
-    live: &TableInfo,
-    catalog: &Catalog,
-    published: &[usize],
-    partition: Vec<usize>,
-) -> Result<CompiledTable, CentreError> {
-    let columns: Vec<PgColumn> = published
-        .iter()
-        .map(|&index| PgColumn::of(&live.columns[index]))
-        .collect();
-    let scope = match &spec.partition {
-        PartitionSpec::Everyone => None,
-        PartitionSpec::Columns { values, .. } => {
-            let place = format!("publication {publication:?}: table {:?}", spec.name);
-            let partition = partition.iter().map(|&index| &columns[index]);
-            Some(scope_query(&place, values, &partition.collect::<Vec<_>>())?)
-        }
-    };
-    let live_partition: Vec<usize> = partition.iter().map(|&index| published[index]).collect();
-    let tracked = spec.tracking != Tracking::Off && spec.direction.downloads();
-    let effects = Effects {
-        // Whether a partition has a trigger of its own is not asked in every upload.
-        always: live.members.is_some()
-            || live.user_triggers
-            || live.columns.iter().any(|column| column.generated),
-        on_delete: catalog
-            .references_to(live.oid)
-            .any(|(_, it)| it.on_delete.acts()),
-        on_update: catalog
-            .references_to(live.oid)
-            .any(|(_, it)| it.on_update.acts()),
-    };
-    Ok(CompiledTable {
-        oid: live.oid,
-        sql_name: live.sql_name(),
-        title: live.title(),
-        key: positions(&live.key, published).unwrap_or_default(),
-        partition,
-        direction: spec.direction,
-        log: tracked.then(|| LogSpec::new(live, &live_partition, spec.tracking)),
-        log_id: 0,
-        scope,
-        has_secondary_unique: live.has_secondary_unique,
-        effects,
-        fingerprint: String::new(),
-        row_estimate: live.row_estimate,
-        columns,
-    })
 }
 
 fn scope_query(

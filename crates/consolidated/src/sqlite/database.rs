@@ -17,9 +17,9 @@ use super::watermark::{Marker, Watermark};
 use super::{SharedServed, SqliteCentre, apply, deploy, live, prune, state};
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadOutcome, DownloadSink};
-use crate::engine;
 use crate::engine::connection::{Answer, Own, own};
 use crate::engine::database::{Database, Job, Lane, Tracking};
+use crate::engine::{self, catalog};
 use crate::error::CentreError;
 use crate::evolution::Mode;
 use crate::publication::{DeployReport, LiveTable, PublicationSpec};
@@ -249,7 +249,10 @@ impl Database for SqliteCentre {
     }
 
     fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
-        Box::pin(self.admin.run(|connection| live::listed(connection)))
+        Box::pin(self.admin.run(|connection| {
+            let tables = live::tables(connection)?;
+            Ok(catalog::listed(&live::described(connection, &tables)))
+        }))
     }
 
     fn deploy<'a>(

@@ -19,11 +19,12 @@ use super::live::{self, Live};
 use super::own::spell;
 use super::triggers::Log;
 use super::{failure, quote, state};
+use crate::engine::catalog;
+use crate::engine::compile::{columns_differ, definition};
 use crate::error::CentreError;
 use crate::evolution::Mode;
 use crate::publication::{
-    DeployReport, DeployStep, PartitionSpec, PublicationSpec, circle_warnings,
-    self_service_warnings,
+    DeployReport, DeployStep, PublicationSpec, circle_warnings, self_service_warnings,
 };
 
 /// Publications as they are served, and the change logs that they read.
@@ -67,8 +68,10 @@ pub(super) fn deploy(
     report.effects = review.effects;
     report.held_up = review.held_up;
     report.warnings.extend(self_service_warnings(specs));
-    let live = live::listed(&transaction)?;
-    report.warnings.extend(circle_warnings(specs, &live));
+    let live = live::described(&transaction, &live::tables(&transaction)?);
+    report
+        .warnings
+        .extend(circle_warnings(specs, &catalog::listed(&live)));
     let end = if dry_run {
         transaction.rollback()
     } else {
@@ -182,11 +185,8 @@ impl Served {
 fn tables_differ(old: &PublicationSchema, new: &PublicationSchema) -> bool {
     old.tables.len() != new.tables.len()
         || old.tables.iter().any(|old| {
-            new.table(&old.name).is_none_or(|new| {
-                columns_differ(old, new)
-                    || old.partition != new.partition
-                    || old.direction != new.direction
-            })
+            new.table(&old.name)
+                .is_none_or(|new| columns_differ(old, new) || old.partition != new.partition)
         })
 }
 
@@ -395,7 +395,7 @@ impl Deployment<'_> {
         let mut wanted: BTreeMap<(String, String), Log> = BTreeMap::new();
         for publication in publications {
             for (table, compiled) in publication.schema.tables.iter().zip(&publication.tables) {
-                if compiled.is_logged(table) {
+                if compiled.is_logged {
                     let log = Log {
                         id: 0,
                         table: table.name.clone(),
@@ -539,7 +539,7 @@ impl Deployment<'_> {
             let old = before.as_ref().and_then(|schema| schema.table(&table.name));
             let changed = old.is_some_and(|old| columns_differ(old, table));
             let log = publication.tables[index]
-                .is_logged(table)
+                .is_logged
                 .then(|| log_of(table, &publication.tables[index].partition_names, logs))
                 .transpose()?;
             let again = changed || log.is_some_and(|log| interrupted.contains(&log));
@@ -758,35 +758,4 @@ fn log_of(
 /// What makes two change logs of a table different.
 fn log_identity(log: &Log) -> String {
     serde_json::json!({ "partition": log.partition, "key": log.key }).to_string()
-}
-
-/// Whether remotes must fetch a table anew to fit its columns.
-fn columns_differ(old: &Table, new: &Table) -> bool {
-    let columns = |table: &Table| -> Vec<_> {
-        let columns = table.columns.iter();
-        columns
-            .map(|column| (column.name.clone(), column.column_type))
-            .collect()
-    };
-    columns(old) != columns(new) || old.key != new.key
-}
-
-/// A publication as it is kept, to notice when the configuration changes.
-fn definition(spec: &PublicationSpec) -> String {
-    let tables = spec.tables.iter().map(|table| {
-        let partition = match &table.partition {
-            PartitionSpec::Everyone => serde_json::json!("everyone"),
-            PartitionSpec::Columns { columns, values } => {
-                serde_json::json!({ "columns": columns, "values": values })
-            }
-        };
-        serde_json::json!({
-            "name": table.name,
-            "partition": partition,
-            "direction": format!("{:?}", table.direction).to_lowercase(),
-            "columns": table.columns,
-            "tracking": format!("{:?}", table.tracking).to_lowercase(),
-        })
-    });
-    serde_json::json!({ "name": spec.name, "tables": tables.collect::<Vec<_>>() }).to_string()
 }

@@ -1,12 +1,13 @@
 //! The application's tables as SQLite describes them.
 
 use rusqlite::Connection;
+use rusqlite::types::Value as Native;
 
-use tidewater_protocol::{ForeignKeyAction, index_sql};
+use tidewater_protocol::{ColumnType, Datum, ForeignKeyAction, index_sql};
 
 use super::{failure, own, types};
+use crate::engine::catalog::{self, ColumnInfo, TableInfo};
 use crate::error::CentreError;
-use crate::publication::{LiveColumn, LiveTable};
 
 /// A table of the application.
 #[derive(Debug)]
@@ -66,11 +67,68 @@ pub(super) struct Reference {
 }
 
 impl Column {
+    fn described(&self, connection: &Connection) -> ColumnInfo {
+        let column_type = match types::column_type(&self.declared) {
+            _ if self.generated => Err(format!("the column {:?} is generated", self.name)),
+            Some(column_type) => Ok(column_type),
+            None => Err(type_obstacle(self)),
+        };
+        let default = self.default.as_deref().zip(column_type.as_ref().ok());
+        ColumnInfo {
+            name: self.name.clone(),
+            type_name: self.declared.clone(),
+            nullable: self.nullable,
+            default: default
+                .and_then(|(sql, &column_type)| default_literal(connection, column_type, sql)),
+            column_type,
+            is_generated: self.generated,
+            is_by_default: !self.generated,
+            is_ambiguous: false,
+        }
+    }
+
     /// The value that `REPLACE` puts in the place of NULL where the column has none, unless it
     /// is computed. BEFORE triggers see the NULL.
     pub(super) fn replaces_null(&self) -> Option<&str> {
         let default = self.default.as_deref().filter(|_| !self.nullable);
         default.filter(|sql| !sql.contains('('))
+    }
+}
+
+impl Unique {
+    /// The columns, if remotes can have such a constraint. Of an index whose SQL is not understood
+    /// no term may be known.
+    fn columns(&self) -> Option<Vec<usize>> {
+        let columns = self.terms.iter().map(|term| match term {
+            Term::Column(column, _) => Some(*column),
+            Term::Expression(_) => None,
+        });
+        let columns = columns.collect::<Option<Vec<usize>>>()?;
+        let tells = !self.is_primary_key && self.condition.is_none() && !columns.is_empty();
+        tells.then_some(columns)
+    }
+}
+
+impl Reference {
+    fn described(&self, table: &Live, tables: &[Live]) -> Option<catalog::Reference> {
+        let mut parents = tables.iter();
+        let parent = parents.position(|it| it.name.eq_ignore_ascii_case(&self.parent))?;
+        let of_parent = &tables[parent];
+        let columns = self.columns.iter().map(|name| table.column(name));
+        let parent_columns = match self.parent_columns.as_slice() {
+            [] => of_parent.key.clone(),
+            names => {
+                let columns = names.iter().map(|name| of_parent.column(name));
+                columns.collect::<Option<_>>()?
+            }
+        };
+        Some(catalog::Reference {
+            columns: columns.collect::<Option<_>>()?,
+            parent,
+            parent_columns,
+            on_delete: self.on_delete,
+            on_update: self.on_update,
+        })
     }
 }
 
@@ -109,7 +167,7 @@ impl Live {
 }
 
 /// Why a column of unknown type cannot be published, and the way out.
-pub(super) fn type_obstacle(column: &Column) -> String {
+fn type_obstacle(column: &Column) -> String {
     format!(
         "the column {:?} has the declared type {:?}, which stands for no type; \
          declare INTEGER, REAL, BOOLEAN, DECIMAL(p,s), TEXT, BLOB, DATE, TIME, TIMESTAMP, \
@@ -123,41 +181,39 @@ pub(super) fn tables(connection: &Connection) -> Result<Vec<Live>, CentreError> 
     read_tables(connection).map_err(failure("reading the database's schema"))
 }
 
-/// The tables as `tidewater init` lists them.
-pub(super) fn listed(connection: &Connection) -> Result<Vec<LiveTable>, CentreError> {
-    let tables = tables(connection)?;
-    let listed = tables.iter().map(|table| {
-        let columns = table.columns.iter();
-        let unknown = columns
-            .clone()
-            .find(|column| !column.generated && types::column_type(&column.declared).is_none());
-        let mut references: Vec<_> = table
+/// The tables as the engine knows them, in the same order.
+pub(super) fn described(connection: &Connection, tables: &[Live]) -> Vec<TableInfo> {
+    let described = tables.iter().map(|table| TableInfo {
+        name: table.name.clone(),
+        title: table.name.clone(),
+        columns: table
+            .columns
+            .iter()
+            .map(|column| column.described(connection))
+            .collect(),
+        key: table.key.clone(),
+        unique: table.uniques.iter().filter_map(Unique::columns).collect(),
+        has_secondary_unique: table.has_secondary_unique(),
+        references: table
             .foreign_keys
             .iter()
-            .map(|reference| reference.parent.clone())
-            .collect();
-        references.sort();
-        references.dedup();
-        LiveTable {
-            name: table.name.clone(),
-            columns: columns
-                .filter(|column| !column.generated)
-                .map(|column| LiveColumn {
-                    name: column.name.clone(),
-                    type_name: column.declared.clone(),
-                    nullable: column.nullable,
-                })
-                .collect(),
-            primary_key: table
-                .key
-                .iter()
-                .map(|&index| table.columns[index].name.clone())
-                .collect(),
-            references,
-            obstacle: table.obstacle().or_else(|| unknown.map(type_obstacle)),
-        }
+            .filter_map(|reference| reference.described(table, tables))
+            .collect(),
+        ignores_case: true,
+        obstacle: table.obstacle(),
     });
-    Ok(listed.collect())
+    described.collect()
+}
+
+/// The tables that a name in a configuration can mean.
+pub(super) fn named(tables: &[Live], name: &str) -> Vec<usize> {
+    let name = name.strip_prefix("main.").unwrap_or(name);
+    let exact = tables.iter().position(|table| table.name == name);
+    let found = exact.or_else(|| {
+        let mut tables = tables.iter();
+        tables.position(|table| table.name.eq_ignore_ascii_case(name))
+    });
+    found.into_iter().collect()
 }
 
 fn read_tables(connection: &Connection) -> rusqlite::Result<Vec<Live>> {
@@ -324,4 +380,31 @@ fn action(name: &str) -> ForeignKeyAction {
         "SET DEFAULT" => ForeignKeyAction::SetDefault,
         _ => ForeignKeyAction::NoAction,
     }
+}
+
+/// The default of a column as remotes can declare it: literals only.
+fn default_literal(connection: &Connection, column_type: ColumnType, sql: &str) -> Option<String> {
+    let text = sql.trim();
+    let is_word = ["true", "false"]
+        .iter()
+        .any(|word| text.eq_ignore_ascii_case(word));
+    let is_quoted = text.len() >= 2
+        && text.starts_with('\'')
+        && text.ends_with('\'')
+        && !text[1..text.len() - 1].replace("''", "").contains('\'');
+    if !is_word && !is_quoted && text.parse::<f64>().is_err() {
+        return None;
+    }
+    let value: Native = connection
+        .query_row(&format!("SELECT {text}"), [], |row| row.get(0))
+        .ok()?;
+    let datum = types::settled(column_type, types::read(column_type, (&value).into()));
+    // SQLite's own quoting is what remotes parse.
+    let stored: Native = match datum {
+        Datum::Null | Datum::Loose(_) => return None,
+        other => types::bind(column_type, true, &other).ok()?,
+    };
+    connection
+        .query_row("SELECT quote(?1)", [stored], |row| row.get(0))
+        .ok()
 }

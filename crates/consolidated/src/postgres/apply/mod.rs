@@ -664,7 +664,7 @@ fn order(incoming: &[Incoming<'_>]) -> (Steps, Steps) {
     by_table.sort_by_key(|&at| incoming[at].index);
     let deletes = by_table.iter().rev().map(|&at| (at, Op::Delete));
     let (mut first, late): (Vec<_>, Vec<_>) =
-        deletes.partition(|&(at, _)| incoming[at].table.deletes_first());
+        deletes.partition(|&(at, _)| incoming[at].table.deletes_first);
     for at in by_table {
         first.push((at, Op::Insert));
         first.push((at, Op::Update));

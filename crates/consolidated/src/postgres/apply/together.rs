@@ -106,7 +106,7 @@ impl One<'_> {
                     codes.push(Some(failed.code));
                 }
             }
-            let comes = which == Candidates::WithDeletes && !it.table.deletes_first();
+            let comes = which == Candidates::WithDeletes && !it.table.deletes_first;
             if comes && it.table.direction.uploads() && !it.deletes.is_empty() {
                 let statements = self.statements(connection, it, admitted, progress);
                 let mut rows = deletable(statements).await?;
