@@ -61,30 +61,11 @@ if have cargo-deny; then
   cargo deny --log-level error check bans licenses sources
 fi
 
-step "No deliberate defect in what is released"
-# features <arguments of cargo tree>...: the features of all crates of the workspace
-features() {
-  cargo tree --locked --edges normal,build --format '{lib} {f}' --prefix none "$@" | grep '^tidewater_'
-}
-for program in tidewater-cli tidewater-bench; do
-  if [[ $(features -p "$program") == *defects* ]]; then
-    echo "$program is built with the feature defects, which is for the simulator's test alone" >&2
-    exit 1
-  fi
-done
-# So that the check above is one.
-[[ $(features -p tidewater-simulator --features defects) == *defects* ]]
-
 step "Lints"
 cargo clippy --workspace --all-targets --locked -- -D warnings
-# Features of the workspace here and below, whatever is built: so dependencies are built once.
-cargo clippy --workspace --locked --features tidewater-simulator/defects --test defects -- -D warnings
 
 step "Tests"
 cargo test --workspace --locked
-
-step "Deliberate defects"
-cargo test --workspace --locked --features tidewater-simulator/defects --test defects
 
 step "Fault rig"
 cargo build --workspace --bins --locked

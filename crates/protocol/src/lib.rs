@@ -8,7 +8,6 @@ pub mod code;
 pub mod compare;
 pub mod datetime;
 pub mod decimal;
-pub mod defect;
 pub mod frame;
 pub mod identity;
 pub mod index_sql;

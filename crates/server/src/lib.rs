@@ -30,7 +30,7 @@ pub use memory::MemoryGauge;
 pub use server::{Running, Server};
 pub use signal::Signal;
 
-/// For `tidewater-fuzzing` only.
+/// For `tidewater-fuzzing` and `tidewater-simulator` only.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::auth::signing::{CheckpointFor, Keyring, TokenCheck};

@@ -22,7 +22,6 @@ use tidewater_consolidated::{
     DownloadJob, DownloadSubscription, GainedPartitions, OwnUpload, SyncUpload, TableCompare,
     TableRequest, UploadOutcome, UploadResult,
 };
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
 use tidewater_protocol::{Code, RemoteId};
 
@@ -335,17 +334,6 @@ impl<'a> Sync<'a> {
                     Control::Failure(_) => return Err(Fault::gone()),
                     _ => return Err(Fault::unexpected("a message")),
                 },
-                Event::End(_) if is_on(Defect::HalfUploadApplied) => {
-                    receiver.end_half_way()?;
-                    let (compares, reservation) = comparing.finish()?;
-                    return Ok(Arrived {
-                        received: receiver.finish()?,
-                        compares,
-                        reservation,
-                        request: DownloadRequest::default(),
-                        standing: self.standing(),
-                    });
-                }
                 Event::End(fault) => return Err(fault),
             }
         }

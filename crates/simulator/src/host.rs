@@ -23,6 +23,7 @@ use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
 use tidewater_server::{Config, Running, Server, Signal};
 
 use crate::chronicle::Chronicle;
+use crate::defects;
 use crate::intruder::Intruder;
 use crate::network::{Address, Traces, Way, Weather};
 use crate::random::Random;
@@ -155,7 +156,8 @@ impl Host {
         let life = Arc::new(Life::new(process));
         let environment =
             sqlite_environment(&mut self.random.borrow_mut(), life.clone(), &self.intruder);
-        Ok((connect_in(path, environment).await?, life))
+        let centre = connect_in(path.clone(), environment).await?;
+        Ok((defects::meddle(centre, path), life))
     }
 
     /// Deploys what the servers serve, as soon as nobody else writes.
@@ -343,6 +345,7 @@ fn sqlite_environment(
             let _ = connection.busy_timeout(Duration::ZERO);
             connection.commit_hook(Some(move || life.refuses_commit()));
             intruder.watch(connection);
+            defects::leave_out(connection);
         }),
     }
 }

@@ -29,18 +29,33 @@ pub(crate) fn claim_everything(remote: &Connection) -> rusqlite::Result<bool> {
     Ok(remote.execute(sql, [claimed])? > 0)
 }
 
+/// What a signed checkpoint says.
+pub(crate) fn body(signed: &[u8]) -> Option<&[u8]> {
+    signed.get(BEFORE..signed.len().checked_sub(AFTER)?)
+}
+
 fn claim(signed: &[u8]) -> Option<Vec<u8>> {
     let (before, rest) = signed.split_at_checked(BEFORE)?;
     let (body, after) = rest.split_at_checked(rest.len().checked_sub(AFTER)?)?;
     let mut checkpoint = Checkpoint::decode(body)?;
+    claim_all(&mut checkpoint);
+    Some([before, &checkpoint.encode(), after].concat())
+}
+
+/// Adds all regions to what a checkpoint says is held.
+pub(crate) fn claim_all(checkpoint: &mut Checkpoint) {
     let tables = checkpoint.scope.tables.iter_mut();
     for table in tables.filter(|table| !table.is_empty()) {
         for region in 1..=REGIONS {
-            let mut packed = Vec::new();
-            let region = Datum::Integer(region as i64);
-            pack_values(&mut packed, &[ColumnType::Integer], &[region]);
-            table.insert(packed);
+            table.insert(packed(region));
         }
     }
-    Some([before, &checkpoint.encode(), after].concat())
+}
+
+/// A region as a checkpoint has it.
+pub(crate) fn packed(region: u64) -> Vec<u8> {
+    let mut packed = Vec::new();
+    let region = Datum::Integer(region as i64);
+    pack_values(&mut packed, &[ColumnType::Integer], &[region]);
+    packed
 }

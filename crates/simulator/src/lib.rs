@@ -6,7 +6,6 @@
 
 mod application;
 mod chronicle;
-#[cfg(feature = "defects")]
 mod defects;
 mod disks;
 mod host;
@@ -25,12 +24,9 @@ mod vfs;
 mod world;
 
 pub use chronicle::Ended;
-#[cfg(feature = "defects")]
-pub use defects::{Caught, hunt, run_all_with, run_with};
+pub use defects::{Caught, Defect, HUNTED, hunt, hunt_all, listed, run_all_with, run_with};
 pub use plan::Plan;
 pub use range::{Failure, Summary, run_all};
-#[cfg(feature = "defects")]
-pub use tidewater_protocol::defect::Defect;
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,6 +52,7 @@ pub fn run(plan: Plan, readable: bool) -> Ended {
     for deferred in [false, true] {
         template::centre(deferred);
     }
+    defects::begin_world();
     PANICS.with_borrow_mut(Option::take);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build();

@@ -2,21 +2,17 @@
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
 
-#[cfg(feature = "defects")]
-use tidewater_simulator::{Defect, run_all_with, run_with};
+use tidewater_simulator::{Defect, HUNTED, hunt_all, run_all_with, run_with};
 use tidewater_simulator::{Plan, Summary, regression_test, run, run_all, shrink};
 
 /// What runs without a range of seeds.
-const NEED_NO_SEEDS: &[&str] = if cfg!(feature = "defects") {
-    &["seed", "list_defects"]
-} else {
-    &["seed"]
-};
+const NEED_NO_SEEDS: &[&str] = &["seed", "list_defects", "hunt"];
 
 /// Real remotes, servers and an SQLite centre in a simulated world. A seed decides all that
 /// happens in it.
@@ -37,13 +33,11 @@ struct Arguments {
     /// How many threads; all cores by default.
     #[arg(long)]
     threads: Option<NonZeroUsize>,
-    #[cfg(feature = "defects")]
     #[command(flatten)]
     wrong: Wrong,
 }
 
 /// What is wrong with the product that is simulated.
-#[cfg(feature = "defects")]
 #[derive(clap::Args)]
 struct Wrong {
     /// Simulates a product with this deliberate defect, to see whether a judge notices.
@@ -52,21 +46,24 @@ struct Wrong {
     /// Lists the deliberate defects.
     #[arg(long, exclusive = true)]
     list_defects: bool,
+    /// Looks for the first seed that shows each defect, and writes them into this file.
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    hunt: Option<PathBuf>,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
-    #[cfg(feature = "defects")]
-    {
-        if arguments.wrong.list_defects {
-            for defect in Defect::ALL {
-                println!("{:<30}{}", defect.name(), defect.what());
-            }
-            return Ok(ExitCode::SUCCESS);
+    if arguments.wrong.list_defects {
+        for defect in Defect::ALL {
+            println!("{:<30}{}", defect.name(), defect.what());
         }
-        if let Some(defect) = arguments.wrong.defect {
-            return with_defect(defect, &arguments);
-        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(list) = &arguments.wrong.hunt {
+        return hunt_into(list);
+    }
+    if let Some(defect) = arguments.wrong.defect {
+        return with_defect(defect, &arguments);
     }
     if let Some(seed) = arguments.seed {
         return Ok(replay(Plan::of(seed)));
@@ -93,7 +90,6 @@ fn conclude(summary: &Summary, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// The log of a seed, or what a range came to, of a product with a defect.
-#[cfg(feature = "defects")]
 fn with_defect(defect: Defect, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let Some(seed) = arguments.seed else {
         let (seeds, threads) = range(arguments)?;
@@ -106,7 +102,17 @@ fn with_defect(defect: Defect, arguments: &Arguments) -> anyhow::Result<ExitCode
     Ok(code(ended.failure.is_none()))
 }
 
-#[cfg(feature = "defects")]
+/// Hunts for every defect, and lists the seeds.
+fn hunt_into(list: &Path) -> anyhow::Result<ExitCode> {
+    let results = hunt_all(|_| HUNTED);
+    let seeds = results.iter().filter_map(|(defect, caught)| {
+        let caught = caught.as_ref()?;
+        Some(format!("{} {}\n", defect.name(), caught.seed))
+    });
+    std::fs::write(list, seeds.collect::<String>())?;
+    Ok(code(results.iter().all(|(_, caught)| caught.is_some())))
+}
+
 fn parse_defect(name: &str) -> anyhow::Result<Defect> {
     let mut all = Defect::ALL.iter();
     let found = all.find(|defect| defect.name() == name);

@@ -219,7 +219,8 @@ const SCHEMA: &str = "
     CREATE TABLE account (
         account_id INTEGER NOT NULL PRIMARY KEY,
         balance INTEGER NOT NULL);
-    INSERT INTO assignment VALUES ('ada', 1), ('ada', 2), ('bob', 2), ('bob', 3), ('cleo', 3);
+    INSERT INTO assignment VALUES ('ada', 1), ('ada', 2), ('bob', 2), ('bob', 3), ('cleo', 3),
+        ('everybody', 1), ('everybody', 2), ('everybody', 3), ('everybody', 4);
     INSERT INTO customer VALUES (1, 1, 'C', 'one'), (2, 2, NULL, 'two'),
         (3, 3, 'T', 'three');
     INSERT INTO invoice VALUES (1, 1, 1, 'a', 0), (2, 2, 2, 'b', 0), (3, 3, 3, 'c', 0),

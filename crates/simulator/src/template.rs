@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use tidewater_consolidated::Centre;
 use tidewater_consolidated::records::UserRecord;
-use tidewater_protocol::defect::{self, Defect};
 
+use crate::defects;
 use crate::disks::CentreDisk;
 use crate::host::Host;
 use crate::intruder::Intruder;
@@ -21,12 +21,9 @@ use crate::random::Random;
 use crate::scenario::{self, USERS};
 use crate::world::{BEGIN_MS, Failed, PASSWORD};
 
-/// The defect that whoever made a centre had (in a sound one there is none), and whether its
-/// references are looked at when a transaction ends.
-type Kind = (Option<&'static str>, bool);
-
-/// The bytes of each kind of centre.
-static CENTRES: Mutex<BTreeMap<Kind, &[u8]>> = Mutex::new(BTreeMap::new());
+/// The bytes of each kind of centre, by whether its references are looked at when a transaction
+/// ends.
+static CENTRES: Mutex<BTreeMap<bool, &[u8]>> = Mutex::new(BTreeMap::new());
 
 /// Deployed, with users, before anybody has synced; `deferred`: references are looked at when a
 /// transaction ends. Not to be called in a simulation, the first time takes a runtime of its
@@ -36,10 +33,10 @@ static CENTRES: Mutex<BTreeMap<Kind, &[u8]>> = Mutex::new(BTreeMap::new());
 /// It cannot be made.
 pub(crate) fn centre(deferred: bool) -> &'static [u8] {
     let mut centres = CENTRES.lock().unwrap_or_else(PoisonError::into_inner);
-    let defect = defect::current().map(Defect::name);
     centres
-        .entry((defect, deferred))
-        .or_insert_with(|| match make(deferred) {
+        .entry(deferred)
+        // Whatever is wrong is not yet.
+        .or_insert_with(|| match defects::with(None, || make(deferred)) {
             Ok(bytes) => bytes.leak(),
             Err(Failed(what)) => panic!("no centre to begin with: {what}"),
         })

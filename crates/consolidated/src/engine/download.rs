@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
@@ -314,15 +313,9 @@ impl TablePlan {
         now: &BTreeSet<Vec<u8>>,
         gave: impl Iterator<Item = &'p Vec<u8>>,
     ) -> TablePlan {
-        let mut gained: Vec<Vec<u8>> = now.difference(held).cloned().collect();
+        let gained: Vec<Vec<u8>> = now.difference(held).cloned().collect();
         let mut lost: Vec<Vec<u8>> = held.difference(now).cloned().collect();
-        let mut kept: Vec<Vec<u8>> = now.intersection(held).cloned().collect();
-        if is_on(Defect::GainedPartitionsNotWhole) {
-            kept.append(&mut gained);
-        }
-        if is_on(Defect::LostPartitionsNotRemoved) {
-            lost.clear();
-        }
+        let kept: Vec<Vec<u8>> = now.intersection(held).cloned().collect();
         lost.extend(gave.cloned());
         TablePlan::Changes { gained, lost, kept }
     }
@@ -573,7 +566,7 @@ impl TableReading<'_, '_> {
                 let is_own = match (own.rows.get(&key), there, row) {
                     (Some(None), None, None) => true,
                     (Some(Some(uploaded)), Some(row), _) => {
-                        *uploaded == pack_row(&shape.columns, row) || is_on(Defect::OwnRowsNotSent)
+                        *uploaded == pack_row(&shape.columns, row)
                     }
                     _ => false,
                 };
@@ -583,7 +576,6 @@ impl TableReading<'_, '_> {
             }
             match there {
                 Some(row) => output.upsert(row),
-                None if row.is_some() && is_on(Defect::RemovalNotSent) => Ok(()),
                 None => output.remove(key),
             }
         };

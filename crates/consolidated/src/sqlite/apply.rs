@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Code, UploadId};
 
 use super::deploy::Served;
@@ -68,12 +67,9 @@ fn run(
         .execute_batch("BEGIN IMMEDIATE")
         .map_err(failure("beginning to apply uploads"))?;
     let result = run_list(connection, served, uploads, endings).and_then(|outcomes| {
-        let committed = connection
+        connection
             .execute_batch("COMMIT")
-            .map_err(failure("committing uploads"));
-        if !is_on(Defect::AcknowledgedBeforeCommit) {
-            committed?;
-        }
+            .map_err(failure("committing uploads"))?;
         Ok(outcomes)
     });
     if !connection.is_autocommit() {
@@ -193,15 +189,9 @@ fn claim(connection: &Connection, upload: &SyncUpload) -> Result<Claim, CentreEr
         )
         .and_then(|mut statement| statement.execute(subscription))
         .map_err(claiming)?;
-    let Some(mut before) = upload.sequence.checked_sub(1) else {
+    let Some(before) = upload.sequence.checked_sub(1) else {
         return Ok(Claim::OutOfSequence);
     };
-    if is_on(Defect::SequenceNotClaimed) || is_on(Defect::UploadIdForgotten) {
-        let sql = "SELECT sequence FROM tidewater_subscription
-                   WHERE remote_id = ?1 AND publication = ?2";
-        let found = connection.query_row(sql, subscription, |row| row.get::<_, i64>(0));
-        before = found.map_err(claiming)? as u64;
-    }
     let taken = connection
         .prepare_cached(
             // Who presents the newest scope has it: the one before is spent.
@@ -313,15 +303,7 @@ fn record(
              WHERE remote_id = ?1 AND publication = ?2",
         )
         .and_then(|mut statement| {
-            let held = effects.result.held;
-            let result = match is_on(Defect::ResultNotKept) {
-                true => UploadResult {
-                    held,
-                    ..UploadResult::default()
-                }
-                .encode_to_vec(),
-                false => effects.result.encode_to_vec(),
-            };
+            let result = effects.result.encode_to_vec();
             statement.execute(params![upload.remote_id.0, upload.publication, result])
         })
         .map_err(recording)?;
@@ -348,11 +330,7 @@ fn record(
             })
             .map_err(recording)?;
     }
-    let told = match is_on(Defect::RefusalNotShown) {
-        true => &[][..],
-        false => &effects.refused[..],
-    };
-    for refused in told {
+    for refused in &effects.refused {
         connection
             .prepare_cached(
                 "INSERT INTO tidewater_refused (at_ms, remote_id, user_name, publication,

@@ -6,7 +6,6 @@ use prost::Message;
 use rusqlite::types::Value as Native;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Code, ColumnType, Datum, Row as PackedRow, RowsReader, ValueRef};
 
 use super::compile::{Compiled, Publication};
@@ -62,9 +61,6 @@ impl<'p> FileSnapshot<'p> {
             .prepare_cached("SELECT format_version FROM tidewater_meta")
             .and_then(|mut statement| statement.query_row([], |_| Ok(())))
             .map_err(reading)?;
-        if is_on(Defect::WatermarkAfterReads) {
-            connection.execute_batch("COMMIT").map_err(reading)?;
-        }
         let mut snapshot = FileSnapshot {
             connection,
             served,
@@ -262,17 +258,11 @@ impl Snapshot for FileSnapshot<'_> {
             tables: Vec::with_capacity(tables.len()),
         };
         for (table, positions) in tables.iter().zip(&self.positions[subscription]) {
-            let position = match table.deployed.log {
-                Some(log) if is_on(Defect::WatermarkAfterReads) => {
-                    state::log_position(self.connection, log)?
-                }
-                _ => positions.now,
-            };
             watermark.tables.push(Position {
                 table: table.deployed.id,
                 generation: table.deployed.generation,
                 log: table.deployed.log.unwrap_or_default(),
-                position,
+                position: positions.now,
             });
         }
         Ok(watermark.encode_to_vec())

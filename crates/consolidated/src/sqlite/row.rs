@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use rusqlite::types::Value as Native;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Code, Datum, Op, Row, pack};
 
 use super::compile::Publication;
@@ -128,7 +127,6 @@ impl<'a> TableWork<'a> {
         let op = row.op.unwrap_or(Op::Insert);
         if let Some(central) = &central
             && !central.in_scope
-            && !is_on(Defect::CentralScopeUnchecked)
         {
             return Ok(if op == Op::Insert {
                 refused(Code::RowKeyInUse, "key in use")
@@ -149,22 +147,16 @@ impl<'a> TableWork<'a> {
         let now = now.transpose()?;
         let old = self.map.arrange(&row.old);
         let new = self.settle(&row.new);
-        if op != Op::Delete
-            && !self.is_new_row_in_scope(&new, now.as_deref())
-            && !is_on(Defect::NewScopeUnchecked)
-        {
+        if op != Op::Delete && !self.is_new_row_in_scope(&new, now.as_deref()) {
             return Ok(out_of_scope());
         }
-        let unseen = is_on(Defect::ConflictUnnoticed);
         match (op, now) {
             (Op::Insert, None) => self.insert(&new),
             (Op::Insert, Some(now)) if matches(&new, &now) => Ok(Fate::Needless),
-            (Op::Update, Some(now)) if unseen || matches(&old, &now) => {
-                self.update(&key, &now, &new)
-            }
+            (Op::Update, Some(now)) if matches(&old, &now) => self.update(&key, &now, &new),
             (Op::Update, Some(now)) if matches(&new, &now) => Ok(Fate::Needless),
             (Op::Delete, None) => Ok(Fate::Needless),
-            (Op::Delete, Some(now)) if unseen || matches(&old, &now) => self.delete(key),
+            (Op::Delete, Some(now)) if matches(&old, &now) => self.delete(key),
             _ => Ok(Fate::Conflict(packed)),
         }
     }

@@ -11,8 +11,6 @@
 //!   through the primary key or any unique index, because SQLite removes those without
 //!   firing DELETE triggers (unless recursive_triggers is on).
 
-use tidewater_protocol::defect::{Defect, is_on};
-
 use super::live::{Column, Live, Term, Unique};
 use super::{quote, state};
 
@@ -86,7 +84,7 @@ impl Log {
             .iter()
             .map(|unique| self.append_displaced(table, unique))
             .collect();
-        if !displaced.is_empty() && !is_on(Defect::DisplacedNotLogged) {
+        if !displaced.is_empty() {
             let event = format!("BEFORE INSERT ON {on} FOR EACH ROW");
             add("before_insert", &event, displaced.join("; "));
             let event = format!("BEFORE UPDATE ON {on} FOR EACH ROW");
@@ -110,13 +108,9 @@ impl Log {
             "AFTER UPDATE ON {on} FOR EACH ROW WHEN {}",
             self.differs(table, "OLD", "NEW", &moved)
         );
-        if !is_on(Defect::MoveLoggedOnce) {
-            add("move", &event, self.append("OLD"));
-        }
+        add("move", &event, self.append("OLD"));
         let delete = format!("AFTER DELETE ON {on} FOR EACH ROW");
-        if !is_on(Defect::DeleteNotLogged) {
-            add("delete", &delete, self.append("OLD"));
-        }
+        add("delete", &delete, self.append("OLD"));
         triggers
     }
 

@@ -17,8 +17,6 @@ use std::sync::{Arc, Mutex, mpsc};
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use tidewater_protocol::defect::{Defect, is_on};
-
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
 use super::{failure, state, thread};
@@ -182,9 +180,6 @@ fn commit(
 
 /// When a mark was made; `None` if this history of the file has no such mark.
 pub(super) fn mark_created(connection: &Connection, id: &[u8]) -> Result<Option<i64>, CentreError> {
-    if is_on(Defect::UnknownMarkBelieved) {
-        return Ok(Some(i64::MAX));
-    }
     connection
         .prepare_cached("SELECT created_ms FROM tidewater_mark WHERE id = ?1")
         .and_then(|mut statement| statement.query_row([id], |row| row.get(0)).optional())

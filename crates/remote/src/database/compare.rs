@@ -6,7 +6,6 @@
 
 use rusqlite::{Connection, Row};
 use tidewater_protocol::compare::{CompareError, Ranges, pack_key, rows_per_range, sort_keys};
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::KeyRange;
 use tidewater_protocol::{ColumnType, Datum, PublicationSchema, Table};
 
@@ -89,9 +88,6 @@ pub(crate) fn note_untracked(
     connection: &Connection,
     untracked: &[Untracked],
 ) -> rusqlite::Result<()> {
-    if is_on(Defect::UntrackedNotCompared) {
-        return Ok(());
-    }
     for table in untracked {
         make_due(connection, table.subscription)?;
         if table.uploads && table.missed == Missed::Anything {

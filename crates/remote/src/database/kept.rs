@@ -20,7 +20,6 @@ use std::collections::HashSet;
 
 use bytes::BytesMut;
 use rusqlite::{Connection, OptionalExtension, params};
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_control, take_frame};
 use tidewater_protocol::message::Control;
 use tidewater_protocol::message::MAX_FORMERS;
@@ -437,7 +436,6 @@ impl Keep {
                 let bytes: &[u8] = match upload {
                     Copied::Nothing => return Ok(()),
                     Copied::Whole(bytes) => bytes,
-                    Copied::TooLarge if is_on(Defect::GapsForgotten) => return Ok(()),
                     Copied::TooLarge => &[],
                 };
                 connection
@@ -479,7 +477,7 @@ pub(crate) fn keep(
     now_ms: i64,
 ) -> Result<(), RemoteError> {
     let doing = "keeping an upload";
-    if acknowledged.is_empty() || is_on(Defect::KeptUploadsForgotten) {
+    if acknowledged.is_empty() {
         return Ok(());
     }
     for upload in acknowledged {

@@ -8,7 +8,6 @@ pub(crate) mod canonical;
 use std::collections::HashSet;
 
 use rusqlite::{Connection, OptionalExtension};
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{
     Column, ColumnType, ForeignKey, ForeignKeyAction, PublicationSchema, Table, Value,
 };
@@ -234,7 +233,7 @@ pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name:
         if let Some(default) = &column.default {
             part.push_str(&format!(" DEFAULT {default}"));
         }
-        let mut checks = key_checks(table, "").filter(|_| !is_on(Defect::SpellingUnchecked));
+        let mut checks = key_checks(table, "");
         if let Some((_, check)) = checks.find(|&(name, _)| name == column.name) {
             part.push_str(&format!(
                 " CONSTRAINT {} CHECK ({check})",

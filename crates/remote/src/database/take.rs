@@ -5,7 +5,6 @@
 //! now on is recorded under the next.
 
 use rusqlite::{Connection, params};
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{PublicationSchema, Table, UploadId};
 
 use super::refused;
@@ -121,7 +120,7 @@ fn is_unreliable(
     direction: SyncDirection,
 ) -> Result<bool, RemoteError> {
     let compares = subscription.compare_due != CompareDue::No;
-    if !compares || direction != SyncDirection::Both || is_on(Defect::TakenUncompared) {
+    if !compares || direction != SyncDirection::Both {
         return Ok(false);
     }
     for table in &schema.tables {
@@ -157,18 +156,11 @@ fn take(
             adopt_parked(connection, table, subscription.generation)?;
         }
     }
-    let sql = match is_on(Defect::GenerationNotAdvanced) {
-        true => {
-            "UPDATE tidewater_subscription SET taken_generation = generation, \
-             taken_upload_id = ?2 WHERE id = ?1"
-        }
-        false => {
-            "UPDATE tidewater_subscription SET taken_generation = generation, \
-             generation = generation + 1, taken_upload_id = ?2 WHERE id = ?1"
-        }
-    };
     connection
-        .prepare_cached(sql)
+        .prepare_cached(
+            "UPDATE tidewater_subscription SET taken_generation = generation, \
+             generation = generation + 1, taken_upload_id = ?2 WHERE id = ?1",
+        )
         .and_then(|mut statement| statement.execute(params![subscription.id, upload_id.0]))
         .map(drop)
         .doing("taking an upload")

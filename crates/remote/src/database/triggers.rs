@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::Table;
-use tidewater_protocol::defect::{Defect, is_on};
 
 pub(crate) use altered::{Lack, lack, missing_columns};
 pub(crate) use unique::{UniqueIndex, unique_indexes};
@@ -174,8 +173,7 @@ fn ensure_table(
     let mut missed = None;
     let of_table = |kind| {
         let found = existing.get(&trigger_name(kind, &table.name))?;
-        let is_there =
-            found.table.eq_ignore_ascii_case(&table.name) || is_on(Defect::MovedTriggerBelieved);
+        let is_there = found.table.eq_ignore_ascii_case(&table.name);
         is_there.then_some(&found.sql)
     };
     if has_new_index(&writer, &unique, of_table("insert_displaces")) {
@@ -394,13 +392,8 @@ impl Writer<'_> {
 
     /// Records OLD as it is.
     fn gone(&self, kind: &str, event: &str) -> String {
-        let present = u8::from(!is_on(Defect::PreImageDropped));
-        let known = match is_on(Defect::PreImageOverwritten) {
-            true => self.overwrite(),
-            false => "ON CONFLICT DO NOTHING".into(),
-        };
         let body = format!(
-            "  INSERT INTO {} ({})\n  VALUES ({}, {}, {present}{})\n  {known};\n",
+            "  INSERT INTO {} ({})\n  VALUES ({}, {}, 1{})\n  ON CONFLICT DO NOTHING;\n",
             self.names.change,
             self.change_columns(),
             self.key("OLD"),
@@ -408,15 +401,6 @@ impl Writer<'_> {
             self.values("OLD"),
         );
         self.create(kind, event, "", &body)
-    }
-
-    /// Puts a pre-image in the place of one that is there: a mistake.
-    fn overwrite(&self) -> String {
-        let columns = std::iter::once("present").chain(self.names.pre.iter().map(String::as_str));
-        let set = columns.map(|column| format!("{column} = excluded.{column}"));
-        let key = self.names.change_key.join(", ");
-        let set = set.collect::<Vec<_>>().join(", ");
-        format!("ON CONFLICT ({key}, generation) DO UPDATE SET {set}")
     }
 
     /// Records what stands under the key of NEW now: the row that is displaced, or nothing.
@@ -476,13 +460,9 @@ impl Writer<'_> {
         let Some(collides) = index.collides("t", &row) else {
             return String::new();
         };
-        let never = match is_on(Defect::DisplacedNotTracked) {
-            true => "FALSE AND ",
-            false => "",
-        };
         format!(
             "  INSERT INTO {} ({})\n  SELECT {}, {}, 1{}\n  FROM {} AS t\n  \
-             WHERE {never}{collides}{condition}\n  ON CONFLICT DO NOTHING;\n",
+             WHERE {collides}{condition}\n  ON CONFLICT DO NOTHING;\n",
             self.names.change,
             self.change_columns(),
             self.key("t"),

@@ -11,14 +11,13 @@ mod read;
 mod too_long;
 
 use rusqlite::Connection;
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Op, RowsWriter, Table, Value};
 
 use self::read::{Part, Piece, read};
 use super::tables::Names;
 use super::triggers::schema_version;
-use super::{Database, SubscriptionState, apply, data_version, row};
+use super::{Database, SubscriptionState, data_version, row};
 use crate::error::{Doing, RemoteError};
 
 /// A piece ends after the row that reaches so many packed bytes.
@@ -113,9 +112,6 @@ impl Database {
                 cursor.table += 1;
             }
         }
-        if is_on(Defect::PendingClearedWhenSent) {
-            apply::forget(&self.connection, schema, generation)?;
-        }
         Ok(None)
     }
 
@@ -155,7 +151,7 @@ impl Database {
         cursor.in_step = Some((schema_version, in_step));
         let part = Part {
             generation,
-            may_have_later: cursor.later == Later::Possible && !is_on(Defect::PresentValueUploaded),
+            may_have_later: cursor.later == Later::Possible,
             in_step,
             limit_bytes: CHUNK_BYTES,
             limit_rows: u64::MAX,
@@ -272,9 +268,6 @@ pub(crate) fn mark_stale(
     table: &str,
     packed_key: &[u8],
 ) -> rusqlite::Result<()> {
-    if is_on(Defect::StaleForgotten) {
-        return Ok(());
-    }
     connection
         .prepare_cached(
             "INSERT INTO tidewater_stale (table_name, key_packed) VALUES (?1, ?2) \

@@ -4,7 +4,6 @@
 //! and their checksums to [`super::incoming`]: what comes here passed it.
 
 use bytes::BytesMut;
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD_BYTES, take_frame};
 use tidewater_protocol::message::Control;
 
@@ -53,7 +52,7 @@ impl Feed {
                 applier.result_begin(begin.subscription as usize)?;
             }
             Control::ResultEnd(end) => {
-                if end.compare && !is_on(Defect::CompareNotHeeded) {
+                if end.compare {
                     applier.make_compare_due()?;
                 }
                 applier.result_end()?;

@@ -4,7 +4,6 @@
 
 use tidewater_consolidated::Checkpoint;
 use tidewater_consolidated::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::{
     self, Hello, HelloSubscription, MAX_FORMERS, PROTOCOL_VERSION, Proof, UploadState, negotiate,
 };
@@ -189,9 +188,6 @@ impl Subscription {
     pub(crate) fn upload_state(&self, stored: Option<&SubscriptionRecord>) -> UploadState {
         let (sequence, upload_id) =
             stored.map_or((0, None), |record| (record.sequence, record.upload_id));
-        if is_on(Defect::CopyUnnoticed) || is_on(Defect::UploadIdForgotten) {
-            return UploadState::InSequence;
-        }
         if sequence == self.sequence && upload_id == self.upload_id {
             UploadState::InSequence
         } else if sequence == self.sequence + 1

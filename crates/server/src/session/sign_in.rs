@@ -9,7 +9,6 @@ use tidewater_consolidated::CentreError;
 use tidewater_consolidated::records::{
     AskedSubscription, RemoteRecord, SessionState, ShutOut, UserRecord,
 };
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::Proof;
 use tidewater_protocol::{Code, RemoteId};
 
@@ -258,8 +257,7 @@ async fn by_password(
 
 /// Whether the remote has its id from this centre.
 fn is_of_centre(greeting: &Greeting, state: &SessionState) -> bool {
-    let names_it = !state.centre.is_empty() && greeting.centre == state.centre;
-    names_it && !is_on(Defect::ForgottenRemoteRenamed)
+    !state.centre.is_empty() && greeting.centre == state.centre
 }
 
 /// A new identity for a remote that was restored or copied. It is registered when the

@@ -412,23 +412,6 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
-    /// Takes what came of an upload for all of it: a mistake, see
-    /// [`tidewater_protocol::defect::Defect::HalfUploadApplied`].
-    pub(crate) fn end_half_way(&mut self) -> Result<(), Fault> {
-        if let Section::Upload(upload) = &self.section {
-            let [inserts, updates, deletes] = upload.counts;
-            let checksum = upload.checksum.clone().finalize();
-            self.upload_end(UploadEnd {
-                inserts,
-                updates,
-                deletes,
-                checksum,
-                abandoned: false,
-            })?;
-        }
-        Ok(())
-    }
-
     /// Something comes that is no part of an upload and no request.
     pub(crate) fn pause(&mut self, what: &str) -> Result<(), Fault> {
         self.end_requests()?;

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode};
 
+use crate::defects;
 use crate::random::Random;
 use crate::scenario::REGIONS;
 
@@ -102,6 +103,7 @@ pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
     // What it commits outlives lost power, also with a rollback journal.
     connection.pragma_update(None, "synchronous", "EXTRA")?;
     connection.set_prepared_statement_cache_capacity(64);
+    defects::leave_out(&connection);
     Ok(connection)
 }
 

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::{Remote, open};
+use crate::defects;
 use crate::disks::Device;
 use crate::judge::{has_table, is_untracked};
 use crate::liar::{self, LIED};
@@ -55,6 +56,7 @@ impl Remote {
             self.last_tracked.borrow_mut().look(remote, index)?;
         }
         if application.rebuild(table, random)? {
+            defects::rebuilt(remote);
             self.world.chronicle.fault(REBUILT);
             let (name, table) = (&self.name, table.name);
             self.world.chronicle.note(&format!("{name}: {table}"));
@@ -64,7 +66,9 @@ impl Remote {
 
     /// The user claims partitions of others.
     fn lie(&self) -> Result<(), Failed> {
-        if liar::claim_everything(self.application.borrow().connection())? {
+        let application = self.application.borrow();
+        if liar::claim_everything(application.connection())? {
+            defects::lied(application.connection(), &self.world.centre_connection())?;
             self.world.chronicle.fault(LIED);
         }
         Ok(())

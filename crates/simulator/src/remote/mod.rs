@@ -22,6 +22,7 @@ use tidewater_remote::database::Database;
 use tidewater_remote::session::{Now, SyncDirection};
 
 use crate::application::{self, Application};
+use crate::defects;
 use crate::disks::{self, Device};
 use crate::judge::{self, LastTracked, Ledger, Parties, Seen};
 use crate::network::{Traces, Weather};
@@ -181,6 +182,7 @@ impl Remote {
         let regions = self.world.regions(self.user)?;
         let mut application = self.application.borrow_mut();
         self.seen.borrow_mut().look(application.connection())?;
+        defects::prepare(application.connection());
         let touched = application.edit(&self.world.keys, &regions)?;
         if !touched.is_empty() {
             let name = &self.name;

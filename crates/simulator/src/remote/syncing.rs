@@ -16,6 +16,7 @@ use tidewater_remote::session::{
 use tidewater_remote::spool::MemorySpool;
 
 use super::Remote;
+use crate::defects::Meddler;
 use crate::disks;
 use crate::network::Weather;
 use crate::random::Random;
@@ -48,6 +49,14 @@ const PATIENCE: usize = 24;
 /// How long it may take until then.
 const HEALED_WITHIN: Duration = Duration::from_secs(600);
 
+/// How the bytes of a session go.
+struct Way<'a> {
+    process: &'a Process,
+    meddler: &'a Meddler<'a>,
+    /// Whether what it says last does not arrive.
+    last_is_lost: bool,
+}
+
 impl Remote {
     /// A sync of both directions, see [`Remote::sync_in`].
     async fn sync(
@@ -76,6 +85,9 @@ impl Remote {
             in_vain += 1;
             let fine = Weather::fine(random.fork());
             let weather = weather.take().unwrap_or(fine);
+            if direction == SyncDirection::UploadOnly {
+                self.world.unrecorded().let_lose_all_of(&self.authors);
+            }
             let outcome = self
                 .connection(direction, handle, random, weather, first_proof)
                 .await?;
@@ -150,19 +162,26 @@ impl Remote {
         let process = disks::process_at(database.path())
             .ok_or_else(|| Failed("a file is on no device".into()))?;
         let last_is_lost = weather.last_is_lost;
-        if direction == SyncDirection::UploadOnly {
-            self.world.unrecorded().let_lose_all_of(&self.authors);
-        }
+        let path = database.path().to_path_buf();
+        let mut meddler = Meddler::new(&self.application, &path, &self.world.centre_connection());
         let mut session = Session::new(database, options, seed, self.now());
+        meddler.begun();
         let mut is_lost = false;
         match self.world.dial(weather, &self.traces) {
             Some(stream) => {
-                let pumped = self.pump(&mut session, stream, &process, random, last_is_lost);
-                is_lost = pumped.await;
+                let mut way = Way {
+                    process: &process,
+                    meddler: &meddler,
+                    last_is_lost,
+                };
+                is_lost = self.pump(&mut session, stream, &mut way, random).await;
             }
             None => session.handle_end(None),
         }
+        meddler.ends();
         let (database, outcome) = session.finish();
+        let well = !matches!(outcome, Outcome::Failed(_));
+        meddler.ended(well, direction == SyncDirection::UploadOnly);
         self.world.chronicle.session();
         self.device.calm(&self.world.chronicle);
         if process.is_dead() {
@@ -203,16 +222,19 @@ impl Remote {
         &self,
         session: &mut Session,
         stream: DuplexStream,
-        process: &Process,
+        way: &mut Way<'_>,
         random: &mut Random,
-        last_is_lost: bool,
     ) -> bool {
+        let (process, meddler) = (way.process, way.meddler);
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut output = Bytes::new();
         let mut buffer = [0; 2_048];
         loop {
+            meddler.applied();
             while session.wants_work() {
+                meddler.applies();
                 session.handle_work(self.now());
+                meddler.applied();
                 if process.is_dead() {
                     return false;
                 }
@@ -223,6 +245,7 @@ impl Remote {
             if process.is_dead() {
                 return false;
             }
+            meddler.sends();
             if output.is_empty()
                 && let Some(bytes) = session.poll_transmit(self.now())
             {
@@ -238,8 +261,14 @@ impl Remote {
                 () = process.ended() => return false,
                 read = reader.read(&mut buffer) => match read {
                     Ok(count) if count > 0 => session.handle_bytes(&buffer[..count], self.now()),
-                    Ok(_) => session.handle_end(None),
-                    Err(error) => session.handle_end(Some(error)),
+                    Ok(_) => {
+                        meddler.ends();
+                        session.handle_end(None);
+                    }
+                    Err(error) => {
+                        meddler.ends();
+                        session.handle_end(Some(error));
+                    }
                 },
                 written = writer.write(&output), if !output.is_empty() => match written {
                     Ok(count) => {
@@ -255,7 +284,7 @@ impl Remote {
         while let Some(bytes) = session.poll_transmit(self.now()) {
             rest.extend_from_slice(&bytes);
         }
-        if !rest.is_empty() && last_is_lost {
+        if !rest.is_empty() && way.last_is_lost {
             return true;
         }
         // A courtesy: the server may have closed first.

@@ -2,7 +2,6 @@
 //! row, and everything else stops being pending.
 
 use rusqlite::{Connection, params};
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Datum, Op, PublicationSchema, Row, Value};
 
 use super::rows::Sink;
@@ -119,9 +118,6 @@ impl Sink<'_> {
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(());
         };
-        if is_on(Defect::RefusalForgotten) {
-            return Ok(());
-        }
         match self.later_change(&refused_row.key, taken)? {
             // It was changed again: the later change takes over the pre-image and goes up
             // with the next upload.
@@ -182,7 +178,7 @@ impl Sink<'_> {
 
     /// A change that lost against a row of the centre.
     pub(super) fn conflict_row(&mut self, row: &Row<'_>) -> Result<(), RemoteError> {
-        if !self.lost(&row.key)? || is_on(Defect::WinnerIgnored) {
+        if !self.lost(&row.key)? {
             return Ok(());
         }
         if self.table.same_layout {

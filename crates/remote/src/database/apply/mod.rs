@@ -21,12 +21,10 @@ mod user_triggers;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, params};
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
 
-pub(super) use self::ack::forget;
 use self::dependents::Dependents;
 use self::given::Given;
 pub(super) use self::migrate::keep_values;
@@ -183,10 +181,6 @@ fn begin(
     expected: &[SubscriptionState],
 ) -> Result<Vec<SubscriptionState>, RemoteError> {
     let connection = &database.connection;
-    if is_on(Defect::RemovalCascades) {
-        let cascading = connection.pragma_update(None, "foreign_keys", true);
-        cascading.doing("beginning to apply")?;
-    }
     connection
         .execute_batch("BEGIN IMMEDIATE")
         .doing("beginning to apply")?;
@@ -196,11 +190,7 @@ fn begin(
     expected
         .iter()
         .map(|expected| {
-            let is_it = |now: &&SubscriptionState| {
-                let unnoticed = is_on(Defect::OtherSyncUnnoticed);
-                expected.still_is(now) || unnoticed && expected.id == now.id
-            };
-            let found = now.iter().find(is_it);
+            let found = now.iter().find(|now| expected.still_is(now));
             let found = found.ok_or(RemoteError::AnotherSyncWentAhead)?;
             Ok(SubscriptionState {
                 compares: expected.compares,
@@ -239,12 +229,8 @@ fn check_tracking(
 /// Ends the transaction, if one is open, without keeping anything.
 fn roll_back(connection: &Connection) {
     if !connection.is_autocommit() {
-        let sql = match is_on(Defect::BrokenDownloadKept) {
-            true => "COMMIT",
-            false => "ROLLBACK",
-        };
         // A failure leaves the transaction to be undone when the file is closed.
-        let _ = connection.execute_batch(sql);
+        let _ = connection.execute_batch("ROLLBACK");
     }
 }
 
@@ -681,10 +667,6 @@ impl Applier {
             self.summary.removals += table.missing;
             if let Some(aside) = table.aside.take() {
                 aside.put_back(connection)?;
-            }
-            if is_on(Defect::AppliedInPieces) {
-                let next = connection.execute_batch("COMMIT; BEGIN IMMEDIATE");
-                next.doing("applying rows")?;
             }
         }
         Ok(())

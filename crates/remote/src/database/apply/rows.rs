@@ -6,7 +6,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rusqlite::{CachedStatement, Connection, ErrorCode};
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Datum, Row, Value};
 
 use super::ApplySummary;
@@ -59,10 +58,7 @@ impl<'a> Sink<'a> {
             self.note_arrived(&row.key)?;
         }
         self.forget_idle(&row.key)?;
-        if self.table.has_changes
-            && self.newest_change(&row.key)?.is_some()
-            && !is_on(Defect::PendingOverwritten)
-        {
+        if self.table.has_changes && self.newest_change(&row.key)?.is_some() {
             return self.keep_local(row);
         }
         if (self.table.is_compared || self.table.is_untracked) && self.settle_compared(row)? {

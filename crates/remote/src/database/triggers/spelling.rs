@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use rusqlite::Connection;
 use serde_json::{Map, Value as Json};
-use tidewater_protocol::defect::{Defect, is_on};
 use tidewater_protocol::{Code, Datum, Fit, Table, Value};
 
 use crate::database::refused::{self, Refusal};
@@ -25,9 +24,6 @@ const TWICE: &str =
 
 /// Whether a synced table accepts keys that are not in canonical form.
 pub(super) fn is_unchecked(connection: &Connection, table: &Table) -> Result<bool, RemoteError> {
-    if is_on(Defect::SpellingUnchecked) {
-        return Ok(false);
-    }
     let sql: String = connection
         .prepare_cached(
             "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?1 COLLATE NOCASE",

@@ -1,9 +1,11 @@
-//! Deliberate defects, to find out whether the simulator's judges would find real ones.
+//! Deliberate defects, to find out whether the judges would find real ones.
 //!
-//! Each is one line at the place where somebody could make that mistake. They exist only
-//! under the feature `defects`, which the simulator's own test switches on and nothing that is
-//! released: without it [`is_on`] is false at compile time, and nothing is left of them.
+//! Owns their list, and which one is switched on for a thread. Each is a mistake that somebody
+//! could make in the product. It is made from outside, at one of its seams: in the remote's file
+//! ([`super::file`]), in what a server hears from the centre and tells it ([`super::centre`]), or
+//! by taking statements out of triggers ([`super::statements`]).
 
+use std::cell::Cell;
 use std::fmt;
 
 macro_rules! defects {
@@ -42,23 +44,21 @@ defects! {
     PreImageOverwritten => "pre-image-overwritten",
     /// Tracking: of what REPLACE pushes out through a unique index nothing is recorded.
     DisplacedNotTracked => "displaced-not-tracked",
-    /// Tracking: triggers that vanished are made again, and nothing is compared.
+    /// Tracking: a table that lost its triggers is compared, and what differs gives way.
     UntrackedNotCompared => "untracked-not-compared",
-    /// Tracking: a trigger that went with a renamed table is taken for that of the new one.
-    MovedTriggerBelieved => "moved-trigger-believed",
+    /// Tracking: that a tool has taken triggers goes unnoticed.
+    TriggersUnchecked => "triggers-unchecked",
     /// Tracking: a key may be spelled in any way.
     SpellingUnchecked => "spelling-unchecked",
     /// Taking: what is changed later joins the upload that was taken.
     GenerationNotAdvanced => "generation-not-advanced",
-    /// Taking: what was changed in a table that nothing tracked goes up before it is compared.
-    TakenUncompared => "taken-uncompared",
     /// Upload: it carries the row as it is now, not as it was when the upload was taken.
     PresentValueUploaded => "present-value-uploaded",
-    /// Upload: changes stop being pending when they are sent, not when they are acknowledged.
+    /// Upload: what a connection that broke was to carry is not pending any more.
     PendingClearedWhenSent => "pending-cleared-when-sent",
-    /// Apply: what another process has synced meanwhile goes unnoticed.
+    /// Apply: what another process has synced meanwhile is taken back.
     OtherSyncUnnoticed => "other-sync-unnoticed",
-    /// Apply: a downloaded row is written over one with a pending change.
+    /// Apply: what is pending is forgotten when a download is applied.
     PendingOverwritten => "pending-overwritten",
     /// Apply: a row that could not be written is not asked for again.
     StaleForgotten => "stale-forgotten",
@@ -70,8 +70,6 @@ defects! {
     RemovalCascades => "removal-cascades",
     /// Result: a refused change is forgotten like one that was taken.
     RefusalForgotten => "refusal-forgotten",
-    /// Result: the row that won against an uploaded one is not written.
-    WinnerIgnored => "winner-ignored",
     /// Result: acknowledged uploads are not kept for a centre that will be restored.
     KeptUploadsForgotten => "kept-uploads-forgotten",
     /// Result: of an acknowledged upload that is too large to be kept, nobody knows that it was.
@@ -82,9 +80,9 @@ defects! {
 
     /// Session: the server does not know again what it has applied.
     UploadIdForgotten => "upload-id-forgotten",
-    /// Session: an upload whose connection ends is taken as far as it came.
+    /// Session: an upload is taken for complete when half of it has come.
     HalfUploadApplied => "half-upload-applied",
-    /// Session: what the remote says of its partitions is believed without a signature.
+    /// Session: whoever changes what his file says of his partitions can sign it.
     ClientScopeTrusted => "client-scope-trusted",
     /// Session: a remote that a restored centre has forgotten becomes another.
     ForgottenRemoteRenamed => "forgotten-remote-renamed",
@@ -101,9 +99,9 @@ defects! {
     RefusalNotShown => "refusal-not-shown",
     /// Applying uploads: the centre's row is not compared with the pre-image.
     ConflictUnnoticed => "conflict-unnoticed",
-    /// Applying uploads: the new row may be anywhere.
+    /// Applying uploads: new rows may be anywhere.
     NewScopeUnchecked => "new-scope-unchecked",
-    /// Applying uploads: the centre's row may be anywhere.
+    /// Applying uploads: rows that are changed or deleted may be anywhere.
     CentralScopeUnchecked => "central-scope-unchecked",
 
     /// Change log: a row that moves to another partition is logged in the new one only.
@@ -114,16 +112,20 @@ defects! {
     DisplacedNotLogged => "displaced-not-logged",
     /// Download: the position is read after the rows, and not in their snapshot.
     WatermarkAfterReads => "watermark-after-reads",
-    /// Download: a row that has left the remote's partitions is not removed.
+    /// Download: rows that went or left the remote's partitions are not removed.
     RemovalNotSent => "removal-not-sent",
     /// Download: of partitions that the remote gained it gets what changed since it was there.
     GainedPartitionsNotWhole => "gained-partitions-not-whole",
     /// Download: partitions that the remote lost are not removed.
     LostPartitionsNotRemoved => "lost-partitions-not-removed",
+    /// Applying uploads: deletes are acknowledged and not done.
+    DeleteNotApplied => "delete-not-applied",
+    /// Download: the first row of a piece is skipped.
+    RowSkipped => "row-skipped",
+    /// Download: it brings the partitions of everybody.
+    ScopeOfEverybody => "scope-of-everybody",
     /// Download: what the same sync uploaded is left out, whatever became of it since.
     OwnRowsNotSent => "own-rows-not-sent",
-    /// Download: a watermark whose mark is not known is believed.
-    UnknownMarkBelieved => "unknown-mark-believed",
 }
 
 impl fmt::Display for Defect {
@@ -132,53 +134,29 @@ impl fmt::Display for Defect {
     }
 }
 
-/// Whether a defect is switched on for this thread: never, unless a simulation does it.
-#[cfg(not(feature = "defects"))]
-#[inline(always)]
-pub const fn is_on(_: Defect) -> bool {
-    false
+thread_local! {
+    static ON: Cell<Option<Defect>> = const { Cell::new(None) };
+}
+
+/// Whether a defect is switched on for this thread.
+pub(crate) fn is_on(defect: Defect) -> bool {
+    ON.get() == Some(defect)
 }
 
 /// The defect that is switched on for this thread.
-#[cfg(not(feature = "defects"))]
-pub const fn current() -> Option<Defect> {
-    None
+pub(crate) fn current() -> Option<Defect> {
+    ON.get()
 }
 
-#[cfg(feature = "defects")]
-pub use switch::{current, is_on, with};
-
-#[cfg(feature = "defects")]
-mod switch {
-    use std::cell::Cell;
-
-    use super::Defect;
-
-    thread_local! {
-        static ON: Cell<Option<Defect>> = const { Cell::new(None) };
-    }
-
-    /// Whether a defect is switched on for this thread.
-    pub fn is_on(defect: Defect) -> bool {
-        ON.get() == Some(defect)
-    }
-
-    /// The defect that is switched on for this thread.
-    pub fn current() -> Option<Defect> {
-        ON.get()
-    }
-
-    /// Does something with a defect, or without any. A simulation runs on one thread.
-    pub fn with<T>(defect: Option<Defect>, work: impl FnOnce() -> T) -> T {
-        /// Also if the work panics.
-        struct Off;
-        impl Drop for Off {
-            fn drop(&mut self) {
-                ON.set(None);
-            }
+/// Does something with a defect, or without any. A simulation runs on one thread.
+pub(crate) fn with<T>(defect: Option<Defect>, work: impl FnOnce() -> T) -> T {
+    /// Also if the work panics.
+    struct Back(Option<Defect>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            ON.set(self.0);
         }
-        let _off = Off;
-        ON.set(defect);
-        work()
     }
+    let _back = Back(ON.replace(defect));
+    work()
 }

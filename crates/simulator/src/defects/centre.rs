@@ -1,0 +1,575 @@
+//! Defects between server and centre: a centre that does something else than it is told, and
+//! tells something else than it did.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension};
+use tokio::time::sleep;
+
+use tidewater_consolidated::centre::CentreResult;
+use tidewater_consolidated::records::{
+    AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
+    Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord, UserImport,
+    UserRecord,
+};
+use tidewater_consolidated::upload::{RowsChunk, UploadTable};
+use tidewater_consolidated::{
+    Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
+    LiveTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult, Worker,
+};
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::pack::pack_values;
+use tidewater_protocol::{
+    Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, UploadId, Value, ValueRef,
+};
+
+use super::list::{Defect, current, is_on};
+use crate::application;
+use crate::liar;
+use crate::scenario::REGIONS;
+
+/// Who holds every region; nobody signs in under this name.
+const EVERYBODY: &str = "everybody";
+
+thread_local! {
+    /// What remotes say of their last uploads.
+    static BELIEVED: RefCell<HashMap<RemoteId, SubscriptionRecord>> = RefCell::default();
+}
+
+/// A remote is about to say this of its last upload.
+pub(super) fn believe(remote_id: RemoteId, sequence: u64, upload_id: Option<UploadId>) {
+    let claimed = SubscriptionRecord {
+        sequence,
+        upload_id,
+    };
+    BELIEVED.with_borrow_mut(|believed| believed.insert(remote_id, claimed));
+}
+
+/// A world begins.
+pub(super) fn forget_all() {
+    BELIEVED.with_borrow_mut(HashMap::clear);
+}
+
+/// The centre in this file, with what is wrong with it, if anything is.
+pub(crate) fn meddle(centre: Arc<dyn Centre>, path: PathBuf) -> Arc<dyn Centre> {
+    match current() {
+        Some(_) => Arc::new(Meddling(centre, path)),
+        None => centre,
+    }
+}
+
+struct Meddling(Arc<dyn Centre>, PathBuf);
+
+impl Centre for Meddling {
+    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
+        self.0.live_tables()
+    }
+    fn deploy<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        dry_run: bool,
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        self.0.deploy(publications, dry_run, now_ms)
+    }
+    fn deploy_refusing_pending<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        self.0.deploy_refusing_pending(publications, now_ms)
+    }
+    fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
+        self.0.undeploy(dry_run)
+    }
+    fn load<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+    ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
+        self.0.load(publications)
+    }
+    fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>> {
+        self.0.signing_keys()
+    }
+    fn add_signing_key<'a>(&'a self, key: &'a SigningKey) -> CentreResult<'a, bool> {
+        self.0.add_signing_key(key)
+    }
+    fn retire_signing_key(&self, id: u32) -> CentreResult<'_, bool> {
+        self.0.retire_signing_key(id)
+    }
+    fn import_users<'a>(
+        &'a self,
+        users: &'a [UserRecord],
+        update: bool,
+    ) -> CentreResult<'a, UserImport> {
+        self.0.import_users(users, update)
+    }
+    fn add_user<'a>(&'a self, user: &'a UserRecord) -> CentreResult<'a, bool> {
+        self.0.add_user(user)
+    }
+    fn set_password<'a>(&'a self, name: &'a str, hash: &'a str) -> CentreResult<'a, bool> {
+        self.0.set_password(name, hash)
+    }
+    fn set_disabled<'a>(&'a self, name: &'a str, disabled: bool) -> CentreResult<'a, bool> {
+        self.0.set_disabled(name, disabled)
+    }
+    fn remove_user<'a>(&'a self, name: &'a str) -> CentreResult<'a, bool> {
+        self.0.remove_user(name)
+    }
+    fn users(&self) -> CentreResult<'_, Vec<UserRecord>> {
+        self.0.users()
+    }
+    fn remotes(&self) -> CentreResult<'_, Vec<RemoteRecord>> {
+        self.0.remotes()
+    }
+    fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        self.0.revoke_remote(id)
+    }
+    fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        self.0.restore_remote(id)
+    }
+    fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {
+        self.0.conflicts()
+    }
+    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
+        self.0.newest_conflicts(limit)
+    }
+    fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
+        self.0.refused()
+    }
+    fn status(&self) -> CentreResult<'_, CentreStatus> {
+        self.0.status()
+    }
+    fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned> {
+        self.0.prune(retention, now_ms)
+    }
+    fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
+        self.0.check_tracking(now_ms)
+    }
+    fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
+        Box::pin(async {
+            let inner = self.0.worker().await?;
+            let path = self.1.clone();
+            Ok(Box::new(MeddlingWorker { inner, path }) as Box<dyn Worker>)
+        })
+    }
+}
+
+struct MeddlingWorker {
+    inner: Box<dyn Worker>,
+    path: PathBuf,
+}
+
+impl Worker for MeddlingWorker {
+    fn is_usable(&self) -> bool {
+        self.inner.is_usable()
+    }
+
+    fn session_state<'a>(
+        &'a mut self,
+        user: &'a str,
+        remote_id: Option<RemoteId>,
+        subscriptions: &'a [AskedSubscription],
+    ) -> CentreResult<'a, SessionState> {
+        Box::pin(async move {
+            let state = self.inner.session_state(user, remote_id, subscriptions);
+            let mut state = state.await?;
+            if is_on(Defect::CopyUnnoticed)
+                && let Some(claimed) = remote_id.and_then(believed)
+            {
+                let records = state.subscriptions.iter_mut().flatten();
+                for record in records.filter(|it| it.sequence >= claimed.sequence) {
+                    *record = claimed.clone();
+                }
+            }
+            Ok(state)
+        })
+    }
+
+    fn shut_out<'a>(
+        &'a mut self,
+        remotes: &'a [RemoteId],
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>> {
+        self.inner.shut_out(remotes)
+    }
+    fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()> {
+        self.inner.save_remote(remote)
+    }
+    fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {
+        self.inner.record_syncs(records)
+    }
+    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {
+        self.inner.forget_previous_credential(id)
+    }
+
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        Box::pin(async move {
+            let mut uploads = uploads;
+            if let Ok(centre) = application::open(&self.path) {
+                uploads.iter_mut().for_each(|upload| alter(upload, &centre));
+            }
+            let count = uploads.len();
+            let mut outcomes = match self.inner.apply(uploads).await {
+                Err(_) if is_on(Defect::AcknowledgedBeforeCommit) => {
+                    let applied = |_| UploadOutcome::Applied {
+                        result: UploadResult::default(),
+                        own: OwnUpload::default(),
+                    };
+                    (0..count).map(applied).collect()
+                }
+                outcomes => outcomes?,
+            };
+            for outcome in &mut outcomes {
+                if let UploadOutcome::AlreadyApplied { result } = outcome
+                    && is_on(Defect::ResultNotKept)
+                {
+                    forget(result);
+                }
+            }
+            Ok(outcomes)
+        })
+    }
+
+    fn stored_result<'a>(
+        &'a mut self,
+        remote_id: RemoteId,
+        publication: &'a str,
+    ) -> CentreResult<'a, Option<UploadResult>> {
+        Box::pin(async move {
+            let mut result = self.inner.stored_result(remote_id, publication).await?;
+            if is_on(Defect::ResultNotKept) {
+                result.iter_mut().for_each(forget);
+            }
+            Ok(result)
+        })
+    }
+
+    fn download<'a>(
+        &'a mut self,
+        job: DownloadJob,
+        sink: &'a mut dyn DownloadSink,
+    ) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            let mut job = job;
+            if is_on(Defect::ScopeOfEverybody) {
+                job.user = EVERYBODY.into();
+            }
+            for subscription in &mut job.subscriptions {
+                match (current(), &mut subscription.checkpoint) {
+                    (Some(Defect::GainedPartitionsNotWhole), Some(checkpoint)) => {
+                        liar::claim_all(checkpoint);
+                    }
+                    (Some(Defect::LostPartitionsNotRemoved), Some(checkpoint)) => {
+                        forget_lost(checkpoint, &job.user, &self.path);
+                    }
+                    _ => {}
+                }
+            }
+            let own = job.subscriptions.iter().filter_map(|it| it.own.as_ref());
+            let own = own.flat_map(|own| own.rows.keys().map(|(_, key)| key.clone()));
+            let mut filter = Filter {
+                sink,
+                own: own.collect(),
+                table: None,
+                left_out: [0; 2],
+                outcome: None,
+            };
+            let again = is_on(Defect::WatermarkAfterReads).then(|| job.clone());
+            self.inner.download(job, &mut filter).await?;
+            let outcome = filter.outcome.take();
+            if let (Some(again), Some((index, outcome))) = (again, outcome) {
+                sleep(Duration::from_secs(1)).await;
+                let mut later = Later(None);
+                self.inner.download(again, &mut later).await?;
+                let checkpoint = later.0.or(outcome.checkpoint);
+                let outcome = DownloadOutcome {
+                    checkpoint,
+                    ..outcome
+                };
+                filter.sink.end(index, outcome);
+            }
+            Ok(())
+        })
+    }
+}
+
+fn believed(remote_id: RemoteId) -> Option<SubscriptionRecord> {
+    BELIEVED.with_borrow(|believed| believed.get(&remote_id).cloned())
+}
+
+fn forget(result: &mut UploadResult) {
+    let held = result.held;
+    *result = UploadResult {
+        held,
+        ..UploadResult::default()
+    };
+}
+
+/// Leaves out what a user has no more of what a remote holds.
+fn forget_lost(checkpoint: &mut Checkpoint, user: &str, centre: &Path) {
+    let sql = "SELECT 1 FROM assignment WHERE login = ?1 AND region = ?2";
+    let Ok(centre) = application::open(centre) else {
+        return;
+    };
+    for region in 1..=REGIONS {
+        let has = centre
+            .prepare_cached(sql)
+            .and_then(|mut it| it.exists((user, region as i64)));
+        if matches!(has, Ok(false)) {
+            let packed = liar::packed(region);
+            for table in &mut checkpoint.scope.tables {
+                table.remove(&packed);
+            }
+        }
+    }
+}
+
+/// Whether an upload inserts, and whether it does something else.
+fn does(upload: &SyncUpload) -> (bool, bool) {
+    let (mut inserts, mut others) = (false, false);
+    for table in &upload.tables {
+        each_row(table, |row| match row.op {
+            Some(Op::Insert) => inserts = true,
+            _ => others = true,
+        });
+    }
+    (inserts, others)
+}
+
+fn each_row(table: &UploadTable, mut visit: impl FnMut(&Row<'_>)) {
+    for chunk in &table.chunks {
+        if let Ok(bytes) = chunk.read() {
+            rewritten(&table.begin, &bytes, &mut |row, _| {
+                visit(row);
+                None
+            });
+        }
+    }
+}
+
+fn alter(upload: &mut SyncUpload, centre: &Connection) {
+    let is_unchecked = match (current(), does(upload)) {
+        (Some(Defect::NewScopeUnchecked), (inserts, others)) => inserts && !others,
+        (Some(Defect::CentralScopeUnchecked), (inserts, others)) => others && !inserts,
+        _ => false,
+    };
+    if is_unchecked {
+        upload.user = EVERYBODY.into();
+        upload.checkpoint.iter_mut().for_each(liar::claim_all);
+    }
+    match current() {
+        Some(Defect::SequenceNotClaimed) => {
+            let sql = "SELECT sequence FROM tidewater_subscription WHERE remote_id = ?1";
+            let there = centre.query_row(sql, [upload.remote_id.0], |row| row.get::<_, i64>(0));
+            if let Ok(there) = there {
+                upload.sequence = there.unsigned_abs() + 1;
+            }
+        }
+        Some(Defect::HalfUploadApplied) => {
+            if let Some(table) = upload.tables.last_mut() {
+                let mut count = 0;
+                each_row(table, |_| count += 1);
+                rewrite(table, &mut |_, number| (number < count / 2).then_some(()));
+            }
+        }
+        Some(Defect::DeleteNotApplied) => {
+            for table in &mut upload.tables {
+                rewrite(table, &mut |row, _| {
+                    (row.op != Some(Op::Delete)).then_some(())
+                });
+            }
+        }
+        Some(Defect::ConflictUnnoticed) => {
+            for table in &mut upload.tables {
+                follow(table, centre);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Keeps these rows of an upload's table.
+fn rewrite(table: &mut UploadTable, keeps: Keeps<'_>) {
+    let mut all = Vec::new();
+    for chunk in &table.chunks {
+        all.extend_from_slice(&chunk.read().unwrap_or_default());
+    }
+    let kept = rewritten(&table.begin, &all, keeps);
+    table.chunks = vec![RowsChunk::Memory(kept.into())];
+}
+
+/// Whether to keep a row, by its number.
+type Keeps<'a> = &'a mut dyn FnMut(&Row<'_>, usize) -> Option<()>;
+
+/// Those rows that are kept.
+fn rewritten(begin: &TableBegin, rows: &[u8], keeps: Keeps<'_>) -> Vec<u8> {
+    let Some(mut shape) = begin.shape() else {
+        return rows.to_vec();
+    };
+    let region = begin.columns.iter().position(|it| it.name == "region");
+    shape.partition.extend(region);
+    let mut reader = RowsReader::new(&shape, rows);
+    let (mut row, mut kept) = (Row::default(), Vec::new());
+    let (mut from, mut number) = (0, 0);
+    while let Ok(true) = reader.next(&mut row) {
+        let to = reader.consumed();
+        if keeps(&row, number).is_some() {
+            kept.extend_from_slice(&rows[from..to]);
+        }
+        (from, number) = (to, number + 1);
+    }
+    // What it has no columns for.
+    kept.extend_from_slice(&rows[from..]);
+    kept
+}
+
+/// Gives the changes of a table the centre's rows as pre-images.
+fn follow(table: &mut UploadTable, centre: &Connection) {
+    let Some(shape) = table.begin.shape() else {
+        return;
+    };
+    let columns: Vec<&str> = table.begin.columns.iter().map(|it| &*it.name).collect();
+    let key = table.begin.key.first().map_or(0, |&key| key as usize);
+    let sql = format!(
+        "SELECT {} FROM {} WHERE {} = ?1",
+        columns.join(", "),
+        table.begin.table,
+        columns[key]
+    );
+    let mut writer = RowsWriter::new(&shape);
+    each_row(table, |row| {
+        let key = row.key.first().map_or(Value::Null, Datum::to_value);
+        let values = centre.query_row(&sql, [sqlite(&key)], |found| {
+            (0..columns.len())
+                .map(|index| found.get::<_, rusqlite::types::Value>(index))
+                .collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let values = values.optional().ok().flatten();
+        let now: Option<Vec<Datum<'_>>> = values.as_ref().map(|values| {
+            let typed = shape.columns.iter().zip(values);
+            typed.map(|(of, value)| of.datum(ours(value)).0).collect()
+        });
+        match (row.op, now) {
+            (Some(Op::Update), Some(now)) => writer.update(&now, &row.new),
+            (Some(Op::Update), None) => writer.update(&row.old, &row.new),
+            (Some(Op::Delete), Some(now)) => writer.delete(&now),
+            (Some(Op::Delete), None) => writer.delete(&row.old),
+            _ => writer.row(Op::Insert, &row.new),
+        }
+    });
+    table.chunks = vec![RowsChunk::Memory(writer.take().into())];
+}
+
+fn sqlite(value: &Value) -> rusqlite::types::Value {
+    match value.clone() {
+        Value::Null => rusqlite::types::Value::Null,
+        Value::Integer(integer) => integer.into(),
+        Value::Real(real) => real.into(),
+        Value::Text(text) => text.into(),
+        Value::Blob(blob) => blob.into(),
+    }
+}
+
+fn ours(value: &rusqlite::types::Value) -> ValueRef<'_> {
+    match value {
+        rusqlite::types::Value::Null => ValueRef::Null,
+        rusqlite::types::Value::Integer(integer) => ValueRef::Integer(*integer),
+        rusqlite::types::Value::Real(real) => ValueRef::Real(*real),
+        rusqlite::types::Value::Text(text) => ValueRef::Text(text),
+        rusqlite::types::Value::Blob(blob) => ValueRef::Blob(blob),
+    }
+}
+
+/// Leaves something out of a download.
+struct Filter<'a> {
+    sink: &'a mut dyn DownloadSink,
+    /// The keys that the same sync uploaded.
+    own: HashSet<Vec<u8>>,
+    table: Option<TableBegin>,
+    /// Rows, and removals.
+    left_out: [u64; 2],
+    /// Withheld until another one is known.
+    outcome: Option<(usize, DownloadOutcome)>,
+}
+
+fn leaves_out() -> bool {
+    matches!(
+        current(),
+        Some(Defect::RemovalNotSent | Defect::RowSkipped | Defect::OwnRowsNotSent)
+    )
+}
+
+impl DownloadSink for Filter<'_> {
+    fn begin(&mut self, index: usize, scope_changed: bool) {
+        self.sink.begin(index, scope_changed);
+    }
+
+    fn table(&mut self, begin: TableBegin) {
+        self.table = Some(begin.clone());
+        self.sink.table(begin);
+    }
+
+    fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError> {
+        let (Some(begin), true) = (&self.table, leaves_out()) else {
+            return self.sink.rows(rows);
+        };
+        let (own, left_out) = (&self.own, &mut self.left_out);
+        let types = begin.shape().map(|shape| shape.key_columns());
+        let rows = rewritten(begin, &rows, &mut |row, number| {
+            let is_left_out = match (current(), row.op) {
+                (Some(Defect::RemovalNotSent), Some(Op::Remove)) => true,
+                (Some(Defect::RowSkipped), Some(Op::Upsert)) => number == 0,
+                (Some(Defect::OwnRowsNotSent), Some(Op::Upsert)) => {
+                    let mut key = Vec::new();
+                    pack_values(&mut key, types.as_deref().unwrap_or_default(), &row.key);
+                    own.contains(&key)
+                }
+                _ => false,
+            };
+            left_out[usize::from(row.op != Some(Op::Upsert))] += u64::from(is_left_out);
+            (!is_left_out).then_some(())
+        });
+        match rows.is_empty() {
+            true => Ok(()),
+            false => self.sink.rows(rows),
+        }
+    }
+
+    fn comparing(&mut self) -> Result<(), CentreError> {
+        self.sink.comparing()
+    }
+
+    fn end(&mut self, index: usize, outcome: DownloadOutcome) {
+        let [upserts, removals] = std::mem::take(&mut self.left_out);
+        let outcome = DownloadOutcome {
+            upserts: outcome.upserts - upserts,
+            removals: outcome.removals - removals,
+            ..outcome
+        };
+        match is_on(Defect::WatermarkAfterReads) {
+            true => self.outcome = Some((index, outcome)),
+            false => self.sink.end(index, outcome),
+        }
+    }
+}
+
+/// Only wants to know the checkpoint.
+struct Later(Option<Checkpoint>);
+
+impl DownloadSink for Later {
+    fn begin(&mut self, _: usize, _: bool) {}
+
+    fn table(&mut self, _: TableBegin) {}
+
+    fn rows(&mut self, _: Vec<u8>) -> Result<(), CentreError> {
+        Ok(())
+    }
+
+    fn end(&mut self, _: usize, outcome: DownloadOutcome) {
+        self.0 = outcome.checkpoint;
+    }
+}
