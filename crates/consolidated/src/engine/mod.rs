@@ -9,6 +9,7 @@ pub(crate) mod centre;
 pub(crate) mod compile;
 pub(crate) mod connection;
 pub(crate) mod database;
+pub(crate) mod deploy;
 pub(crate) mod download;
 pub(crate) mod exact;
 mod prune;

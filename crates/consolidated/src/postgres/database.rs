@@ -215,14 +215,18 @@ impl Database for Postgres {
     ) -> CentreResult<'a, DeployReport> {
         Box::pin(async move {
             let mut connection = self.shared.pool.get().await?;
-            deploy::deploy(connection.client_mut(), publications, mode, now_ms).await
+            connection.enter().await?;
+            let result = deploy::deploy(&mut connection, publications, mode, now_ms).await;
+            connection.leave(result).await
         })
     }
 
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
         Box::pin(async move {
             let mut connection = self.shared.pool.get().await?;
-            deploy::undeploy(connection.client_mut(), dry_run).await
+            connection.enter().await?;
+            let result = deploy::undeploy(&mut connection, dry_run).await;
+            connection.leave(result).await
         })
     }
 
@@ -232,7 +236,9 @@ impl Database for Postgres {
     ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
         Box::pin(async move {
             let mut connection = self.shared.pool.get().await?;
-            let mut compiled = deploy::load(connection.client_mut(), publications).await?;
+            connection.enter().await?;
+            let loaded = deploy::load(&mut connection, publications).await;
+            let mut compiled = connection.leave(loaded).await?;
             fingerprint(&connection, &mut compiled).await?;
             let compiled: Vec<Arc<Compiled>> = compiled.into_iter().map(Arc::new).collect();
             let schemas = compiled.iter().map(|it| it.schema.clone()).collect();

@@ -4,10 +4,9 @@
 //! `lock_timeout`: it is done as a whole or not at all, and a busy table makes
 //! deploying fail instead of making the application wait behind it.
 
-mod remotes;
 mod scope_queries;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use tokio_postgres::{Client, GenericClient, Transaction};
 
@@ -16,19 +15,20 @@ use tidewater_protocol::PublicationSchema;
 use super::connection::{Connection, centre_error, refused};
 use super::live::{Catalog, TableInfo};
 use super::members::{self, Members};
-use super::model::{Compiled, compile, logs};
+use super::model::{Compiled, CompiledTable, compile, logs};
 use super::quote::literal;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use super::{fill_random, in_place};
-use crate::engine::compile::{columns_differ, definition};
+use crate::engine;
+use crate::engine::compile::columns_differ;
+use crate::engine::connection::{Connection as _, Own};
+use crate::engine::deploy::Deployed as Records;
 use crate::engine::state::{META, judge};
 use crate::error::CentreError;
 use crate::evolution::{Mode, Review};
-use crate::publication::{
-    DeployReport, DeployStep, PublicationSpec, Tracking, circle_warnings, self_service_warnings,
-};
+use crate::publication::{DeployReport, DeployStep, PublicationSpec};
 
 /// How long deploying waits for a table that is in use.
 const LOCK_TIMEOUT_MS: u32 = 5_000;
@@ -42,9 +42,6 @@ struct Deployed {
     /// Whether anything is.
     is_deployed: bool,
     logs: Vec<DeployedLog>,
-    /// Name, definition, schema.
-    publications: HashMap<String, (String, Vec<u8>)>,
-    has_key: bool,
     /// Whether the state was made here, and not brought along by a dump.
     at_home: bool,
     /// The change logs that have not seen everything.
@@ -64,10 +61,18 @@ struct DeployedLog {
     exists: bool,
 }
 
-/// Things to do, each with the SQL that does it.
+/// Something to do: the SQL that does it, and then the statements on the server's own tables.
+#[derive(Debug)]
+struct Step {
+    told: DeployStep,
+    sql: String,
+    statements: Vec<Own>,
+}
+
+/// Things to do.
 #[derive(Debug, Default)]
 struct Plan {
-    steps: Vec<(DeployStep, String)>,
+    steps: Vec<Step>,
     warnings: Vec<String>,
     review: Review,
     /// Nothing was deployed before.
@@ -76,12 +81,27 @@ struct Plan {
 
 impl Plan {
     fn step(&mut self, description: String, lock: String, sql: String) {
-        self.steps.push((DeployStep { description, lock }, sql));
+        self.steps.push(Step {
+            told: DeployStep { description, lock },
+            sql,
+            statements: Vec::new(),
+        });
+    }
+
+    fn record(&mut self, step: engine::deploy::Step) {
+        self.steps.push(Step {
+            told: DeployStep {
+                description: step.description,
+                lock: String::new(),
+            },
+            sql: String::new(),
+            statements: step.statements,
+        });
     }
 
     fn report(self) -> DeployReport {
         DeployReport {
-            steps: self.steps.into_iter().map(|(step, _)| step).collect(),
+            steps: self.steps.into_iter().map(|step| step.told).collect(),
             warnings: self.warnings,
             effects: self.review.effects,
             held_up: self.review.held_up,
@@ -129,17 +149,6 @@ impl Deployed {
             )
             .await
             .map_err(error)?;
-        let publications = client
-            .query(
-                "SELECT name, definition, schema FROM tidewater.publication",
-                &[],
-            )
-            .await
-            .map_err(error)?;
-        let keys = client
-            .query("SELECT 1 FROM tidewater.signing_key LIMIT 1", &[])
-            .await
-            .map_err(error)?;
         let at_home = client
             .query_one(
                 &format!("SELECT place = {PLACE} FROM tidewater.history"),
@@ -156,12 +165,9 @@ impl Deployed {
             exists: row.get(5),
             members: row.get(6),
         };
-        let publication = |row: &tokio_postgres::Row| (row.get(0), (row.get(1), row.get(2)));
         Ok(Deployed {
             is_deployed: true,
             logs: logs.iter().map(log).collect(),
-            publications: publications.iter().map(publication).collect(),
-            has_key: !keys.is_empty(),
             at_home: at_home.get(0),
             lost: tracked::lost(client).await?,
         })
@@ -175,38 +181,57 @@ impl Deployed {
 
 /// Makes the database fit the publications, or tells what would be done.
 pub(super) async fn deploy(
-    client: &mut Client,
+    connection: &mut Connection,
     publications: &[PublicationSpec],
     mode: Mode,
     now_ms: i64,
 ) -> Result<DeployReport, CentreError> {
-    let transaction = begin(client, LOCK_TIMEOUT_MS).await?;
-    check_encoding(&transaction).await?;
-    let catalog = Catalog::read(&transaction).await?;
+    connection.begin().await?;
+    alone(connection.client(), LOCK_TIMEOUT_MS).await?;
+    check_encoding(connection.client()).await?;
+    let catalog = Catalog::read(connection.client()).await?;
     let compiled = compile_all(publications, &catalog)?;
-    scope_queries::check(&transaction, &compiled).await?;
-    let deployed = Deployed::read(&transaction).await?;
+    scope_queries::check(connection.client(), &compiled).await?;
+    let deployed = Deployed::read(connection.client()).await?;
+    let records = match deployed.is_deployed {
+        true => Records::read(connection).await?,
+        false => Records::default(),
+    };
     let mut plan = Plan {
         is_first: !deployed.is_deployed,
         ..Plan::default()
     };
-    plan_state(&mut plan, &deployed, now_ms)?;
+    plan_state(&mut plan, &deployed);
+    let mut random = [0; 48];
+    fill_random(&mut random)?;
+    let key = records.first_key(&random, now_ms);
+    key.into_iter().for_each(|step| plan.record(step));
     plan_logs(&mut plan, &deployed, &compiled, &catalog);
-    plan_publications(&mut plan, &deployed, publications, &compiled)?;
-    warn(&mut plan, publications);
-    plan.warnings
-        .extend(circle_warnings(publications, &catalog.live_tables()));
-    plan.review = remotes::review(&transaction, &deployed, &compiled).await?;
+    let schemas = compiled.iter().map(|it| &*it.schema);
+    for step in records.record(publications, schemas.clone())? {
+        plan.record(step);
+    }
+    plan_changed_tables(&mut plan, &deployed, &records, &compiled);
+    let live = catalog.live_tables();
+    plan.warnings = engine::deploy::warnings(publications, &live);
+    if !plan.steps.is_empty() {
+        plan.warnings.push(
+            "changes made with session_replication_role = replica or by logical replication are \
+             only seen by tables with tracking = \"row\""
+                .into(),
+        );
+    }
+    let schemas: Vec<&PublicationSchema> = schemas.collect();
+    plan.review = records.review(connection, &schemas).await?;
     plan.review.allow(mode)?;
     if mode == Mode::DryRun {
-        transaction.rollback().await.map_err(refused("deploying"))?;
+        connection.rollback().await?;
     } else {
-        run(&plan, &transaction).await?;
-        let remembered = transaction
-            .batch_execute(&tracked::remember_all(&compiled))
-            .await;
+        run(&plan, connection).await?;
+        let remember = tracked::remember_all(&compiled);
+        let remembered = connection.client().batch_execute(&remember).await;
         remembered.map_err(refused("deploying"))?;
-        transaction.commit().await.map_err(refused("deploying"))?;
+        connection.commit().await?;
     }
     Ok(plan.report())
 }
@@ -229,11 +254,12 @@ async fn check_encoding(client: &impl GenericClient) -> Result<(), CentreError> 
 
 /// Removes the schema `tidewater` and all triggers, or tells what would be done.
 pub(super) async fn undeploy(
-    client: &mut Client,
+    connection: &mut Connection,
     dry_run: bool,
 ) -> Result<DeployReport, CentreError> {
-    let transaction = begin(client, LOCK_TIMEOUT_MS).await?;
-    let catalog = Catalog::read(&transaction).await?;
+    connection.begin().await?;
+    alone(connection.client(), LOCK_TIMEOUT_MS).await?;
+    let catalog = Catalog::read(connection.client()).await?;
     let mut plan = Plan::default();
     for table in &catalog.tables {
         let drops = in_place::drops(table);
@@ -246,7 +272,7 @@ pub(super) async fn undeploy(
             );
         }
     }
-    if is_there(&transaction).await? {
+    if is_there(connection.client()).await? {
         plan.step(
             "remove the schema tidewater with everything in it".into(),
             String::new(),
@@ -254,32 +280,25 @@ pub(super) async fn undeploy(
         );
     }
     if dry_run {
-        transaction
-            .rollback()
-            .await
-            .map_err(refused("undeploying"))?;
+        connection.rollback().await?;
     } else {
-        run(&plan, &transaction).await?;
-        transaction.commit().await.map_err(refused("undeploying"))?;
+        run(&plan, connection).await?;
+        connection.commit().await?;
     }
     Ok(plan.report())
 }
 
 /// Compiles publications and finds their change logs.
 pub(super) async fn load(
-    client: &mut Client,
+    connection: &mut Connection,
     publications: &[PublicationSpec],
 ) -> Result<Vec<Compiled>, CentreError> {
-    let transaction = client
-        .build_transaction()
-        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
-        .read_only(true)
-        .start()
-        .await
-        .map_err(refused("reading the deployed state"))?;
-    let catalog = Catalog::read(&transaction).await?;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+    let begun = connection.client().batch_execute(begin).await;
+    begun.map_err(refused("reading the deployed state"))?;
+    let catalog = Catalog::read(connection.client()).await?;
     let mut compiled = compile_all(publications, &catalog)?;
-    let deployed = Deployed::read(&transaction).await?;
+    let deployed = Deployed::read(connection.client()).await?;
     if !deployed.is_deployed {
         return Err(not_deployed("nothing is deployed".into()));
     }
@@ -288,24 +307,23 @@ pub(super) async fn load(
             "the database was restored to another place, and remotes do not know yet".into(),
         ));
     }
+    let records = Records::read(connection).await?;
+    connection.commit().await?;
     let wanted = logs(&compiled);
     for (publication, spec) in compiled.iter_mut().zip(publications) {
-        match deployed.publications.get(&spec.name) {
+        let name = &spec.name;
+        match records.fits(spec, &publication.schema) {
+            Some(true) => {}
+            Some(false) => {
+                return Err(not_deployed(format!(
+                    "the publication {name:?} or one of its tables has changed"
+                )));
+            }
             None => {
                 return Err(not_deployed(format!(
-                    "the publication {:?} is not deployed",
-                    spec.name
+                    "the publication {name:?} is not deployed"
                 )));
             }
-            Some((stored, schema))
-                if *stored != definition(spec) || *schema != publication.schema.encode() =>
-            {
-                return Err(not_deployed(format!(
-                    "the publication {:?} or one of its tables has changed",
-                    spec.name
-                )));
-            }
-            Some(_) => {}
         }
         for table in &mut publication.tables {
             let Some(log) = &table.log else { continue };
@@ -373,38 +391,43 @@ pub(super) async fn begin(
     client: &mut Client,
     lock_timeout_ms: u32,
 ) -> Result<Transaction<'_>, CentreError> {
-    let error = |error| refused("deploying")(error);
-    let transaction = client.transaction().await.map_err(error)?;
+    let transaction = client.transaction().await;
+    let transaction = transaction.map_err(refused("deploying"))?;
+    alone(&transaction, lock_timeout_ms).await?;
+    Ok(transaction)
+}
+
+/// Sees to it that until the transaction ends, nobody else changes what is deployed.
+async fn alone(client: &impl GenericClient, lock_timeout_ms: u32) -> Result<(), CentreError> {
     let settings = format!(
         "SET LOCAL lock_timeout = {lock_timeout_ms}; \
          SELECT pg_catalog.pg_advisory_xact_lock({ADVISORY_LOCK});"
     );
-    let alone = transaction.batch_execute(&settings).await;
+    let alone = client.batch_execute(&settings).await;
     alone.map_err(|failure| match failure.code().map(|code| code.code()) {
         Some("55P03") => CentreError::Locked {
             message: "somebody else deploys or prunes; nothing was changed".into(),
         },
-        _ => error(failure),
-    })?;
-    Ok(transaction)
+        _ => refused("deploying")(failure),
+    })
 }
 
-async fn run(plan: &Plan, transaction: &Transaction<'_>) -> Result<(), CentreError> {
-    for (step, sql) in &plan.steps {
-        if let Err(error) = transaction.batch_execute(sql).await {
+async fn run(plan: &Plan, connection: &mut Connection) -> Result<(), CentreError> {
+    for step in &plan.steps {
+        let DeployStep { description, lock } = &step.told;
+        if let Err(error) = connection.client().batch_execute(&step.sql).await {
             if error.code().is_some_and(|code| code.code() == "55P03") {
                 return Err(CentreError::Locked {
                     message: format!(
-                        "cannot {}: the table is locked by another session ({} was not to be had \
-                         within {} seconds); nothing was changed",
-                        step.description,
-                        step.lock,
+                        "cannot {description}: the table is locked by another session ({lock} was \
+                         not to be had within {} seconds); nothing was changed",
                         LOCK_TIMEOUT_MS / 1000
                     ),
                 });
             }
-            return Err(centre_error(&step.description, &error));
+            return Err(centre_error(description, &error));
         }
+        connection.flight("deploying", &step.statements).await?;
     }
     Ok(())
 }
@@ -421,7 +444,7 @@ fn not_deployed(message: String) -> CentreError {
     CentreError::NotDeployed { message }
 }
 
-fn plan_state(plan: &mut Plan, deployed: &Deployed, now_ms: i64) -> Result<(), CentreError> {
+fn plan_state(plan: &mut Plan, deployed: &Deployed) {
     if !deployed.is_deployed {
         plan.step(
             "create the schema tidewater with the server's state".into(),
@@ -438,22 +461,6 @@ fn plan_state(plan: &mut Plan, deployed: &Deployed, now_ms: i64) -> Result<(), C
             format!("UPDATE tidewater.history SET place = {PLACE}; DELETE FROM tidewater.mark"),
         );
     }
-    if !deployed.has_key {
-        let mut random = [0; 48];
-        fill_random(&mut random)?;
-        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|it| format!("{it:02x}")).collect() };
-        let (secret, name) = (hex(&random[..32]), hex(&random[32..]));
-        plan.step(
-            "create the first signing key".into(),
-            String::new(),
-            format!(
-                "INSERT INTO tidewater.signing_key (id, secret, created_ms) \
-                 VALUES (1, decode('{secret}', 'hex'), {now_ms}); \
-                 UPDATE tidewater.meta SET centre = '{name}' WHERE centre = ''"
-            ),
-        );
-    }
-    Ok(())
 }
 
 fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalog: &Catalog) {
@@ -602,127 +609,41 @@ pub(super) fn everything(log_id: i32) -> String {
     marker(log_id) + "\n"
 }
 
-fn plan_publications(
+/// Remotes need all rows of tables whose columns or direction are others than before.
+fn plan_changed_tables(
     plan: &mut Plan,
     deployed: &Deployed,
-    publications: &[PublicationSpec],
+    records: &Records,
     compiled: &[Compiled],
-) -> Result<(), CentreError> {
-    for (spec, publication) in publications.iter().zip(compiled) {
-        let mut same_name = publications.iter().filter(|it| it.name == spec.name);
-        if same_name.nth(1).is_some() {
-            return Err(CentreError::Configuration {
-                message: format!("two publications are called {:?}", spec.name),
-                hint: "give one of them another name".into(),
-            });
-        }
-        let definition = definition(spec);
-        let schema = publication.schema.encode();
-        let old = deployed.publications.get(&spec.name);
-        if old.is_some_and(|(a, b)| *a == definition && *b == schema) {
-            continue;
-        }
-        let text = |text: &str| {
-            literal(text).ok_or_else(|| CentreError::Configuration {
-                message: format!("publication {:?} has a NUL in it", spec.name),
-                hint: "remove it".into(),
-            })
-        };
-        let hex: String = schema.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut sql = remotes::keep_schema(old.map(|(_, schema)| schema.as_slice()));
-        sql.push_str(&format!(
-            "INSERT INTO tidewater.publication (name, definition, schema) \
-             VALUES ({}, {}, decode('{hex}', 'hex')) ON CONFLICT (name) DO UPDATE \
-             SET definition = excluded.definition, schema = excluded.schema;\n",
-            text(&spec.name)?,
-            text(&definition)?,
-        ));
-        let old_schema = old.and_then(|(_, schema)| PublicationSchema::decode(schema).ok());
-        let changed = changed_tables(old_schema.as_ref(), publication);
+) {
+    for publication in compiled {
+        let before = records.schema(&publication.schema.name);
+        let changed = changed_tables(before.as_ref(), publication);
         for log in logs(compiled) {
-            let of_changed = |table: &&str| {
-                let mut tables = publication.tables.iter();
-                tables.any(|it| it.title == **table && it.oid == log.table_oid)
-            };
+            let is_its = |table: &&CompiledTable| table.oid == log.table_oid;
             // A log that is made in this deployment has its marker already.
-            if let Some(there) = deployed.log(&log)
-                && changed.iter().any(of_changed)
-            {
-                sql.push_str(&everything(there.id));
+            let there = deployed.log(&log);
+            if let (Some(table), Some(there)) = (changed.iter().copied().find(is_its), there) {
+                plan.step(
+                    format!("send all rows of {} to remotes again", table.title),
+                    String::new(),
+                    everything(there.id),
+                );
             }
         }
-        let mut description = match old {
-            None => format!("record the publication {:?}", spec.name),
-            Some(_) => format!("change the publication {:?}", spec.name),
-        };
-        if !changed.is_empty() {
-            description.push_str(&format!(
-                ", and send all rows of {} to remotes again",
-                changed.join(", ")
-            ));
-        }
-        plan.step(description, String::new(), sql);
-    }
-    plan_removed_publications(plan, deployed, publications);
-    Ok(())
-}
-
-fn plan_removed_publications(
-    plan: &mut Plan,
-    deployed: &Deployed,
-    publications: &[PublicationSpec],
-) {
-    let mut gone: Vec<&String> = deployed.publications.keys().collect();
-    gone.retain(|name| !publications.iter().any(|spec| spec.name == **name));
-    gone.sort();
-    for name in gone {
-        let quoted = literal(name).unwrap_or_default();
-        let old = deployed.publications.get(name);
-        let mut sql = remotes::keep_schema(old.map(|(_, schema)| schema.as_slice()));
-        sql.push_str(&format!(
-            "DELETE FROM tidewater.publication WHERE name = {quoted}"
-        ));
-        plan.step(
-            format!("remove the publication {name:?}"),
-            String::new(),
-            sql,
-        );
     }
 }
 
 /// Tables whose published columns or direction are others than before.
-fn changed_tables<'a>(old: Option<&PublicationSchema>, publication: &'a Compiled) -> Vec<&'a str> {
+fn changed_tables<'a>(
+    old: Option<&PublicationSchema>,
+    publication: &'a Compiled,
+) -> Vec<&'a CompiledTable> {
     let Some(old) = old else { return Vec::new() };
     let tables = publication.schema.tables.iter().zip(&publication.tables);
     let changed = tables.filter(|(table, _)| {
         let before = old.table(&table.name);
         before.is_some_and(|before| columns_differ(before, table))
     });
-    changed
-        .map(|(_, compiled)| compiled.title.as_str())
-        .collect()
-}
-
-fn warn(plan: &mut Plan, publications: &[PublicationSpec]) {
-    let mut seen = Vec::new();
-    for table in publications.iter().flat_map(|it| &it.tables) {
-        if seen.contains(&&table.name) {
-            continue;
-        }
-        seen.push(&table.name);
-        if table.tracking == Tracking::Off {
-            plan.warnings.push(format!(
-                "{}: tracking is off, every download sends its partitions whole",
-                table.name
-            ));
-        }
-    }
-    plan.warnings.extend(self_service_warnings(publications));
-    if !plan.steps.is_empty() {
-        plan.warnings.push(
-            "changes made with session_replication_role = replica or by logical replication are \
-             only seen by tables with tracking = \"row\""
-                .into(),
-        );
-    }
+    changed.map(|(_, compiled)| compiled).collect()
 }

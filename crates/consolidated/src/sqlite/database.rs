@@ -42,7 +42,9 @@ fn finish<T>(connection: &mut Connection, job: Job<Connection, T>) -> Result<T, 
 }
 
 /// The result of a future: nothing that it waits for is ever not ready.
-fn at_once<T>(future: impl Future<Output = Result<T, CentreError>>) -> Result<T, CentreError> {
+pub(super) fn at_once<T>(
+    future: impl Future<Output = Result<T, CentreError>>,
+) -> Result<T, CentreError> {
     future.now_or_never().unwrap_or_else(|| {
         Err(CentreError::Internal {
             message: "a statement on a file had to be waited for".into(),
@@ -51,7 +53,7 @@ fn at_once<T>(future: impl Future<Output = Result<T, CentreError>>) -> Result<T,
 }
 
 /// Runs a job, and undoes what it leaves open.
-fn ended<T>(
+pub(super) fn ended<T>(
     connection: &mut Connection,
     job: impl FnOnce(&mut Connection) -> Result<T, CentreError>,
 ) -> Result<T, CentreError> {
@@ -266,7 +268,7 @@ impl Database for SqliteCentre {
         let filled = self.file.environment().random(&mut random);
         Box::pin(self.admin.run(move |connection| {
             filled?;
-            deploy::deploy(connection, &specs, mode, now_ms, Some(random)).map(|(report, _)| report)
+            deploy::deploy(connection, &specs, mode, now_ms, &random).map(|(report, _)| report)
         }))
     }
 

@@ -5,27 +5,27 @@
 //! that it removes. A dry run rolls back, and what is served must be what a dry run
 //! finds nothing to do for.
 
-mod remotes;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use futures_util::FutureExt;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use tidewater_protocol::{PublicationSchema, Table};
 
-use super::compile::{Deployed, Publication};
+use super::compile::{self, Publication};
+use super::database::{at_once, ended};
 use super::live::{self, Live};
 use super::own::spell;
 use super::triggers::Log;
 use super::{failure, quote, state};
-use crate::engine::catalog;
-use crate::engine::compile::{columns_differ, definition};
+use crate::engine::compile::columns_differ;
+use crate::engine::connection::Connection as _;
+use crate::engine::deploy::{Deployed, Random};
+use crate::engine::{self, catalog};
 use crate::error::CentreError;
 use crate::evolution::Mode;
-use crate::publication::{
-    DeployReport, DeployStep, PublicationSpec, circle_warnings, self_service_warnings,
-};
+use crate::publication::{DeployReport, DeployStep, PublicationSpec};
 
 /// Publications as they are served, and the change logs that they read.
 #[derive(Debug, Default)]
@@ -37,47 +37,67 @@ pub(super) struct Served {
     schema_version: i64,
 }
 
-/// Deploys, or tells what that would do. The random bytes are for a database in which nothing
-/// was deployed before; whoever only wants to be told has none.
+/// Deploys, or tells what that would do.
 pub(super) fn deploy(
     connection: &mut Connection,
     specs: &[PublicationSpec],
     mode: Mode,
     now_ms: i64,
-    random: Option<Random>,
+    random: &Random,
+) -> Result<(DeployReport, Served), CentreError> {
+    ended(connection, |connection| {
+        try_deploy(connection, specs, mode, now_ms, random)
+    })
+}
+
+fn try_deploy(
+    connection: &mut Connection,
+    specs: &[PublicationSpec],
+    mode: Mode,
+    now_ms: i64,
+    random: &Random,
 ) -> Result<(DeployReport, Served), CentreError> {
     let mut report = DeployReport::default();
     let dry_run = mode == Mode::DryRun;
     use_write_ahead_log(connection, dry_run, &mut report)?;
-    let transaction = connection
-        .transaction_with_behavior(TransactionBehavior::Immediate)
-        .map_err(failure("beginning to deploy"))
-        .map_err(locked)?;
+    let begun = at_once(connection.begin());
+    begun.map_err(locked)?;
+    report.is_first = !state::check(connection)?;
+    let live = live::tables(connection)?;
+    if report.is_first {
+        let description = "create the server's state (tables tidewater_*)";
+        report.steps.push(step(description.into()));
+        state::create(connection)?;
+    }
+    let deployed = at_once(Deployed::read(connection))?;
     let mut deployment = Deployment {
-        connection: &transaction,
-        live: Vec::new(),
+        connection,
+        live,
         report,
-        random,
     };
-    deployment.report.is_first = !state::check(&transaction)?;
-    let before = remotes::deployed(&transaction)?;
-    let served = deployment.run(specs, now_ms)?;
+    let served = deployment.run(specs, &deployed)?;
     let mut report = deployment.report;
-    let review = remotes::review(&transaction, &before, &served.publications)?;
+    let schemas = served.publications.iter().map(|it| &*it.schema);
+    let mut steps = deployed.record(specs, schemas.clone())?;
+    steps.extend(deployed.first_key(random, now_ms));
+    for it in steps {
+        report.steps.push(step(it.description));
+        at_once(connection.flight("deploying", &it.statements))?;
+    }
+    let schemas: Vec<&PublicationSchema> = schemas.collect();
+    let review = at_once(deployed.review(connection, &schemas))?;
     review.allow(mode)?;
     report.effects = review.effects;
     report.held_up = review.held_up;
-    report.warnings.extend(self_service_warnings(specs));
-    let live = live::described(&transaction, &live::tables(&transaction)?);
+    let live = live::described(connection, &live::tables(connection)?);
+    let listed = catalog::listed(&live);
     report
         .warnings
-        .extend(circle_warnings(specs, &catalog::listed(&live)));
-    let end = if dry_run {
-        transaction.rollback()
-    } else {
-        transaction.commit()
-    };
-    end.map_err(failure("deploying"))?;
+        .extend(engine::deploy::warnings(specs, &listed));
+    at_once(match dry_run {
+        true => connection.rollback().left_future(),
+        false => connection.commit().right_future(),
+    })?;
     Ok((report, served))
 }
 
@@ -96,7 +116,7 @@ pub(super) fn load(
     connection: &mut Connection,
     specs: &[PublicationSpec],
 ) -> Result<Served, CentreError> {
-    let (report, served) = deploy(connection, specs, Mode::DryRun, 0, None)?;
+    let (report, served) = deploy(connection, specs, Mode::DryRun, 0, &[0; 48])?;
     if report.steps.is_empty() {
         return Ok(served);
     }
@@ -340,31 +360,18 @@ struct Deployment<'c> {
     connection: &'c Connection,
     live: Vec<Live>,
     report: DeployReport,
-    random: Option<Random>,
 }
-
-/// Random bytes for a database in which nothing was deployed before: the first signing key's, and
-/// then the name's.
-pub(super) type Random = [u8; 48];
 
 impl Deployment<'_> {
     fn step(&mut self, description: String) {
         self.report.steps.push(step(description));
     }
 
-    fn run(&mut self, specs: &[PublicationSpec], now_ms: i64) -> Result<Served, CentreError> {
-        if self.report.is_first {
-            self.step("create the server's state (tables tidewater_*)".into());
-            state::create(self.connection)?;
-        }
-        self.live = live::tables(self.connection)?;
-        let mut names = BTreeSet::new();
-        if let Some(twice) = specs.iter().find(|spec| !names.insert(&spec.name)) {
-            return Err(CentreError::Configuration {
-                message: format!("the publication {:?} is there twice", twice.name),
-                hint: "rename one of the two".into(),
-            });
-        }
+    fn run(
+        &mut self,
+        specs: &[PublicationSpec],
+        deployed: &Deployed,
+    ) -> Result<Served, CentreError> {
         let mut publications = Vec::with_capacity(specs.len());
         for spec in specs {
             publications.push(Publication::compile(self.connection, &self.live, spec)?);
@@ -373,11 +380,11 @@ impl Deployment<'_> {
             self.warn(publication);
         }
         let (logs, interrupted) = self.logs(&publications)?;
-        for (publication, spec) in publications.iter_mut().zip(specs) {
-            self.publish(publication, spec, &logs, &interrupted)?;
+        for publication in &mut publications {
+            let before = deployed.schema(&publication.schema.name);
+            self.publish(publication, before.as_ref(), &logs, &interrupted)?;
         }
-        self.unpublish(&names)?;
-        self.signing_key(now_ms)?;
+        self.unpublish(specs)?;
         Ok(Served {
             publications,
             logs,
@@ -510,33 +517,18 @@ impl Deployment<'_> {
         Ok(created)
     }
 
-    /// Records a publication and its tables, and fills in what is deployed.
+    /// Records the tables of a publication, and fills in what is deployed.
     fn publish(
         &mut self,
         publication: &mut Publication,
-        spec: &PublicationSpec,
+        before: Option<&PublicationSchema>,
         logs: &BTreeMap<i64, Log>,
         interrupted: &BTreeSet<i64>,
     ) -> Result<(), CentreError> {
-        let recording = failure("recording a publication");
         let name = publication.schema.name.clone();
-        let stored: Option<(String, Vec<u8>)> = self
-            .connection
-            .query_row(
-                "SELECT definition, schema FROM tidewater_publication WHERE name = ?1",
-                [&name],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )
-            .optional()
-            .map_err(recording)?;
-        let definition = definition(spec);
-        let schema = publication.schema.encode();
-        let before = stored
-            .as_ref()
-            .and_then(|(_, schema)| PublicationSchema::decode(schema).ok());
         for index in 0..publication.tables.len() {
             let table = &publication.schema.tables[index];
-            let old = before.as_ref().and_then(|schema| schema.table(&table.name));
+            let old = before.and_then(|schema| schema.table(&table.name));
             let changed = old.is_some_and(|old| columns_differ(old, table));
             let log = publication.tables[index]
                 .is_logged
@@ -546,19 +538,6 @@ impl Deployment<'_> {
             let identity = publication.identity(index);
             let deployed = self.published_table(&name, &table.name, &identity, log, again)?;
             publication.tables[index].deployed = deployed;
-        }
-        if stored.is_none_or(|stored| stored != (definition.clone(), schema.clone())) {
-            self.step(format!("record the publication {name:?}"));
-            if let Some(before) = &before {
-                remotes::keep_schema(self.connection, before)?;
-            }
-            self.connection
-                .execute(
-                    "INSERT INTO tidewater_publication VALUES (?1, ?2, ?3)
-                     ON CONFLICT (name) DO UPDATE SET definition = ?2, schema = ?3",
-                    params![name, definition, schema],
-                )
-                .map_err(recording)?;
         }
         self.unpublish_tables(publication)
     }
@@ -571,16 +550,16 @@ impl Deployment<'_> {
         identity: &str,
         log: Option<i64>,
         again: bool,
-    ) -> Result<Deployed, CentreError> {
+    ) -> Result<compile::Deployed, CentreError> {
         let recording = failure("recording a published table");
-        let stored: Option<(Deployed, String)> = self
+        let stored: Option<(compile::Deployed, String)> = self
             .connection
             .query_row(
                 "SELECT id, generation, log_id, identity FROM tidewater_published_table
                  WHERE publication = ?1 AND name = ?2",
                 [publication, table],
                 |row| {
-                    let deployed = Deployed {
+                    let deployed = compile::Deployed {
                         id: row.get(0)?,
                         generation: row.get(1)?,
                         log: row.get(2)?,
@@ -598,7 +577,7 @@ impl Deployment<'_> {
                 self.step(format!(
                     "have remotes fetch {table:?} of {publication:?} anew"
                 ));
-                let deployed = Deployed {
+                let deployed = compile::Deployed {
                     generation: deployed.generation + 1,
                     log,
                     ..deployed
@@ -626,7 +605,7 @@ impl Deployment<'_> {
             params![publication, table, identity, log],
             |row| row.get(0),
         );
-        Ok(Deployed {
+        Ok(compile::Deployed {
             id: id.map_err(recording)?,
             generation: 1,
             log,
@@ -657,59 +636,14 @@ impl Deployment<'_> {
         Ok(())
     }
 
-    /// Forgets publications that the configuration has no more. Subscriptions stay:
-    /// their numbers must go on if the publication comes back.
-    fn unpublish(&mut self, names: &BTreeSet<&String>) -> Result<(), CentreError> {
+    /// Forgets the tables of publications that the configuration has no more.
+    fn unpublish(&self, specs: &[PublicationSpec]) -> Result<(), CentreError> {
         let removing = failure("removing a publication");
-        let mut statement = self
-            .connection
-            .prepare("SELECT name FROM tidewater_publication ORDER BY name")
-            .map_err(removing)?;
-        let stored = statement
-            .query_map([], |row| row.get(0))
-            .map_err(removing)?;
-        let stored: Vec<String> = stored.collect::<rusqlite::Result<_>>().map_err(removing)?;
-        for name in stored.iter().filter(|name| !names.contains(name)) {
-            self.step(format!("remove the publication {name:?}"));
-            if let Some(before) = remotes::deployed(self.connection)?.get(name) {
-                remotes::keep_schema(self.connection, before)?;
-            }
-            for sql in [
-                "DELETE FROM tidewater_publication WHERE name = ?1",
-                "DELETE FROM tidewater_published_table WHERE publication = ?1",
-            ] {
-                self.connection.execute(sql, [name]).map_err(removing)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn signing_key(&mut self, now_ms: i64) -> Result<(), CentreError> {
-        let making = failure("making a signing key");
-        let sql = "SELECT count(*) FROM tidewater_signing_key";
-        let keys: i64 = self
-            .connection
-            .query_row(sql, [], |row| row.get(0))
-            .map_err(making)?;
-        if keys > 0 {
-            return Ok(());
-        }
-        self.step("make a signing key".into());
-        let Some((secret, name)) = self.random.as_ref().map(|it| it.split_at(32)) else {
-            return Ok(());
-        };
-        self.connection
-            .execute(
-                "UPDATE tidewater_meta SET centre = lower(hex(?1)) WHERE centre = ''",
-                [name],
-            )
-            .map_err(making)?;
-        self.connection
-            .execute(
-                "INSERT INTO tidewater_signing_key (secret, created_ms) VALUES (?1, ?2)",
-                params![secret, now_ms],
-            )
-            .map_err(making)?;
+        let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+        let names = serde_json::json!(names).to_string();
+        let sql = "DELETE FROM tidewater_published_table
+                   WHERE publication NOT IN (SELECT value FROM json_each(?1))";
+        self.connection.execute(sql, [names]).map_err(removing)?;
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Lets PostgreSQL read the partition queries when they are deployed, so that a wrong one is
 //! found then and not at a sync.
 
-use tokio_postgres::Transaction;
+use tokio_postgres::Client;
 use tokio_postgres::types::{Oid, Type};
 
 use crate::error::CentreError;
@@ -12,10 +12,7 @@ use crate::postgres::model::{Compiled, CompiledTable, ScopeQuery};
 ///
 /// # Errors
 /// [`CentreError::Configuration`], with the place in the configuration.
-pub(super) async fn check(
-    transaction: &Transaction<'_>,
-    compiled: &[Compiled],
-) -> Result<(), CentreError> {
+pub(super) async fn check(client: &Client, compiled: &[Compiled]) -> Result<(), CentreError> {
     for publication in compiled {
         for table in &publication.tables {
             if let Some(query) = &table.scope {
@@ -23,7 +20,7 @@ pub(super) async fn check(
                     "publication {:?}: table {:?}: partition values",
                     publication.schema.name, table.title
                 );
-                check_one(transaction, table, query, &place).await?;
+                check_one(client, table, query, &place).await?;
             }
         }
     }
@@ -31,13 +28,13 @@ pub(super) async fn check(
 }
 
 async fn check_one(
-    transaction: &Transaction<'_>,
+    client: &Client,
     table: &CompiledTable,
     query: &ScopeQuery,
     place: &str,
 ) -> Result<(), CentreError> {
     let types = vec![Type::TEXT; query.parameters.len()];
-    let inner = transaction
+    let inner = client
         .prepare_typed(&query.inner, &types)
         .await
         .map_err(|error| wrong(place, &query.inner, error))?;
@@ -53,11 +50,11 @@ async fn check_one(
     }
     for (result, column) in inner.columns().iter().zip(table.partition_columns()) {
         let (found, wanted) = (result.type_().oid(), &column.cast_name);
-        if !is_assignable(transaction, found, wanted).await? {
+        if !is_assignable(client, found, wanted).await? {
             return Err(CentreError::Configuration {
                 message: format!(
                     "{place}: the query yields {} for the partition column {:?}, which is {}",
-                    type_name(transaction, found).await?,
+                    type_name(client, found).await?,
                     column.name,
                     column.type_name
                 ),
@@ -68,7 +65,7 @@ async fn check_one(
         }
     }
     // As it is run: with its results cast.
-    transaction
+    client
         .prepare_typed(&query.sql, &types)
         .await
         .map_err(|error| wrong(place, &query.inner, error))?;
@@ -78,11 +75,7 @@ async fn check_one(
 /// Whether a value of a type could be written to a column: it is the same, or PostgreSQL
 /// converts it without being asked, as it does everything to text. Text is converted to
 /// nothing by itself, and a cast that fails for some values would fail in the middle of a sync.
-async fn is_assignable(
-    transaction: &Transaction<'_>,
-    found: Oid,
-    wanted: &str,
-) -> Result<bool, CentreError> {
+async fn is_assignable(client: &Client, found: Oid, wanted: &str) -> Result<bool, CentreError> {
     let sql = "
         WITH pair AS (SELECT
           coalesce(nullif(f.typbasetype, 0), f.oid) AS found,
@@ -94,15 +87,15 @@ async fn is_assignable(
           SELECT 1 FROM pg_catalog.pg_cast c
           WHERE c.castsource = found AND c.casttarget = wanted AND c.castcontext IN ('i', 'a'))
         FROM pair";
-    let row = transaction.query_opt(sql, &[&found, &wanted]).await;
+    let row = client.query_opt(sql, &[&found, &wanted]).await;
     let row = row.map_err(refused("comparing the types of a partition query"))?;
     // A type without a row of its own is a pseudo-type of the server: nothing to compare.
     Ok(row.is_none_or(|row| row.get(0)))
 }
 
-async fn type_name(transaction: &Transaction<'_>, oid: Oid) -> Result<String, CentreError> {
+async fn type_name(client: &Client, oid: Oid) -> Result<String, CentreError> {
     let sql = "SELECT pg_catalog.format_type($1, NULL)";
-    let row = transaction.query_one(sql, &[&oid]).await;
+    let row = client.query_one(sql, &[&oid]).await;
     Ok(row.map_err(refused("naming a type"))?.get(0))
 }
 
