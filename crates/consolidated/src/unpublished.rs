@@ -10,22 +10,14 @@ use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Datum, Op, Row, RowsWriter};
 
 use crate::columns::{ColumnMap, Unpublished};
+use crate::engine::upload::{Records, Refused};
 use crate::error::CentreError;
 use crate::result::ResultBuilder;
 use crate::row_json;
 use crate::upload::{ResultTable, UploadTable};
 
 /// The code of every such refusal.
-pub(crate) const CODE: Code = Code::RowNotPublished;
-
-/// A refused row, for people.
-pub(crate) struct UnpublishedRow {
-    pub(crate) op: Op,
-    /// A JSON array.
-    pub(crate) key: String,
-    /// A JSON object: the new image, of a delete the old one.
-    pub(crate) row: String,
-}
+const CODE: Code = Code::RowNotPublished;
 
 /// Refuses every row of a table of an upload.
 ///
@@ -35,18 +27,15 @@ pub(crate) fn refuse(
     table: &UploadTable,
     unpublished: &Unpublished,
     builder: &mut ResultBuilder<'_>,
-    mut record: impl FnMut(UnpublishedRow),
+    records: &mut Records,
 ) -> Result<(), CentreError> {
     let reason = &unpublished.reason;
     let mut writer = RowsWriter::new(&unpublished.shape);
     table.each_row(&unpublished.shape, |row, op| {
         writer.refused(&row.key, op, CODE.number(), reason);
         builder.note_refused(unpublished.index, &row.key, op);
-        record(UnpublishedRow {
-            op,
-            key: row_json::key(&row.key),
-            row: image(table, row),
-        });
+        let refused = refused(table, row, op, image(table, row), reason);
+        records.refused.push(refused);
     })?;
     if !writer.is_empty() {
         let mut begin = table.begin.clone();
@@ -69,7 +58,7 @@ pub(crate) fn refuse(
 pub(crate) fn record_dropped(
     table: &UploadTable,
     map: &ColumnMap,
-    mut record: impl FnMut(UnpublishedRow, &str),
+    records: &mut Records,
 ) -> Result<(), CentreError> {
     let columns = &table.begin.columns;
     let is_dropped = |index: &usize| !map.sources.contains(&Some(*index));
@@ -95,13 +84,21 @@ pub(crate) fn record_dropped(
         }
         let values: Vec<Datum<'_>> = named.iter().map(|&index| row.new[index]).collect();
         let names = named.iter().map(|&index| columns[index].name.as_str());
-        let row = UnpublishedRow {
-            op,
-            key: row_json::key(&row.key),
-            row: row_json::row(names, &values),
-        };
-        record(row, &reason);
+        let image = row_json::row(names, &values);
+        let refused = refused(table, row, op, image, &reason);
+        records.refused.push(refused);
     })
+}
+
+fn refused(table: &UploadTable, row: &Row<'_>, op: Op, image: String, reason: &str) -> Refused {
+    Refused {
+        table: table.begin.table.clone(),
+        key: row_json::key(&row.key),
+        op,
+        row: image,
+        code: CODE,
+        reason: reason.to_owned(),
+    }
 }
 
 fn image(table: &UploadTable, row: &Row<'_>) -> String {

@@ -16,3 +16,4 @@ mod prune;
 pub(crate) mod records;
 mod session;
 pub(crate) mod state;
+pub(crate) mod upload;

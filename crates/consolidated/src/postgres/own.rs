@@ -111,8 +111,23 @@ async fn all_at_once<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     outputs
 }
 
+/// Runs statements that [`Connection::prepare_own`] has prepared, all in one flight.
+pub(super) async fn run_all(
+    client: &Client,
+    prepared: &[Statement],
+    statements: &[Own],
+) -> Result<Vec<Answer>, tokio_postgres::Error> {
+    let runs = prepared.iter().zip(statements);
+    let runs = runs.map(|(statement, own)| run(client, statement, own).boxed());
+    let answers = all_at_once(runs.collect()).await.into_iter();
+    answers.collect()
+}
+
 impl Connection {
-    async fn prepare_own(&mut self, statements: &[Own]) -> Result<Vec<Statement>, CentreError> {
+    pub(super) async fn prepare_own(
+        &mut self,
+        statements: &[Own],
+    ) -> Result<Vec<Statement>, CentreError> {
         let mut prepared = Vec::with_capacity(statements.len());
         for own in statements {
             prepared.push(self.prepare(&spell(own.sql), &[]).await?);
@@ -128,11 +143,8 @@ impl connection::Connection for Connection {
         statements: &[Own],
     ) -> Result<Vec<Answer>, CentreError> {
         let prepared = self.prepare_own(statements).await?;
-        let client = self.client();
-        let runs = prepared.iter().zip(statements);
-        let runs = runs.map(|(statement, own)| run(client, statement, own).boxed());
-        let answers = all_at_once(runs.collect()).await.into_iter();
-        answers.collect::<Result<_, _>>().map_err(refused(what))
+        let answers = run_all(self.client(), &prepared, statements).await;
+        answers.map_err(refused(what))
     }
 
     async fn transact(

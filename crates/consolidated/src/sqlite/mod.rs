@@ -17,7 +17,6 @@ mod deploy;
 mod download;
 mod environment;
 mod file;
-mod given_back;
 mod live;
 mod own;
 mod prune;

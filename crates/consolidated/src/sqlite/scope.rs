@@ -10,6 +10,7 @@ use tidewater_protocol::{Datum, RemoteId};
 use super::compile::{Compiled, Publication};
 use super::watermark::Watermark;
 use super::{failure, types};
+use crate::engine::upload::Held;
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
 
@@ -133,6 +134,18 @@ impl<'a> Presented<'a> {
         self.place(table)
             .map(|place| &self.checkpoint.scope.tables[place])
     }
+}
+
+/// What a checkpoint says of each table of the publication.
+pub(super) fn held<'c>(
+    publication: &Publication,
+    checkpoint: Option<&'c Checkpoint>,
+) -> Vec<Held<'c>> {
+    let presented = checkpoint.and_then(Presented::of);
+    let tables = publication.tables.iter();
+    tables
+        .map(|table| presented.as_ref()?.partitions(table))
+        .collect()
 }
 
 /// Whether a row with these values is in the scope of its table.

@@ -22,6 +22,7 @@ use super::download::{next_row, unpack};
 use super::row::{Fate, Refusal, RowError, RowPlace, Stop, TableWork};
 use super::{deferred_violations, failure, row_error, types};
 use crate::columns::{Announced, ColumnMap, Unpublished};
+use crate::engine::upload::{Conflict, Records, Refused};
 use crate::error::CentreError;
 use crate::orphans::{self, Orphans};
 use crate::result::ResultBuilder;
@@ -35,27 +36,7 @@ use crate::upload::{OwnUpload, SyncUpload, UploadResult, UploadTable};
 pub(super) struct Effects {
     pub(super) result: UploadResult,
     pub(super) own: OwnUpload,
-    pub(super) conflicts: Vec<Conflict>,
-    pub(super) refused: Vec<Refused>,
-}
-
-/// A conflict, for people.
-pub(super) struct Conflict {
-    pub(super) table: String,
-    pub(super) key: String,
-    pub(super) operation: &'static str,
-    pub(super) pre_image: Option<String>,
-    pub(super) uploaded: Option<String>,
-    pub(super) winner: Option<String>,
-}
-
-/// A refused row, for people.
-pub(super) struct Refused {
-    pub(super) table: String,
-    pub(super) key: String,
-    pub(super) operation: &'static str,
-    pub(super) row: String,
-    pub(super) refusal: Refusal,
+    pub(super) records: Records,
 }
 
 /// How foreign keys that are deferred to the commit are checked.
@@ -95,19 +76,10 @@ struct Pending {
 struct Collected<'a> {
     result: ResultBuilder<'a>,
     own: OwnUpload,
-    conflicts: Vec<Conflict>,
-    refused: Vec<Refused>,
+    records: Records,
     pending: Vec<Pending>,
     /// Deletes (as [`Pending::place`]) that are settled before their turn.
     settled: HashSet<(usize, usize)>,
-}
-
-fn operation(op: Op) -> &'static str {
-    match op {
-        Op::Insert => "insert",
-        Op::Update => "update",
-        _ => "delete",
-    }
 }
 
 /// Reads the rows of a table with their numbers, and what gives their bytes.
@@ -206,8 +178,7 @@ impl<'a> UploadRun<'a> {
                 return Ok(Effects {
                     result: collected.result.finish(),
                     own: collected.own,
-                    conflicts: collected.conflicts,
-                    refused: collected.refused,
+                    records: collected.records,
                 });
             }
             self.savepoint("ROLLBACK TO tidewater_rows")?;
@@ -233,8 +204,7 @@ impl<'a> UploadRun<'a> {
         let mut collected = Collected {
             result: ResultBuilder::new(&publication.schema, &publication.shapes),
             own: OwnUpload::default(),
-            conflicts: Vec::new(),
-            refused: Vec::new(),
+            records: Records::default(),
             pending: Vec::new(),
             settled: HashSet::new(),
         };
@@ -262,35 +232,14 @@ impl<'a> UploadRun<'a> {
     }
 
     fn refuse_unpublished(&self, collected: &mut Collected<'_>) -> Result<(), CentreError> {
+        let Collected {
+            result, records, ..
+        } = collected;
         for (table, unpublished) in &self.unpublished {
-            let refused = &mut collected.refused;
-            unpublished::refuse(table, unpublished, &mut collected.result, |row| {
-                refused.push(Refused {
-                    table: table.begin.table.clone(),
-                    key: row.key,
-                    operation: operation(row.op),
-                    row: row.row,
-                    refusal: Refusal {
-                        code: unpublished::CODE,
-                        reason: unpublished.reason.clone(),
-                    },
-                });
-            })?;
+            unpublished::refuse(table, unpublished, result, records)?;
         }
         for (table, work) in self.uploaded.iter().zip(&self.tables) {
-            let refused = &mut collected.refused;
-            unpublished::record_dropped(table, &work.map, |row, reason| {
-                refused.push(Refused {
-                    table: table.begin.table.clone(),
-                    key: row.key,
-                    operation: operation(row.op),
-                    row: row.row,
-                    refusal: Refusal {
-                        code: unpublished::CODE,
-                        reason: reason.to_owned(),
-                    },
-                });
-            })?;
+            unpublished::record_dropped(table, &work.map, records)?;
         }
         Ok(())
     }
@@ -496,10 +445,10 @@ impl<'a> UploadRun<'a> {
                     }
                 };
                 let (pre_image, uploaded) = images();
-                collected.conflicts.push(Conflict {
+                collected.records.conflicts.push(Conflict {
                     table: schema.name.clone(),
                     key: row_json::key(&row.key),
-                    operation: operation(op),
+                    op,
                     pre_image,
                     uploaded,
                     winner,
@@ -511,12 +460,13 @@ impl<'a> UploadRun<'a> {
                     .result
                     .refused(index, &row.key, op, refusal.code, reason);
                 let (old, new) = images();
-                collected.refused.push(Refused {
+                collected.records.refused.push(Refused {
                     table: schema.name.clone(),
                     key: row_json::key(&row.key),
-                    operation: operation(op),
+                    op,
                     row: new.or(old).unwrap_or_default(),
-                    refusal,
+                    code: refusal.code,
+                    reason: refusal.reason,
                 });
             }
         }

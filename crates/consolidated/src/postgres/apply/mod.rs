@@ -1,7 +1,8 @@
 //! Uploads: a list of them in one transaction, each in a savepoint of its own.
 //!
-//! Owns the order of things and exactly-once. Numbers are taken in `admit`; rows are `copy_in`'s and `statements`'
-//! affair, conflicts and refusals go through `outcomes`.
+//! Owns the order of things. Numbers are taken in `admit`; rows are `copy_in`'s and `statements`'
+//! affair, conflicts and refusals go through `outcomes`. What an upload has beside its rows is the
+//! affair of [`crate::engine::upload`].
 
 mod admit;
 mod copy_in;
@@ -16,9 +17,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future;
-use prost::Message;
 
-use tidewater_protocol::{Op, UploadId};
+use tidewater_protocol::Op;
 
 use self::admit::Admitted;
 use self::copy_in::Copied;
@@ -28,33 +28,19 @@ use self::statements::{Failed, Statements};
 use self::together::Candidates;
 use super::connection::{Connection, centre_error, refused};
 use super::model::{Compiled, CompiledTable};
+use super::own::run_all;
 use super::scope::Membership;
 use super::{Shared, fill_random};
 use crate::columns::{Announced, ColumnMap, Unpublished};
+use crate::engine::upload;
 use crate::error::CentreError;
 use crate::orphans::Orphans;
-use crate::upload::{
-    OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable, decode_result,
-};
+use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
 
 /// How often a transaction that met a deadlock is tried.
 const ATTEMPTS: u32 = 10;
 /// How often refused rows are tried again while each round gets some of them in.
 const RETRY_ROUNDS: usize = 10;
-
-const LAST_UPLOAD: &str = "
-SELECT sequence, upload_id, result FROM tidewater.subscription
-WHERE remote_id = $1 AND publication = $2";
-
-const STORE_RESULT: &str = "
-UPDATE tidewater.subscription SET result = $3, graced_serial = greatest(graced_serial, $4)
-WHERE remote_id = $1 AND publication = $2";
-
-const NOTE_GIVEN_BACK: &str = "
-WITH checkpoint AS (
-  UPDATE tidewater.subscription SET given_back_serial = scope_serial
-  WHERE remote_id = $3 AND publication = $4)
-INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES ($1, $2) ON CONFLICT DO NOTHING";
 
 /// Constraints that are deferred from the start are so again for the next upload.
 const DEFER_AGAIN: &str = "
@@ -226,9 +212,11 @@ impl One<'_> {
         let tables: Vec<&CompiledTable> = incoming.iter().map(|it| it.table).collect();
         let admitted = self.admit(connection, &tables).await?;
         let Some(admitted) = admitted else {
-            return self.last(connection).await;
+            let undone = connection.client().batch_execute(UNDO).await;
+            undone.map_err(refused("undoing an upload"))?;
+            return upload::last(connection, self.upload).await;
         };
-        if self.upload.given_back && !self.note_given_back(connection).await? {
+        if self.upload.given_back && !upload::note_given_back(connection, self.upload).await? {
             incoming.clear();
             unpublished.clear();
         }
@@ -274,55 +262,6 @@ impl One<'_> {
         };
         let own = self.own(&incoming, &admitted, exact, &result)?;
         Ok(UploadOutcome::Applied { result, own })
-    }
-
-    fn key(&self) -> (&[u8], &String) {
-        (self.upload.remote_id.0.as_slice(), &self.upload.publication)
-    }
-
-    /// Notes that the upload has come back; false if another copy of the remote's file was
-    /// faster.
-    async fn note_given_back(&self, connection: &mut Connection) -> Result<bool, CentreError> {
-        let statement = connection.prepare(NOTE_GIVEN_BACK, &[]).await?;
-        let id = self.upload.upload_id.0.as_slice();
-        let (remote, publication) = self.key();
-        let client = connection.client();
-        let noted = client
-            .execute(
-                &statement,
-                &[&id, &self.upload.now_ms, &remote, publication],
-            )
-            .await;
-        Ok(noted.map_err(refused("noting an upload that was given back"))? > 0)
-    }
-
-    /// What the subscription says when a number does not follow.
-    async fn last(&self, connection: &mut Connection) -> Result<UploadOutcome, CentreError> {
-        let error = |error| refused("looking for the last upload")(error);
-        connection
-            .client()
-            .batch_execute(UNDO)
-            .await
-            .map_err(error)?;
-        let statement = connection.prepare(LAST_UPLOAD, &[]).await?;
-        let (remote, publication) = self.key();
-        let row = connection
-            .client()
-            .query_opt(&statement, &[&remote, publication])
-            .await
-            .map_err(error)?;
-        let Some(row) = row else {
-            return Ok(UploadOutcome::OutOfSequence);
-        };
-        let id: Option<Vec<u8>> = row.get(1);
-        let same = u64::try_from(row.get::<_, i64>(0)) == Ok(self.upload.sequence)
-            && id.and_then(|id| UploadId::from_slice(&id)) == Some(self.upload.upload_id);
-        match row.get::<_, Option<&[u8]>>(2) {
-            Some(result) if same => Ok(UploadOutcome::AlreadyApplied {
-                result: decode_result(result)?,
-            }),
-            _ => Ok(UploadOutcome::OutOfSequence),
-        }
     }
 
     /// Sets the savepoint in which all rows are applied.
@@ -435,15 +374,13 @@ impl One<'_> {
         outcomes: Outcomes<'_>,
     ) -> Result<UploadResult, CentreError> {
         let error = |error| refused("storing the result of an upload")(error);
-        let mut result = outcomes.record(connection, self.upload).await?;
-        result.gained.clone_from(&admitted.gained);
-        result.held = self.upload.checkpoint.as_ref().map(|held| held.serial);
-        let store = connection.prepare(STORE_RESULT, &[]).await?;
-        let encoded = result.encode_to_vec();
-        let (remote, publication) = self.key();
+        let (mut result, records) = outcomes.finish();
+        records.store(connection, self.upload).await?;
+        let store = [admitted.admission.store(self.upload, &mut result)];
+        let storing = connection.prepare_own(&store).await?;
         let client = connection.client();
         let (stored, released) = future::join(
-            client.execute(&store, &[&remote, publication, &encoded, &admitted.graced]),
+            run_all(client, &storing, &store),
             client.batch_execute("RELEASE tidewater_upload"),
         )
         .await;
@@ -597,14 +534,8 @@ impl One<'_> {
     }
 
     fn membership<'m>(&'m self, incoming: &Incoming<'_>, admitted: &'m Admitted) -> Membership<'m> {
-        let mut sets = vec![&admitted.scope.tables[incoming.index]];
-        sets.extend(
-            admitted
-                .signed
-                .as_ref()
-                .map(|it| &it.tables[incoming.index]),
-        );
-        Membership::new(&self.publication.shapes[incoming.index], sets)
+        let partitions = &admitted.admission.scope.tables[incoming.index];
+        Membership::new(&self.publication.shapes[incoming.index], vec![partitions])
     }
 
     fn statements<'c, 'i, 'p>(

@@ -6,68 +6,22 @@ use tidewater_protocol::{Code, Datum, Op};
 
 use super::incoming::Incoming;
 use crate::columns::Unpublished;
+use crate::engine::upload::{Conflict, Records, Refused};
 use crate::error::CentreError;
 use crate::orphans::{self, Orphans};
-use crate::postgres::connection::{Connection, is_stale_plan, refused};
+use crate::postgres::connection::is_stale_plan;
 use crate::postgres::model::Compiled;
 use crate::result::ResultBuilder;
 use crate::row_json;
-use crate::unpublished::{self, UnpublishedRow};
-use crate::upload::{SyncUpload, UploadResult, UploadTable};
+use crate::unpublished;
+use crate::upload::{UploadResult, UploadTable};
 
 /// Outcomes of one upload.
 pub(super) struct Outcomes<'p> {
     publication: &'p Compiled,
     orphans: &'p Orphans,
     builder: ResultBuilder<'p>,
-    conflicts: Records,
-    refused: Records,
-}
-
-/// Rows of the tables for conflicts and refused rows, column by column.
-#[derive(Default)]
-struct Records {
-    tables: Vec<String>,
-    keys: Vec<String>,
-    operations: Vec<String>,
-    /// Conflicts: pre-image, uploaded, winner. Refused rows: row, code, reason.
-    texts: [Vec<Option<String>>; 3],
-}
-
-/// One of them.
-struct Record {
-    table: String,
-    key: String,
-    op: Op,
-    texts: [Option<String>; 3],
-}
-
-impl Record {
-    /// A row that is refused because its table, or a column of it, is not published.
-    fn unpublished(table: &UploadTable, row: UnpublishedRow, reason: &str) -> Record {
-        Record {
-            table: table.begin.table.clone(),
-            key: row.key,
-            op: row.op,
-            texts: [
-                Some(row.row),
-                Some(unpublished::CODE.name().to_owned()),
-                Some(reason.to_owned()),
-            ],
-        }
-    }
-}
-
-impl Records {
-    fn push(&mut self, record: Record) {
-        // text has no NUL in PostgreSQL; what a remote calls a table may have.
-        self.tables.push(record.table.replace('\0', "\u{fffd}"));
-        self.keys.push(record.key);
-        self.operations.push(operation(record.op).to_owned());
-        for (column, text) in self.texts.iter_mut().zip(record.texts) {
-            column.push(text.map(|text| text.replace('\0', "\u{fffd}")));
-        }
-    }
+    records: Records,
 }
 
 /// An uploaded row, in the order of the published columns.
@@ -84,38 +38,12 @@ impl<'p> Outcomes<'p> {
             publication,
             orphans,
             builder: ResultBuilder::new(&publication.schema, &publication.shapes),
-            conflicts: Records::default(),
-            refused: Records::default(),
+            records: Records::default(),
         }
     }
 
     pub(super) fn applied(&mut self, op: Op, rows: u64) {
         self.builder.applied(op, rows);
-    }
-
-    /// What is recorded of a row with these images of it.
-    fn images(
-        &self,
-        incoming: &Incoming<'_>,
-        uploaded: &Uploaded<'_, '_>,
-        rows: [Option<&[Datum<'_>]>; 3],
-    ) -> Record {
-        let texts = rows.map(|row| row.map(|row| self.json(incoming, row)));
-        self.described(incoming, uploaded, texts)
-    }
-
-    fn described(
-        &self,
-        incoming: &Incoming<'_>,
-        uploaded: &Uploaded<'_, '_>,
-        texts: [Option<String>; 3],
-    ) -> Record {
-        Record {
-            table: self.publication.schema.tables[incoming.index].name.clone(),
-            key: row_json::key(uploaded.key),
-            op: uploaded.op,
-            texts,
-        }
     }
 
     /// Whether some rows of a table refer to refused ones.
@@ -158,24 +86,21 @@ impl<'p> Outcomes<'p> {
         table: &UploadTable,
         unpublished: &Unpublished,
     ) -> Result<(), CentreError> {
-        let refused = &mut self.refused;
-        unpublished::refuse(table, unpublished, &mut self.builder, |row| {
-            refused.push(Record::unpublished(table, row, &unpublished.reason));
-        })
+        unpublished::refuse(table, unpublished, &mut self.builder, &mut self.records)
     }
 
     /// Records what was changed in columns that are not published any more.
     pub(super) fn record_dropped(&mut self, incoming: &Incoming<'_>) -> Result<(), CentreError> {
-        let refused = &mut self.refused;
-        let table = incoming.upload();
-        unpublished::record_dropped(table, &incoming.map, |row, reason| {
-            refused.push(Record::unpublished(table, row, reason));
-        })
+        unpublished::record_dropped(incoming.upload(), &incoming.map, &mut self.records)
     }
 
     /// What is known so far.
     pub(super) fn builder(&self) -> &ResultBuilder<'p> {
         &self.builder
+    }
+
+    fn name(&self, incoming: &Incoming<'_>) -> String {
+        self.publication.schema.tables[incoming.index].name.clone()
     }
 
     fn json(&self, incoming: &Incoming<'_>, row: &[Datum<'_>]) -> String {
@@ -194,8 +119,16 @@ impl<'p> Outcomes<'p> {
             Some(winner) => self.builder.conflict_row(incoming.index, winner),
             None => self.builder.conflict_gone(incoming.index, uploaded.key),
         }
-        let rows = [uploaded.old, uploaded.new, winner];
-        self.conflicts.push(self.images(incoming, uploaded, rows));
+        let json = |row: &[Datum<'_>]| self.json(incoming, row);
+        let conflict = Conflict {
+            table: self.name(incoming),
+            key: row_json::key(uploaded.key),
+            op: uploaded.op,
+            pre_image: uploaded.old.map(json),
+            uploaded: uploaded.new.map(json),
+            winner: winner.map(json),
+        };
+        self.records.conflicts.push(conflict);
     }
 
     /// A change was refused.
@@ -209,86 +142,19 @@ impl<'p> Outcomes<'p> {
         self.builder
             .refused(incoming.index, uploaded.key, uploaded.op, code, reason);
         let row = uploaded.new.or(uploaded.old).unwrap_or_default();
-        let texts = [
-            Some(self.json(incoming, row)),
-            Some(code.name().to_owned()),
-            Some(reason.to_owned()),
-        ];
-        self.refused.push(self.described(incoming, uploaded, texts));
+        self.records.refused.push(Refused {
+            table: self.name(incoming),
+            key: row_json::key(uploaded.key),
+            op: uploaded.op,
+            row: self.json(incoming, row),
+            code,
+            reason: reason.to_owned(),
+        });
     }
 
-    /// Records conflicts and refused rows, and gives the result.
-    pub(super) async fn record(
-        self,
-        connection: &mut Connection,
-        upload: &SyncUpload,
-    ) -> Result<UploadResult, CentreError> {
-        for (records, insert) in [
-            (&self.conflicts, INSERT_CONFLICTS),
-            (&self.refused, INSERT_REFUSED),
-        ] {
-            if records.tables.is_empty() {
-                continue;
-            }
-            let statement = connection.prepare(insert, &[]).await?;
-            let [a, b, c] = &records.texts;
-            connection
-                .client()
-                .execute(
-                    &statement,
-                    &[
-                        &upload.now_ms,
-                        &upload.remote_id.0.as_slice(),
-                        &upload.user,
-                        &upload.publication,
-                        &records.tables,
-                        &records.keys,
-                        &records.operations,
-                        a,
-                        b,
-                        c,
-                    ],
-                )
-                .await
-                .map_err(refused("recording conflicts and refused rows"))?;
-        }
-        Ok(self.builder.finish())
-    }
-}
-
-/// What all of these statements get: the upload, and the records as arrays.
-macro_rules! records {
-    ($($statement:literal)+) => {
-        concat!(
-            "
-WITH uploader (at_ms, remote_id, user_name, publication) AS (
-  SELECT $1::int8, $2::bytea, $3::text, $4::text),
-record AS (
-  SELECT * FROM unnest($5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[]) AS i (table_name, row_key, operation, a, b, c))",
-            $($statement,)+
-        )
-    };
-}
-
-const INSERT_CONFLICTS: &str = records!(
-    "
-INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication, table_name, row_key,
-  operation, pre_image, uploaded, winner)
-SELECT u.*, table_name, row_key, operation, a, b, c FROM uploader AS u, record"
-);
-
-const INSERT_REFUSED: &str = records!(
-    "
-INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication, table_name, row_key,
-  operation, uploaded, code, reason)
-SELECT u.*, table_name, row_key, operation, a, b, c FROM uploader AS u, record"
-);
-
-fn operation(op: Op) -> &'static str {
-    match op {
-        Op::Insert => "insert",
-        Op::Update => "update",
-        _ => "delete",
+    /// The result, and what is recorded for people.
+    pub(super) fn finish(self) -> (UploadResult, Records) {
+        (self.builder.finish(), self.records)
     }
 }
 
