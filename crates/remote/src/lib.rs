@@ -30,7 +30,6 @@ mod remote;
 pub mod report;
 #[cfg(test)]
 mod scripted;
-pub mod server_url;
 pub mod session;
 pub mod spool;
 

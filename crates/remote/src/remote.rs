@@ -4,11 +4,12 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidewater_carrier::ServerUrl;
+
 use crate::blocking::{self, SyncOptions};
 use crate::database::{Account, Database, RefusedRow, Status, TableDifferences, Which};
 use crate::error::RemoteError;
 use crate::report::{Report, Verification};
-use crate::server_url::ServerUrl;
 use crate::session::{Progress, SyncDirection, SyncError, Verify};
 
 /// A remote database and how to sync it.

@@ -19,7 +19,7 @@ use tidewater_consolidated::PublicationSpec;
 use tidewater_consolidated::records::Retention;
 
 use crate::error::ServerError;
-use crate::listener::ListenUrl;
+use crate::listener;
 
 /// Everything that a configuration file says.
 #[derive(Clone, Debug)]
@@ -231,7 +231,7 @@ impl Config {
     /// # Errors
     /// One of them is none, or is not allowed.
     pub fn check_listen(&self) -> Result<(), ServerError> {
-        ListenUrl::all(&self.server).map(|_| ())
+        listener::urls(&self.server).map(|_| ())
     }
 
     /// Reads a configuration. Environment variables that it names are taken from

@@ -25,7 +25,7 @@ pub use auth::{KEY_SIGNS_AFTER_MS, check_password_hash, hash_password, new_signi
 pub use config::Config;
 pub use environment::Environment;
 pub use error::ServerError;
-pub use listener::{DEFAULT_PORT, dev_certificate};
+pub use listener::dev_certificate;
 pub use memory::MemoryGauge;
 pub use server::{Running, Server};
 pub use signal::Signal;

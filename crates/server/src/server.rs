@@ -9,8 +9,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 
+use tidewater_carrier::listen::{Incoming, Listener, Stream, Tls};
+use tidewater_carrier::{ServerUrl, Transport};
 use tidewater_consolidated::Centre;
 use tidewater_protocol::frame::{SYNC_CHANNEL, put_control};
 use tidewater_protocol::{Code, PublicationSchema};
@@ -20,11 +21,11 @@ use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
 use crate::config::{Config, Limits, RetentionConfig};
-use crate::environment::{Environment, Incoming, Listener, Stream, random};
+use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::link::{self, Link};
-use crate::listener::{ListenUrl, tls_acceptor};
+use crate::listener;
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::session;
 use crate::signal::Signal;
@@ -137,9 +138,10 @@ impl Server {
         centre: Arc<dyn Centre>,
         environment: Environment,
     ) -> Result<Running, ServerError> {
-        let urls = ListenUrl::all(&config.server)?;
+        let urls = listener::urls(&config.server)?;
+        let is_tls = |url: &ServerUrl| url.transport == Transport::Tls;
         let tls = match &config.server.tls {
-            Some(tls) if urls.iter().any(|url| url.tls) => Some(tls_acceptor(tls)?),
+            Some(tls) if urls.iter().any(is_tls) => Some(listener::tls(tls)?),
             _ => None,
         };
         let schemas = centre.load(&config.publications).await?;
@@ -160,7 +162,7 @@ impl Server {
                 url: url.to_string(),
                 source,
             })?;
-            listeners.push((listener, url.tls));
+            listeners.push((listener, is_tls(url)));
         }
 
         let limits = config.server.limits;
@@ -265,7 +267,7 @@ impl Drop for Phases {
 /// Lets connections in through one listener.
 struct Door {
     shared: Arc<Shared>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
     alive: mpsc::Sender<()>,
     places: Arc<Semaphore>,
     turned_away: Arc<Semaphore>,
@@ -320,17 +322,17 @@ impl Door {
 /// One connection from its first byte to its last.
 async fn serve(
     shared: Arc<Shared>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
     incoming: Incoming,
     _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
 ) {
     let Incoming { stream, peer } = incoming;
     let stream: Box<dyn Stream> = match tls {
         None => stream,
-        Some(acceptor) => {
-            let handshake = timeout(shared.limits.handshake, acceptor.accept(stream));
+        Some(tls) => {
+            let handshake = timeout(shared.limits.handshake, tls.accept(stream));
             match handshake.await {
-                Ok(Ok(stream)) => Box::new(stream),
+                Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
                     tracing::warn!(peer, %error, "no TLS connection");
                     return;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tidewater_carrier::ServerUrl;
 use tidewater_protocol::Code;
 use tidewater_remote::blocking::SyncOptions;
-use tidewater_remote::server_url::ServerUrl;
 use tidewater_remote::{SyncError, ping};
 
 use crate::Done;

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tidewater_carrier::ServerUrl;
 use tidewater_protocol::Code;
 use tidewater_remote::database::Account;
-use tidewater_remote::server_url::{ServerUrl, Transport};
 use tidewater_remote::{Remote, Report, SyncDirection, SyncError};
 
 use crate::Done;
@@ -252,7 +252,7 @@ fn check_folder(remote: &Path) -> Result<(), Failure> {
 
 /// Checked before anything is remembered; the driver checks again.
 pub(super) fn check_transport(server: &ServerUrl, insecure: bool) -> Result<(), Failure> {
-    if server.transport == Transport::Tls || insecure || server.is_loopback() {
+    if insecure || !server.is_exposed() {
         return Ok(());
     }
     Err(Failure::usage(

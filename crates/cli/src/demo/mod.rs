@@ -294,7 +294,7 @@ fn clear(directory: &Path) -> Result<(), Failure> {
 
 /// The default port if nobody has it, so that the URLs look as in the documents.
 fn free_port() -> Result<u16, Failure> {
-    let listener = TcpListener::bind(("127.0.0.1", tidewater_server::DEFAULT_PORT))
+    let listener = TcpListener::bind(("127.0.0.1", tidewater_carrier::DEFAULT_PORT))
         .or_else(|_| TcpListener::bind(("127.0.0.1", 0)));
     let address = listener.and_then(|listener| listener.local_addr());
     let address = address.map_err(|error| {

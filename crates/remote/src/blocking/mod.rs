@@ -1,8 +1,7 @@
 //! Syncing on the caller's thread, over TCP and TLS.
 //!
 //! Owns the loop between a [`Session`] and a connection, and the clock and randomness that
-//! a session must not have. Leaves reaching a server to `connect`, bytes and sockets to `link`,
-//! certificates to `tls`.
+//! a session must not have. Leaves sockets and certificates to the carrier.
 //!
 //! One thread does everything and never waits for the server to read without reading
 //! itself: two sides that only write would wait for each other for ever.
@@ -12,10 +11,7 @@
     reason = "a driver is where real time comes from"
 )]
 
-mod connect;
-mod link;
 mod ping;
-mod tls;
 
 pub use ping::{PingReport, ping};
 
@@ -24,12 +20,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ring::rand::{SecureRandom, SystemRandom};
+use tidewater_carrier::{Carrier, CarrierError, DialOptions, Received, ServerUrl, UrlError, tls};
 
-use self::link::{Link, Received};
 use crate::database::{Account, Database};
 use crate::report::Report;
-use crate::server_url::ServerUrl;
 use crate::session::{
     Now, Outcome, Progress, ProofKind, Session, SessionOptions, SyncDirection, SyncError, Verify,
 };
@@ -37,9 +31,6 @@ use crate::spool::FileSpool;
 
 /// How often the progress callback is asked whether to go on while nothing happens.
 const TICK: Duration = Duration::from_millis(200);
-
-/// How long a write waits for the server before we look whether it has sent something.
-const WRITE_SLICE: Duration = Duration::from_millis(20);
 
 /// How long the last words may take: nothing depends on them.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -128,8 +119,8 @@ pub fn sync(
     let mut in_vain = 0;
     while in_vain < MAX_VAIN_CONNECTIONS {
         in_vain += 1;
-        let link = match open_link(&account, options, progress) {
-            Ok(link) => link,
+        let carrier = match dial_server(&account, options, progress) {
+            Ok(carrier) => carrier,
             Err(error) => return (database, Err(error)),
         };
         let seed = match random_seed() {
@@ -150,7 +141,7 @@ pub fn sync(
         let mut session = Session::new(database, session_options, seed, clock.now());
         Drive {
             session: &mut session,
-            link,
+            carrier,
             clock: &clock,
         }
         .run(progress);
@@ -180,11 +171,11 @@ pub fn sync(
     (database, Err(error))
 }
 
-fn open_link(
+fn dial_server(
     account: &Account,
     options: &SyncOptions,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-) -> Result<Link, SyncError> {
+) -> Result<Carrier, SyncError> {
     let server = options.server.as_deref().unwrap_or(&account.server);
     if server.is_empty() {
         return Err(SyncError::Usage {
@@ -197,12 +188,74 @@ fn open_link(
     let ca_file = options.ca_file.as_deref().or(remembered);
     let connecting = Progress::new();
     let go_on = &mut || progress(&connecting);
-    Link::connect(&url, ca_file, options.insecure, options.timeout, go_on)
+    dial(&url, ca_file, options, go_on)
+}
+
+fn dial(
+    url: &ServerUrl,
+    ca_file: Option<&Path>,
+    options: &SyncOptions,
+    go_on: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<Carrier, SyncError> {
+    let options = DialOptions {
+        ca_file,
+        insecure: options.insecure,
+        timeout: options.timeout,
+    };
+    Ok(Carrier::dial(url, &options, go_on)?)
+}
+
+impl From<UrlError> for SyncError {
+    fn from(error: UrlError) -> SyncError {
+        SyncError::Usage {
+            what: error.to_string(),
+            hint: "write it as tls://host:port or tcp://127.0.0.1:port".into(),
+        }
+    }
+}
+
+impl From<CarrierError> for SyncError {
+    fn from(error: CarrierError) -> SyncError {
+        let usage = |hint: &str| SyncError::Usage {
+            what: error.to_string(),
+            hint: hint.into(),
+        };
+        match error {
+            CarrierError::Exposed { .. } => {
+                usage("use tls://, or allow it with the option `insecure`")
+            }
+            CarrierError::HostName { .. } => usage("write the server's address as tls://host:port"),
+            CarrierError::File { .. } => {
+                usage("name a PEM file with the certificate of the server's authority")
+            }
+            CarrierError::Unreachable { server, source } => {
+                SyncError::Unreachable { server, source }
+            }
+            CarrierError::Certificate {
+                server,
+                what,
+                by_the_clock,
+            } => SyncError::Certificate {
+                server,
+                what,
+                by_the_clock,
+            },
+            CarrierError::Tls { server, what } => SyncError::Tls { server, what },
+            CarrierError::Lost(source) => SyncError::ConnectionLost {
+                during: "at the socket",
+                source: Some(source),
+            },
+            CarrierError::Cancelled => SyncError::Cancelled,
+            _ => SyncError::Defect {
+                what: "the TLS library refuses its own defaults",
+            },
+        }
+    }
 }
 
 fn random_seed() -> Result<[u8; 32], SyncError> {
     let mut seed = [0; 32];
-    match SystemRandom::new().fill(&mut seed) {
+    match tls::random(&mut seed) {
         Ok(()) => Ok(seed),
         Err(_) => Err(SyncError::Defect {
             what: "the system gives no random numbers",
@@ -242,7 +295,7 @@ pub(crate) fn unix_ms() -> i64 {
 /// The loop between a session and its connection.
 struct Drive<'a> {
     session: &'a mut Session,
-    link: Link,
+    carrier: Carrier,
     clock: &'a Clock,
 }
 
@@ -266,17 +319,17 @@ impl Drive<'_> {
         self.refill();
         if self.session.wants_work() {
             // Everything has come: that the connection may end now is of no importance.
-            let _ = self.receive(None).and_then(|_| self.link.send(false));
+            let _ = self.receive(None).map(|_| self.carrier.send(false));
             self.session.handle_work(self.clock.now());
             return Ok(());
         }
-        if !self.link.has_output() {
+        if !self.carrier.has_output() {
             self.receive(Some(self.patience()))?;
             return Ok(());
         }
-        let mut sent = self.link.send(false)?;
+        let mut sent = self.carrier.send(false)?;
         if !self.receive(None)? && !sent {
-            sent = self.link.send(true)?;
+            sent = self.carrier.send(true)?;
         }
         if sent {
             self.session.handle_sent(self.clock.now());
@@ -285,10 +338,10 @@ impl Drive<'_> {
     }
 
     fn refill(&mut self) {
-        if self.link.takes_output()
+        if self.carrier.takes_output()
             && let Some(bytes) = self.session.poll_transmit(self.clock.now())
         {
-            self.link.push(bytes);
+            self.carrier.push(bytes);
         }
     }
 
@@ -297,7 +350,7 @@ impl Drive<'_> {
         let session = &mut *self.session;
         let clock = self.clock;
         let mut handle = |bytes: &[u8]| session.handle_bytes(bytes, clock.now());
-        let received = self.link.receive(wait, &mut handle)?;
+        let received = self.carrier.receive(wait, &mut handle)?;
         match received {
             Received::Nothing => return Ok(false),
             Received::Bytes => {}
@@ -319,17 +372,17 @@ impl Drive<'_> {
         let end = Instant::now() + FAREWELL;
         loop {
             self.refill();
-            if !self.link.has_output() || Instant::now() >= end {
+            if !self.carrier.has_output() || Instant::now() >= end {
                 break;
             }
-            if !self.link.send(true)? {
-                self.link.receive(None, &mut |_| {})?;
+            if !self.carrier.send(true)? {
+                self.carrier.receive(None, &mut |_| {})?;
             }
         }
-        self.link.close()?;
+        self.carrier.close()?;
         while Instant::now() < end {
             let left = end.saturating_duration_since(Instant::now());
-            match self.link.receive(Some(left), &mut |_| {})? {
+            match self.carrier.receive(Some(left), &mut |_| {})? {
                 Received::End(_) => break,
                 Received::Bytes | Received::Nothing => {}
             }

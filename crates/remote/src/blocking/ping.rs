@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use serde::Serialize;
+use tidewater_carrier::{Carrier, Received, ServerUrl};
 use tidewater_protocol::frame::{
     CONNECTION_CHANNEL, Frame, FrameError, PREFACE, put_control, take_frame,
 };
 use tidewater_protocol::message::{Control, Ping, Pong};
 
 use super::SyncOptions;
-use super::link::{Link, Received};
-use crate::server_url::ServerUrl;
 use crate::session::SyncError;
 
 /// The answer of a server.
@@ -41,16 +40,16 @@ pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, SyncError> {
     let start = Instant::now();
     let ca_file = options.ca_file.as_deref();
     let go_on = &mut || ControlFlow::Continue(());
-    let mut link = Link::connect(&url, ca_file, options.insecure, options.timeout, go_on)?;
+    let mut carrier = super::dial(&url, ca_file, options, go_on)?;
     // The first answer pays for the handshake, the second measures the way.
     let mut input = BytesMut::new();
     let mut out = BytesMut::from(&PREFACE[..]);
-    exchange(&mut link, &mut input, &mut out, 1, options.timeout)?;
+    exchange(&mut carrier, &mut input, &mut out, 1, options.timeout)?;
     let connected = Instant::now();
-    let pong = exchange(&mut link, &mut input, &mut out, 2, options.timeout)?;
+    let pong = exchange(&mut carrier, &mut input, &mut out, 2, options.timeout)?;
     let answered = Instant::now();
     // It has answered: how it takes the goodbye does not matter.
-    let _ = link.close();
+    let _ = carrier.close();
     Ok(PingReport {
         url: url.to_string(),
         server: pong.server,
@@ -69,7 +68,7 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 fn exchange(
-    link: &mut Link,
+    carrier: &mut Carrier,
     input: &mut BytesMut,
     out: &mut BytesMut,
     nonce: u64,
@@ -77,11 +76,11 @@ fn exchange(
 ) -> Result<Pong, SyncError> {
     let during = "waiting for the answer to a ping";
     put_control(out, CONNECTION_CHANNEL, Control::Ping(Ping { nonce }))?;
-    link.push(out.split().freeze());
+    carrier.push(out.split().freeze());
     let deadline = Instant::now() + timeout;
     loop {
-        if link.has_output() && !link.send(false)? {
-            link.send(true)?;
+        if carrier.has_output() && !carrier.send(false)? {
+            carrier.send(true)?;
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -90,8 +89,8 @@ fn exchange(
                 during,
             });
         }
-        let wait = (!link.has_output()).then(|| left.min(super::TICK));
-        let received = link.receive(wait, &mut |bytes| input.extend_from_slice(bytes))?;
+        let wait = (!carrier.has_output()).then(|| left.min(super::TICK));
+        let received = carrier.receive(wait, &mut |bytes| input.extend_from_slice(bytes))?;
         SyncError::check_unencrypted(input)?;
         while let Some(frame) = take_frame(input).map_err(not_tidewater)? {
             let Frame::Control { control, .. } = frame else {

@@ -9,7 +9,6 @@ use tidewater_protocol::frame::FrameError;
 use tidewater_protocol::message::Failure;
 
 use crate::error::RemoteError;
-use crate::server_url::UrlError;
 
 /// The longest message or hint of a server that is passed on, in characters.
 const MAX_SERVER_TEXT: usize = 2_000;
@@ -113,9 +112,6 @@ pub enum SyncError {
     /// The caller cancelled.
     #[error("the sync was cancelled")]
     Cancelled,
-    /// The server's URL cannot be used.
-    #[error(transparent)]
-    Url(#[from] UrlError),
     /// The caller asked for something that does not make sense.
     #[error("{what}")]
     Usage {
@@ -149,7 +145,7 @@ impl SyncError {
             SyncError::Timeout { .. } => Code::Timeout,
             SyncError::ConnectionLost { .. } => Code::ConnectionLost,
             SyncError::Cancelled => Code::Cancelled,
-            SyncError::Url(_) | SyncError::Usage { .. } => Code::Usage,
+            SyncError::Usage { .. } => Code::Usage,
             SyncError::Defect { .. } => Code::Internal,
         }
     }
@@ -196,7 +192,6 @@ impl SyncError {
                 "nothing is lost; sync again when the network is better"
             }
             SyncError::Cancelled => "nothing is lost; sync again when you like",
-            SyncError::Url(_) => "write it as tls://host:port or tcp://127.0.0.1:port",
         }
         .to_owned()
     }

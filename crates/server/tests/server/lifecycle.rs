@@ -1,12 +1,10 @@
 //! Starting, shutting down, a database that comes and goes, TLS.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
@@ -144,19 +142,11 @@ async fn tls_carries_a_sync_and_refuses_what_is_no_tls() {
     let [secure, plain] = &world.running.addresses[..] else {
         panic!("two addresses");
     };
-    let authority = CertificateDer::from_pem_file(&tls.certificate).unwrap();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(authority).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
     let address = secure.strip_prefix("tls://").unwrap();
     let stream = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
-    let connector = TlsConnector::from(Arc::new(config));
+    let connector =
+        TlsConnector::from(tidewater_carrier::tls::client(Some(&tls.certificate)).unwrap());
     let stream = connector.connect(name, stream).await.unwrap();
     let mut client = Client::over(Box::new(stream));
     let hello = Remote::new("ada").password(PASSWORD);

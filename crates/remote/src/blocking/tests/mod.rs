@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tempfile::TempDir;
+use tidewater_carrier::tls;
 
 use super::SyncOptions;
 use crate::report::Report;
@@ -165,16 +165,9 @@ impl Certificate {
     }
 
     fn server_config(&self) -> Arc<ServerConfig> {
-        let key = PrivatePkcs8KeyDer::from(self.certified.signing_key.serialize_der());
-        let chain = vec![CertificateDer::from(self.certified.cert.der().to_vec())];
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, PrivateKeyDer::Pkcs8(key))
-            .unwrap();
-        Arc::new(config)
+        let key = self.folder.path().join("key.pem");
+        std::fs::write(&key, self.certified.signing_key.serialize_pem()).unwrap();
+        tls::server(&self.file(), &key).unwrap()
     }
 }
 

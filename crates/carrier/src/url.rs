@@ -1,7 +1,7 @@
 //! Where a server is: `tcp://` and `tls://` URLs.
 //!
 //! Owns their spelling and the rule that nothing travels unencrypted off this machine
-//! unless somebody says so. Leaves resolving names and connecting to the driver.
+//! unless somebody says so. Leaves resolving names to `tcp`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -41,6 +41,34 @@ pub struct UrlError {
 }
 
 impl ServerUrl {
+    /// Reads where to listen: as where to dial, but the scheme has to be there, and port 0
+    /// is any that is free.
+    ///
+    /// # Errors
+    /// It is no such URL.
+    pub fn to_listen(text: &str) -> Result<ServerUrl, UrlError> {
+        match text.contains("://") {
+            true => ServerUrl::read(text, 0),
+            false => Err(UrlError {
+                url: text.to_owned(),
+                what: "it does not begin with tls:// or tcp://".into(),
+            }),
+        }
+    }
+
+    /// Whether everything would travel readable over a network.
+    pub fn is_exposed(&self) -> bool {
+        self.transport == Transport::Tcp && !self.is_loopback()
+    }
+
+    /// What a socket is bound to: `host:port`.
+    pub fn address(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+
     /// Whether the host is this machine by its very name.
     pub fn is_loopback(&self) -> bool {
         let host = self.host.as_str();
@@ -49,13 +77,8 @@ impl ServerUrl {
                 .parse::<IpAddr>()
                 .is_ok_and(|address| address.is_loopback())
     }
-}
 
-/// Without a scheme: `tcp` on this machine, `tls` everywhere else. Without a port: 7439.
-impl FromStr for ServerUrl {
-    type Err = UrlError;
-
-    fn from_str(text: &str) -> Result<ServerUrl, UrlError> {
+    fn read(text: &str, lowest_port: u16) -> Result<ServerUrl, UrlError> {
         let wrong = |what: &str| UrlError {
             url: text.to_owned(),
             what: what.to_owned(),
@@ -90,8 +113,10 @@ impl FromStr for ServerUrl {
             Some(port) => port
                 .parse()
                 .ok()
-                .filter(|&port| port != 0)
-                .ok_or_else(|| wrong("the port is a number from 1 to 65535"))?,
+                .filter(|&port| port >= lowest_port)
+                .ok_or_else(|| {
+                    wrong(&format!("the port is a number from {lowest_port} to 65535"))
+                })?,
         };
         let mut url = ServerUrl {
             transport: Transport::Tls,
@@ -104,6 +129,15 @@ impl FromStr for ServerUrl {
             Transport::Tls
         });
         Ok(url)
+    }
+}
+
+/// Without a scheme: `tcp` on this machine, `tls` everywhere else. Without a port: 7439.
+impl FromStr for ServerUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<ServerUrl, UrlError> {
+        ServerUrl::read(text, 1)
     }
 }
 
@@ -132,11 +166,7 @@ impl fmt::Display for ServerUrl {
             Transport::Tcp => "tcp",
             Transport::Tls => "tls",
         };
-        if self.host.contains(':') {
-            write!(f, "{scheme}://[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{scheme}://{}:{}", self.host, self.port)
-        }
+        write!(f, "{scheme}://{}", self.address())
     }
 }
 
@@ -177,6 +207,34 @@ mod tests {
             "tcp://a b",
         ] {
             assert!(text.parse::<ServerUrl>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn where_to_listen_needs_a_scheme_but_no_certain_port() {
+        for (text, address) in [
+            ("tcp://127.0.0.1:0", "127.0.0.1:0"),
+            ("tcp://localhost", "localhost:7439"),
+            ("tls://[::1]:99/", "[::1]:99"),
+            ("tls://[::]", "[::]:7439"),
+        ] {
+            assert_eq!(ServerUrl::to_listen(text).unwrap().address(), address);
+        }
+        for wrong in ["127.0.0.1:7439", "http://x:1", "tcp://", "tcp://h:99999"] {
+            assert!(ServerUrl::to_listen(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_plain_connections_off_this_machine_are_exposed() {
+        for (text, exposed) in [
+            ("tcp://127.0.0.1:1", false),
+            ("tcp://[::1]:1", false),
+            ("tcp://localhost:1", false),
+            ("tcp://0.0.0.0:1", true),
+            ("tls://0.0.0.0:1", false),
+        ] {
+            assert_eq!(text.parse::<ServerUrl>().unwrap().is_exposed(), exposed);
         }
     }
 }

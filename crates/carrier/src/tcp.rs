@@ -4,15 +4,22 @@
 //! deadline either. So another machine is reached on a thread of its own, which is left to
 //! itself when nobody wants to wait for it any longer.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "waiting for the network needs real time"
+)]
+
 use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::ops::ControlFlow;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::TICK;
-use crate::server_url::ServerUrl;
-use crate::session::SyncError;
+use crate::error::CarrierError;
+use crate::url::ServerUrl;
+
+/// How often `go_on` is asked.
+const TICK: Duration = Duration::from_millis(200);
 
 /// How long one address may take to answer.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,15 +29,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connects to the first address that answers. With `loopback_only`, whatever a name server
 /// says that `localhost` is.
-pub(super) fn connect(
+pub(crate) fn dial(
     url: &ServerUrl,
     loopback_only: bool,
     timeout: Duration,
     go_on: &mut dyn FnMut() -> ControlFlow<()>,
-) -> Result<TcpStream, SyncError> {
+) -> Result<TcpStream, CarrierError> {
     let (host, port) = (url.host.clone(), url.port);
     let address_timeout = timeout.min(ADDRESS_TIMEOUT);
-    let job = move || connect_any(&host, port, loopback_only, address_timeout);
+    let job = move || dial_any(&host, port, loopback_only, address_timeout);
     let result = if url.is_loopback() {
         // This machine answers at once.
         Some(job())
@@ -38,14 +45,14 @@ pub(super) fn connect(
         wait_for(job, timeout.min(CONNECT_TIMEOUT), go_on)
     };
     result
-        .ok_or(SyncError::Cancelled)?
-        .map_err(|source| SyncError::Unreachable {
+        .ok_or(CarrierError::Cancelled)?
+        .map_err(|source| CarrierError::Unreachable {
             server: url.to_string(),
             source,
         })
 }
 
-fn connect_any(
+fn dial_any(
     host: &str,
     port: u16,
     loopback_only: bool,

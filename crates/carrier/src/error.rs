@@ -1,0 +1,74 @@
+//! What can go wrong under a connection.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why there is no connection, or none any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CarrierError {
+    /// The address would have everything sent readable over a network.
+    #[error("{server} would send everything readable over the network")]
+    Exposed {
+        /// Its URL.
+        server: String,
+    },
+    /// A host has a name that no certificate can have.
+    #[error("{host:?} is not a host name that a certificate can have")]
+    HostName {
+        /// The name.
+        host: String,
+    },
+    /// A file with a certificate or a key cannot be used.
+    #[error("{}: {what}", .file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The server does not answer.
+    #[error("{server} cannot be reached: {source}")]
+    Unreachable {
+        /// Its URL.
+        server: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The server's certificate is not trusted.
+    #[error("the certificate of {server} is not trusted: {what}")]
+    Certificate {
+        /// Its URL.
+        server: String,
+        /// Why.
+        what: String,
+        /// Whether only because of what time it is here.
+        by_the_clock: bool,
+    },
+    /// There is no encrypted connection.
+    #[error("no encrypted connection with {server}: {what}")]
+    Tls {
+        /// Its URL.
+        server: String,
+        /// Why.
+        what: String,
+    },
+    /// The socket is of no use any more.
+    #[error("the connection is lost: {0}")]
+    Lost(#[source] io::Error),
+    /// Whoever waited does not want to any longer.
+    #[error("connecting was cancelled")]
+    Cancelled,
+    /// The TLS library refuses its own defaults.
+    #[error("the TLS library refuses its own defaults: {0}")]
+    Defect(#[source] rustls::Error),
+}
+
+impl CarrierError {
+    pub(crate) fn file(file: &Path, what: impl ToString) -> CarrierError {
+        CarrierError::File {
+            file: file.to_owned(),
+            what: what.to_string(),
+        }
+    }
+}

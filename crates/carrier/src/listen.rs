@@ -1,0 +1,99 @@
+//! Taking connections on tokio's sockets: listening on TCP, and TLS over what comes.
+//!
+//! A simulator listens on a [`Network`] of its own.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::error::CarrierError;
+use crate::tls;
+
+/// A future in a box.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Makes listeners.
+pub trait Network: Send + Sync {
+    /// Listens on `host:port`.
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>>;
+}
+
+/// Yields connections.
+pub trait Listener: Send {
+    /// The address that it is bound to, `host:port`.
+    fn address(&self) -> String;
+
+    /// The next connection. May be dropped and called again without losing one.
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Incoming>>;
+}
+
+/// A connection, before anything is read from it.
+pub struct Incoming {
+    /// The bytes.
+    pub stream: Box<dyn Stream>,
+    /// Where it comes from: what failed attempts are counted by, without a port.
+    pub peer: String,
+}
+
+/// A stream of bytes both ways.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// The machine's network.
+pub struct Tcp;
+
+impl Network for Tcp {
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+        Box::pin(async move {
+            let listener = TcpListener::bind(address).await?;
+            Ok(Box::new(listener) as Box<dyn Listener>)
+        })
+    }
+}
+
+impl Listener for TcpListener {
+    fn address(&self) -> String {
+        self.local_addr()
+            .map_or_else(|_| "unknown".into(), |address| address.to_string())
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Incoming>> {
+        Box::pin(async move {
+            let (stream, peer) = TcpListener::accept(self).await?;
+            // Replies leave whole; waiting for more would only delay them.
+            stream.set_nodelay(true)?;
+            Ok(Incoming {
+                stream: Box::new(stream),
+                peer: peer.ip().to_string(),
+            })
+        })
+    }
+}
+
+/// TLS over what comes.
+#[derive(Clone)]
+pub struct Tls(TlsAcceptor);
+
+impl Tls {
+    /// With this certificate and its key: see [`tls::server`].
+    ///
+    /// # Errors
+    /// See [`tls::server`].
+    pub fn new(certificate: &Path, key: &Path) -> Result<Tls, CarrierError> {
+        Ok(Tls(TlsAcceptor::from(tls::server(certificate, key)?)))
+    }
+
+    /// Shakes hands.
+    ///
+    /// # Errors
+    /// The other side does not speak TLS, or does not trust us.
+    pub async fn accept(&self, stream: Box<dyn Stream>) -> io::Result<Box<dyn Stream>> {
+        Ok(Box::new(self.0.accept(stream).await?))
+    }
+}

@@ -1,0 +1,205 @@
+//! TLS: the cryptography, whom we trust, who we are, and the layer over a dialed one.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
+
+use crate::dial::{Layer, is_patience};
+use crate::error::CarrierError;
+
+/// The cryptography of all connections: what the program has installed as its default
+/// (see [`CryptoProvider::install_default`]), or else that of ring.
+pub fn provider() -> Arc<CryptoProvider> {
+    match CryptoProvider::get_default() {
+        Some(provider) => provider.clone(),
+        None => Arc::new(rustls::crypto::ring::default_provider()),
+    }
+}
+
+/// Random bytes fit for secrets, from the same source as those of TLS.
+///
+/// # Errors
+/// The source has failed.
+pub fn random(bytes: &mut [u8]) -> io::Result<()> {
+    let filled = provider().secure_random.fill(bytes);
+    filled.map_err(|_| io::Error::other("the system's random source failed"))
+}
+
+/// Who dials: trusts the authorities of a PEM file, or those that browsers trust.
+///
+/// # Errors
+/// The file holds no certificates.
+pub fn client(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, CarrierError> {
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(CarrierError::Defect)?
+        .with_root_certificates(roots(ca_file)?)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// Who listens: shows the certificates of one PEM file, the server's first, and has the
+/// private key of another.
+///
+/// # Errors
+/// A file cannot be read or holds something else, or the two do not belong together.
+pub fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, CarrierError> {
+    let chain = certificates(certificate)?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| {
+        CarrierError::file(key, format!("holds no usable private key: {error}"))
+    })?;
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(CarrierError::Defect)?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .map_err(|error| CarrierError::file(certificate, error))?;
+    Ok(Arc::new(config))
+}
+
+/// The authorities of a PEM file. They replace the public ones: who runs an authority of
+/// his own does not want others to speak for his server.
+///
+/// # Errors
+/// The file holds no certificates.
+pub fn roots(file: Option<&Path>) -> Result<RootCertStore, CarrierError> {
+    let Some(file) = file else {
+        return Ok(RootCertStore {
+            roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+        });
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| CarrierError::file(file, error))?;
+    }
+    Ok(roots)
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CarrierError> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let certificates: Vec<_> = read.map_err(|error| CarrierError::file(file, error))?;
+    match certificates.is_empty() {
+        true => Err(CarrierError::file(file, "holds no certificate")),
+        false => Ok(certificates),
+    }
+}
+
+/// A client for the server of this name. Its handshake goes along with reading and writing.
+pub(crate) fn dial(host: &str, ca_file: Option<&Path>) -> Result<ClientConnection, CarrierError> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| CarrierError::HostName {
+        host: host.to_owned(),
+    })?;
+    ClientConnection::new(client(ca_file)?, name).map_err(CarrierError::Defect)
+}
+
+/// TLS over another layer.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    pub(crate) client: ClientConnection,
+    pub(crate) below: Box<dyn Layer>,
+}
+
+impl Read for Tls {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.client.reader().read(buffer) {
+            Err(error) if is_patience(&error) => {}
+            read => return read,
+        }
+        if self.client.read_tls(&mut self.below)? == 0 {
+            return Ok(0);
+        }
+        if let Err(error) = self.client.process_new_packets() {
+            // The server learns what we do not like about it, if it still listens.
+            let _ = self.write_own();
+            return Err(io::Error::new(ErrorKind::InvalidData, error));
+        }
+        self.client.reader().read(buffer)
+    }
+}
+
+impl Write for Tls {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_opening() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        self.client.writer().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.write_own().map(|_| ())
+    }
+}
+
+impl Layer for Tls {
+    fn is_opening(&self) -> bool {
+        self.client.is_handshaking()
+    }
+
+    fn owes(&self) -> bool {
+        self.client.wants_write() || self.below.owes()
+    }
+
+    fn write_own(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        while self.client.wants_write() {
+            match self.client.write_tls(&mut self.below) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(_) => any = true,
+                Err(error) if any && is_patience(&error) => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.below.write_own()? || any)
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.client.send_close_notify();
+        // A courtesy: the end is told by the layer below too.
+        let _ = self.write_own();
+        self.below.close()
+    }
+
+    fn socket(&self) -> &TcpStream {
+        self.below.socket()
+    }
+}
+
+/// What TLS has against a server, if that is why reading failed.
+pub(crate) fn objection(error: &io::Error, server: &str) -> Option<CarrierError> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let server = server.to_owned();
+    Some(match error {
+        rustls::Error::InvalidCertificate(what) => CarrierError::Certificate {
+            server,
+            by_the_clock: is_of_the_clock(what),
+            what: what.to_string(),
+        },
+        rustls::Error::InvalidMessage(_) => CarrierError::Tls {
+            server,
+            what: "what it answers is not TLS".into(),
+        },
+        other => CarrierError::Tls {
+            server,
+            what: other.to_string(),
+        },
+    })
+}
+
+/// Whether a certificate is refused only because of what time it is here.
+fn is_of_the_clock(what: &rustls::CertificateError) -> bool {
+    use rustls::CertificateError as Refused;
+    matches!(
+        what,
+        Refused::Expired
+            | Refused::ExpiredContext { .. }
+            | Refused::NotValidYet
+            | Refused::NotValidYetContext { .. }
+    )
+}
