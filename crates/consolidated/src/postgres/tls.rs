@@ -5,12 +5,12 @@
 
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tidewater_carrier::tls;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
@@ -22,6 +22,7 @@ use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
 use tokio_rustls::rustls::crypto::{self, CryptoProvider};
+use tokio_rustls::rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName, UnixTime};
 use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
@@ -101,7 +102,7 @@ impl Wishes {
         let internal = |error: &dyn std::fmt::Display| CentreError::Internal {
             message: format!("TLS cannot be set up: {error}"),
         };
-        let provider = Arc::new(crypto::ring::default_provider());
+        let provider = tls::provider();
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| internal(&error))?;
@@ -129,25 +130,11 @@ impl Wishes {
 
     /// The issuers that are trusted.
     fn roots(&self) -> Result<RootCertStore, CentreError> {
-        let Some(file) = self.root.as_deref().filter(|&root| root != "system") else {
-            return Ok(RootCertStore {
-                roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
-            });
-        };
-        let unusable = |error: &dyn std::fmt::Display| CentreError::Configuration {
-            message: format!("sslrootcert of the database's URL, {file}: {error}"),
+        let file = self.root.as_deref().filter(|&root| root != "system");
+        tls::roots(file.map(Path::new)).map_err(|error| CentreError::Configuration {
+            message: format!("sslrootcert of the database's URL, {error}"),
             hint: "name a PEM file with the certificate of whoever issued the database's".into(),
-        };
-        let mut roots = RootCertStore::empty();
-        let certificates = CertificateDer::pem_file_iter(file).map_err(|error| unusable(&error))?;
-        for certificate in certificates {
-            let certificate = certificate.map_err(|error| unusable(&error))?;
-            roots.add(certificate).map_err(|error| unusable(&error))?;
-        }
-        match roots.is_empty() {
-            true => Err(unusable(&"no certificate in it")),
-            false => Ok(roots),
-        }
+        })
     }
 }
 
@@ -270,7 +257,7 @@ impl ServerCertVerifier for Verifier {
 impl MakeTlsConnect<Socket> for Tls {
     type Stream = Stream;
     type TlsConnect = Handshake;
-    type Error = rustls_pki_types::InvalidDnsNameError;
+    type Error = InvalidDnsNameError;
 
     fn make_tls_connect(&mut self, host: &str) -> Result<Handshake, Self::Error> {
         Ok(Handshake {
