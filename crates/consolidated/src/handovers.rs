@@ -25,8 +25,8 @@ pub(crate) const REASON: &str = "other rows refer to a value of this row, which 
 /// What is handed over in an upload.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handovers {
-    /// Rows that are not taken, each with what was to be done to it.
-    refused: HashSet<(usize, Op, Vec<u8>)>,
+    /// Rows that are not taken, each with what was to be done to it, by table.
+    refused: HashMap<usize, HashSet<Party>>,
     /// Deleted rows in whose place others come.
     succeeded: RowKeys,
 }
@@ -89,9 +89,8 @@ impl Handovers {
                     self.succeeded.insert((table, deleted.clone()));
                 }
                 (givers, Some(takers)) => {
-                    let parties = givers.iter().chain(takers);
-                    let refused = parties.map(|(op, key)| (table, *op, key.clone()));
-                    self.refused.extend(refused);
+                    let parties = givers.iter().chain(takers).cloned();
+                    self.refused.entry(table).or_default().extend(parties);
                 }
             }
         }
@@ -99,22 +98,23 @@ impl Handovers {
 
     /// Whether there are any rows of a table that are not taken.
     pub(crate) fn are_in(&self, table: usize) -> bool {
-        self.refused.iter().any(|it| it.0 == table)
+        self.refused.contains_key(&table)
     }
 
     /// Whether a row is not taken.
     pub(crate) fn refuse(&self, table: usize, op: Op, key: Vec<u8>) -> bool {
-        self.refused.contains(&(table, op, key))
+        let refused = self.refused.get(&table);
+        refused.is_some_and(|refused| refused.contains(&(op, key)))
     }
 
     /// Refuses the deletes in whose place others were to come and did not; true if there are any
     /// new ones, which have to be undone.
     pub(crate) fn find(&mut self, builder: &ResultBuilder<'_>) -> bool {
         let mut anew = false;
-        for (table, key) in &self.succeeded {
-            let row = (*table, key.clone());
-            if !builder.successions().contains(&row) && !builder.is_lost(&row) {
-                anew |= self.refused.insert((*table, Op::Delete, key.clone()));
+        for row in &self.succeeded {
+            if !builder.successions().contains(row) && !builder.is_lost(row) {
+                let refused = self.refused.entry(row.0).or_default();
+                anew |= refused.insert((Op::Delete, row.1.clone()));
             }
         }
         anew

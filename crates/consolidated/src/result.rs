@@ -17,7 +17,7 @@ pub(crate) struct ResultBuilder<'a> {
     refused_inserts: RowKeys,
     /// All refused rows.
     refused_rows: RowKeys,
-    /// Deletes that lost.
+    /// Rows that lost.
     lost: RowKeys,
     /// Deleted rows in whose place others came.
     successions: RowKeys,
@@ -51,25 +51,25 @@ impl<'a> ResultBuilder<'a> {
     /// A change lost against this row of the centre. One that cannot be sent is as good as gone
     /// until it can: then it comes with a download.
     pub(crate) fn conflict_row(&mut self, table: usize, winner: &[Datum<'_>]) {
-        if pack::too_long(winner).is_some() {
-            let key = &self.schema.tables[table].key;
-            let key: Vec<_> = key.iter().map(|&index| winner[index]).collect();
-            return self.conflict_gone(table, &key);
-        }
-        self.result.conflicts += 1;
         let key = &self.schema.tables[table].key;
         let key: Vec<_> = key.iter().map(|&index| winner[index]).collect();
-        self.lost
-            .insert((table, pack_key(&self.schema.tables[table], &key)));
+        if pack::too_long(winner).is_some() {
+            return self.conflict_gone(table, &key);
+        }
+        self.note_lost(table, &key);
         self.writers[table].row(Op::ConflictRow, winner);
     }
 
     /// A change lost against a delete in the centre.
     pub(crate) fn conflict_gone(&mut self, table: usize, key: &[Datum<'_>]) {
-        self.result.conflicts += 1;
-        self.lost
-            .insert((table, pack_key(&self.schema.tables[table], key)));
+        self.note_lost(table, key);
         self.writers[table].key(Op::ConflictGone, key);
+    }
+
+    fn note_lost(&mut self, table: usize, key: &[Datum<'_>]) {
+        self.result.conflicts += 1;
+        let key = pack_key(&self.schema.tables[table], key);
+        self.lost.insert((table, key));
     }
 
     /// A change was refused.

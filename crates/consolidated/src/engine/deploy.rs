@@ -23,7 +23,7 @@ pub(crate) type Random = [u8; 48];
 
 /// What is deployed, as the server's own tables say.
 #[derive(Debug, Default)]
-pub(crate) struct Deployed {
+pub(crate) struct Recorded {
     publications: BTreeMap<String, Stored>,
     has_key: bool,
 }
@@ -42,9 +42,9 @@ pub(crate) struct Step {
     pub(crate) statements: Vec<Own>,
 }
 
-impl Deployed {
+impl Recorded {
     /// Reads what is deployed; the server's own tables are there.
-    pub(crate) async fn read(connection: &mut impl Connection) -> Result<Deployed> {
+    pub(crate) async fn read(connection: &mut impl Connection) -> Result<Recorded> {
         let statements = [
             own!("SELECT name, definition, schema FROM tidewater.publication"),
             own!("SELECT 1 FROM tidewater.signing_key LIMIT 1"),
@@ -58,7 +58,7 @@ impl Deployed {
             };
             Ok((row.get(0)?, stored))
         });
-        Ok(Deployed {
+        Ok(Recorded {
             publications: publications.collect::<Result<_>>()?,
             has_key: !answers[1].rows.is_empty(),
         })
@@ -89,10 +89,15 @@ impl Deployed {
         let mut steps = Vec::new();
         for (spec, schema) in specs.iter().zip(schemas) {
             let name = &spec.name;
-            if !names.insert(name) || name.contains('\0') {
+            let wrong = match (names.insert(name), name.contains('\0')) {
+                (false, _) => Some("there is another publication of this name"),
+                (_, true) => Some("a name cannot have NUL in it"),
+                _ => None,
+            };
+            if let Some(wrong) = wrong {
                 return Err(CentreError::Configuration {
-                    message: format!("two publications are called {name:?}, or NUL is in the name"),
-                    hint: "give one of them another name".into(),
+                    message: format!("publication {name:?}: {wrong}"),
+                    hint: "give it another name".into(),
                 });
             }
             let description = match self.fits(spec, schema) {
@@ -106,7 +111,7 @@ impl Deployed {
                  VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE
                  SET definition = excluded.definition, schema = excluded.schema",
                 name,
-                definition(spec).replace('\0', "\u{fffd}"),
+                definition(spec),
                 schema.encode(),
             ));
             steps.push(Step {

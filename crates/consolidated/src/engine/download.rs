@@ -9,8 +9,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
@@ -18,6 +16,7 @@ use tidewater_protocol::{
 };
 
 use super::exact::{Membership, pack_exact, pack_row, types_of, unpack};
+use crate::centre::CentreResult;
 use crate::columns::{Announced, ColumnMap};
 use crate::comparing::{self, Comparison};
 use crate::download::{
@@ -44,12 +43,9 @@ pub(crate) struct Place {
     pub(crate) table: usize,
 }
 
-/// What a snapshot answers, in time.
-pub(crate) type Answer<'s, T> = BoxFuture<'s, Result<T>>;
-
 /// A publication as it is served: its schema, and how the rows of its tables are packed.
 #[derive(Clone, Debug)]
-pub(crate) struct Published {
+pub(crate) struct PublishedSchema {
     pub(crate) schema: Arc<PublicationSchema>,
     pub(crate) shapes: Arc<[RowShape]>,
 }
@@ -57,14 +53,14 @@ pub(crate) struct Published {
 /// A snapshot of the database in which a job is read.
 pub(crate) trait Snapshot: Send {
     /// The publication of a subscription.
-    fn published(&self, subscription: usize) -> Published;
+    fn published(&self, subscription: usize) -> PublishedSchema;
 
-    /// What was found out when the snapshot was opened, by subscription.
-    fn opened(&self) -> &[Opened];
+    /// What was found out when the snapshot was opened, by subscription; once.
+    fn take_opened(&mut self) -> Vec<Opened>;
 
     /// Sees to it that what the snapshot shows is durable, and notes what became of scopes, in one
     /// transaction if the database can.
-    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> Answer<'_, Mark>;
+    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark>;
 
     /// The watermark of the snapshot, under a mark.
     fn watermark(&mut self, subscription: usize, mark: &[u8]) -> Result<Vec<u8>>;
@@ -78,7 +74,7 @@ pub(crate) trait Snapshot: Send {
         place: Place,
         partitions: &'s [&'s [u8]],
         take: TakeRow<'s>,
-    ) -> Answer<'s, ()>;
+    ) -> CentreResult<'s, ()>;
 
     /// Reads the same rows, each first as a remote keeps it and then as it is sent.
     fn kept_rows<'s>(
@@ -86,7 +82,7 @@ pub(crate) trait Snapshot: Send {
         place: Place,
         partitions: &'s [&'s [u8]],
         take: TakeKey<'s>,
-    ) -> Answer<'s, ()> {
+    ) -> CentreResult<'s, ()> {
         Box::pin(async move {
             let mut take = |row: &[Datum<'_>]| take(row, Some(row));
             self.rows(place, partitions, &mut take).await
@@ -99,7 +95,7 @@ pub(crate) trait Snapshot: Send {
         place: Place,
         partitions: &'s [&'s [u8]],
         take: TakeKey<'s>,
-    ) -> Answer<'s, ()>;
+    ) -> CentreResult<'s, ()>;
 
     /// Reads rows by their keys.
     fn by_keys<'s>(
@@ -107,10 +103,10 @@ pub(crate) trait Snapshot: Send {
         place: Place,
         keys: &'s [Vec<Datum<'s>>],
         take: TakeKey<'s>,
-    ) -> Answer<'s, ()>;
+    ) -> CentreResult<'s, ()>;
 
     /// Ends it.
-    fn end(&mut self) -> Answer<'_, ()>;
+    fn end(&mut self) -> CentreResult<'_, ()>;
 }
 
 /// What is known of a subscription in the snapshot.
@@ -201,14 +197,11 @@ pub(crate) async fn download(
     job: &DownloadJob,
     sink: &mut dyn DownloadSink,
 ) -> Result<()> {
-    let mut plans = Vec::with_capacity(job.subscriptions.len());
-    for (index, subscription) in job.subscriptions.iter().enumerate() {
-        plans.push(Plan::new(
-            &snapshot.published(index),
-            subscription,
-            &snapshot.opened()[index],
-        ));
-    }
+    let opened = snapshot.take_opened().into_iter().zip(&job.subscriptions);
+    let plans = opened.enumerate().map(|(index, (opened, subscription))| {
+        Plan::new(&snapshot.published(index), subscription, opened)
+    });
+    let plans: Vec<Plan> = plans.collect();
     let mut mark = None;
     if plans.iter().any(|plan| plan.is_due) {
         let due = plans.iter().zip(&job.subscriptions);
@@ -259,7 +252,11 @@ pub(crate) async fn download(
 }
 
 impl Plan {
-    fn new(published: &Published, subscription: &DownloadSubscription, opened: &Opened) -> Plan {
+    fn new(
+        published: &PublishedSchema,
+        subscription: &DownloadSubscription,
+        opened: Opened,
+    ) -> Plan {
         let checkpoint = subscription.checkpoint.as_ref();
         // What a remote compares, it gets to know all the same.
         let is_outdated = opened.standing == Standing::Outdated && subscription.compares.is_empty();
@@ -297,7 +294,7 @@ impl Plan {
             || own.is_some_and(|own| own.version != 0)
             || tables.iter().any(TablePlan::is_due);
         Plan {
-            scope: opened.scope.clone(),
+            scope: opened.scope,
             tables,
             scope_changed,
             serial: checkpoint.map(|it| it.serial).filter(|_| stays && !arrived),
@@ -413,7 +410,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     async fn read(self, counts: &mut Counts, sink: &mut dyn DownloadSink) -> Result<()> {
-        let Published { schema, shapes } = self.snapshot.published(self.index);
+        let PublishedSchema { schema, shapes } = self.snapshot.published(self.index);
         let mut requests = requests_by_table(&schema, &self.subscription.requests)?;
         let compares = comparing::by_table(&schema, &self.subscription.compares);
         for (index, table) in schema.tables.iter().enumerate() {
@@ -542,7 +539,7 @@ impl TableReading<'_, '_> {
     }
 
     async fn rows(&mut self, partitions: &[&[u8]]) -> Result<()> {
-        let mut membership = Membership::new(self.shape, vec![self.scope]);
+        let mut membership = Membership::new(self.shape, self.scope);
         let output = &mut *self.output;
         // A collation may take other values for equal than partitions are told apart by.
         let mut take = |row: &[Datum<'_>]| match membership.has(row) {
@@ -554,7 +551,7 @@ impl TableReading<'_, '_> {
 
     /// Sends what changed since the watermark.
     async fn changes(&mut self, kept: &[&[u8]], own: Option<&OwnUpload>) -> Result<()> {
-        let mut membership = Membership::new(self.shape, vec![self.scope]);
+        let mut membership = Membership::new(self.shape, self.scope);
         let output = &mut *self.output;
         let (table, shape) = (self.place.table, self.shape);
         let key_types = types_of(shape, &shape.key);
@@ -590,7 +587,7 @@ impl TableReading<'_, '_> {
         while reader.next(&mut row).map_err(malformed)? {
             keys.push(row.key.clone());
         }
-        let mut membership = Membership::new(self.shape, vec![self.scope]);
+        let mut membership = Membership::new(self.shape, self.scope);
         let output = &mut *self.output;
         let mut take = |key: &[Datum<'_>], row: Option<&[Datum<'_>]>| match row
             .filter(|row| membership.has(row))
@@ -604,7 +601,7 @@ impl TableReading<'_, '_> {
     /// Compares a table, and sends the rows where it differs.
     async fn compare(&mut self, mut comparison: Comparison<'_>, follows: bool) -> Result<()> {
         let all: Vec<&[u8]> = self.scope.iter().map(Vec::as_slice).collect();
-        let mut membership = Membership::new(self.shape, vec![self.scope]);
+        let mut membership = Membership::new(self.shape, self.scope);
         {
             let sink = &mut *self.output.sink;
             let mut take = |kept: &[Datum<'_>], row: Option<&[Datum<'_>]>| {

@@ -87,19 +87,19 @@ pub(crate) fn types_of(shape: &RowShape, columns: &[usize]) -> Vec<ColumnType> {
 pub(crate) struct Membership<'a> {
     partition: &'a [usize],
     types: Vec<ColumnType>,
-    sets: Vec<&'a BTreeSet<Vec<u8>>>,
+    scope: &'a BTreeSet<Vec<u8>>,
     packed: Vec<u8>,
     /// The partition of the row before: rows come in runs.
     last: Vec<u8>,
 }
 
 impl<'a> Membership<'a> {
-    /// Membership in any of the sets.
-    pub(crate) fn new(shape: &'a RowShape, sets: Vec<&'a BTreeSet<Vec<u8>>>) -> Membership<'a> {
+    /// `scope` are the partitions of the table.
+    pub(crate) fn new(shape: &'a RowShape, scope: &'a BTreeSet<Vec<u8>>) -> Membership<'a> {
         Membership {
             partition: &shape.partition,
             types: types_of(shape, &shape.partition),
-            sets,
+            scope,
             packed: Vec::new(),
             last: Vec::new(),
         }
@@ -127,7 +127,7 @@ impl<'a> Membership<'a> {
         if !self.last.is_empty() && self.packed == self.last {
             return true;
         }
-        let has = self.sets.iter().any(|set| set.contains(&self.packed));
+        let has = self.scope.contains(&self.packed);
         if has {
             std::mem::swap(&mut self.last, &mut self.packed);
         }

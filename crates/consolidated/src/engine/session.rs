@@ -1,8 +1,11 @@
 //! What opening a session needs to know, and what it changes.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use tidewater_protocol::RemoteId;
 
-use super::connection::{Answer, Connection, Own, Row, own};
+use super::connection::{Answer, Connection, Own, Parameter, Row, own};
 use super::database::Tracking;
 use super::records::{find_remote, find_user, found_remote, found_user};
 use crate::error::CentreError;
@@ -114,35 +117,50 @@ fn found_subscription(answer: &Answer) -> Result<Option<SubscriptionRecord>> {
     answer.rows.first().map(read).transpose()
 }
 
+/// So many remotes one statement looks for: a server asks for all that are connected every second.
+const IDS_AT_ONCE: usize = 64;
+
+/// How those of [`IDS_AT_ONCE`] remotes stand that there are.
+static STANDING: LazyLock<String> = LazyLock::new(|| {
+    let ids: Vec<String> = (1..=IDS_AT_ONCE).map(|at| format!("?{at}")).collect();
+    format!(
+        "SELECT r.id, r.revoked, u.disabled FROM tidewater.remote r
+         LEFT JOIN tidewater.user_account u ON u.name = r.user_name WHERE r.id IN ({})",
+        ids.join(", ")
+    )
+});
+
 /// See [`crate::Worker::shut_out`].
 pub(super) async fn shut_out(
     connection: &mut impl Connection,
     remotes: &[RemoteId],
 ) -> Result<Vec<(RemoteId, ShutOut)>> {
-    let standing = |id: &RemoteId| {
-        own!(
-            "SELECT r.revoked, u.disabled FROM tidewater.remote r
-             LEFT JOIN tidewater.user_account u ON u.name = r.user_name WHERE r.id = ?1",
-            id
-        )
+    let standing = |ids: &[RemoteId]| {
+        // The last one fills the places that are left.
+        let ids = ids.iter().chain(ids.last().into_iter().cycle());
+        Own {
+            sql: &STANDING,
+            parameters: ids.take(IDS_AT_ONCE).map(Parameter::value).collect(),
+        }
     };
-    let statements: Vec<Own> = remotes.iter().map(standing).collect();
+    let statements: Vec<Own> = remotes.chunks(IDS_AT_ONCE).map(standing).collect();
     let what = "looking for remotes that are shut out";
     let answers = connection.flight(what, &statements).await?;
-    let mut shut_out = Vec::new();
-    for (&id, answer) in remotes.iter().zip(&answers) {
-        let reason = match answer.rows.first() {
-            None => ShutOut::Removed,
-            Some(row) => match (row.get(0)?, row.get(1)?) {
-                (false, Some(false)) => continue,
-                (true, _) => ShutOut::RemoteRevoked,
-                (false, Some(true)) => ShutOut::UserDisabled,
-                (false, None) => ShutOut::Removed,
-            },
+    let mut found: HashMap<RemoteId, Option<ShutOut>> = HashMap::new();
+    for row in answers.iter().flat_map(|answer| &answer.rows) {
+        let reason = match (row.get(1)?, row.get(2)?) {
+            (false, Some(false)) => None,
+            (true, _) => Some(ShutOut::RemoteRevoked),
+            (false, Some(true)) => Some(ShutOut::UserDisabled),
+            (false, None) => Some(ShutOut::Removed),
         };
-        shut_out.push((id, reason));
+        found.insert(row.get(0)?, reason);
     }
-    Ok(shut_out)
+    let shut_out = remotes.iter().filter_map(|id| {
+        let reason = found.get(id).copied().unwrap_or(Some(ShutOut::Removed));
+        Some((*id, reason?))
+    });
+    Ok(shut_out.collect())
 }
 
 /// Registers a remote, or a new credential of a known one.

@@ -18,6 +18,9 @@ use crate::upload::{GainedPartitions, SyncUpload, UploadOutcome, UploadResult, d
 
 type Result<T> = std::result::Result<T, CentreError>;
 
+/// The reason for which changes of a table are refused that is only downloaded.
+pub(crate) const DOWNLOAD_ONLY: &str = "this table takes no changes from remotes";
+
 /// So many records go in one flight.
 const RECORDS_AT_ONCE: usize = 500;
 
@@ -119,7 +122,7 @@ pub(crate) async fn note_given_back(
 
 /// What a checkpoint says of a table of the publication: the partitions that the remote was given
 /// of it, if it was published then as it is now.
-pub(crate) type Held<'a> = Option<&'a BTreeSet<Vec<u8>>>;
+pub(crate) type HeldPartitions<'a> = Option<&'a BTreeSet<Vec<u8>>>;
 
 /// What is known of an upload once its number is taken.
 pub(crate) struct Admission {
@@ -139,7 +142,7 @@ impl Admission {
         schema: &PublicationSchema,
         checkpoint: Option<&Checkpoint>,
         serials: &Serials,
-        held: &[Held<'_>],
+        held: &[HeldPartitions<'_>],
         mut scope: Scope,
     ) -> Admission {
         let gained = gained(schema, held, &scope);
@@ -168,7 +171,11 @@ impl Admission {
 }
 
 /// What came into the scope since the checkpoint that the remote presents.
-fn gained(schema: &PublicationSchema, held: &[Held<'_>], scope: &Scope) -> Vec<GainedPartitions> {
+fn gained(
+    schema: &PublicationSchema,
+    held: &[HeldPartitions<'_>],
+    scope: &Scope,
+) -> Vec<GainedPartitions> {
     let tables = schema.tables.iter().zip(held).zip(&scope.tables);
     let gained = tables.filter_map(|((table, held), now)| {
         let partitions: Vec<_> = now.difference((*held)?).cloned().collect();
@@ -188,7 +195,7 @@ fn add_signed(
     scope: &mut Scope,
     checkpoint: Option<&Checkpoint>,
     serials: &Serials,
-    held: &[Held<'_>],
+    held: &[HeldPartitions<'_>],
 ) -> u64 {
     let Some(&Checkpoint { serial, .. }) = checkpoint else {
         return serials.graced;

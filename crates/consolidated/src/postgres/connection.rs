@@ -194,11 +194,6 @@ impl Connection {
         &self.client
     }
 
-    /// The driver's client, for its own transactions.
-    pub(super) fn client_mut(&mut self) -> &mut Client {
-        &mut self.client
-    }
-
     /// Whether the connection is of no more use.
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed() || self.out_of_step.load(Ordering::Relaxed)

@@ -8,7 +8,7 @@ mod scope_queries;
 
 use std::collections::HashSet;
 
-use tokio_postgres::{Client, GenericClient, Transaction};
+use tokio_postgres::GenericClient;
 
 use tidewater_protocol::PublicationSchema;
 
@@ -24,7 +24,7 @@ use super::{fill_random, in_place};
 use crate::engine;
 use crate::engine::compile::columns_differ;
 use crate::engine::connection::{Connection as _, Own};
-use crate::engine::deploy::Deployed as Records;
+use crate::engine::deploy::Recorded;
 use crate::engine::state::{META, judge};
 use crate::error::CentreError;
 use crate::evolution::{Mode, Review};
@@ -186,16 +186,15 @@ pub(super) async fn deploy(
     mode: Mode,
     now_ms: i64,
 ) -> Result<DeployReport, CentreError> {
-    connection.begin().await?;
-    alone(connection.client(), LOCK_TIMEOUT_MS).await?;
+    begin_alone(connection, LOCK_TIMEOUT_MS).await?;
     check_encoding(connection.client()).await?;
     let catalog = Catalog::read(connection.client()).await?;
     let compiled = compile_all(publications, &catalog)?;
     scope_queries::check(connection.client(), &compiled).await?;
     let deployed = Deployed::read(connection.client()).await?;
-    let records = match deployed.is_deployed {
-        true => Records::read(connection).await?,
-        false => Records::default(),
+    let recorded = match deployed.is_deployed {
+        true => Recorded::read(connection).await?,
+        false => Recorded::default(),
     };
     let mut plan = Plan {
         is_first: !deployed.is_deployed,
@@ -204,14 +203,14 @@ pub(super) async fn deploy(
     plan_state(&mut plan, &deployed);
     let mut random = [0; 48];
     fill_random(&mut random)?;
-    let key = records.first_key(&random, now_ms);
+    let key = recorded.first_key(&random, now_ms);
     key.into_iter().for_each(|step| plan.record(step));
     plan_logs(&mut plan, &deployed, &compiled, &catalog);
     let schemas = compiled.iter().map(|it| &*it.schema);
-    for step in records.record(publications, schemas.clone())? {
+    for step in recorded.record(publications, schemas.clone())? {
         plan.record(step);
     }
-    plan_changed_tables(&mut plan, &deployed, &records, &compiled);
+    plan_changed_tables(&mut plan, &deployed, &recorded, &compiled);
     let live = catalog.live_tables();
     plan.warnings = engine::deploy::warnings(publications, &live);
     if !plan.steps.is_empty() {
@@ -222,7 +221,7 @@ pub(super) async fn deploy(
         );
     }
     let schemas: Vec<&PublicationSchema> = schemas.collect();
-    plan.review = records.review(connection, &schemas).await?;
+    plan.review = recorded.review(connection, &schemas).await?;
     plan.review.allow(mode)?;
     if mode == Mode::DryRun {
         connection.rollback().await?;
@@ -257,8 +256,7 @@ pub(super) async fn undeploy(
     connection: &mut Connection,
     dry_run: bool,
 ) -> Result<DeployReport, CentreError> {
-    connection.begin().await?;
-    alone(connection.client(), LOCK_TIMEOUT_MS).await?;
+    begin_alone(connection, LOCK_TIMEOUT_MS).await?;
     let catalog = Catalog::read(connection.client()).await?;
     let mut plan = Plan::default();
     for table in &catalog.tables {
@@ -307,12 +305,12 @@ pub(super) async fn load(
             "the database was restored to another place, and remotes do not know yet".into(),
         ));
     }
-    let records = Records::read(connection).await?;
+    let recorded = Recorded::read(connection).await?;
     connection.commit().await?;
     let wanted = logs(&compiled);
     for (publication, spec) in compiled.iter_mut().zip(publications) {
         let name = &spec.name;
-        match records.fits(spec, &publication.schema) {
+        match recorded.fits(spec, &publication.schema) {
             Some(true) => {}
             Some(false) => {
                 return Err(not_deployed(format!(
@@ -387,23 +385,16 @@ pub(super) async fn check_state(client: &impl GenericClient) -> Result<bool, Cen
 }
 
 /// Begins a transaction that alone may change what is deployed.
-pub(super) async fn begin(
-    client: &mut Client,
+pub(super) async fn begin_alone(
+    connection: &mut Connection,
     lock_timeout_ms: u32,
-) -> Result<Transaction<'_>, CentreError> {
-    let transaction = client.transaction().await;
-    let transaction = transaction.map_err(refused("deploying"))?;
-    alone(&transaction, lock_timeout_ms).await?;
-    Ok(transaction)
-}
-
-/// Sees to it that until the transaction ends, nobody else changes what is deployed.
-async fn alone(client: &impl GenericClient, lock_timeout_ms: u32) -> Result<(), CentreError> {
+) -> Result<(), CentreError> {
+    connection.begin().await?;
     let settings = format!(
         "SET LOCAL lock_timeout = {lock_timeout_ms}; \
          SELECT pg_catalog.pg_advisory_xact_lock({ADVISORY_LOCK});"
     );
-    let alone = client.batch_execute(&settings).await;
+    let alone = connection.client().batch_execute(&settings).await;
     alone.map_err(|failure| match failure.code().map(|code| code.code()) {
         Some("55P03") => CentreError::Locked {
             message: "somebody else deploys or prunes; nothing was changed".into(),
@@ -436,8 +427,11 @@ fn compile_all(
     publications: &[PublicationSpec],
     catalog: &Catalog,
 ) -> Result<Vec<Compiled>, CentreError> {
-    let compiled = publications.iter().map(|spec| compile(spec, catalog));
-    compiled.collect()
+    let described = catalog.described();
+    let compiled = publications.iter();
+    compiled
+        .map(|spec| compile(spec, catalog, &described))
+        .collect()
 }
 
 fn not_deployed(message: String) -> CentreError {
@@ -613,11 +607,11 @@ pub(super) fn everything(log_id: i32) -> String {
 fn plan_changed_tables(
     plan: &mut Plan,
     deployed: &Deployed,
-    records: &Records,
+    recorded: &Recorded,
     compiled: &[Compiled],
 ) {
     for publication in compiled {
-        let before = records.schema(&publication.schema.name);
+        let before = recorded.schema(&publication.schema.name);
         let changed = changed_tables(before.as_ref(), publication);
         for log in logs(compiled) {
             let is_its = |table: &&CompiledTable| table.oid == log.table_oid;

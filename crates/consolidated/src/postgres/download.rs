@@ -23,9 +23,10 @@ use super::model::{Compiled, CompiledTable};
 use super::scope::{Facts, ScopeQueries, partition_arrays};
 use super::triggers::LogSpec;
 use super::watermark::Watermark;
+use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSubscription};
 use crate::engine::download::{
-    Answer, Held, Mark, Opened, Place, Published, ScopeChange, Snapshot, Standing, TakeKey, TakeRow,
+    Held, Mark, Opened, Place, PublishedSchema, ScopeChange, Snapshot, Standing, TakeKey, TakeRow,
 };
 use crate::error::CentreError;
 
@@ -109,19 +110,19 @@ impl<'p> DatabaseSnapshot<'p> {
 }
 
 impl Snapshot for DatabaseSnapshot<'_> {
-    fn published(&self, subscription: usize) -> Published {
+    fn published(&self, subscription: usize) -> PublishedSchema {
         let publication = &self.publications[subscription];
-        Published {
+        PublishedSchema {
             schema: publication.schema.clone(),
             shapes: publication.shapes.clone(),
         }
     }
 
-    fn opened(&self) -> &[Opened] {
-        &self.opened
+    fn take_opened(&mut self) -> Vec<Opened> {
+        std::mem::take(&mut self.opened)
     }
 
-    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> Answer<'_, Mark> {
+    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark> {
         Box::pin(async move {
             let id = self.shared.marks.mark(now_ms).await?;
             let mut serials = Vec::with_capacity(changes.len());
@@ -157,7 +158,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         place: Place,
         partitions: &'s [&'s [u8]],
         take: TakeRow<'s>,
-    ) -> Answer<'s, ()> {
+    ) -> CentreResult<'s, ()> {
         Box::pin(async move {
             read::copy_rows(self.connection, self.table(place), partitions, take).await
         })
@@ -168,7 +169,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         place: Place,
         partitions: &'s [&'s [u8]],
         take: TakeKey<'s>,
-    ) -> Answer<'s, ()> {
+    ) -> CentreResult<'s, ()> {
         Box::pin(async move {
             let logs = &self.logs[place.subscription];
             let Some(since) = &logs.since else {
@@ -185,11 +186,11 @@ impl Snapshot for DatabaseSnapshot<'_> {
         place: Place,
         keys: &'s [Vec<Datum<'s>>],
         take: TakeKey<'s>,
-    ) -> Answer<'s, ()> {
+    ) -> CentreResult<'s, ()> {
         Box::pin(async move { read::by_keys(self.connection, self.table(place), keys, take).await })
     }
 
-    fn end(&mut self) -> Answer<'_, ()> {
+    fn end(&mut self) -> CentreResult<'_, ()> {
         Box::pin(async move {
             // Nobody waits for the end of a transaction that only read.
             let ended = self.connection.client().batch_execute("COMMIT");
@@ -230,7 +231,7 @@ async fn open_adopting(
     let strange = tables.filter(|table| strange.contains(&table.log_id));
     let logs: Vec<&LogSpec> = strange.filter_map(|table| table.log.as_ref()).collect();
     let mut side = shared.pool.get().await?;
-    if let Err(error) = members::adopt(side.client_mut(), &logs).await {
+    if let Err(error) = members::adopt(&mut side, &logs).await {
         if matches!(error, CentreError::Unavailable { .. }) {
             return Err(error);
         }

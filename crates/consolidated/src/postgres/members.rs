@@ -6,14 +6,15 @@
 //! change logs remembers the members, each download compares them in its snapshot, and
 //! whoever finds a difference settles it in a transaction of its own.
 
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Row;
 
-use super::connection::refused;
+use super::connection::{Connection, refused};
 use super::deploy;
 use super::live::Catalog;
 use super::quote::literal;
 use super::tracked;
 use super::triggers::LogSpec;
+use crate::engine::connection::Connection as _;
 use crate::error::CentreError;
 
 /// How long a download's side task waits for a lock; writers of the new member wait
@@ -180,28 +181,35 @@ pub(super) fn register(id: i32, live: &Members) -> String {
 ///
 /// Nobody may wait long for it: if a member is locked, or belongs to somebody who gives us
 /// no right to it, the error says so, and the table goes whole.
-pub(super) async fn adopt(client: &mut Client, logs: &[&LogSpec]) -> Result<(), CentreError> {
+pub(super) async fn adopt(
+    connection: &mut Connection,
+    logs: &[&LogSpec],
+) -> Result<(), CentreError> {
+    connection.enter().await?;
+    let adopted = try_adopt(connection, logs).await;
+    connection.leave(adopted).await
+}
+
+async fn try_adopt(connection: &mut Connection, logs: &[&LogSpec]) -> Result<(), CentreError> {
     let error = |error| refused("tracking new partitions")(error);
-    let transaction = deploy::begin(client, LOCK_TIMEOUT_MS).await?;
+    deploy::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
+    let client = connection.client();
     // Under the lock: another server may have done it meanwhile.
-    let catalog = Catalog::read(&transaction).await?;
+    let catalog = Catalog::read(client).await?;
     let registry = "SELECT id, coalesce(members, '') FROM tidewater.change_log \
                     WHERE table_oid = $1 AND partition_columns = $2";
     for spec in logs {
         let (table, partition) = spec.identity();
-        let row = transaction.query_opt(registry, &[&table, &partition]).await;
+        let row = client.query_opt(registry, &[&table, &partition]).await;
         let Some(row) = row.map_err(error)? else {
             continue;
         };
         if let Some(change) = settle(spec, row.get(0), row.get(1), &catalog) {
             tracing::info!(change = change.description, "partitions changed");
-            transaction
-                .batch_execute(&change.sql)
-                .await
-                .map_err(error)?;
+            client.batch_execute(&change.sql).await.map_err(error)?;
         }
     }
-    transaction.commit().await.map_err(error)
+    connection.commit().await
 }
 
 #[cfg(test)]

@@ -274,11 +274,14 @@ fn wrong(message: String, hint: impl Into<String>) -> CentreError {
     }
 }
 
-/// Compiles a publication.
-pub(super) fn compile(spec: &PublicationSpec, catalog: &Catalog) -> Result<Compiled, CentreError> {
-    let described = catalog.described();
+/// Compiles a publication; `described` is the catalog as the engine knows it.
+pub(super) fn compile(
+    spec: &PublicationSpec,
+    catalog: &Catalog,
+    described: &[catalog::TableInfo],
+) -> Result<Compiled, CentreError> {
     let named = |name: &str| catalog.named(name);
-    let publication = engine::compile::compile(spec, &described, named)?;
+    let publication = engine::compile::compile(spec, described, named)?;
     let tables = publication.tables.iter();
     let tables = tables.map(|published| {
         let live = &catalog.tables[published.table];

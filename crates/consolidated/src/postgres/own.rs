@@ -12,7 +12,6 @@ use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::Value;
 
-use super::array::Raw;
 use super::connection::{Connection, refused};
 use crate::engine::connection::{self, Answer, Durability, Own, Row};
 use crate::error::CentreError;
@@ -54,19 +53,29 @@ impl ToSql for Bound<'_> {
     to_sql_checked!();
 }
 
-fn value(kind: &Type, bytes: Option<&[u8]>) -> Result<Value, Box<dyn Error + Sync + Send>> {
-    let Some(bytes) = bytes else {
-        return Ok(Value::Null);
-    };
-    Ok(match *kind {
-        Type::BOOL => Value::Integer(i64::from(bool::from_sql(kind, bytes)?)),
-        Type::INT2 => Value::Integer(i64::from(i16::from_sql(kind, bytes)?)),
-        Type::INT4 => Value::Integer(i64::from(i32::from_sql(kind, bytes)?)),
-        Type::INT8 => Value::Integer(i64::from_sql(kind, bytes)?),
-        Type::OID => Value::Integer(i64::from(u32::from_sql(kind, bytes)?)),
-        Type::BYTEA => Value::Blob(bytes.to_owned()),
-        _ => Value::Text(std::str::from_utf8(bytes)?.to_owned()),
-    })
+/// A value of a result.
+struct Read(Value);
+
+impl<'a> FromSql<'a> for Read {
+    fn from_sql(kind: &Type, bytes: &'a [u8]) -> Result<Read, Box<dyn Error + Sync + Send>> {
+        Ok(Read(match *kind {
+            Type::BOOL => Value::Integer(i64::from(bool::from_sql(kind, bytes)?)),
+            Type::INT2 => Value::Integer(i64::from(i16::from_sql(kind, bytes)?)),
+            Type::INT4 => Value::Integer(i64::from(i32::from_sql(kind, bytes)?)),
+            Type::INT8 => Value::Integer(i64::from_sql(kind, bytes)?),
+            Type::OID => Value::Integer(i64::from(u32::from_sql(kind, bytes)?)),
+            Type::BYTEA => Value::Blob(bytes.to_owned()),
+            _ => Value::Text(std::str::from_utf8(bytes)?.to_owned()),
+        }))
+    }
+
+    fn from_sql_null(_: &Type) -> Result<Read, Box<dyn Error + Sync + Send>> {
+        Ok(Read(Value::Null))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
 }
 
 async fn run(
@@ -82,20 +91,17 @@ async fn run(
     let mut answer = Answer::default();
     while let Some(row) = rows.next().await {
         let row = row?;
-        let columns = row.columns().iter().enumerate();
-        let values = columns.map(|(index, column)| {
-            let Raw(bytes) = row.try_get(index).unwrap_or(Raw(None));
-            value(column.type_(), bytes).unwrap_or(Value::Null)
-        });
-        answer.rows.push(Row(values.collect()));
+        let values = (0..row.len()).map(|index| Ok(row.try_get::<_, Read>(index)?.0));
+        let values: Result<_, tokio_postgres::Error> = values.collect();
+        answer.rows.push(Row(values?));
     }
     answer.changed = rows.rows_affected().unwrap_or(0);
     Ok(answer)
 }
 
 /// Sends everything before it waits for the first answer.
-async fn all_at_once<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
-    let mut done: Vec<_> = futures.drain(..).map(future::maybe_done).collect();
+async fn all_at_once<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    let mut done: Vec<_> = futures.into_iter().map(future::maybe_done).collect();
     future::poll_fn(|context| {
         for future in &mut done {
             let _ = Pin::new(future).poll(context);

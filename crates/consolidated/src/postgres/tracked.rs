@@ -12,17 +12,18 @@
 //!
 //! Triggers on partitions that came or went are [`super::members`]' affair.
 
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{GenericClient, Row, Transaction};
+use tokio_postgres::{GenericClient, Row};
 
-use super::connection::refused;
+use super::connection::{Connection, refused};
 use super::live::Catalog;
 use super::model::Compiled;
 use super::quote::literal;
 use super::triggers::LogSpec;
 use super::{Shared, deploy, in_place};
+use crate::engine::connection::Connection as _;
+use crate::engine::records::insert_incident;
 use crate::error::CentreError;
-use crate::records::IncidentKind;
+use crate::records::{IncidentKind, IncidentRecord};
 
 /// How long a server waits for one that deploys or does the same.
 const LOCK_TIMEOUT_MS: u32 = 200;
@@ -189,20 +190,30 @@ pub(super) async fn check(shared: &Shared, now_ms: i64) -> Result<(), CentreErro
     if found.map_err(error)?.is_empty() {
         return Ok(());
     }
-    let transaction = deploy::begin(connection.client_mut(), LOCK_TIMEOUT_MS).await?;
-    let catalog = Catalog::read(&transaction).await?;
+    connection.enter().await?;
+    let settled = settle(&mut connection, shared, now_ms).await;
+    connection.leave(settled).await
+}
+
+async fn settle(
+    connection: &mut Connection,
+    shared: &Shared,
+    now_ms: i64,
+) -> Result<(), CentreError> {
+    deploy::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
+    let catalog = Catalog::read(connection.client()).await?;
     // Under the lock: another server may have seen to it meanwhile.
-    for lost in lost(&transaction).await? {
+    for lost in lost(connection.client()).await? {
         if let Some((publication, spec)) = shared.tracked(lost.id) {
             let found = Found {
                 lost,
                 publication,
                 spec,
             };
-            found.settle(&transaction, &catalog, now_ms).await?;
+            found.settle(connection, &catalog, now_ms).await?;
         }
     }
-    transaction.commit().await.map_err(error)
+    connection.commit().await
 }
 
 /// One that is served.
@@ -215,13 +226,13 @@ struct Found {
 impl Found {
     async fn settle(
         &self,
-        transaction: &Transaction<'_>,
+        connection: &mut Connection,
         catalog: &Catalog,
         now_ms: i64,
     ) -> Result<(), CentreError> {
         let registry = "SELECT members FROM tidewater.change_log WHERE id = $1";
         let id = self.lost.id;
-        let members = transaction.query_one(registry, &[&id]).await;
+        let members = connection.client().query_one(registry, &[&id]).await;
         let members: Option<String> = members.map_err(error)?.get(0);
         let missing = in_place::missing(&self.spec, id, members.as_deref(), catalog);
         let title = &self.spec.title;
@@ -229,21 +240,19 @@ impl Found {
         let is_there = table.is_some_and(|live| live.title() == self.spec.title);
         if is_there && missing.is_empty() {
             let fire_again = self.fire_again();
-            transaction
-                .batch_execute(&fire_again)
-                .await
-                .map_err(error)?;
+            let client = connection.client();
+            client.batch_execute(&fire_again).await.map_err(error)?;
             let detail = format!(
                 "{title}: {}; all its rows are sent to remotes once more",
                 self.lost.what_happened()
             );
-            return self.tell(transaction, now_ms, &detail).await;
+            return self.tell(connection, now_ms, &detail).await;
         }
         if self.lost.is_known {
             return Ok(());
         }
         let untracked = "INSERT INTO tidewater.untracked VALUES ($1)";
-        let noted = transaction.execute(untracked, &[&id]).await;
+        let noted = connection.client().execute(untracked, &[&id]).await;
         noted.map_err(error)?;
         let where_missing = missing.iter();
         let where_missing =
@@ -261,7 +270,7 @@ impl Found {
         let detail = format!(
             "{what}: every download sends the whole table until `tidewater deploy` has been run"
         );
-        self.tell(transaction, now_ms, &detail).await
+        self.tell(connection, now_ms, &detail).await
     }
 
     /// What has to be done once all triggers fire again: remotes need all rows once more.
@@ -280,17 +289,21 @@ impl Found {
 
     async fn tell(
         &self,
-        transaction: &Transaction<'_>,
+        connection: &mut Connection,
         now_ms: i64,
         detail: &str,
     ) -> Result<(), CentreError> {
         tracing::warn!(table = self.spec.title, detail, "changes were not tracked");
-        let incident = "INSERT INTO tidewater.incident (at_ms, kind, remote_id, user_name, \
-                        publication, detail) VALUES ($1, $2, NULL, '', $3, $4)";
-        let kind = IncidentKind::TrackingLost.name();
-        let parameters: [&(dyn ToSql + Sync); 4] = [&now_ms, &kind, &self.publication, &detail];
-        let told = transaction.execute(incident, &parameters).await;
-        told.map(drop).map_err(error)
+        let incident = insert_incident(&IncidentRecord {
+            at_ms: now_ms,
+            kind: IncidentKind::TrackingLost,
+            remote_id: None,
+            user: String::new(),
+            publication: self.publication.clone(),
+            detail: detail.to_owned(),
+        });
+        let what = "recording that changes were not tracked";
+        connection.run_one(what, incident).await.map(drop)
     }
 }
 

@@ -9,6 +9,7 @@ use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
 use super::live::{self, Live};
 use super::{quote, types};
+use crate::engine::catalog::TableInfo;
 use crate::engine::compile::{self, Published};
 use crate::error::CentreError;
 use crate::publication::{PartitionSpec, PublicationSpec};
@@ -81,15 +82,15 @@ fn configuration(message: String, hint: impl Into<String>) -> CentreError {
 }
 
 impl Publication {
-    /// Checks a publication against the database and compiles it. What is deployed is
+    /// Checks a publication against the database, whose tables `catalog` describes, and compiles it. What is deployed is
     /// not looked at: the caller fills in [`Compiled::deployed`].
     pub(super) fn compile(
         connection: &Connection,
         all: &[Live],
+        catalog: &[TableInfo],
         spec: &PublicationSpec,
     ) -> Result<Publication, CentreError> {
-        let catalog = live::described(connection, all);
-        let compiled = compile::compile(spec, &catalog, |name| live::named(all, name))?;
+        let compiled = compile::compile(spec, catalog, |name| live::named(all, name))?;
         let mut tables = Vec::with_capacity(compiled.tables.len());
         for (published, table) in compiled.tables.iter().zip(&compiled.schema.tables) {
             let live = &all[published.table];

@@ -8,21 +8,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use futures_util::FutureExt;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use tidewater_protocol::{PublicationSchema, Table};
 
-use super::compile::{self, Publication};
+use super::compile::{Deployed, Publication};
 use super::database::{at_once, ended};
 use super::live::{self, Live};
 use super::own::spell;
 use super::triggers::Log;
 use super::{failure, quote, state};
+use crate::engine;
+use crate::engine::catalog::{TableInfo, listed};
 use crate::engine::compile::columns_differ;
 use crate::engine::connection::Connection as _;
-use crate::engine::deploy::{Deployed, Random};
-use crate::engine::{self, catalog};
+use crate::engine::deploy::{Random, Recorded};
 use crate::error::CentreError;
 use crate::evolution::Mode;
 use crate::publication::{DeployReport, DeployStep, PublicationSpec};
@@ -64,40 +64,41 @@ fn try_deploy(
     begun.map_err(locked)?;
     report.is_first = !state::check(connection)?;
     let live = live::tables(connection)?;
+    let catalog = live::described(connection, &live);
     if report.is_first {
         let description = "create the server's state (tables tidewater_*)";
         report.steps.push(step(description.into()));
         state::create(connection)?;
     }
-    let deployed = at_once(Deployed::read(connection))?;
+    let recorded = at_once(Recorded::read(connection))?;
     let mut deployment = Deployment {
         connection,
         live,
+        catalog: &catalog,
         report,
     };
-    let served = deployment.run(specs, &deployed)?;
+    let served = deployment.run(specs, &recorded)?;
     let mut report = deployment.report;
     let schemas = served.publications.iter().map(|it| &*it.schema);
-    let mut steps = deployed.record(specs, schemas.clone())?;
-    steps.extend(deployed.first_key(random, now_ms));
+    let mut steps = recorded.record(specs, schemas.clone())?;
+    steps.extend(recorded.first_key(random, now_ms));
     for it in steps {
         report.steps.push(step(it.description));
         at_once(connection.flight("deploying", &it.statements))?;
     }
     let schemas: Vec<&PublicationSchema> = schemas.collect();
-    let review = at_once(deployed.review(connection, &schemas))?;
+    let review = at_once(recorded.review(connection, &schemas))?;
     review.allow(mode)?;
     report.effects = review.effects;
     report.held_up = review.held_up;
-    let live = live::described(connection, &live::tables(connection)?);
-    let listed = catalog::listed(&live);
+    let listed = listed(&catalog);
     report
         .warnings
         .extend(engine::deploy::warnings(specs, &listed));
-    at_once(match dry_run {
-        true => connection.rollback().left_future(),
-        false => connection.commit().right_future(),
-    })?;
+    // A dry run ends without: nothing of it stays.
+    if !dry_run {
+        at_once(connection.commit())?;
+    }
     Ok((report, served))
 }
 
@@ -179,8 +180,10 @@ impl Served {
                 continue;
             }
             let live = live::tables(connection)?;
+            let catalog = live::described(connection, &live);
             let spec = with_columns_of(spec, old);
-            let mut kept = Publication::compile(connection, &live, &spec).map_err(changed_since)?;
+            let kept = Publication::compile(connection, &live, &catalog, &spec);
+            let mut kept = kept.map_err(changed_since)?;
             if tables_differ(old, &kept.schema) {
                 return Err(changed_since(CentreError::NotDeployed {
                     message: format!("remotes know other columns or keys of {:?}", old.name),
@@ -359,6 +362,7 @@ fn triggers_of(connection: &Connection, id: i64) -> Result<BTreeMap<String, Stri
 struct Deployment<'c> {
     connection: &'c Connection,
     live: Vec<Live>,
+    catalog: &'c [TableInfo],
     report: DeployReport,
 }
 
@@ -370,18 +374,23 @@ impl Deployment<'_> {
     fn run(
         &mut self,
         specs: &[PublicationSpec],
-        deployed: &Deployed,
+        recorded: &Recorded,
     ) -> Result<Served, CentreError> {
         let mut publications = Vec::with_capacity(specs.len());
         for spec in specs {
-            publications.push(Publication::compile(self.connection, &self.live, spec)?);
+            publications.push(Publication::compile(
+                self.connection,
+                &self.live,
+                self.catalog,
+                spec,
+            )?);
         }
         for publication in &publications {
             self.warn(publication);
         }
         let (logs, interrupted) = self.logs(&publications)?;
         for publication in &mut publications {
-            let before = deployed.schema(&publication.schema.name);
+            let before = recorded.schema(&publication.schema.name);
             self.publish(publication, before.as_ref(), &logs, &interrupted)?;
         }
         self.unpublish(specs)?;
@@ -550,16 +559,16 @@ impl Deployment<'_> {
         identity: &str,
         log: Option<i64>,
         again: bool,
-    ) -> Result<compile::Deployed, CentreError> {
+    ) -> Result<Deployed, CentreError> {
         let recording = failure("recording a published table");
-        let stored: Option<(compile::Deployed, String)> = self
+        let stored: Option<(Deployed, String)> = self
             .connection
             .query_row(
                 "SELECT id, generation, log_id, identity FROM tidewater_published_table
                  WHERE publication = ?1 AND name = ?2",
                 [publication, table],
                 |row| {
-                    let deployed = compile::Deployed {
+                    let deployed = Deployed {
                         id: row.get(0)?,
                         generation: row.get(1)?,
                         log: row.get(2)?,
@@ -577,7 +586,7 @@ impl Deployment<'_> {
                 self.step(format!(
                     "have remotes fetch {table:?} of {publication:?} anew"
                 ));
-                let deployed = compile::Deployed {
+                let deployed = Deployed {
                     generation: deployed.generation + 1,
                     log,
                     ..deployed
@@ -605,7 +614,7 @@ impl Deployment<'_> {
             params![publication, table, identity, log],
             |row| row.get(0),
         );
-        Ok(compile::Deployed {
+        Ok(Deployed {
             id: id.map_err(recording)?,
             generation: 1,
             log,

@@ -13,11 +13,12 @@ use super::deploy::Served;
 use super::scope::{self, Holder, Presented};
 use super::watermark::{self, Marker, Position, Watermark};
 use super::{failure, quote, state, types};
+use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSubscription};
 use crate::engine::download::{
-    Answer, Held, Mark, Opened, Place, Published, ScopeChange, Snapshot, Standing, TakeKey, TakeRow,
+    Held, Mark, Opened, Place, PublishedSchema, ScopeChange, Snapshot, Standing, TakeKey, TakeRow,
 };
-pub(super) use crate::engine::exact::unpack;
+use crate::engine::exact::unpack;
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -235,19 +236,19 @@ impl<'p> FileSnapshot<'p> {
 }
 
 impl Snapshot for FileSnapshot<'_> {
-    fn published(&self, subscription: usize) -> Published {
+    fn published(&self, subscription: usize) -> PublishedSchema {
         let publication = &self.publications[subscription];
-        Published {
+        PublishedSchema {
             schema: publication.schema.clone(),
             shapes: publication.shapes.clone(),
         }
     }
 
-    fn opened(&self) -> &[Opened] {
-        &self.opened
+    fn take_opened(&mut self) -> Vec<Opened> {
+        std::mem::take(&mut self.opened)
     }
 
-    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> Answer<'_, Mark> {
+    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark> {
         Box::pin(async move { self.marker.mark(now_ms, changes) })
     }
 
@@ -277,7 +278,7 @@ impl Snapshot for FileSnapshot<'_> {
         place: Place,
         partitions: &'s [&'s [u8]],
         take: TakeRow<'s>,
-    ) -> Answer<'s, ()> {
+    ) -> CentreResult<'s, ()> {
         Box::pin(async move { self.each_row(place, partitions, take) })
     }
 
@@ -286,7 +287,7 @@ impl Snapshot for FileSnapshot<'_> {
         place: Place,
         partitions: &'s [&'s [u8]],
         take: TakeKey<'s>,
-    ) -> Answer<'s, ()> {
+    ) -> CentreResult<'s, ()> {
         Box::pin(async move {
             let types = self.types(place);
             self.each_row(place, partitions, |row| {
@@ -300,7 +301,7 @@ impl Snapshot for FileSnapshot<'_> {
         place: Place,
         partitions: &'s [&'s [u8]],
         take: TakeKey<'s>,
-    ) -> Answer<'s, ()> {
+    ) -> CentreResult<'s, ()> {
         Box::pin(async move {
             let reading = failure("reading a change log");
             let (table, types) = (self.table(place), self.types(place));
@@ -338,7 +339,7 @@ impl Snapshot for FileSnapshot<'_> {
         place: Place,
         keys: &'s [Vec<Datum<'s>>],
         take: TakeKey<'s>,
-    ) -> Answer<'s, ()> {
+    ) -> CentreResult<'s, ()> {
         Box::pin(async move {
             let reading = failure("reading a requested row");
             let publication = self.publications[place.subscription];
@@ -364,7 +365,7 @@ impl Snapshot for FileSnapshot<'_> {
         })
     }
 
-    fn end(&mut self) -> Answer<'_, ()> {
+    fn end(&mut self) -> CentreResult<'_, ()> {
         Box::pin(async move {
             if self.connection.is_autocommit() {
                 return Ok(());

@@ -10,6 +10,8 @@ use tidewater_protocol::{Code, Datum, Op, Row, pack};
 use super::compile::Publication;
 use super::{apply, download, failure, scope, types};
 use crate::columns::ColumnMap;
+use crate::engine::exact::unpack;
+use crate::engine::upload::DOWNLOAD_ONLY;
 use crate::error::CentreError;
 use crate::scope::Scope;
 
@@ -110,10 +112,7 @@ impl<'a> TableWork<'a> {
     pub(super) fn apply(&mut self, row: &Row<'_>) -> Result<Fate, RowError> {
         let schema = &self.publication.schema.tables[self.index];
         if !schema.direction.uploads() {
-            return Ok(refused(
-                Code::RowDownloadOnly,
-                "this table takes no changes from remotes",
-            ));
+            return Ok(refused(Code::RowDownloadOnly, DOWNLOAD_ONLY));
         }
         if let Some(position) = row.key.iter().position(|value| *value == Datum::Null) {
             let column = &schema.columns[schema.key[position]].name;
@@ -141,9 +140,7 @@ impl<'a> TableWork<'a> {
         }
         let types = &self.publication.shapes[self.index].columns;
         let packed = central.map(|central| central.packed);
-        let now = packed
-            .as_deref()
-            .map(|packed| download::unpack(packed, types));
+        let now = packed.as_deref().map(|packed| unpack(packed, types));
         let now = now.transpose()?;
         let old = self.map.arrange(&row.old);
         let new = self.settle(&row.new);
@@ -170,7 +167,7 @@ impl<'a> TableWork<'a> {
             return Ok(false);
         };
         let types = &self.publication.shapes[self.index].columns;
-        let now = download::unpack(&central.packed, types)?;
+        let now = unpack(&central.packed, types)?;
         Ok(matches(&self.map.arrange(&row.old), &now))
     }
 

@@ -10,7 +10,7 @@ use tidewater_protocol::{Datum, RemoteId};
 use super::compile::{Compiled, Publication};
 use super::watermark::Watermark;
 use super::{failure, types};
-use crate::engine::upload::Held;
+use crate::engine::upload::HeldPartitions;
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
 
@@ -140,7 +140,7 @@ impl<'a> Presented<'a> {
 pub(super) fn held<'c>(
     publication: &Publication,
     checkpoint: Option<&'c Checkpoint>,
-) -> Vec<Held<'c>> {
+) -> Vec<HeldPartitions<'c>> {
     let presented = checkpoint.and_then(Presented::of);
     let tables = publication.tables.iter();
     tables

@@ -18,10 +18,11 @@ use rusqlite::Connection;
 use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
 
 use super::compile::Publication;
-use super::download::{next_row, unpack};
+use super::download::next_row;
 use super::row::{Fate, Refusal, RowError, RowPlace, Stop, TableWork};
 use super::{deferred_violations, failure, row_error, types};
 use crate::columns::{Announced, ColumnMap, Unpublished};
+use crate::engine::exact::unpack;
 use crate::engine::upload::{Conflict, Records, Refused};
 use crate::error::CentreError;
 use crate::orphans::{self, Orphans};

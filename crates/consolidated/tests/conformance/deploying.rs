@@ -354,3 +354,18 @@ pub async fn a_table_that_is_too_wide_for_uploads_is_refused<F: Fixture>() {
     };
     deploy(download).await.unwrap();
 }
+
+/// What a remote has changed in a table that takes no changes any more is not in the centre.
+pub async fn a_table_that_travels_in_another_direction_is_sent_anew<F: Fixture>() {
+    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let product = world.specs[0]
+        .tables
+        .iter_mut()
+        .find(|it| it.name == "product");
+    product.unwrap().direction = Direction::Download;
+    world.deploy().await.unwrap();
+    anna.schema = world.schemas[0].clone();
+    let received = anna.download().await;
+    assert_eq!(received.replaced, ["product"]);
+}

@@ -27,6 +27,7 @@ mod evolving;
 mod giving_back;
 mod leaving;
 mod refusing;
+mod scopes;
 mod uploading;
 
 /// Runs every case of the suite on one database.
@@ -71,6 +72,7 @@ macro_rules! suite {
             deploying::changed_partition_columns_send_the_table_anew,
             deploying::two_publications_share_a_table,
             deploying::a_table_that_is_too_wide_for_uploads_is_refused,
+            deploying::a_table_that_travels_in_another_direction_is_sent_anew,
             evolving::a_change_that_remotes_can_follow_is_deployed_and_told,
             evolving::a_change_that_holds_up_remotes_is_refused_with_their_list,
             evolving::the_operator_may_go_ahead_and_old_remotes_are_still_known,
@@ -118,13 +120,13 @@ macro_rules! suite {
             uploading::every_kind_of_conflict_is_found,
             uploading::what_is_in_effect_already_is_no_conflict,
             uploading::what_the_centre_refuses_does_not_block_the_rest,
-            uploading::rows_outside_of_the_scope_are_neither_touched_nor_shown,
-            uploading::changes_of_a_lost_partition_are_taken_once,
-            uploading::a_replayed_old_scope_is_refused,
-            uploading::a_scope_is_spent_when_the_next_one_was_presented,
-            uploading::a_spent_scope_is_issued_anew_when_it_holds_again,
-            uploading::a_scope_counts_while_the_next_one_was_lost_on_the_way,
-            uploading::a_scope_counts_while_the_next_two_were_lost_on_the_way,
+            scopes::rows_outside_of_the_scope_are_neither_touched_nor_shown,
+            scopes::changes_of_a_lost_partition_are_taken_once,
+            scopes::a_replayed_old_scope_is_refused,
+            scopes::a_scope_is_spent_when_the_next_one_was_presented,
+            scopes::a_spent_scope_is_issued_anew_when_it_holds_again,
+            scopes::a_scope_counts_while_the_next_one_was_lost_on_the_way,
+            scopes::a_scope_counts_while_the_next_two_were_lost_on_the_way,
             uploading::what_triggers_change_beside_an_upload_is_sent,
             uploading::a_download_only_table_takes_no_changes,
             uploading::a_deferred_constraint_hits_only_its_own_upload,
@@ -140,7 +142,7 @@ macro_rules! suite {
             uploading::an_upload_with_a_column_twice_fails_alone,
             uploading::columns_that_a_remote_does_not_know_are_left_alone,
             uploading::sql_metacharacters_are_only_characters,
-            uploading::regions_come_from_the_query_of_each_moment,
+            scopes::regions_come_from_the_query_of_each_moment,
         );
     };
     (@cases $backend:ident, $fixture:ty; $($topic:ident::$case:ident,)*) => {

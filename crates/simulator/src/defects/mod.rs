@@ -83,8 +83,8 @@ fn tell(defect: Defect, caught: Option<&Caught>) {
     }
 }
 
-/// Hunts for all defects on all cores, tells of each, and gives them in the order of their names. `seeds`: where to look for
-/// one.
+/// Hunts for all defects on all cores, tells of each, and gives them in the order of their
+/// names. `seeds`: where to look for one.
 pub fn hunt_all<I: Iterator<Item = u64>>(
     seeds: impl Fn(Defect) -> I + Sync,
 ) -> Vec<(Defect, Option<Caught>)> {

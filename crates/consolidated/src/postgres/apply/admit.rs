@@ -7,7 +7,7 @@ use futures_util::future;
 
 use super::One;
 use super::incoming::Incoming;
-use crate::engine::upload::{self, Admission, Held};
+use crate::engine::upload::{self, Admission, HeldPartitions};
 use crate::error::CentreError;
 use crate::postgres::FINGERPRINTS;
 use crate::postgres::connection::{Connection, refused};
@@ -123,7 +123,7 @@ impl One<'_> {
 
     /// What the checkpoint that the remote presents says of each table: nothing, if other tables
     /// were published then, or the same ones otherwise.
-    fn held(&self, current: &Scope) -> Vec<Held<'_>> {
+    fn held(&self, current: &Scope) -> Vec<HeldPartitions<'_>> {
         let fitting = self.upload.checkpoint.as_ref().filter(|checkpoint| {
             Watermark::decode(&checkpoint.watermark)
                 .is_some_and(|watermark| watermark.layout == self.publication.layout)

@@ -535,7 +535,7 @@ impl One<'_> {
 
     fn membership<'m>(&'m self, incoming: &Incoming<'_>, admitted: &'m Admitted) -> Membership<'m> {
         let partitions = &admitted.admission.scope.tables[incoming.index];
-        Membership::new(&self.publication.shapes[incoming.index], vec![partitions])
+        Membership::new(&self.publication.shapes[incoming.index], partitions)
     }
 
     fn statements<'c, 'i, 'p>(

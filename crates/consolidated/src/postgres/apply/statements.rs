@@ -14,6 +14,7 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
 use super::incoming::{Incoming, RowRef, is_exact, obstacle, unfit};
 use super::outcomes::{Outcomes, Uploaded, is_data_error, may_be_data_error, reason};
 use super::sql;
+use crate::engine::upload::DOWNLOAD_ONLY;
 use crate::error::CentreError;
 use crate::postgres::array::Array;
 use crate::postgres::connection::{Connection, centre_error, refused};
@@ -655,8 +656,7 @@ impl Statements<'_, '_, '_, '_> {
         let (incoming, outcomes) = (self.incoming, &mut *self.outcomes);
         incoming.rows(refs, |_, row| {
             with_uploaded(incoming, row, |it| {
-                let reason = "this table takes no uploads";
-                outcomes.refused(incoming, it, Code::RowDownloadOnly, reason);
+                outcomes.refused(incoming, it, Code::RowDownloadOnly, DOWNLOAD_ONLY);
             });
             Ok(())
         })

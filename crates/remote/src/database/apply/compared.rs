@@ -2,13 +2,13 @@
 //! all rows arrive. What is equal stays as it is, what did not arrive goes.
 //!
 //! A table that was changed while nothing tracked it, or of which a restored centre has forgotten
-//! more than was kept, is *untracked* until its compare is applied. What differs there may be the user's: it becomes a pending change against the
-//! centre's row. Where the centre has changed the row too, the centre's row wins, and the user's
-//! differing values stay among the refused rows. So they do for all that differs where the
-//! server does not say that the changes since the checkpoint have come before (it may not know
-//! the history of the checkpoint, or not what happened in a table that was truncated): what the
-//! centre changed meanwhile would go back to it as the user's changes, new rows of others as
-//! deletes.
+//! more than was kept, is *untracked* until its compare is applied. What differs there may be the
+//! user's: it becomes a pending change against the centre's row. Where the centre has changed the
+//! row too, the centre's row wins, and the user's differing values stay among the refused rows. So
+//! they do for all that differs where the server does not say that the changes since the
+//! checkpoint have come before (it may not know the history of the checkpoint, or not what happened
+//! in a table that was truncated): what the centre changed meanwhile would go back to it as the
+//! user's changes, new rows of others as deletes.
 
 use rusqlite::{Connection, params};
 use serde_json::Map;
