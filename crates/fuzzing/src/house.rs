@@ -423,7 +423,10 @@ pub(crate) fn new_session(database: Database, begin: Begin) -> Session {
         silence_ms: 30_000,
         spool: Box::new(MemorySpool::default()),
     };
-    Session::new(database, options, [1; 32], now())
+    // Uploads are known again by their ids, which no two sessions of a file may share.
+    let subscriptions = database.subscriptions().unwrap_or_default();
+    let uploads = subscriptions.first().map_or(0, |it| it.sequence);
+    Session::new(database, options, [1 + uploads as u8; 32], now())
 }
 
 /// The time of every session.
