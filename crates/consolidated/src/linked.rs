@@ -11,12 +11,15 @@
 //! one: that is a [`Succession`]. Where that cannot be done, see
 //! [`crate::handovers`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{Code, ColumnType, Datum, Op, PublicationSchema, Row, Table};
 
 use crate::columns::ColumnMap;
+
+/// Groups of more rows are not taken apart.
+const MOST_UNITS: usize = 1_000;
 
 /// Whether a row that was refused so may have waited for another one.
 pub(crate) fn may_wait(code: Code) -> bool {
@@ -44,11 +47,37 @@ pub(crate) struct Group {
     pub(crate) needed: HashSet<usize>,
     /// Those that take the place of others.
     pub(crate) successions: Vec<Succession>,
+    /// Which row cannot be applied without which other one.
+    needs: Vec<(usize, usize)>,
     /// Whether a row among them leaves another that is deleted.
     leaves_a_deleted_row: bool,
 }
 
 impl Group {
+    /// For each row, it and what it cannot be applied without, ascending; those last that delete.
+    /// None where the group is large.
+    pub(crate) fn units(&self, is_delete: impl Fn(usize) -> bool) -> Vec<Vec<usize>> {
+        if self.rows.len() > MOST_UNITS {
+            return Vec::new();
+        }
+        let mut needs: HashMap<usize, Vec<usize>> = HashMap::new();
+        for &(row, needed) in &self.needs {
+            needs.entry(row).or_default().push(needed);
+        }
+        let (deletes, others): (Vec<usize>, Vec<usize>) =
+            self.rows.iter().partition(|&&row| is_delete(row));
+        let units = others.into_iter().chain(deletes).map(|row| {
+            let mut unit = BTreeSet::from([row]);
+            let mut waiting = vec![row];
+            while let Some(row) = waiting.pop() {
+                let needed = needs.get(&row).into_iter().flatten();
+                waiting.extend(needed.filter(|&&it| unit.insert(it)));
+            }
+            unit.into_iter().collect()
+        });
+        units.collect()
+    }
+
     /// Whether deletes that act would do what cannot be mended afterwards.
     pub(crate) fn precedes_deletes(&self) -> bool {
         self.leaves_a_deleted_row || !self.successions.is_empty()
@@ -221,6 +250,7 @@ impl<'s> Links<'s> {
         let mut chiefs: Vec<usize> = (0..self.rows.len()).collect();
         let mut leavers = Vec::new();
         let mut needed = HashSet::new();
+        let mut needs = Vec::new();
         let hopeful = self.hopeful();
         for Want {
             offering,
@@ -240,9 +270,14 @@ impl<'s> Links<'s> {
                 }
                 if !on_delete {
                     needed.insert(wanting);
+                    needs.push((offering, wanting));
                 }
             } else if is_left && !on_update {
                 needed.insert(wanting);
+                needs.push((offering, wanting));
+            }
+            if !is_left {
+                needs.push((wanting, offering));
             }
             let (a, b) = (chief(&mut chiefs, offering), chief(&mut chiefs, wanting));
             // The lowest number leads, so that groups come in the order of their first rows.
@@ -262,6 +297,9 @@ impl<'s> Links<'s> {
                 groups[place].needed.insert(row);
             }
         }
+        for need in needs {
+            groups[places[&chief(&mut chiefs, need.0)]].needs.push(need);
+        }
         for row in leavers {
             groups[places[&chief(&mut chiefs, row)]].leaves_a_deleted_row = true;
         }
@@ -275,6 +313,7 @@ impl<'s> Links<'s> {
                 let group = &mut groups[places[&chief(&mut chiefs, inserted)]];
                 group.successions.push(Succession { deleted, inserted });
                 group.needed.insert(inserted);
+                group.needs.push((deleted, inserted));
             }
         }
         groups.retain(|group| group.rows.len() > 1);

@@ -5,6 +5,12 @@
 //! of them is therefore tried with what is needed alone, however many are known to be good: that
 //! takes a number of tries for each bad row, and not all good rows once more in each. Only where the
 //! good ones turn out to be in each other's way they are tried on top of each other.
+//!
+//! Where what is needed cannot be applied, a row is to blame for which others wait. Then each row is
+//! tried with what it cannot go without, on top of what went before.
+
+use std::collections::HashSet;
+use std::hash::Hash;
 
 /// Trying ends after so many rows, most of which are tried again and again: what is not known to be
 /// good then is left out. A peer could keep its centre busy for hours.
@@ -26,6 +32,10 @@ pub(crate) struct Sift<T> {
     good: Vec<T>,
     /// Parts of the others that are to be tried, the next one last.
     waiting: Vec<Vec<T>>,
+    /// Each row with what it needs, the next one last.
+    units: Vec<Vec<T>>,
+    /// Rows that cannot be applied, although nothing is missing that they need.
+    bad: HashSet<T>,
     /// The part that is being tried.
     part: Vec<T>,
     stage: Stage,
@@ -35,8 +45,10 @@ pub(crate) struct Sift<T> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Without what is needed nothing can be applied.
+    /// What is needed, alone.
     Needed,
+    /// Each unit with what was good before.
+    Units,
     /// Each part with what is needed.
     Parts,
     /// All that is good so.
@@ -48,21 +60,29 @@ enum Stage {
     End,
 }
 
-impl<T: Copy> Sift<T> {
-    /// Looks for those of the other rows that can be applied with the needed ones. All of them
-    /// together cannot.
-    pub(crate) fn new(needed: Vec<T>, others: &[T]) -> Sift<T> {
-        let is_possible = !needed.is_empty() && !others.is_empty();
+impl<T: Copy + Eq + Hash> Sift<T> {
+    /// Looks for those of the other rows that can be applied with the needed ones, or for the units
+    /// that can be applied without them. All of them together cannot.
+    pub(crate) fn new(needed: Vec<T>, others: &[T], mut units: Vec<Vec<T>>) -> Sift<T> {
+        units.reverse();
+        let stage = match (needed.is_empty(), others.is_empty()) {
+            (true, _) => Stage::End,
+            // That it cannot be applied alone is known.
+            (false, true) => Stage::Units,
+            (false, false) => Stage::Needed,
+        };
         Sift {
-            needed,
+            needed: if stage == Stage::Units {
+                Vec::new()
+            } else {
+                needed
+            },
             good: Vec::new(),
             waiting: halves(others),
             part: Vec::new(),
-            stage: if is_possible {
-                Stage::Needed
-            } else {
-                Stage::End
-            },
+            units,
+            bad: HashSet::new(),
+            stage,
             tried: 0,
         }
     }
@@ -76,10 +96,19 @@ impl<T: Copy> Sift<T> {
                 None => self.stage = Stage::GoodPiled,
             }
         }
+        if self.stage == Stage::Units {
+            match self.next_unit() {
+                Some(unit) => self.part = unit,
+                None => self.stage = Stage::GoodPiled,
+            }
+        }
+        if self.stage == Stage::GoodPiled && self.needed.is_empty() && self.good.is_empty() {
+            self.stage = Stage::End;
+        }
         let (good, part): (&[T], &[T]) = match self.stage {
             Stage::Needed => (&[], &[]),
             Stage::Parts => (&[], &self.part),
-            Stage::Piled => (&self.good, &self.part),
+            Stage::Piled | Stage::Units => (&self.good, &self.part),
             Stage::Good | Stage::GoodPiled => (&self.good, &[]),
             Stage::End => return None,
         };
@@ -91,10 +120,33 @@ impl<T: Copy> Sift<T> {
         })
     }
 
+    /// What is not known to be good of the next unit, unless it needs a row that is bad.
+    fn next_unit(&mut self) -> Option<Vec<T>> {
+        let good: HashSet<&T> = self.good.iter().collect();
+        while let Some(mut unit) = self.units.pop() {
+            unit.retain(|row| !good.contains(row));
+            if !unit.is_empty() && !unit.iter().any(|row| self.bad.contains(row)) {
+                return Some(unit);
+            }
+        }
+        None
+    }
+
     /// How the last try ended.
     pub(crate) fn told(&mut self, is_well: bool) {
         match (self.stage, is_well) {
             (Stage::Needed, true) => self.stage = Stage::Parts,
+            (Stage::Needed, false) => {
+                self.needed.clear();
+                self.stage = Stage::Units;
+            }
+            (Stage::Units, true) => self.good.append(&mut self.part),
+            (Stage::Units, false) if self.tried < MOST_TRIED => {
+                if let [row] = self.part[..] {
+                    self.bad.insert(row);
+                }
+            }
+            (Stage::Units, false) => self.units.clear(),
             (Stage::Parts | Stage::Piled, true) => self.good.append(&mut self.part),
             (Stage::Parts | Stage::Piled, false) if self.tried < MOST_TRIED => {
                 self.waiting.extend(halves(&self.part));
@@ -128,7 +180,16 @@ mod tests {
         others: &[u32],
         is_well: impl Fn(&[u32]) -> bool,
     ) -> (Vec<u32>, usize) {
-        let mut sift = Sift::new(needed.to_vec(), others);
+        sifted_with_units(needed, others, Vec::new(), is_well)
+    }
+
+    fn sifted_with_units(
+        needed: &[u32],
+        others: &[u32],
+        units: Vec<Vec<u32>>,
+        is_well: impl Fn(&[u32]) -> bool,
+    ) -> (Vec<u32>, usize) {
+        let mut sift = Sift::new(needed.to_vec(), others, units);
         let mut tried = 0;
         while let Some(Trial { mut rows, stays }) = sift.next() {
             tried += rows.len();
@@ -167,6 +228,23 @@ mod tests {
         assert_eq!(sifted(&[1], &[], |_| true), (vec![], 0));
         assert_eq!(sifted(&[], &[1], |_| true), (vec![], 0));
         assert_eq!(sifted(&[1], &[2], |rows| rows == [1]).0, [1]);
+    }
+
+    #[test]
+    fn a_bad_row_for_which_others_wait_takes_only_these_along() {
+        // 1 and 2 are needed by what follows them with the same tens; 2 is bad.
+        let units = vec![
+            vec![1],
+            vec![2],
+            vec![1, 11],
+            vec![2, 21],
+            vec![1, 12],
+            vec![22, 2],
+        ];
+        let is_well = |rows: &[u32]| !rows.contains(&2);
+        let (rows, tried) = sifted_with_units(&[1, 2], &[11, 21, 12, 22], units, is_well);
+        assert_eq!(rows, [1, 11, 12]);
+        assert!(tried < 15, "{tried} rows were tried");
     }
 
     #[test]

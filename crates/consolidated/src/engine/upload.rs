@@ -1,9 +1,20 @@
-//! What an upload has beside its rows: the number that it takes, the scope by which it is judged,
-//! its result, and what people are told of it.
+//! Uploads: the number that one takes, the scope by which it is judged, its rows, its result, and
+//! what people are told of it.
 //!
-//! An adapter sends [`take`] beside whatever else it asks before the first row, reads the answers
-//! by [`taken`], makes an [`Admission`] of that and of the scope as it is now, and in the end sends
-//! [`Admission::store`].
+//! Here is what an upload has beside its rows: an adapter sends [`take`] beside whatever else it
+//! asks before the first row and reads the answers by [`taken`]; an [`Admission`] is made of that and
+//! of the scope as it is now. Rows are the affair of the modules below, which begin at
+//! [`apply()`].
+
+mod apply;
+pub(crate) mod incoming;
+mod outcomes;
+mod own;
+pub(crate) mod rows;
+mod settle;
+mod together;
+
+pub(crate) use apply::apply;
 
 use std::collections::BTreeSet;
 

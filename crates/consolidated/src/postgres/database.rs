@@ -9,8 +9,9 @@ use super::download::DatabaseSnapshot;
 use super::model::Compiled;
 use super::state::ADVISORY_LOCK;
 use super::triggers::LogSpec;
+use super::upload::UploadRows;
 use super::watermark::Watermark;
-use super::{FINGERPRINTS, Postgres, Shared, apply, deploy, download, fill_random, live, tracked};
+use super::{FINGERPRINTS, Postgres, Shared, deploy, download, fill_random, live, tracked};
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSink};
 use crate::engine;
@@ -42,7 +43,8 @@ impl Lane for PostgresLane {
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
         Box::pin(async move {
             self.connection.enter().await?;
-            let result = apply::apply(&mut self.connection, &self.shared, &uploads).await;
+            let mut rows = UploadRows::new(&mut self.connection, &self.shared);
+            let result = engine::upload::apply(&mut rows, &uploads).await;
             self.connection.leave(result).await
         })
     }

@@ -4,7 +4,6 @@
 //! triggers, the binary formats, COPY, snapshots as watermarks. One file for each
 //! concern; here are the connections that they share.
 
-mod apply;
 mod array;
 mod binary;
 mod connection;
@@ -25,6 +24,7 @@ mod state;
 mod tls;
 mod tracked;
 mod triggers;
+mod upload;
 mod url;
 mod watermark;
 

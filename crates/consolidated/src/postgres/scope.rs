@@ -13,7 +13,6 @@ use super::array::Array;
 use super::connection::{Connection, refused};
 use super::model::{Compiled, CompiledTable, PgColumn};
 use super::rows::RowDecoder;
-pub(super) use crate::engine::exact::Membership;
 use crate::engine::exact::unpack;
 use crate::error::CentreError;
 use crate::scope::Scope;

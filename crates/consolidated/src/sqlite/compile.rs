@@ -57,8 +57,6 @@ pub(super) struct Compiled {
     /// All columns of the rows of one partition; parameters are its values.
     pub(super) select_partition: String,
     pub(super) delete_key: String,
-    /// The rowid by key; of no use for tables without rowids.
-    pub(super) select_rowid: String,
     /// Overrides the table's own ON CONFLICT clauses, which could displace rows that
     /// the remote may not touch. Only where there are any: it would override those of
     /// the application's triggers as well.
@@ -172,7 +170,6 @@ impl Compiled {
             select_key: format!("SELECT {} FROM {name} WHERE {by_key}", names.join(", ")),
             select_partition: format!("{select_all} AND {}", equals(table, &table.partition)),
             select_all,
-            select_rowid: format!("SELECT rowid FROM {name} WHERE {by_key}"),
             delete_key: format!("DELETE FROM {name} WHERE {by_key}"),
             conflict_clause,
             name,

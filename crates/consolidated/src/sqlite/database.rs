@@ -13,8 +13,9 @@ use tidewater_protocol::message::TableBegin;
 
 use super::download::FileSnapshot;
 use super::thread::{self, ConnectionThread};
+use super::upload::UploadRows;
 use super::watermark::{Marker, Watermark};
-use super::{SharedServed, SqliteCentre, apply, deploy, live, prune, state};
+use super::{SharedServed, SqliteCentre, deploy, live, prune, state};
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadOutcome, DownloadSink};
 use crate::engine::connection::{Answer, Own, own};
@@ -127,7 +128,10 @@ impl Lane for SqliteLane {
         let served = self.served.clone();
         Box::pin(self.thread.run(move |connection| {
             let served = deploy::refresh(connection, &served)?;
-            apply::apply(connection, &served, &uploads)
+            ended(connection, |connection| {
+                let mut rows = UploadRows::new(connection, &served);
+                at_once(engine::upload::apply(&mut rows, &uploads))
+            })
         }))
     }
 

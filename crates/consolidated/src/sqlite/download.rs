@@ -6,7 +6,7 @@ use prost::Message;
 use rusqlite::types::Value as Native;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
-use tidewater_protocol::{Code, ColumnType, Datum, Row as PackedRow, RowsReader, ValueRef};
+use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 use super::compile::{Compiled, Publication};
 use super::deploy::Served;
@@ -430,14 +430,6 @@ fn with_kept<R>(
         None => *value,
     });
     Ok(take(&kept.collect::<Vec<_>>()))
-}
-
-/// Reads the next packed row of a remote.
-pub(super) fn next_row<'b>(reader: &mut RowsReader<'b>, row: &mut PackedRow<'b>) -> Result<bool> {
-    reader.next(row).map_err(|error| CentreError::Peer {
-        message: format!("rows that cannot be read: {error}"),
-        code: Code::MalformedMessage,
-    })
 }
 
 /// A key as parameters; `None` if no row can have it.

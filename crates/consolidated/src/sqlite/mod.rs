@@ -10,7 +10,6 @@
 //! `PRAGMA writable_schema`; rows whose primary key holds NULL are not synced; keys
 //! and partition values must be written in canonical form (see [`types`]).
 
-mod apply;
 mod compile;
 mod database;
 mod deploy;

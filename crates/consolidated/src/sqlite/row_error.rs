@@ -8,15 +8,13 @@ use rusqlite::ffi;
 
 use tidewater_protocol::Code;
 
+use crate::engine::upload::rows::Refusal;
+
 /// SQLITE_CONSTRAINT_DATATYPE, of STRICT tables; the bindings are older.
 const CONSTRAINT_DATATYPE: i32 = 3091;
 
-/// The code and the reason; `None` if the error is not about the row.
-pub(super) fn classify(
-    error: &rusqlite::Error,
-    table: &str,
-    deleting: bool,
-) -> Option<(Code, String)> {
+/// Why the row is refused; `None` if the error is not about it.
+pub(super) fn classify(error: &rusqlite::Error, table: &str, deleting: bool) -> Option<Refusal> {
     let rusqlite::Error::SqliteFailure(failure, message) = error else {
         return None;
     };
@@ -29,7 +27,10 @@ pub(super) fn classify(
             | ffi::SQLITE_CONSTRAINT_ROWID => Code::RowKeyInUse,
             ffi::SQLITE_CONSTRAINT_CHECK => Code::RowCheck,
             ffi::SQLITE_CONSTRAINT_FOREIGNKEY => {
-                return Some((Code::RowForeignKey, foreign_key_reason(table, deleting)));
+                return Some(Refusal {
+                    code: Code::RowForeignKey,
+                    reason: foreign_key_reason(table, deleting),
+                });
             }
             CONSTRAINT_DATATYPE => Code::RowBadValue,
             _ => Code::RowConstraint,
@@ -39,7 +40,8 @@ pub(super) fn classify(
         (ErrorCode::Unknown, ffi::SQLITE_ERROR) => Code::RowConstraint,
         _ => return None,
     };
-    Some((code, message))
+    let reason = message;
+    Some(Refusal { code, reason })
 }
 
 /// Why a foreign key refuses a row: SQLite does not tell which one.

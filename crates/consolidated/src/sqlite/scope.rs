@@ -147,13 +147,3 @@ pub(super) fn held<'c>(
         .map(|table| presented.as_ref()?.partitions(table))
         .collect()
 }
-
-/// Whether a row with these values is in the scope of its table.
-pub(super) fn contains(
-    table: &Compiled,
-    partitions: &BTreeSet<Vec<u8>>,
-    values: &[Datum<'_>],
-) -> bool {
-    table.partition_types.is_empty()
-        || partitions.contains(&types::pack_exact(&table.partition_types, values))
-}

@@ -1,476 +1,317 @@
-//! The order in which the rows of one upload go to the centre, and what is collected
-//! on the way.
-//!
-//! Deletes of tables with secondary unique keys go first, so that the values that they
-//! free can be taken, unless foreign keys act on them; then inserts and updates, parents
-//! before children; then the other deletes, children before parents. What fails is tried
-//! again at the end until nothing moves any more, which settles cycles and exchanges; what
-//! needs each other is `together`'s affair. If a deferred foreign key is violated at the
-//! end, everything is rolled back and done again with the key checked after each row.
+//! Uploaded rows go into the file one by one, through prepared statements: SQLite is in the same
+//! process. What one row does is in [`super::row`]; what is written and in which order is the
+//! engine's affair.
 
 mod together;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use bytes::Bytes;
 use rusqlite::Connection;
 
-use tidewater_protocol::{Code, Datum, Op, Row, RowShape, RowsReader};
+use tidewater_protocol::{Datum, Op, PublicationSchema, RowShape};
 
-use super::compile::Publication;
-use super::download::next_row;
-use super::row::{Fate, Refusal, RowError, RowPlace, Stop, TableWork};
-use super::{deferred_violations, failure, row_error, types};
-use crate::columns::{Announced, ColumnMap, Unpublished};
-use crate::engine::exact::unpack;
-use crate::engine::upload::{Conflict, Records, Refused};
+use super::compile::{Compiled, Publication};
+use super::deploy::Served;
+use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
+use super::scope::{self, Holder};
+use super::{deferred_violations, failure};
+use crate::engine::connection::{Connection as _, Own};
+use crate::engine::exact::Membership;
+use crate::engine::upload;
+use crate::engine::upload::incoming::RowRef;
+use crate::engine::upload::rows::{
+    Admitted, Batch, Ends, Failed, Image, Met, Part, Refusal, Rows, Target, TargetTable, Written,
+};
 use crate::error::CentreError;
-use crate::orphans::{self, Orphans};
-use crate::result::ResultBuilder;
-use crate::row_json;
-use crate::scope::Scope;
-use crate::unpublished;
-use crate::upload::{OwnUpload, SyncUpload, UploadResult, UploadTable};
+use crate::upload::SyncUpload;
 
-/// What an upload did.
-#[derive(Default)]
-pub(super) struct Effects {
-    pub(super) result: UploadResult,
-    pub(super) own: OwnUpload,
-    pub(super) records: Records,
+/// How often a list is tried when other writers are in the way.
+const ATTEMPTS: u32 = 10;
+
+/// How many rows of a list may each end the transaction before the list is given up.
+const MAX_ENDINGS: usize = 1000;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Which row of a list of uploads: upload, place of the table, row.
+type Place = (usize, usize, RowRef);
+
+/// Writes uploads on a connection.
+pub(super) struct UploadRows<'c> {
+    connection: &'c mut Connection,
+    served: &'c Served,
+    publication: Option<&'c Publication>,
+    /// The upload's number in its list.
+    number: usize,
+    /// Whether keys that could wait are checked after each row.
+    immediate: bool,
+    /// Rows that were found to end the transaction (RAISE(ROLLBACK), ON CONFLICT ROLLBACK): refused
+    /// without being tried when the list is run again.
+    endings: HashMap<Place, Refusal>,
+    /// Whether one was found since the list began.
+    has_ended: bool,
 }
 
-/// How foreign keys that are deferred to the commit are checked.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DeferredKeys {
-    AtTheEnd,
-    AfterEachRow,
-}
+impl Target for Publication {
+    type Table = Compiled;
 
-/// One upload on its way into the centre.
-pub(super) struct UploadRun<'a> {
-    connection: &'a Connection,
-    publication: &'a Publication,
-    /// The upload's index in its list.
-    index: usize,
-    given_back: bool,
-    endings: &'a HashMap<RowPlace, Refusal>,
-    /// The tables of the upload that are published.
-    uploaded: Vec<&'a UploadTable>,
-    /// One for each of them.
-    tables: Vec<TableWork<'a>>,
-    /// The others.
-    unpublished: Vec<(&'a UploadTable, Unpublished)>,
-    /// Rows that refer to refused ones.
-    orphans: Orphans,
-}
-
-/// A row that failed and is tried again.
-struct Pending {
-    /// Index in [`UploadRun::tables`], number of the row there.
-    place: (usize, usize),
-    bytes: Bytes,
-    refusal: Refusal,
-}
-
-/// What is collected while an upload runs.
-struct Collected<'a> {
-    result: ResultBuilder<'a>,
-    own: OwnUpload,
-    records: Records,
-    pending: Vec<Pending>,
-    /// Deletes (as [`Pending::place`]) that are settled before their turn.
-    settled: HashSet<(usize, usize)>,
-}
-
-/// Reads the rows of a table with their numbers, and what gives their bytes.
-fn each_row(
-    upload: &UploadTable,
-    shape: &RowShape,
-    mut take: impl FnMut(usize, &Row<'_>, &dyn Fn() -> Bytes) -> Result<(), Stop>,
-) -> Result<(), Stop> {
-    let mut number = 0;
-    for chunk in &upload.chunks {
-        let bytes = chunk.read().map_err(|error| CentreError::Internal {
-            message: format!("the spool file cannot be read: {error}"),
-        })?;
-        let mut reader = RowsReader::new(shape, &bytes);
-        let mut row = Row::default();
-        loop {
-            let start = reader.consumed();
-            if !next_row(&mut reader, &mut row)? {
-                break;
-            }
-            let end = reader.consumed();
-            take(number, &row, &|| bytes.slice(start..end))?;
-            number += 1;
-        }
+    fn schema(&self) -> &PublicationSchema {
+        &self.schema
     }
-    Ok(())
+
+    fn shapes(&self) -> &[RowShape] {
+        &self.shapes
+    }
+
+    fn tables(&self) -> &[Compiled] {
+        &self.tables
+    }
 }
 
-/// The one row that was put aside.
-fn unpacked<'b>(shape: &'b RowShape, bytes: &'b [u8]) -> Result<Row<'b>, CentreError> {
-    let mut row = Row::default();
-    next_row(&mut RowsReader::new(shape, bytes), &mut row)?;
-    Ok(row)
+impl TargetTable for Compiled {
+    fn deletes_first(&self) -> bool {
+        self.deletes_first
+    }
+
+    fn acts_on_delete(&self) -> bool {
+        self.is_acted_on
+    }
+
+    /// Generated columns are not published.
+    fn is_written(&self, _: usize) -> bool {
+        true
+    }
+
+    fn is_settable(&self, _: usize) -> bool {
+        true
+    }
 }
 
-/// The tables of an upload with how they are read.
-fn uploaded<'w>(
-    tables: &[&'w UploadTable],
-    works: &'w [TableWork<'_>],
-) -> Vec<orphans::Uploaded<'w>> {
-    let pairs = tables.iter().zip(works);
-    pairs
-        .map(|(&table, work)| (table, work.index, &work.map))
-        .collect()
-}
-
-impl<'a> UploadRun<'a> {
-    pub(super) fn new(
-        connection: &'a Connection,
-        publication: &'a Publication,
-        scope: &'a Scope,
-        upload: &'a SyncUpload,
-        index: usize,
-        endings: &'a HashMap<RowPlace, Refusal>,
-    ) -> Result<UploadRun<'a>, CentreError> {
-        let mut run = UploadRun {
+impl<'c> UploadRows<'c> {
+    pub(super) fn new(connection: &'c mut Connection, served: &'c Served) -> UploadRows<'c> {
+        UploadRows {
             connection,
-            publication,
-            index,
-            given_back: upload.given_back,
-            endings,
-            uploaded: Vec::with_capacity(upload.tables.len()),
-            tables: Vec::with_capacity(upload.tables.len()),
-            unpublished: Vec::new(),
-            orphans: Orphans::default(),
-        };
-        for table in &upload.tables {
-            match ColumnMap::find(&publication.schema, &table.begin)? {
-                Announced::Published(number, map) => {
-                    let work = TableWork::new(connection, publication, scope, number, map);
-                    run.tables.push(work);
-                    run.uploaded.push(table);
-                }
-                Announced::Unpublished(unpublished) => run.unpublished.push((table, unpublished)),
-            }
-        }
-        Ok(run)
-    }
-
-    /// Applies the rows.
-    pub(super) fn run(mut self) -> Result<Effects, Stop> {
-        self.savepoint("SAVEPOINT tidewater_rows")?;
-        let uploaded = uploaded(&self.uploaded, &self.tables);
-        self.orphans = Orphans::of(&self.publication.schema, &uploaded)?;
-        let mut keys = DeferredKeys::AtTheEnd;
-        loop {
-            let collected = self.rows(keys)?;
-            let anew = if keys == DeferredKeys::AtTheEnd && deferred_violations(self.connection)? {
-                keys = DeferredKeys::AfterEachRow;
-                true
-            } else {
-                self.find_orphans(&collected)?
-            };
-            if !anew {
-                self.savepoint("RELEASE tidewater_rows")?;
-                return Ok(Effects {
-                    result: collected.result.finish(),
-                    own: collected.own,
-                    records: collected.records,
-                });
-            }
-            self.savepoint("ROLLBACK TO tidewater_rows")?;
+            served,
+            publication: None,
+            number: 0,
+            immediate: false,
+            endings: HashMap::new(),
+            has_ended: false,
         }
     }
 
-    /// Whether rows were taken that refer to refused ones: then all is to be done anew.
-    fn find_orphans(&mut self, collected: &Collected<'_>) -> Result<bool, CentreError> {
-        let uploaded = uploaded(&self.uploaded, &self.tables);
-        let schema = &self.publication.schema;
-        self.orphans.find(schema, &uploaded, &collected.result)
-    }
-
-    fn savepoint(&self, sql: &str) -> Result<(), CentreError> {
-        let result = self.connection.prepare_cached(sql);
-        result
-            .and_then(|mut statement| statement.execute([]).map(drop))
-            .map_err(failure("a savepoint"))
-    }
-
-    fn rows(&mut self, keys: DeferredKeys) -> Result<Collected<'a>, Stop> {
-        let publication = self.publication;
-        let mut collected = Collected {
-            result: ResultBuilder::new(&publication.schema, &publication.shapes),
-            own: OwnUpload::default(),
-            records: Records::default(),
-            pending: Vec::new(),
-            settled: HashSet::new(),
-        };
-        self.refuse_unpublished(&mut collected)?;
-        let mut parents_first: Vec<_> = (0..self.tables.len()).collect();
-        parents_first.sort_by_key(|&table| self.tables[table].index);
-        let (early, late): (Vec<_>, Vec<_>) = parents_first
-            .iter()
-            .rev()
-            .partition(|&&table| publication.tables[self.tables[table].index].deletes_first);
-        for table in early {
-            self.pass(table, keys, &mut collected, |op| op == Op::Delete)?;
-        }
-        for &table in &parents_first {
-            self.pass(table, keys, &mut collected, |op| op != Op::Delete)?;
-        }
-        if !self.leave_first(&late, keys, &mut collected)? {
-            return Ok(collected);
-        }
-        for table in late {
-            self.pass(table, keys, &mut collected, |op| op == Op::Delete)?;
-        }
-        self.retry(keys, &mut collected)?;
-        Ok(collected)
-    }
-
-    fn refuse_unpublished(&self, collected: &mut Collected<'_>) -> Result<(), CentreError> {
-        let Collected {
-            result, records, ..
-        } = collected;
-        for (table, unpublished) in &self.unpublished {
-            unpublished::refuse(table, unpublished, result, records)?;
-        }
-        for (table, work) in self.uploaded.iter().zip(&self.tables) {
-            unpublished::record_dropped(table, &work.map, records)?;
-        }
-        Ok(())
-    }
-
-    /// Applies those rows of a table that a pass is about.
-    fn pass(
-        &mut self,
-        table: usize,
-        keys: DeferredKeys,
-        collected: &mut Collected<'_>,
-        is_meant: impl Fn(Op) -> bool,
-    ) -> Result<(), Stop> {
-        let shape = self.tables[table].map.shape.clone();
-        each_row(self.uploaded[table], &shape, |number, row, bytes| {
-            let place = (table, number);
-            if !row.op.is_some_and(&is_meant) || collected.settled.contains(&place) {
-                return Ok(());
-            }
-            let fate = self.row(place, keys, row)?;
-            if let Fate::Failed(refusal) = fate {
-                collected.pending.push(Pending {
-                    place,
-                    bytes: bytes(),
-                    refusal,
-                });
-                return Ok(());
-            }
-            Ok(self.collect(table, row, fate, collected)?)
-        })
-    }
-
-    /// Applies one row, so that nothing is left behind if it fails.
-    fn row(
-        &mut self,
-        (table, number): (usize, usize),
-        keys: DeferredKeys,
-        row: &Row<'_>,
-    ) -> Result<Fate, Stop> {
-        if !matches!(row.op, Some(Op::Insert | Op::Update | Op::Delete)) {
-            return Err(Stop::Centre(CentreError::Peer {
-                message: "an operation that an upload cannot have".into(),
-                code: Code::MalformedMessage,
-            }));
-        }
-        let place = (self.index, table, number);
-        if let Some(refusal) = self.endings.get(&place) {
-            return Ok(Fate::Refused(refusal.clone()));
-        }
-        let work = &self.tables[table];
-        let op = row.op.unwrap_or(Op::Insert);
-        let schema = &self.publication.schema;
-        if let Some(reason) = self.orphans.reason(schema, work.index, op, &row.key) {
-            return Ok(Fate::Refused(Refusal {
-                code: orphans::CODE,
-                reason: reason.into(),
-            }));
-        }
-        let guarded =
-            keys == DeferredKeys::AfterEachRow || self.publication.tables[work.index].guarded;
-        if guarded {
-            self.savepoint("SAVEPOINT tidewater_row")?;
-        }
-        let mut fate = self.tables[table].apply(row).map_err(|error| match error {
-            RowError::Ended(refusal) => Stop::Ended { place, refusal },
-            RowError::Centre(error) => Stop::Centre(error),
+    fn writer<'t>(&'t self, table: &'t Incoming<'t>) -> Result<TableWriter<'t>> {
+        let publication = self.publication.ok_or_else(|| CentreError::Internal {
+            message: "rows before their upload was admitted".into(),
         })?;
-        if keys == DeferredKeys::AfterEachRow
-            && matches!(fate, Fate::Applied)
-            && deferred_violations(self.connection)?
-        {
-            let name = &self.publication.schema.tables[self.tables[table].index].name;
-            fate = Fate::Failed(Refusal {
-                code: Code::RowForeignKey,
-                reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
-            });
-        }
-        if guarded {
-            if matches!(fate, Fate::Failed(_)) {
-                self.savepoint("ROLLBACK TO tidewater_row")?;
-            }
-            self.savepoint("RELEASE tidewater_row")?;
-        }
-        Ok(fate)
+        let (connection, immediate) = (&*self.connection, self.immediate);
+        Ok(TableWriter::new(connection, publication, table, immediate))
     }
 
-    /// Tries failed rows again, in the order in which they were sent, as long as some
-    /// of them succeed, alone or together; what is left is refused.
-    fn retry(&mut self, keys: DeferredKeys, collected: &mut Collected<'_>) -> Result<(), Stop> {
-        let mut pending = std::mem::take(&mut collected.pending);
-        pending.sort_by_key(|pending| pending.place);
-        loop {
-            pending = self.one_by_one(pending, keys, collected)?;
-            let before = pending.len();
-            pending = self.together(pending, keys, collected)?;
-            if pending.is_empty() || pending.len() == before {
-                break;
-            }
+    /// Why a row is not tried.
+    fn ending(&self, table: &Incoming<'_>, at: RowRef) -> Option<&Refusal> {
+        match self.endings.is_empty() {
+            true => None,
+            false => self.endings.get(&(self.number, table.place, at)),
         }
-        for row in pending {
-            let shape = self.tables[row.place.0].map.shape.clone();
-            let unpacked = unpacked(&shape, &row.bytes)?;
-            let fate = Fate::Refused(row.refusal);
-            self.collect(row.place.0, &unpacked, fate, collected)?;
-        }
-        Ok(())
     }
 
-    /// Tries failed rows again as long as some of them succeed; gives back the others.
-    fn one_by_one(
+    /// Notes that a row has ended the transaction: the list is to be run again without it.
+    fn ended(&mut self, table: &Incoming<'_>, at: RowRef, refusal: Refusal) -> CentreError {
+        let error = CentreError::Refused {
+            what: "an upload with a row that ends the transaction".into(),
+            message: refusal.reason.clone(),
+            sqlstate: None,
+            retry: self.endings.len() < MAX_ENDINGS,
+        };
+        self.has_ended = true;
+        let place = (self.number, table.place, at);
+        self.endings.insert(place, refusal);
+        error
+    }
+
+    fn savepoint(&self, sql: &str) -> Result<()> {
+        savepoint(self.connection, sql)
+    }
+
+    fn run(&self, what: &'static str, sql: &str) -> Result<()> {
+        self.connection.execute_batch(sql).map_err(failure(what))
+    }
+}
+
+impl<'c> Rows for UploadRows<'c> {
+    type Connection = Connection;
+    type Target = Publication;
+    type Table = Compiled;
+    type Handle = &'c Publication;
+
+    fn is_usable(&self) -> bool {
+        true
+    }
+
+    fn connection(&mut self) -> &mut Connection {
+        self.connection
+    }
+
+    fn publication(&self, name: &str) -> Result<&'c Publication> {
+        self.served.publication(name)
+    }
+
+    async fn begin(&mut self, number: usize) -> Result<()> {
+        self.number = number;
+        if number == 0 {
+            self.has_ended = false;
+            self.run("beginning to apply uploads", "BEGIN IMMEDIATE")?;
+        }
+        self.savepoint("SAVEPOINT tidewater_upload")
+    }
+
+    async fn keep(&mut self, result: Own) -> Result<()> {
+        let storing = "storing the result of an upload";
+        self.connection.run_one(storing, result).await?;
+        self.savepoint("RELEASE tidewater_upload")
+    }
+
+    async fn undo(&mut self) -> Result<()> {
+        self.savepoint("ROLLBACK TO tidewater_upload")?;
+        self.savepoint("RELEASE tidewater_upload")
+    }
+
+    async fn commit(&mut self) -> Result<()> {
+        self.run("committing uploads", "COMMIT")
+    }
+
+    async fn is_tried_again(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
+        if !self.connection.is_autocommit() {
+            self.run("rolling back uploads", "ROLLBACK")?;
+        }
+        Ok(error.is_retryable() && (self.has_ended || attempts <= ATTEMPTS))
+    }
+
+    async fn admit<'u>(
         &mut self,
-        mut pending: Vec<Pending>,
-        keys: DeferredKeys,
-        collected: &mut Collected<'_>,
-    ) -> Result<Vec<Pending>, Stop> {
-        loop {
-            let before = pending.len();
-            let mut left = Vec::with_capacity(before);
-            for mut row in pending {
-                if let Some(refusal) = self.again(&row, keys, collected)? {
-                    row.refusal = refusal;
-                    left.push(row);
-                }
-            }
-            if left.is_empty() || left.len() == before {
-                return Ok(left);
-            }
-            pending = left;
-        }
+        publication: &'u Publication,
+        upload: &'u SyncUpload,
+        _: &[Incoming<'u>],
+    ) -> Result<Option<Admitted<'u>>> {
+        self.publication = Some(self.served.publication(&upload.publication)?);
+        let take = upload::take(upload);
+        let taking = "taking an upload's number";
+        let answers = self.connection.flight(taking, &take).await?;
+        let Some(serials) = upload::taken(&answers)? else {
+            return Ok(None);
+        };
+        let holder = Holder {
+            user: &upload.user,
+            remote_id: upload.remote_id,
+        };
+        Ok(Some(Admitted {
+            serials,
+            scope: scope::current(self.connection, publication, &holder)?,
+            held: scope::held(publication, upload.checkpoint.as_ref()),
+        }))
     }
 
-    /// Tries one failed row again; the reason if it fails again.
-    fn again(
-        &mut self,
-        pending: &Pending,
-        keys: DeferredKeys,
-        collected: &mut Collected<'_>,
-    ) -> Result<Option<Refusal>, Stop> {
-        let shape = self.tables[pending.place.0].map.shape.clone();
-        let row = unpacked(&shape, &pending.bytes)?;
-        match self.row(pending.place, keys, &row)? {
-            Fate::Failed(refusal) => Ok(Some(refusal)),
-            // The rest of the upload has done that to its row: nobody else has won.
-            Fate::Conflict(_) if row.op == Some(Op::Update) => Ok(Some(pending.refusal.clone())),
-            fate => {
-                self.collect(pending.place.0, &row, fate, collected)?;
-                Ok(None)
-            }
-        }
+    async fn begin_rows(&mut self, immediate: bool) -> Result<()> {
+        self.immediate = immediate;
+        self.savepoint("SAVEPOINT tidewater_rows")
     }
 
-    /// Notes what became of a row.
-    fn collect(
-        &self,
-        table: usize,
-        row: &Row<'_>,
-        fate: Fate,
-        collected: &mut Collected<'_>,
-    ) -> Result<(), CentreError> {
-        let work = &self.tables[table];
-        let index = work.index;
-        let schema = &self.publication.schema.tables[index];
-        let op = row.op.unwrap_or(Op::Insert);
-        let images = || {
-            let image = |values: &[Datum<'_>]| {
-                (!values.is_empty()).then(|| {
-                    let columns = self.uploaded[table].begin.columns.iter();
-                    row_json::row(columns.map(|column| column.name.as_str()), values)
-                })
+    async fn undo_rows(&mut self) -> Result<()> {
+        self.savepoint("ROLLBACK TO tidewater_rows")?;
+        self.savepoint("RELEASE tidewater_rows")
+    }
+
+    async fn is_violated(&mut self, _: bool) -> Result<bool> {
+        deferred_violations(self.connection)
+    }
+
+    /// SQLite only counts.
+    fn can_tell(&mut self) -> Result<bool> {
+        Ok(!deferred_violations(self.connection)?)
+    }
+
+    /// It shows when they are written.
+    fn unfit(&mut self, _: &Incoming<'_>, _: Image, _: &[Datum<'_>]) -> Option<String> {
+        None
+    }
+
+    async fn load(&mut self, _: &Incoming<'_>, _: Membership<'_>) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn write(&mut self, batch: &Batch<'_, '_, Compiled>, rows: &[RowRef]) -> Result<Written> {
+        let table = batch.table;
+        let mut written = Written::default();
+        let mut ended = None;
+        let mut writer = self.writer(table)?;
+        let done = table.rows(rows, |number, row| {
+            let at = rows[number];
+            let ending = self.ending(table, at).cloned();
+            let fate = match ending {
+                Some(refusal) => Ok(Fate::Refused(refusal)),
+                None => writer.write(row),
             };
-            (image(&row.old), image(&row.new))
-        };
-        let fate = match fate {
-            // Whoever made the row may give it back later.
-            Fate::Needless if self.given_back && op == Op::Delete => Fate::Conflict(None),
-            fate => fate,
-        };
-        match fate {
-            Fate::Applied | Fate::Needless | Fate::Succeeded => {
-                if matches!(fate, Fate::Succeeded) {
-                    collected.result.succeeded(index, &row.key);
-                }
-                collected.result.applied(op, 1);
-                let compiled = &self.publication.tables[index];
-                let key = (index, types::pack_exact(&compiled.key_types, &row.key));
-                if op == Op::Delete {
-                    collected.own.rows.insert(key, None);
-                } else if let Some(packed) = work.own_row(row) {
-                    collected.own.rows.insert(key, Some(packed));
+            match fate {
+                Ok(Fate::Applied) => written.applied += 1,
+                Ok(Fate::PassedOver | Fate::Missing) => written.passed_over.push(at),
+                Ok(Fate::Refused(refusal)) => written.refused.push(Failed { at, refusal }),
+                Ok(Fate::Failed(refusal)) => written.failed.push(Failed { at, refusal }),
+                Err(RowError::Centre(error)) => return Err(error),
+                Err(RowError::Ended(refusal)) => {
+                    ended = Some((at, refusal));
+                    return Err(CentreError::Cancelled);
                 }
             }
-            Fate::Conflict(winner) => {
-                let types = &self.publication.shapes[index].columns;
-                let winner = match &winner {
-                    Some(packed) => {
-                        let winner = unpack(packed, types)?;
-                        collected.result.conflict_row(index, &winner);
-                        let names = schema.columns.iter().map(|column| column.name.as_str());
-                        Some(row_json::row(names, &winner))
-                    }
-                    None => {
-                        collected.result.conflict_gone(index, &row.key);
-                        None
-                    }
-                };
-                let (pre_image, uploaded) = images();
-                collected.records.conflicts.push(Conflict {
-                    table: schema.name.clone(),
-                    key: row_json::key(&row.key),
-                    op,
-                    pre_image,
-                    uploaded,
-                    winner,
-                });
-            }
-            Fate::Refused(refusal) | Fate::Failed(refusal) => {
-                let reason = &refusal.reason;
-                collected
-                    .result
-                    .refused(index, &row.key, op, refusal.code, reason);
-                let (old, new) = images();
-                collected.records.refused.push(Refused {
-                    table: schema.name.clone(),
-                    key: row_json::key(&row.key),
-                    op,
-                    row: new.or(old).unwrap_or_default(),
-                    code: refusal.code,
-                    reason: refusal.reason,
-                });
-            }
+            Ok(())
+        });
+        drop(writer);
+        match ended {
+            Some((at, refusal)) => Err(self.ended(table, at, refusal)),
+            None => done.map(|()| written),
         }
-        Ok(())
+    }
+
+    async fn find(
+        &mut self,
+        table: &Incoming<'_>,
+        _: Op,
+        rows: &[RowRef],
+    ) -> Result<Vec<Option<Met>>> {
+        let writer = self.writer(table)?;
+        let mut found = Vec::with_capacity(rows.len());
+        table.rows(rows, |_, row| {
+            found.push(writer.find(row)?.map(|(packed, is_as_uploaded)| Met {
+                packed,
+                is_as_uploaded,
+            }));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    async fn deletable(&mut self, table: &Incoming<'_>, rows: &[RowRef]) -> Result<Vec<RowRef>> {
+        let writer = self.writer(table)?;
+        let mut deletable = Vec::new();
+        table.rows(rows, |at, row| {
+            if writer.is_deletable(row)? {
+                deletable.push(rows[at]);
+            }
+            Ok(())
+        })?;
+        Ok(deletable)
+    }
+
+    async fn together(
+        &mut self,
+        parts: &[Part<'_, '_, Compiled>],
+        ends: Ends,
+    ) -> Result<Option<Vec<Vec<usize>>>> {
+        self.apply_together(parts, ends)
+    }
+
+    /// Triggers of the application may do anything, so each row is compared.
+    fn version(&self, _: &[Incoming<'_>], _: bool) -> (u64, bool) {
+        (0, false)
     }
 }

@@ -497,6 +497,28 @@ pub async fn what_leaves_a_deleted_row_goes_before_it<F: Fixture>() {
             counts: "2 inserted, 1 updated, 1 deleted, 0 conflicts, 1 refused",
             left: &["1|1"],
         },
+        // One for which another row waits: these two alone are refused.
+        Case {
+            ddl: "CREATE TABLE kind (id INTEGER NOT NULL PRIMARY KEY);
+                CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY, code VARCHAR(9) UNIQUE);
+                CREATE TABLE ch (id INTEGER NOT NULL PRIMARY KEY,
+                  p INTEGER NOT NULL REFERENCES par ON DELETE CASCADE,
+                  k INTEGER REFERENCES kind, c INTEGER REFERENCES ch);
+                INSERT INTO par VALUES (1, 'one');
+                INSERT INTO ch VALUES (1, 1, NULL, NULL), (2, 1, NULL, NULL)",
+            tables: &["kind", "par", "ch"],
+            centre: "",
+            changes: vec![
+                delete("par", "1|one"),
+                insert("par", "2|one"),
+                update("ch", "1|1|NULL|NULL", "1|2|NULL|NULL"),
+                update("ch", "2|1|NULL|NULL", "2|2|NULL|NULL"),
+                insert("ch", "51|2|NULL|50"),
+                insert("ch", "50|2|9|NULL"),
+            ],
+            counts: "1 inserted, 2 updated, 1 deleted, 0 conflicts, 2 refused",
+            left: &["1|2|NULL|NULL", "2|2|NULL|NULL"],
+        },
         // What cannot be stored is refused, though its row goes with the parent.
         Case {
             ddl: "CREATE TABLE par (id INTEGER NOT NULL PRIMARY KEY);

@@ -5,42 +5,29 @@
 
 use tidewater_protocol::Op;
 
-use super::incoming::Incoming;
+use crate::engine::upload::incoming;
+use crate::engine::upload::rows::{Image, Part};
 use crate::postgres::array::Array;
+use crate::postgres::model::CompiledTable;
 use crate::postgres::quote::ident_list;
 
-/// Which image of an uploaded row a parameter has values of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Image {
-    Old,
-    New,
-}
+/// The uploaded rows of a table.
+pub(super) type Incoming<'u> = incoming::Incoming<'u, CompiledTable>;
 
-impl Image {
-    fn name(self, column: usize) -> String {
-        match self {
-            Image::Old => format!("o{column}"),
-            Image::New => format!("n{column}"),
-        }
+fn alias(image: Image, column: usize) -> String {
+    match image {
+        Image::Old => format!("o{column}"),
+        Image::New => format!("n{column}"),
     }
-}
-
-/// The columns that an update can set.
-pub(super) fn updatable(incoming: &Incoming<'_>) -> Vec<usize> {
-    let table = incoming.table;
-    let written = incoming.written();
-    let free = written
-        .filter(|index| !table.columns[*index].identity_always && !table.key.contains(index));
-    free.collect()
 }
 
 /// The parameters of an operation's statement, in order.
 pub(super) fn images(incoming: &Incoming<'_>, op: Op, changed: &[usize]) -> Vec<(Image, usize)> {
     match op {
-        Op::Insert => incoming
-            .written()
-            .map(|index| (Image::New, index))
-            .collect(),
+        Op::Insert => {
+            let written = incoming.written.iter();
+            written.map(|&index| (Image::New, index)).collect()
+        }
         _ => {
             let old = incoming.sent.iter().map(|&index| (Image::Old, index));
             old.chain(changed.iter().map(|&index| (Image::New, index)))
@@ -54,7 +41,7 @@ pub(super) fn images(incoming: &Incoming<'_>, op: Op, changed: &[usize]) -> Vec<
 pub(super) fn compared(incoming: &Incoming<'_>, op: Op) -> Vec<usize> {
     match op {
         Op::Delete => incoming.table.key.clone(),
-        _ => incoming.written().collect(),
+        _ => incoming.written.clone(),
     }
 }
 
@@ -63,7 +50,7 @@ fn unnest(incoming: &Incoming<'_>, images: &[(Image, usize)], first: usize) -> S
     let columns = &incoming.table.columns;
     let parameters = images.iter().zip(first..);
     let parameters = parameters.map(|(&(_, it), at)| Array::parameter(columns[it].kind, at));
-    let names = images.iter().map(|&(image, index)| image.name(index));
+    let names = images.iter().map(|&(image, index)| alias(image, index));
     format!(
         "unnest({}) WITH ORDINALITY AS i({}, ord)",
         parameters.collect::<Vec<_>>().join(", "),
@@ -89,7 +76,7 @@ fn insert_with(incoming: &Incoming<'_>, first: usize, clause: &str) -> String {
         .map(|&(_, index)| table.columns[index].name.as_str());
     let values = images
         .iter()
-        .map(|&(image, index)| table.columns[index].input(&format!("i.{}", image.name(index))));
+        .map(|&(image, index)| table.columns[index].input(&format!("i.{}", alias(image, index))));
     let keys = table
         .key
         .iter()
@@ -122,13 +109,13 @@ pub(super) fn log_moved(incoming: &Incoming<'_>) -> Option<String> {
         }
         images.iter().find(|&&(_, sent)| sent == *index)?;
         names.push(name);
-        values.push(table.columns[*index].input(&format!("i.{}", Image::New.name(*index))));
+        values.push(table.columns[*index].input(&format!("i.{}", alias(Image::New, *index))));
     }
     let stays = table.partition_columns().zip(&table.partition);
     let stays = stays.map(|(column, &index)| {
         column.same(
             &format!("t.{}", column.sql),
-            &format!("i.{}", Image::New.name(index)),
+            &format!("i.{}", alias(Image::New, index)),
         )
     });
     Some(format!(
@@ -160,7 +147,7 @@ fn update_with(
     let images = images(incoming, Op::Update, changed);
     let sets = changed.iter().map(|&index| {
         let column = &table.columns[index];
-        let value = column.input(&format!("i.{}", Image::New.name(index)));
+        let value = column.input(&format!("i.{}", alias(Image::New, index)));
         format!("{} = {value}", column.sql)
     });
     format!(
@@ -195,22 +182,12 @@ pub(super) fn deletable(incoming: &Incoming<'_>) -> String {
     )
 }
 
-/// What [`together`] does with rows of one table.
-pub(super) struct Part<'a, 'u> {
-    pub(super) incoming: &'a Incoming<'u>,
-    pub(super) op: Op,
-    /// The columns that an update sets.
-    pub(super) changed: Vec<usize>,
-    /// Whether it is an update that puts inserted rows in the place of deleted ones.
-    pub(super) succeeds: bool,
-}
-
 /// Applies rows of several operations at once: what one of them frees, the others can take, and
 /// foreign keys are checked, and act, when all of it is done. Gives back the number of the part
 /// and the ordinal of each row that was written; the parameters are those of all parts, in order.
 /// Deletes are to be first.
-pub(super) fn together(parts: &[Part<'_, '_>]) -> String {
-    let is_delete = |part: &Part<'_, '_>| part.op == Op::Delete;
+pub(super) fn together(parts: &[Part<'_, '_, CompiledTable>]) -> String {
+    let is_delete = |part: &Part<'_, '_, CompiledTable>| part.op == Op::Delete;
     // PostgreSQL decides which part goes first, unless one needs another's rows.
     let deletes = parts.iter().enumerate().filter(|(_, part)| is_delete(part));
     let done = deletes.map(|(number, _)| format!("(SELECT count(*) FROM p{number}) >= 0"));
@@ -222,7 +199,8 @@ pub(super) fn together(parts: &[Part<'_, '_>]) -> String {
     let (mut written, mut told) = (Vec::new(), Vec::new());
     let mut first = 1;
     for (number, part) in parts.iter().enumerate() {
-        let incoming = part.incoming;
+        let incoming = part.table;
+        let succeeds = !part.successors.is_empty();
         let key = &incoming.table.key;
         let (columns, statement) = match part.op {
             Op::Insert => {
@@ -232,7 +210,7 @@ pub(super) fn together(parts: &[Part<'_, '_>]) -> String {
                     insert_with(incoming, first, &when_done),
                 )
             }
-            Op::Update if part.succeeds => {
+            Op::Update if succeeds => {
                 let returning = format!(", {}", is_where_it_was_sent(incoming, &part.changed));
                 let statement = update_with(incoming, &part.changed, first, &returning);
                 ("ord, is_there".into(), statement)
@@ -246,7 +224,7 @@ pub(super) fn together(parts: &[Part<'_, '_>]) -> String {
             // An insert can only give back what is in the table.
             Op::Insert => {
                 let same = key.iter().map(|index| {
-                    let value = Image::New.name(*index);
+                    let value = alias(Image::New, *index);
                     format!("p{number}.k{index} = i.{value}")
                 });
                 format!(
@@ -255,7 +233,7 @@ pub(super) fn together(parts: &[Part<'_, '_>]) -> String {
                     same.collect::<Vec<_>>().join(" AND ")
                 )
             }
-            _ if part.succeeds => format!("SELECT {number}, ord FROM p{number} WHERE is_there"),
+            _ if succeeds => format!("SELECT {number}, ord FROM p{number} WHERE is_there"),
             _ => format!("SELECT {number}, ord FROM p{number}"),
         });
         first += images.len();
@@ -271,7 +249,7 @@ pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
     let images: Vec<_> = compared.iter().map(|&index| (Image::New, index)).collect();
     let equal = compared.iter().map(|&index| {
         let column = &table.columns[index];
-        let value = format!("i.{}", Image::New.name(index));
+        let value = format!("i.{}", alias(Image::New, index));
         column.same(&format!("t.{}", column.sql), &value)
     });
     format!(
@@ -288,7 +266,7 @@ fn has_key(incoming: &Incoming<'_>, image: Image) -> String {
     let table = incoming.table;
     let equal = table.key.iter().map(|&index| {
         let column = &table.columns[index];
-        let value = format!("i.{}", image.name(index));
+        let value = format!("i.{}", alias(image, index));
         column.equals(&format!("t.{}", column.sql), &value)
     });
     equal.collect::<Vec<_>>().join(" AND ")
@@ -300,7 +278,7 @@ fn is_where_it_was_sent(incoming: &Incoming<'_>, written: &[usize]) -> String {
     let partition = table.partition.iter();
     let partition = partition.filter(|it| written.contains(it)).map(|&index| {
         let column = &table.columns[index];
-        let value = format!("i.{}", Image::New.name(index));
+        let value = format!("i.{}", alias(Image::New, index));
         column.same(&format!("t.{}", column.sql), &value)
     });
     let key = std::iter::once(has_key(incoming, Image::New));
@@ -316,7 +294,7 @@ fn is_pre_image(incoming: &Incoming<'_>) -> String {
         if table.key.contains(&index) && column.collation.is_none() {
             continue;
         }
-        let value = format!("i.{}", Image::Old.name(index));
+        let value = format!("i.{}", alias(Image::Old, index));
         let same = column.same(&format!("t.{}", column.sql), &value);
         conditions.push_str(&format!(" AND {same}"));
     }

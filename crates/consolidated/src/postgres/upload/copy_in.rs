@@ -8,14 +8,17 @@ use futures_util::{SinkExt, future};
 
 use tidewater_protocol::{Datum, Op, Row, RowsReader};
 
-use super::incoming::{Incoming, is_exact, malformed, obstacle};
-use super::outcomes::may_be_data_error;
+use super::Live;
+use super::fitness::{is_exact, obstacle};
+use super::refusal::may_be_data_error;
+use super::sql::Incoming;
+use crate::engine::exact::Membership;
+use crate::engine::upload::incoming::malformed;
 use crate::error::CentreError;
 use crate::postgres::binary::Kind;
 use crate::postgres::connection::{Connection, refused};
 use crate::postgres::quote::ident_list;
 use crate::postgres::rows::recycle;
-use crate::postgres::scope::Membership;
 
 /// What goes into one message of COPY.
 const PIECE_BYTES: usize = 256 << 10;
@@ -24,29 +27,23 @@ const PIECE_BYTES: usize = 256 << 10;
 const HEADER: &[u8; 19] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 const TRAILER: &[u8; 2] = b"\xff\xff";
 
-/// What became of a COPY.
-pub(super) enum Copied {
-    /// Every row is in the table. Whether it is there exactly as it was uploaded.
-    All { exact: bool },
-    /// None is; the statements have to tell.
-    Nothing,
-}
-
 /// Whether the table takes COPY at all.
-pub(super) fn is_possible(incoming: &Incoming<'_>) -> bool {
+pub(super) fn is_possible(incoming: &Incoming<'_>, live: Live) -> bool {
     let columns = &incoming.table.columns;
     // COPY does not tell under which keys the rows are now.
-    !incoming.edits_inserts
-        && !incoming.row_security
+    !live.edits_inserts
+        && !live.row_security
         && incoming
-            .written()
-            .all(|index| columns[index].kind != Kind::Other)
+            .written
+            .iter()
+            .all(|&index| columns[index].kind != Kind::Other)
 }
 
 /// The statement that copies rows into a table.
 fn statement(incoming: &Incoming<'_>) -> String {
     let columns = &incoming.table.columns;
-    let names = incoming.written().map(|index| columns[index].name.as_str());
+    let written = incoming.written.iter();
+    let names = written.map(|&index| columns[index].name.as_str());
     format!(
         "COPY {} ({}) FROM STDIN (FORMAT BINARY)",
         incoming.table.sql_name,
@@ -54,12 +51,13 @@ fn statement(incoming: &Incoming<'_>) -> String {
     )
 }
 
-/// Copies all inserts of a table into it, inside a savepoint.
+/// Copies all inserts of a table into it, inside a savepoint. Gives whether they are there exactly as
+/// they were uploaded; `None` if none is there, and the statements have to tell.
 pub(super) async fn copy_in(
     connection: &mut Connection,
     incoming: &Incoming<'_>,
     mut membership: Membership<'_>,
-) -> Result<Copied, CentreError> {
+) -> Result<Option<bool>, CentreError> {
     let statement = connection.prepare(&statement(incoming), &[]).await?;
     let client = connection.client();
     let error = |error| refused("copying rows of an upload")(error);
@@ -92,9 +90,7 @@ pub(super) async fn copy_in(
             Ok(rows) if rows == incoming.inserts => {
                 let release = client.batch_execute("RELEASE tidewater_copy").await;
                 release.map_err(error)?;
-                return Ok(Copied::All {
-                    exact: encoder.exact,
-                });
+                return Ok(Some(encoder.exact));
             }
             // A trigger kept rows out: the statements find out which.
             Ok(_) => {}
@@ -109,7 +105,7 @@ pub(super) async fn copy_in(
         .batch_execute("ROLLBACK TO tidewater_copy; RELEASE tidewater_copy")
         .await
         .map_err(error)?;
-    Ok(Copied::Nothing)
+    Ok(None)
 }
 
 /// Packed rows to tuples of COPY BINARY.
@@ -128,8 +124,9 @@ impl Encoder {
         out.extend_from_slice(HEADER);
         Encoder {
             written: incoming
-                .written()
-                .map(|index| (index, key.contains(&index)))
+                .written
+                .iter()
+                .map(|&index| (index, key.contains(&index)))
                 .collect(),
             out,
             buffer: Vec::new(),

@@ -1,0 +1,76 @@
+//! What a sync uploaded, row by row, for its own download to leave out.
+
+use std::collections::HashMap;
+
+use tidewater_protocol::{Op, Row, RowShape, RowsReader};
+
+use super::incoming::{Incoming, malformed};
+use crate::engine::exact::{pack_exact, pack_row, types_of};
+use crate::error::CentreError;
+use crate::upload::ResultTable;
+
+/// Rows beyond this are not remembered: the remote gets them again, and nothing is
+/// wrong but the traffic.
+const MAX_BYTES: usize = 32 << 20;
+
+/// About what a row takes beside its bytes.
+const ROW_BYTES: usize = 96;
+
+type OwnRows = HashMap<(usize, Vec<u8>), Option<Vec<u8>>>;
+
+/// The rows of an upload that were taken; see [`crate::OwnUpload::rows`].
+///
+/// Those that were not are none of the remote's own: its result told what the centre had
+/// then, and what became of that afterwards (a cascade of the same upload) is news.
+pub(super) fn rows<T>(
+    shapes: &[RowShape],
+    incoming: &[Incoming<'_, T>],
+    result: &[ResultTable],
+) -> Result<OwnRows, CentreError> {
+    let mut rows = uploaded(shapes, incoming)?;
+    for told in result {
+        let mut tables = incoming.iter();
+        let table = tables.find(|it| it.upload().begin.table == told.begin.table);
+        let (Some(table), Some(shape)) = (table, told.begin.shape()) else {
+            continue;
+        };
+        let key_types = types_of(&shape, &shape.key);
+        let mut reader = RowsReader::new(&shape, &told.rows);
+        let mut row = Row::default();
+        while reader
+            .next(&mut row)
+            .map_err(|error| malformed(&error.to_string()))?
+        {
+            rows.remove(&(table.index, pack_exact(&key_types, &row.key)));
+        }
+    }
+    Ok(rows)
+}
+
+fn uploaded<T>(shapes: &[RowShape], incoming: &[Incoming<'_, T>]) -> Result<OwnRows, CentreError> {
+    let mut rows = OwnRows::new();
+    let mut bytes = 0;
+    for table in incoming.iter().filter(|table| table.is_open) {
+        let shape = &shapes[table.index];
+        let key_types = types_of(shape, &shape.key);
+        table.each(|_, row| {
+            if bytes > MAX_BYTES {
+                return Ok(());
+            }
+            let mut image = None;
+            if row.op != Some(Op::Delete) {
+                if !table.map.is_complete() {
+                    return Ok(());
+                }
+                let mut buffer = Vec::new();
+                let values = table.arranged(&row.new, &mut buffer);
+                image = Some(pack_row(&shape.columns, values));
+            }
+            let key = pack_exact(&key_types, &row.key);
+            bytes += key.len() + image.as_ref().map_or(0, Vec::len) + ROW_BYTES;
+            rows.insert((table.index, key), image);
+            Ok(())
+        })?;
+    }
+    Ok(rows)
+}

@@ -1,0 +1,245 @@
+//! What the engine asks of a database that uploads are written to.
+
+use std::ops::Deref;
+
+use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
+
+use super::incoming::{Incoming, RowRef};
+use super::{HeldPartitions, Serials};
+use crate::engine::connection::{Connection, Own};
+use crate::engine::exact::Membership;
+use crate::error::CentreError;
+use crate::scope::Scope;
+use crate::upload::SyncUpload;
+
+/// A publication that is served.
+pub(crate) trait Target: Send + Sync {
+    /// What it knows of a table.
+    type Table: TargetTable;
+
+    /// As remotes see it.
+    fn schema(&self) -> &PublicationSchema;
+
+    /// How rows are packed, in the order of the schema's tables.
+    fn shapes(&self) -> &[RowShape];
+
+    /// The tables, in the order of the schema.
+    fn tables(&self) -> &[Self::Table];
+}
+
+/// A table that uploads are written to.
+pub(crate) trait TargetTable: Send + Sync {
+    /// See [`crate::engine::compile::Published::deletes_first`].
+    fn deletes_first(&self) -> bool;
+
+    /// Whether foreign keys act on its deletes.
+    fn acts_on_delete(&self) -> bool;
+
+    /// Whether a published column can be written; the others are computed.
+    fn is_written(&self, column: usize) -> bool;
+
+    /// Whether an update can set a column that can be written.
+    fn is_settable(&self, column: usize) -> bool;
+}
+
+/// What is known once an upload's number is taken.
+pub(crate) struct Admitted<'u> {
+    pub(crate) serials: Serials,
+    /// The scope as it is now.
+    pub(crate) scope: Scope,
+    /// What the checkpoint that the remote presents says it holds, by table.
+    pub(crate) held: Vec<HeldPartitions<'u>>,
+}
+
+/// Why a row is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: Code,
+    pub(crate) reason: String,
+}
+
+/// A row that the database refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Failed {
+    pub(crate) at: RowRef,
+    pub(crate) refusal: Refusal,
+}
+
+/// Which of a row's images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Image {
+    Old,
+    New,
+}
+
+/// How rows of one operation of one table are written.
+pub(crate) struct Batch<'b, 'u, T> {
+    pub(crate) table: &'b Incoming<'u, T>,
+    pub(crate) op: Op,
+    /// The columns that an update sets.
+    pub(crate) changed: &'b [usize],
+    /// An insert that finds a unique value taken fails: otherwise it may be passed over, whatever
+    /// it is that is taken.
+    pub(crate) is_strict: bool,
+}
+
+/// What became of the rows of a [`Batch`].
+#[derive(Default)]
+pub(crate) struct Written {
+    /// How many are in the centre as they were sent.
+    pub(crate) applied: u64,
+    /// Those that did not find the centre as they expect it: an insert its key free, the others
+    /// their rows as their pre-images say.
+    pub(crate) passed_over: Vec<RowRef>,
+    /// Those that the database refused, and may take when others are in.
+    pub(crate) failed: Vec<Failed>,
+    /// Those that it will never take.
+    pub(crate) refused: Vec<Failed>,
+    /// Those that a trigger of the centre has put under another key.
+    pub(crate) elsewhere: Vec<RowRef>,
+}
+
+/// A row of the centre that an uploaded one met.
+pub(crate) struct Met {
+    /// Its values, packed.
+    pub(crate) packed: Vec<u8>,
+    /// Whether it is what an insert or update wants it to be.
+    pub(crate) is_as_uploaded: bool,
+}
+
+/// Rows of one operation of one table that are applied with others.
+pub(crate) struct Part<'b, 'u, T> {
+    pub(crate) table: &'b Incoming<'u, T>,
+    /// Of rows that succeed others: update.
+    pub(crate) op: Op,
+    /// The columns that an update sets.
+    pub(crate) changed: Vec<usize>,
+    /// The rows; of a succession those that are deleted.
+    pub(crate) rows: Vec<RowRef>,
+    /// For each row the inserted one that it becomes, if this is about a succession.
+    pub(crate) successors: Vec<RowRef>,
+}
+
+/// Whether what was applied stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    Kept,
+    Undone,
+}
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Writes the rows of a list of uploads, on one connection and in one transaction. What is to be
+/// written, in which order, and what becomes of a row that meets another, is the engine's affair.
+pub(crate) trait Rows: Send {
+    /// The connection.
+    type Connection: Connection;
+    /// A publication.
+    type Target: Target<Table = Self::Table>;
+    /// A table of it.
+    type Table: TargetTable;
+    /// What keeps a publication.
+    type Handle: Deref<Target = Self::Target> + Send + Sync;
+
+    /// Whether the connection is there, as far as can be told without a word to the database.
+    fn is_usable(&self) -> bool;
+
+    /// The connection, for the server's own tables.
+    fn connection(&mut self) -> &mut Self::Connection;
+
+    /// A publication that is served.
+    fn publication(&self, name: &str) -> Result<Self::Handle>;
+
+    /// Begins the upload with this number of the list, and with the first one the transaction.
+    fn begin(&mut self, number: usize) -> impl Future<Output = Result<()>> + Send;
+
+    /// Keeps the upload, and with it its result.
+    fn keep(&mut self, result: Own) -> impl Future<Output = Result<()>> + Send;
+
+    /// Undoes the upload.
+    fn undo(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Commits all of the list.
+    fn commit(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Undoes all of the list after an error; whether it is to be tried once more, which it has
+    /// been so often.
+    fn is_tried_again(
+        &mut self,
+        error: &CentreError,
+        attempts: u32,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Takes an upload's number, sees to it that nobody changes its tables, and evaluates the
+    /// scope. `None` if the number does not follow.
+    fn admit<'u>(
+        &mut self,
+        publication: &'u Self::Target,
+        upload: &'u SyncUpload,
+        tables: &[Incoming<'u, Self::Table>],
+    ) -> impl Future<Output = Result<Option<Admitted<'u>>>> + Send;
+
+    /// Begins to write the rows of an upload. With `immediate` all constraints are checked as soon
+    /// as a row is written, also those that could wait.
+    fn begin_rows(&mut self, immediate: bool) -> impl Future<Output = Result<()>> + Send;
+
+    /// Undoes everything since.
+    fn undo_rows(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Whether a constraint is violated, now that all rows are written.
+    fn is_violated(&mut self, immediate: bool) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Whether it can be told of single rows if they violate a constraint that could wait.
+    fn can_tell(&mut self) -> Result<bool>;
+
+    /// Why an image cannot be that of a row of the centre, if that is known without asking it.
+    fn unfit(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        image: Image,
+        row: &[Datum<'_>],
+    ) -> Option<String>;
+
+    /// Inserts all inserts of a table in bulk, or none of them; whether they are in.
+    fn load(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        membership: Membership<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Writes rows, in their order.
+    fn write(
+        &mut self,
+        batch: &Batch<'_, '_, Self::Table>,
+        rows: &[RowRef],
+    ) -> impl Future<Output = Result<Written>> + Send;
+
+    /// Reads the rows of the centre with the keys of uploaded ones.
+    fn find(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        op: Op,
+        rows: &[RowRef],
+    ) -> impl Future<Output = Result<Vec<Option<Met>>>> + Send;
+
+    /// Those deletes that find their rows as their pre-images say; nobody else changes these
+    /// before the transaction ends.
+    fn deletable(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        rows: &[RowRef],
+    ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
+
+    /// Applies parts at once: what one row frees, another can take, and foreign keys are checked
+    /// when all is done. Gives, by part, the places of the rows that were written; `None`, and
+    /// nothing is done, unless all inserts and deletes were among them: an update that finds its
+    /// row changed loses for itself. Deletes come before updates, and these before inserts.
+    fn together(
+        &mut self,
+        parts: &[Part<'_, '_, Self::Table>],
+        ends: Ends,
+    ) -> impl Future<Output = Result<Option<Vec<Vec<usize>>>>> + Send;
+
+    /// The version of what was written, for [`crate::OwnUpload`], and whether nothing else has it.
+    fn version(&self, tables: &[Incoming<'_, Self::Table>], is_alone: bool) -> (u64, bool);
+}
