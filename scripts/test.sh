@@ -1,11 +1,24 @@
 #!/usr/bin/env bash
 # Does all that CI does, the same on a laptop. Installs what is missing only where it may:
 # as root, with apt-get. Elsewhere it says what to install.
+#
+# All is built once; then two lanes of test programs run beside each other, one that computes
+# and one that waits. At the end stands what each part took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 step() {
   printf '\n== %s\n' "$*"
+}
+
+# part <name> <command>... runs the command and notes its time. A failure ends the script, or
+# the lane: neither `part` nor a lane may stand in a condition, where bash ignores failures.
+part() {
+  local name=$1 began=$SECONDS
+  shift
+  step "$name"
+  "$@"
+  printf '%5d s  %s\n' $((SECONDS - began)) "$name" >>"$notes/times"
 }
 
 have() {
@@ -50,25 +63,91 @@ have cc || need "a C compiler, which SQLite and ring are built with" gcc libc6-d
 have sqlite3 || need "the sqlite3 program, which the documents' examples use" sqlite3
 have_postgres || need "a PostgreSQL server, of which the tests start their own" postgresql
 
-step "Format"
-cargo fmt --all --check
+notes=$(mktemp -d)
+memory=
+lanes=()
+tidy_up() {
+  local lane
+  for lane in ${lanes[@]+"${lanes[@]}"}; do
+    kill -- "-$lane" 2>/dev/null || true
+  done
+  rm -rf "$notes" ${memory:+"$memory"}
+}
+trap tidy_up EXIT
 
-step "Documents"
-scripts/check-docs.sh
-
+part "Format" cargo fmt --all --check
+part "Documents" scripts/check-docs.sh
 if have cargo-deny; then
-  step "Dependencies"
-  cargo deny --log-level error check bans licenses sources
+  part "Dependencies" cargo deny --log-level error check bans licenses sources
+fi
+part "Lints" cargo clippy --workspace --all-targets --locked -- -D warnings
+
+build() {
+  cargo test --workspace --locked --no-run
+  cargo build --workspace --bins --locked
+}
+part "Build" build
+
+# Tests would wait for the disk half of their time, so their files are in memory where there is
+# room. It outlives a process that dies, as a disk does, and no test takes the power away.
+free_kib=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }') || free_kib=0
+if [ "${free_kib:-0}" -ge 6000000 ] && [ -w /dev/shm ]; then
+  memory=$(mktemp -d /dev/shm/tidewater-XXXXXX)
+  # PostgreSQL runs as another user than root.
+  chmod 755 "$memory"
 fi
 
-step "Lints"
-cargo clippy --workspace --all-targets --locked -- -D warnings
+# Every package is named each time, because its features would otherwise be built anew.
+tests() {
+  TMPDIR=${memory:-${TMPDIR:-/tmp}} cargo test --workspace --locked "$@"
+}
 
-step "Tests"
-cargo test --workspace --locked
+# Tests in these programs wait for processes, sockets and databases.
+waiting="cli conformance end_to_end postgres server"
+waiting_lane() {
+  local cores name
+  cores=$(getconf _NPROCESSORS_ONLN)
+  for name in $waiting; do
+    part "Tests: $name" tests --test "$name" -- --test-threads $((cores * 3))
+  done
+}
 
-step "Fault rig"
-cargo build --workspace --bins --locked
-"${CARGO_TARGET_DIR:-target}/debug/tidewater-rig" --seconds 60
+# All the others: no program that somebody adds is forgotten.
+computing_lane() {
+  local file name
+  part "Tests: beside the code" tests --lib --bins
+  part "Tests: in the documentation" tests --doc
+  for file in crates/*/tests/*.rs crates/*/tests/*/main.rs; do
+    name=${file%/main.rs}
+    name=$(basename "$name" .rs)
+    case " $waiting " in
+    *" $name "*) ;;
+    *) part "Tests: $name" tests --test "$name" ;;
+    esac
+  done
+}
 
+# One lane is shown while it runs, the other, whole, after it. Each ends at its first failure.
+# With job control, each is a group of processes that can be ended as a whole.
+set -m
+waiting_lane >"$notes/waiting" 2>&1 &
+lanes+=($!)
+computing_lane &
+lanes+=($!)
+set +m
+failed=
+wait "${lanes[1]}" || failed+=" computing"
+wait "${lanes[0]}" || failed+=" waiting"
+lanes=()
+cat "$notes/waiting"
+if [ -n "$failed" ]; then
+  echo "Tests have failed in a lane:$failed" >&2
+  exit 1
+fi
+
+part "Fault rig" "${CARGO_TARGET_DIR:-target}/debug/tidewater-rig" --seconds 60
+
+step "Times, of which the tests' overlap"
+cat "$notes/times"
+printf '%5d s  altogether\n' "$SECONDS"
 step "All good"
