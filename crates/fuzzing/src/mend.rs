@@ -9,7 +9,9 @@ use bytes::BytesMut;
 use tidewater_protocol::frame::{
     Frame, HEADER_BYTES, PREFACE, SYNC_CHANNEL, put_control, put_rows, take_frame,
 };
-use tidewater_protocol::message::{Control, DownloadEnd, Hello, Proof, ResultEnd, UploadEnd};
+use tidewater_protocol::message::{
+    Control, DownloadEnd, Hello, Proof, ResultEnd, SignIn, UploadEnd,
+};
 use tidewater_protocol::{Op, Row, RowShape, RowsReader};
 
 use crate::house::House;
@@ -21,9 +23,9 @@ const SCHEMA_HASH: [u8; 32] = [0xc1; 32];
 const TOKEN: &[u8] = b"token";
 const CHECKPOINT: &[u8] = b"checkpoint";
 
-/// What only this run knows.
+/// What only this run knows, as Ada's remote says it.
 pub(crate) struct Mender {
-    /// As Ada's remote says it.
+    sign_in: SignIn,
     hello: Hello,
 }
 
@@ -31,24 +33,20 @@ impl Mender {
     pub(crate) fn new(house: &mut House) -> Mender {
         let passed = house.record(0);
         let mut rest = BytesMut::from(&passed[0].up[PREFACE.len()..]);
-        let first = take_frame(&mut rest).expect("a remote sends frames");
-        let Some(Frame::Control {
-            control: Some(Control::Hello(hello)),
-            ..
-        }) = first
-        else {
-            panic!("a remote begins with a Hello, not {first:?}");
+        let mut next = || match take_frame(&mut rest) {
+            Ok(Some(Frame::Control { control, .. })) => control,
+            other => panic!("a remote begins with messages, not {other:?}"),
         };
-        Mender { hello }
+        let (Some(Control::SignIn(sign_in)), Some(Control::Hello(hello))) = (next(), next()) else {
+            panic!("a remote begins with a SignIn and a Hello");
+        };
+        Mender { sign_in, hello }
     }
 
     /// What a remote sends, without the preface, with the genuine things in it.
     pub(crate) fn mend_up(&self, bytes: &[u8]) -> Vec<u8> {
         rewrite(bytes, &mut |control| {
-            let Control::Hello(hello) = control else {
-                return;
-            };
-            self.exchange(hello, |sign, genuine, value| {
+            self.exchange(control, |sign, genuine, value| {
                 if value == sign {
                     *value = genuine.to_vec();
                 }
@@ -59,10 +57,7 @@ impl Mender {
     /// What was recorded, with signs in place of the genuine things.
     pub(crate) fn conceal_up(&self, bytes: &[u8]) -> Vec<u8> {
         rewrite(bytes, &mut |control| {
-            let Control::Hello(hello) = control else {
-                return;
-            };
-            self.exchange(hello, |sign, genuine, value| {
+            self.exchange(control, |sign, genuine, value| {
                 if value == genuine && !genuine.is_empty() {
                     *value = sign.to_vec();
                 }
@@ -96,13 +91,20 @@ impl Mender {
         )
     }
 
-    fn exchange(&self, hello: &mut Hello, with: impl Fn(&[u8], &[u8], &mut Vec<u8>)) {
-        with(&REMOTE_ID, &self.hello.remote_id, &mut hello.remote_id);
-        if let (Some(Proof::Token(genuine)), Some(Proof::Token(token))) =
-            (&self.hello.proof, &mut hello.proof)
-        {
-            with(TOKEN, genuine, token);
-        }
+    fn exchange(&self, control: &mut Control, with: impl Fn(&[u8], &[u8], &mut Vec<u8>)) {
+        let hello = match control {
+            Control::Hello(hello) => hello,
+            Control::SignIn(sign_in) => {
+                with(&REMOTE_ID, &self.sign_in.remote_id, &mut sign_in.remote_id);
+                if let (Some(Proof::Token(genuine)), Some(Proof::Token(token))) =
+                    (&self.sign_in.proof, &mut sign_in.proof)
+                {
+                    with(TOKEN, genuine, token);
+                }
+                return;
+            }
+            _ => return,
+        };
         let genuine = &self.hello.subscriptions[0];
         for subscription in &mut hello.subscriptions {
             with(&UPLOAD_ID, &genuine.upload_id, &mut subscription.upload_id);
@@ -126,8 +128,12 @@ impl Mender {
         upload_id: &[u8],
     ) -> Vec<u8> {
         rewrite(bytes, &mut |control| match control {
-            Control::Welcome(welcome) => {
-                with(&REMOTE_ID, &self.hello.remote_id, &mut welcome.remote_id);
+            Control::SignedIn(signed_in) => {
+                with(
+                    &REMOTE_ID,
+                    &self.sign_in.remote_id,
+                    &mut signed_in.remote_id,
+                );
             }
             Control::ResultBegin(begin) => with(&UPLOAD_ID, upload_id, &mut begin.upload_id),
             _ => {}

@@ -30,7 +30,7 @@ pub struct Envelope {
     /// The one message.
     #[prost(
         oneof = "Control",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
     )]
     pub control: Option<Control>,
 }
@@ -41,7 +41,7 @@ pub enum Control {
     /// Remote: opens a sync.
     #[prost(message, tag = "1")]
     Hello(Hello),
-    /// Server: lets the remote in.
+    /// Server: what it makes of the Hello.
     #[prost(message, tag = "2")]
     Welcome(Welcome),
     /// Remote: an upload begins.
@@ -102,6 +102,12 @@ pub enum Control {
     /// Remote: what it has of a table, as checksums of ranges of keys.
     #[prost(message, tag = "21")]
     CompareTable(CompareTable),
+    /// Remote: who it is, on channel 0, once and before everything else.
+    #[prost(message, tag = "22")]
+    SignIn(SignIn),
+    /// Server: lets the remote in.
+    #[prost(message, tag = "23")]
+    SignedIn(SignedIn),
 }
 
 impl Control {
@@ -123,37 +129,34 @@ impl Control {
     }
 }
 
-/// See [`Control::Hello`].
+/// See [`Control::SignIn`].
 #[derive(Clone, PartialEq, Message)]
-pub struct Hello {
+pub struct SignIn {
     /// The protocol that the remote speaks, see [`PROTOCOL_VERSION`].
     #[prost(uint32, tag = "1")]
     pub protocol_version: u32,
-    /// 16 bytes; empty at the first sync.
+    /// 16 bytes; empty as long as it has none.
     #[prost(bytes = "vec", tag = "2")]
     pub remote_id: Vec<u8>,
-    /// Who signs in.
+    /// Whose remote it is.
     #[prost(string, tag = "3")]
     pub user: String,
     /// One of the three proofs of it.
     #[prost(oneof = "Proof", tags = "4, 5, 6")]
     pub proof: Option<Proof>,
-    /// What the remote subscribes to.
-    #[prost(message, repeated, tag = "7")]
-    pub subscriptions: Vec<HelloSubscription>,
     /// The program that speaks, for logs.
-    #[prost(string, tag = "8")]
+    #[prost(string, tag = "7")]
     pub client: String,
-    /// The name of the centre that gave the remote its id, see [`Welcome::centre`]; empty if
-    /// it is not known.
-    #[prost(string, tag = "9")]
+    /// The name of the centre that gave the remote its id, see [`SignedIn::centre`]; empty as
+    /// long as it has none.
+    #[prost(string, tag = "8")]
     pub centre: String,
 }
 
 /// How a remote proves who it is.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Proof {
-    /// A signed session token of an earlier Welcome.
+    /// A signed session token of an earlier SignedIn.
     #[prost(bytes, tag = "4")]
     Token(Vec<u8>),
     /// The remote's own credential.
@@ -162,6 +165,39 @@ pub enum Proof {
     /// The user's password: at the first sync, or after the credential was lost.
     #[prost(string, tag = "6")]
     Password(String),
+}
+
+/// See [`Control::SignedIn`].
+#[derive(Clone, PartialEq, Message)]
+pub struct SignedIn {
+    /// The protocol of this connection: the lower of both sides' minor versions.
+    #[prost(uint32, tag = "1")]
+    pub protocol_version: u32,
+    /// The remote's id: its own, its first, or another one, if the server does not know it any
+    /// more.
+    #[prost(bytes = "vec", tag = "2")]
+    pub remote_id: Vec<u8>,
+    /// A session token; empty if the one that was presented goes on.
+    #[prost(bytes = "vec", tag = "3")]
+    pub token: Vec<u8>,
+    /// A new credential; empty if the old one stays.
+    #[prost(bytes = "vec", tag = "4")]
+    pub credential: Vec<u8>,
+    /// The server's program and version, for logs.
+    #[prost(string, tag = "5")]
+    pub server: String,
+    /// The name that the centre was given when it was deployed for the first time, and has in
+    /// every backup: opaque to the remote.
+    #[prost(string, tag = "6")]
+    pub centre: String,
+}
+
+/// See [`Control::Hello`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Hello {
+    /// What the remote subscribes to.
+    #[prost(message, repeated, tag = "1")]
+    pub subscriptions: Vec<HelloSubscription>,
 }
 
 /// One subscription as the remote knows it.
@@ -210,29 +246,15 @@ pub struct Former {
 /// See [`Control::Welcome`].
 #[derive(Clone, PartialEq, Message)]
 pub struct Welcome {
-    /// The protocol of this session: the lower of both sides' minor versions.
-    #[prost(uint32, tag = "1")]
-    pub protocol_version: u32,
-    /// The remote's id; another than in the Hello when the remote was found to be
-    /// restored or copied.
+    /// In the order of the Hello.
+    #[prost(message, repeated, tag = "1")]
+    pub subscriptions: Vec<WelcomeSubscription>,
+    /// With [`UploadState::NewIdentity`]: the remote's new id, unless SignedIn gave it one.
     #[prost(bytes = "vec", tag = "2")]
     pub remote_id: Vec<u8>,
-    /// A session token; empty if the one that was presented goes on.
+    /// The credential that goes with it.
     #[prost(bytes = "vec", tag = "3")]
-    pub token: Vec<u8>,
-    /// A new credential; empty if the old one stays.
-    #[prost(bytes = "vec", tag = "4")]
     pub credential: Vec<u8>,
-    /// In the order of the Hello.
-    #[prost(message, repeated, tag = "5")]
-    pub subscriptions: Vec<WelcomeSubscription>,
-    /// The server's program and version, for logs.
-    #[prost(string, tag = "6")]
-    pub server: String,
-    /// The name that the centre was given when it was deployed for the first time, and has in
-    /// every backup: opaque to the remote.
-    #[prost(string, tag = "7")]
-    pub centre: String,
 }
 
 /// What the server says to one subscription.
@@ -251,18 +273,13 @@ pub struct WelcomeSubscription {
     /// Its id, 16 bytes; empty if none.
     #[prost(bytes = "vec", tag = "4")]
     pub upload_id: Vec<u8>,
-    /// With [`UploadState::NewIdentity`]: the centre was restored to a state from
-    /// before it knew the remote; all kept uploads are wanted back. Only where the Hello
-    /// does not name the centre: else the remote keeps its id.
-    #[prost(bool, tag = "5")]
-    pub give_back: bool,
     /// The centre does not know the history of the checkpoint: the session ends, and
     /// the remote opens another with [`HelloSubscription::compares`].
-    #[prost(bool, tag = "6")]
+    #[prost(bool, tag = "5")]
     pub compare: bool,
     /// For each former id of the Hello, in its order: the centre has the uploads up to this
     /// number. With [`UploadState::CentreRestored`].
-    #[prost(uint64, repeated, tag = "7")]
+    #[prost(uint64, repeated, tag = "6")]
     pub formers: Vec<u64>,
 }
 
@@ -275,8 +292,8 @@ pub enum UploadState {
     /// The pending upload was applied already; its result follows without it.
     AlreadyApplied = 1,
     /// They do not follow: the remote was restored or copied. It has been given a
-    /// new remote id, starts with sequence 0, keeps what is pending, and opens
-    /// another session. Unless it has acknowledged the upload that the answer names,
+    /// new remote id, starts with sequence 0, keeps what is pending, and signs in
+    /// on another connection. Unless it has acknowledged the upload that the answer names,
     /// and later ones: then it is the centre that was restored, as below.
     NewIdentity = 2,
     /// The centre was restored: it has forgotten uploads that it acknowledged, under

@@ -19,8 +19,8 @@ use tidewater_protocol::*;
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
 const COMMITTED: [(usize, &str); 1] = [(
-    58,
-    "474549f1e8b0dfac878c900d933caa39b06bd283b18849c9877e2cbeb9b84ceb",
+    60,
+    "b4e91423597164e623e61c49a2c745ae7060afd8026153802f5ded7eb8a63797",
 )];
 
 /// Version 1.0, in which the vectors are.
@@ -144,35 +144,50 @@ fn controls() -> Vec<(&'static str, Control)> {
         compares: false,
         formers: Vec::new(),
     };
-    let hello = |proof| {
-        Control::Hello(Hello {
+    let sign_in = |proof| {
+        Control::SignIn(SignIn {
             protocol_version: VERSION,
             remote_id: vec![7; 16],
             user: "jane".into(),
             proof: Some(proof),
-            subscriptions: vec![subscription.clone()],
             client: "golden/1".into(),
-            centre: String::new(),
+            centre: "01ab".into(),
         })
     };
+    let hello = Hello {
+        subscriptions: vec![subscription],
+    };
     vec![
-        ("hello-token", hello(Proof::Token(vec![9, 9]))),
-        ("hello-credential", hello(Proof::Credential(vec![8; 32]))),
-        ("hello-password", hello(Proof::Password("secret".into()))),
+        ("sign-in-token", sign_in(Proof::Token(vec![9, 9]))),
         (
-            "welcome",
-            Control::Welcome(Welcome {
+            "sign-in-credential",
+            sign_in(Proof::Credential(vec![8; 32])),
+        ),
+        (
+            "sign-in-password",
+            sign_in(Proof::Password("secret".into())),
+        ),
+        (
+            "signed-in",
+            Control::SignedIn(SignedIn {
                 protocol_version: VERSION,
                 remote_id: vec![7; 16],
                 token: vec![1, 2],
                 credential: vec![3; 32],
+                server: "tidewater/0.1.0".into(),
+                centre: "01ab".into(),
+            }),
+        ),
+        ("hello", Control::Hello(hello)),
+        (
+            "welcome",
+            Control::Welcome(Welcome {
                 subscriptions: vec![WelcomeSubscription {
                     upload_state: UploadState::AlreadyApplied as i32,
                     schema: vec![5, 6],
                     ..Default::default()
                 }],
-                server: "tidewater/0.1.0".into(),
-                centre: String::new(),
+                ..Default::default()
             }),
         ),
         (
@@ -299,8 +314,6 @@ fn controls() -> Vec<(&'static str, Control)> {
 fn controls_at_odds() -> Vec<(&'static str, Control)> {
     let welcome = |answer| {
         Control::Welcome(Welcome {
-            protocol_version: VERSION,
-            remote_id: vec![7; 16],
             subscriptions: vec![answer],
             ..Default::default()
         })
@@ -309,14 +322,11 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
         (
             "hello-compares",
             Control::Hello(Hello {
-                protocol_version: VERSION,
-                remote_id: vec![7; 16],
                 subscriptions: vec![HelloSubscription {
                     publication: "sales".into(),
                     compares: true,
                     ..Default::default()
                 }],
-                ..Default::default()
             }),
         ),
         (
@@ -329,11 +339,14 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
-            "welcome-give-back",
-            welcome(WelcomeSubscription {
-                upload_state: UploadState::NewIdentity as i32,
-                give_back: true,
-                ..Default::default()
+            "welcome-new-identity",
+            Control::Welcome(Welcome {
+                subscriptions: vec![WelcomeSubscription {
+                    upload_state: UploadState::NewIdentity as i32,
+                    ..Default::default()
+                }],
+                remote_id: vec![7; 16],
+                credential: vec![3; 32],
             }),
         ),
         (
@@ -344,10 +357,8 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
-            "hello-centre-and-formers",
+            "hello-formers",
             Control::Hello(Hello {
-                protocol_version: VERSION,
-                remote_id: vec![7; 16],
                 subscriptions: vec![HelloSubscription {
                     publication: "sales".into(),
                     formers: vec![Former {
@@ -357,21 +368,13 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
                     }],
                     ..Default::default()
                 }],
-                centre: "01ab".into(),
-                ..Default::default()
             }),
         ),
         (
-            "welcome-centre-and-formers",
-            Control::Welcome(Welcome {
-                protocol_version: VERSION,
-                remote_id: vec![7; 16],
-                subscriptions: vec![WelcomeSubscription {
-                    upload_state: UploadState::CentreRestored as i32,
-                    formers: vec![3, 0],
-                    ..Default::default()
-                }],
-                centre: "01ab".into(),
+            "welcome-formers",
+            welcome(WelcomeSubscription {
+                upload_state: UploadState::CentreRestored as i32,
+                formers: vec![3, 0],
                 ..Default::default()
             }),
         ),

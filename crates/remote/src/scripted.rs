@@ -10,8 +10,8 @@ use tidewater_protocol::frame::{
     CONNECTION_CHANNEL, Frame, PREFACE, SYNC_CHANNEL, put_control, put_rows, take_frame,
 };
 use tidewater_protocol::message::{
-    Control, DownloadBegin, DownloadEnd, Hello, PROTOCOL_VERSION, ResultBegin, ResultEnd, SyncEnd,
-    TableBegin, UploadBegin, UploadState, Welcome, WelcomeSubscription,
+    Control, DownloadBegin, DownloadEnd, Hello, PROTOCOL_VERSION, ResultBegin, ResultEnd, SignIn,
+    SignedIn, SyncEnd, TableBegin, UploadBegin, UploadState, Welcome, WelcomeSubscription,
 };
 use tidewater_protocol::{
     Column, ColumnType, Datum, Direction, Op, PublicationSchema, RowsWriter, Table,
@@ -89,8 +89,14 @@ impl Reply {
         self
     }
 
+    /// The remote is let in.
+    pub(crate) fn signed_in(self) -> Reply {
+        self.connection(signed_in(REMOTE_ID))
+    }
+
+    /// The remote is let in, and its subscription welcome.
     pub(crate) fn welcome(self, state: UploadState, schema: Option<&PublicationSchema>) -> Reply {
-        self.control(welcome(state, schema))
+        self.signed_in().control(welcome(state, schema))
     }
 
     pub(crate) fn table(self, replace: bool) -> Reply {
@@ -132,19 +138,26 @@ impl Reply {
     }
 }
 
-pub(crate) fn welcome(state: UploadState, schema: Option<&PublicationSchema>) -> Control {
-    Control::Welcome(Welcome {
+pub(crate) fn signed_in(remote_id: [u8; 16]) -> Control {
+    Control::SignedIn(SignedIn {
         protocol_version: PROTOCOL_VERSION,
-        remote_id: REMOTE_ID.to_vec(),
+        remote_id: remote_id.to_vec(),
         token: b"token".to_vec(),
         credential: b"credential".to_vec(),
+        server: "test".into(),
+        centre: "scripted".into(),
+    })
+}
+
+pub(crate) fn welcome(state: UploadState, schema: Option<&PublicationSchema>) -> Control {
+    Control::Welcome(Welcome {
         subscriptions: vec![WelcomeSubscription {
             upload_state: state as i32,
             schema: schema.map(PublicationSchema::encode).unwrap_or_default(),
             ..WelcomeSubscription::default()
         }],
-        server: "test".into(),
-        centre: "scripted".into(),
+        remote_id: vec![8; usize::from(state == UploadState::NewIdentity) * 16],
+        credential: b"credential".to_vec(),
     })
 }
 
@@ -403,6 +416,14 @@ impl Sent {
             all.extend_from_slice(bytes);
             all
         })
+    }
+
+    pub(crate) fn sign_in(&self) -> &SignIn {
+        let sign_in = self.controls().find_map(|control| match control {
+            Control::SignIn(sign_in) => Some(sign_in),
+            _ => None,
+        });
+        sign_in.expect("a SignIn was sent")
     }
 
     pub(crate) fn hello(&self) -> &Hello {

@@ -46,6 +46,11 @@ impl Fault {
         Fault::peer(Code::UnexpectedMessage, format!("{what} came out of turn"))
     }
 
+    /// A message says what cannot be.
+    pub(crate) fn malformed(what: &str) -> Fault {
+        Fault::peer(Code::MalformedMessage, format!("the remote sent {what}"))
+    }
+
     /// Something is over a limit of the configuration.
     pub(crate) fn limit(what: &str, limit: u64, key: &str) -> Fault {
         Fault::new(

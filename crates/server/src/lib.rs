@@ -8,6 +8,7 @@
 
 mod auth;
 pub mod config;
+mod connection;
 pub mod environment;
 mod error;
 mod fault;
@@ -17,6 +18,7 @@ mod listener;
 mod memory;
 mod server;
 mod session;
+mod sign_in;
 mod signal;
 mod spool;
 mod worker;

@@ -23,7 +23,7 @@ use tidewater_protocol::frame::{
     CONNECTION_CHANNEL, Frame, INITIAL_CREDIT_BYTES, SYNC_CHANNEL, put_control, put_rows,
     take_frame, take_preface,
 };
-use tidewater_protocol::message::{Control, Credit, PROTOCOL_VERSION, Ping, Pong};
+use tidewater_protocol::message::{Control, Credit, Hello, PROTOCOL_VERSION, Ping, Pong, SignIn};
 
 use crate::fault::Fault;
 use crate::memory::{MemoryBudget, Reservation};
@@ -54,6 +54,8 @@ const KEEP_BUFFER_BYTES: usize = 2 << 10;
 /// Something for the session.
 #[derive(Debug)]
 pub(crate) enum Event {
+    /// On the channel of the connection itself.
+    SignIn(SignIn),
     Control(Control),
     Rows(Bytes),
     /// Nothing more comes.
@@ -174,6 +176,21 @@ impl Link {
         }
     }
 
+    /// A Hello, if that is what came next.
+    pub(crate) fn try_hello(&self) -> Option<Hello> {
+        let mut inbound = self.inbound();
+        match inbound.events.pop_front()? {
+            Event::Control(Control::Hello(hello)) => {
+                self.room.notify_one();
+                Some(hello)
+            }
+            other => {
+                inbound.events.push_front(other);
+                None
+            }
+        }
+    }
+
     fn try_event(&self) -> Option<Event> {
         let mut inbound = self.inbound();
         let event = inbound.events.pop_front()?;
@@ -234,6 +251,15 @@ impl Link {
     /// It is larger than a frame.
     pub(crate) fn send(&self, control: Control) -> Result<(), Fault> {
         put_control(&mut self.outbound().buffer, SYNC_CHANNEL, control)
+            .map_err(|error| Fault::internal(format!("a message cannot be sent: {error}")))
+    }
+
+    /// Adds a message of the connection itself.
+    ///
+    /// # Errors
+    /// It is larger than a frame.
+    pub(crate) fn send_own(&self, control: Control) -> Result<(), Fault> {
+        put_control(&mut self.outbound().buffer, CONNECTION_CHANNEL, control)
             .map_err(|error| Fault::internal(format!("a message cannot be sent: {error}")))
     }
 
@@ -321,6 +347,9 @@ impl Link {
                 Control::Ping(Ping { nonce }) => self.pong(channel, nonce),
                 Control::Pong(_) => {}
                 Control::Credit(credit) => self.take_credit(credit),
+                Control::SignIn(sign_in) if channel == CONNECTION_CHANNEL => {
+                    self.push_event(Event::SignIn(sign_in));
+                }
                 control if channel == SYNC_CHANNEL => self.push_event(Event::Control(control)),
                 _ => return Err(unknown_channel(channel)),
             },

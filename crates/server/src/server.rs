@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tidewater_carrier::listen::{Incoming, Listener, Stream, Tls};
 use tidewater_carrier::{ServerUrl, Transport};
 use tidewater_consolidated::Centre;
-use tidewater_protocol::frame::{SYNC_CHANNEL, put_control};
+use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
 use tidewater_protocol::{Code, PublicationSchema};
 
 use crate::auth::guests::{Guests, WATCH_EVERY};
@@ -21,13 +21,13 @@ use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
 use crate::config::{Config, Limits, RetentionConfig};
+use crate::connection;
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::link::{self, Link};
 use crate::listener;
 use crate::memory::{MemoryBudget, MemoryGauge};
-use crate::session;
 use crate::signal::Signal;
 use crate::worker::{DrainRate, SessionTask, Workers};
 
@@ -88,6 +88,11 @@ impl Shared {
                 format!("it has: {}", names.join(", ")),
             )
         })
+    }
+
+    /// Whether so many syncs wait that no other may begin.
+    pub(crate) fn is_full(&self) -> bool {
+        self.workers.backlog() >= self.limits.backlog
     }
 
     /// Come back later; when, follows from how fast the backlog drains.
@@ -307,7 +312,7 @@ impl Door {
         let busy = self.shared.busy();
         tokio::spawn(async move {
             let mut answer = bytes::BytesMut::new();
-            let _ = put_control(&mut answer, SYNC_CHANNEL, busy.to_control());
+            let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
             let goodbye = async {
                 incoming.stream.write_all(&answer).await?;
                 incoming.stream.shutdown().await?;
@@ -350,13 +355,13 @@ async fn serve(
     let mut writer = pin!(link::write(&link, write_half));
     let (mut reading, mut writing) = (true, true);
     {
-        let mut session = pin!(session::run(&shared, &link, &peer));
+        let mut connection = pin!(connection::run(&shared, &link, &peer));
         // In this order, so that what arrives is answered in the same wake-up.
         loop {
             tokio::select! {
                 biased;
                 () = &mut reader, if reading => reading = false,
-                () = &mut session => break,
+                () = &mut connection => break,
                 () = &mut writer, if writing => writing = false,
             }
         }

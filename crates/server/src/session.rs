@@ -1,5 +1,5 @@
 //! A connection's syncs, one after the other: Hello, Welcome, uploads, results,
-//! downloads, the end.
+//! downloads, the end. Who syncs is known by then.
 //!
 //! The stages are in the modules below; here is their order, their deadlines, and
 //! what is logged and recorded of each sync. Sockets belong to [`crate::link`],
@@ -9,7 +9,6 @@ mod compare;
 mod hello;
 mod opening;
 mod reply;
-mod sign_in;
 mod upload;
 
 use std::sync::Arc;
@@ -17,64 +16,103 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use tidewater_consolidated::records::SyncRecord;
+use tidewater_consolidated::records::{SessionState, SyncRecord};
 use tidewater_consolidated::{
     DownloadJob, DownloadSubscription, GainedPartitions, OwnUpload, SyncUpload, TableCompare,
     TableRequest, UploadOutcome, UploadResult,
 };
+use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
-use tidewater_protocol::{Code, RemoteId};
 
 use self::compare::Comparing;
-use self::hello::Greeting;
-pub(crate) use self::hello::MAX_NAME_BYTES;
+pub(crate) use self::hello::Greeting;
 use self::opening::Opened;
 use self::reply::Watch;
-use self::sign_in::answered;
 use self::upload::{Expected, Received, Receiver};
 use crate::auth::guests::{Standing, Stay};
+use crate::auth::signing::Keyring;
 use crate::fault::Fault;
 use crate::link::{Event, Link};
 use crate::memory::Reservation;
 use crate::server::Shared;
+use crate::sign_in::{Guest, answered};
 use crate::spool::download_spool;
 use crate::worker::{ApplyTask, DownloadTask};
 
-/// Serves a connection until it ends. What remains to be sent is left in the link.
-pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
+/// What was looked up for a Hello.
+pub(crate) struct LookedUp {
+    pub(crate) keyring: Keyring,
+    pub(crate) state: SessionState,
+}
+
+/// A Hello that has come.
+pub(crate) struct Arrival {
+    /// Whoever is in is told what is wrong with it.
+    pub(crate) greeting: Result<Greeting, Fault>,
+    /// Together with the sign-in.
+    pub(crate) looked_up: Option<LookedUp>,
+    publications: String,
+    started: Instant,
+    /// Events that had come by then.
+    events: u64,
+}
+
+impl Arrival {
+    pub(crate) fn of(hello: Hello, server: &Shared, link: &Link) -> Arrival {
+        let names = hello.subscriptions.iter().map(|it| it.publication.as_str());
+        Arrival {
+            publications: names.collect::<Vec<_>>().join(","),
+            greeting: Greeting::check(hello, server.limits.subscriptions),
+            looked_up: None,
+            started: Instant::now(),
+            events: link.events(),
+        }
+    }
+}
+
+/// Serves the syncs of a connection until it ends. The fault is one that no sync was told of.
+pub(crate) async fn run(
+    server: &Arc<Shared>,
+    link: &Link,
+    guest: &Guest,
+    stay: &Stay<'_>,
+    mut arrival: Option<Arrival>,
+) -> Result<(), Fault> {
     let mut before = Before::Nothing;
     loop {
-        let first = before == Before::Nothing;
-        let hello = match next_hello(server, link, before).await {
-            Ok(hello) => hello,
-            Err(fault) => {
-                tracing::debug!(peer, code = %fault.code, "{fault}");
-                if first && !fault.is_gone() {
-                    tracing::warn!(peer, code = %fault.code, "a connection without a sync: {fault}");
-                }
-                tell(link, &fault);
-                return;
+        let bytes_before = match before {
+            Before::Nothing => [0; 2],
+            _ => link.bytes(),
+        };
+        let arrival = match arrival.take() {
+            Some(arrival) => arrival,
+            None => {
+                let hello = next_hello(server, link, stay, before).await?;
+                Arrival::of(hello, server, link)
             }
         };
-        let mut sync = Sync::new(server, link, peer, &hello, first);
-        let stay = server.guests.stay();
+        let mut sync = Sync::new(server, link, guest, &arrival, bytes_before);
         let result = tokio::select! {
             biased;
             () = server.aborted() => Err(Fault::shutting_down()),
             reason = stay.shut_out() => Err(Fault::shut_out(reason)),
-            result = timeout(server.limits.sync, Box::pin(sync.run(hello, &stay))) => {
+            result = timeout(server.limits.sync, Box::pin(sync.run(arrival))) => {
                 result.unwrap_or_else(|_| Err(Fault::timeout("the sync took too long")))
             }
         };
-        if let Err(fault) = &result {
-            tell(link, fault);
+        if let Err(fault) = &result
+            && !fault.silent
+            && fault.code != Code::Cancelled
+        {
+            // A message of a few hundred bytes fits into a frame.
+            let _ = link.send(fault.to_control());
         }
         link.flush();
         sync.conclude(&result);
         before = match result {
             Ok(end) => end,
             Err(fault) if fault.code == Code::Cancelled => Before::AbandonedSync,
-            Err(_) => return,
+            Err(_) => return Ok(()),
         };
     }
 }
@@ -82,7 +120,7 @@ pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
 /// What went before a Hello.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// It is the first on its connection.
+    /// It is the first of its connection.
     Nothing,
     /// A sync that is complete but for the acknowledgement.
     CompleteSync,
@@ -91,13 +129,12 @@ enum Before {
 }
 
 /// The next Hello. What is left of an abandoned sync before it is dropped.
-async fn next_hello(server: &Shared, link: &Link, before: Before) -> Result<Hello, Fault> {
-    let first = before == Before::Nothing;
-    let patience = if first {
-        server.limits.handshake
-    } else {
-        server.limits.idle
-    };
+async fn next_hello(
+    server: &Shared,
+    link: &Link,
+    stay: &Stay<'_>,
+    before: Before,
+) -> Result<Hello, Fault> {
     let wait = async {
         loop {
             match link.event().await {
@@ -115,20 +152,10 @@ async fn next_hello(server: &Shared, link: &Link, before: Before) -> Result<Hell
     };
     tokio::select! {
         biased;
-        result = timeout(patience, wait) => match result {
-            Ok(result) => result,
-            Err(_) if first => Err(Fault::timeout("no Hello came")),
-            // Nothing was asked, nothing is to be told.
-            Err(_) => Err(Fault::gone()),
-        },
+        reason = stay.shut_out() => Err(Fault::shut_out(reason)),
+        // Nothing was asked, nothing is to be told.
+        result = timeout(server.limits.idle, wait) => result.unwrap_or_else(|_| Err(Fault::gone())),
         () = server.draining() => Err(Fault::shutting_down()),
-    }
-}
-
-fn tell(link: &Link, fault: &Fault) {
-    if !fault.silent && fault.code != Code::Cancelled {
-        // A message of a few hundred bytes fits into a frame.
-        let _ = link.send(fault.to_control());
     }
 }
 
@@ -136,15 +163,14 @@ fn tell(link: &Link, fault: &Fault) {
 struct Sync<'a> {
     server: &'a Arc<Shared>,
     link: &'a Link,
-    peer: &'a str,
+    guest: &'a Guest,
     started: Instant,
     /// Events that had come by then.
     events_before: u64,
     bytes_before: [u64; 2],
     record: SyncRecord,
-    client: String,
-    /// Who it is was proved.
-    signed_in: bool,
+    /// The Hello was looked into.
+    counts: bool,
 }
 
 /// Everything that came up to the request for the download.
@@ -186,44 +212,36 @@ impl<'a> Sync<'a> {
     fn new(
         server: &'a Arc<Shared>,
         link: &'a Link,
-        peer: &'a str,
-        hello: &Hello,
-        first: bool,
+        guest: &'a Guest,
+        arrival: &Arrival,
+        bytes_before: [u64; 2],
     ) -> Sync<'a> {
-        let names: Vec<&str> = hello
-            .subscriptions
-            .iter()
-            .map(|subscription| subscription.publication.as_str())
-            .collect();
         Sync {
             server,
             link,
-            peer,
-            started: Instant::now(),
-            events_before: link.events(),
-            bytes_before: if first { [0; 2] } else { link.bytes() },
+            guest,
+            started: arrival.started,
+            events_before: arrival.events,
+            bytes_before,
             record: SyncRecord {
-                remote_id: RemoteId::from_slice(&hello.remote_id),
-                user: hello.user.clone(),
-                publications: names.join(","),
+                remote_id: Some(guest.remote_id),
+                user: guest.user.clone(),
+                publications: arrival.publications.clone(),
                 started_ms: server.environment.clock.now_ms(),
                 ..SyncRecord::default()
             },
-            client: hello.client.clone(),
-            signed_in: false,
+            counts: false,
         }
     }
 
-    async fn run(&mut self, hello: Hello, stay: &Stay<'_>) -> Result<Before, Fault> {
-        let greeting = Greeting::check(hello, self.server.limits.subscriptions)?;
-        if self.server.workers.backlog() >= self.server.limits.backlog {
+    async fn run(&mut self, arrival: Arrival) -> Result<Before, Fault> {
+        if arrival.looked_up.is_none() && self.server.is_full() {
             return Err(self.server.busy());
         }
-        let Some(opened) = self.open(greeting).await? else {
+        let Some(opened) = self.open(arrival.greeting?, arrival.looked_up).await? else {
             self.link.send(Control::SyncEnd(SyncEnd {}))?;
             return Ok(Before::AbandonedSync);
         };
-        stay.enter(opened.remote_id);
         let Arrived {
             received,
             compares,
@@ -334,6 +352,7 @@ impl<'a> Sync<'a> {
                     Control::Failure(_) => return Err(Fault::gone()),
                     _ => return Err(Fault::unexpected("a message")),
                 },
+                Event::SignIn(_) => return Err(Fault::unexpected("a second SignIn")),
                 Event::End(fault) => return Err(fault),
             }
         }
@@ -474,7 +493,7 @@ impl<'a> Sync<'a> {
             self.record.error = fault.code.name().to_owned();
         }
         self.log(result);
-        if self.signed_in {
+        if self.counts {
             self.server.drain.completed(now);
             self.server.workers.record(self.record);
         }
@@ -489,8 +508,8 @@ impl<'a> Sync<'a> {
                     remote = remote.as_deref().unwrap_or(""),
                     user = record.user,
                     publications = record.publications,
-                    peer = self.peer,
-                    client = self.client,
+                    peer = self.guest.peer,
+                    client = self.guest.client,
                     inserts = record.uploaded[0],
                     updates = record.uploaded[1],
                     deletes = record.uploaded[2],

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tidewater_protocol::frame::{Frame, PREFACE, SYNC_CHANNEL, put_control, take_frame};
-use tidewater_protocol::message::{Control, Hello, HelloSubscription, PROTOCOL_VERSION, Proof};
+use tidewater_protocol::frame::{
+    CONNECTION_CHANNEL, Frame, PREFACE, SYNC_CHANNEL, put_control, take_frame,
+};
+use tidewater_protocol::message::{
+    Control, Hello, HelloSubscription, PROTOCOL_VERSION, Proof, SignIn,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -52,18 +56,21 @@ async fn connect(address: &str) -> TcpStream {
 }
 
 fn hello() -> BytesMut {
-    let hello = Hello {
+    let sign_in = SignIn {
         protocol_version: PROTOCOL_VERSION,
         user: "nancy".into(),
         proof: Some(Proof::Password(password("nancy"))),
+        client: "storm".into(),
+        ..SignIn::default()
+    };
+    let hello = Hello {
         subscriptions: vec![HelloSubscription {
             publication: "main".into(),
             ..HelloSubscription::default()
         }],
-        client: "storm".into(),
-        ..Hello::default()
     };
     let mut out = BytesMut::from(&PREFACE[..]);
+    put_control(&mut out, CONNECTION_CHANNEL, Control::SignIn(sign_in)).unwrap();
     put_control(&mut out, SYNC_CHANNEL, Control::Hello(hello)).unwrap();
     out
 }

@@ -545,37 +545,21 @@ pub(crate) fn settle(connection: &Connection) -> Result<(), RemoteError> {
 }
 
 /// The remote has another id than the one under which uploads were kept, from this centre or from
-/// another one. Those of the subscriptions `give_back` are given back under it. The others are
-/// where the former id is known, and remembered with it; but for those that were being given back,
-/// if the centre is the same: they still are. `before`: the former id and its centre's name.
+/// another one. They are remembered with the former id, where it is known; but for those that were
+/// being given back, if the centre is the same: they still are. `before`: the former id and its centre's name.
 pub(crate) fn adopt(
     connection: &Connection,
     before: (Option<RemoteId>, &str),
-    give_back: &[i64],
     centre: &str,
 ) -> rusqlite::Result<()> {
-    for subscription in give_back {
-        connection.execute(
-            "UPDATE tidewater_kept SET giving = 2 WHERE subscription = ?1",
-            [subscription],
-        )?;
-        connection.execute(
-            "UPDATE tidewater_refused SET again = 1 WHERE publication = (SELECT publication \
-             FROM tidewater_subscription WHERE id = ?1) AND row_values IS NULL",
-            [subscription],
-        )?;
-    }
     let (former, former_centre) = before;
     if former_centre.is_empty() {
         // Nobody could tell whether another centre wants them.
-        connection.execute("DELETE FROM tidewater_kept WHERE giving <> 2", [])?;
+        connection.execute("DELETE FROM tidewater_kept", [])?;
     } else {
         if former_centre != centre {
             // The rows here are going to be the other centre's.
-            connection.execute(
-                "DELETE FROM tidewater_kept WHERE bytes = x'' AND giving <> 2",
-                [],
-            )?;
+            connection.execute("DELETE FROM tidewater_kept WHERE bytes = x''", [])?;
         }
         connection.execute(
             "UPDATE tidewater_kept SET giving = 0, centre = coalesce(centre, ?2), \
@@ -584,7 +568,5 @@ pub(crate) fn adopt(
             params![former.map(|id| id.0), former_centre, centre],
         )?;
     }
-    connection
-        .execute("UPDATE tidewater_kept SET giving = 1 WHERE giving = 2", [])
-        .map(drop)
+    Ok(())
 }

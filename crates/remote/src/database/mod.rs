@@ -269,8 +269,8 @@ impl Database {
             .doing("storing the certificate file's name")
     }
 
-    /// Stores what a Welcome brought, at once. `None` leaves token or credential as it is, and
-    /// so does an empty name the centre's. `said` is the identity of the Hello that it answers.
+    /// Stores what a SignedIn brought, at once. `None` leaves token or credential as it is, and
+    /// so does an empty name the centre's. `said` is the identity of the SignIn that it answers.
     ///
     /// # Errors
     /// SQLite failed, or another sync has taken another identity meanwhile.
@@ -317,7 +317,7 @@ impl Database {
     /// Takes the identity that the server gave to a restored or copied remote: uploads
     /// start again at sequence 0 with nothing known about the centre; what was taken but
     /// not acknowledged keeps its generation under a new id. Tables that are there are
-    /// compared. Kept uploads are remembered with the former id and its centre; those of the subscriptions `give_back` are given back. `said` is what the server
+    /// compared. Kept uploads are remembered with the former id and its centre. `said` is what the server
     /// has judged: if another sync has gone on since, that says nothing of the file as it is
     /// now, and what is on its way for the identity that it has would go up once more under the
     /// new one.
@@ -358,7 +358,7 @@ impl Database {
                 )?;
             }
             let before = (said.remote_id, account.centre.as_str());
-            kept::adopt(&transaction, before, identity.give_back, identity.centre)
+            kept::adopt(&transaction, before, identity.centre)
         };
         adopt().doing("taking a new identity")?;
         kept::settle(&transaction)?;
@@ -416,7 +416,7 @@ impl Database {
     }
 }
 
-/// What a Welcome gives to a remote that was restored or copied, or is not known any more.
+/// What the server gives to a remote that was restored or copied, or is not known any more.
 #[derive(Clone, Copy, Debug)]
 pub struct NewIdentity<'a> {
     /// The new id.
@@ -427,8 +427,6 @@ pub struct NewIdentity<'a> {
     pub credential: Option<&'a [u8]>,
     /// The name of the centre that gives it; empty if it does not say.
     pub centre: &'a str,
-    /// The subscriptions whose kept uploads are wanted back under it.
-    pub give_back: &'a [i64],
 }
 
 /// What a session's Hello said of the file.

@@ -1,9 +1,9 @@
 //! Opening a sync: who we are, how we prove it, what we subscribe to.
 
 use bytes::BytesMut;
-use tidewater_protocol::frame::{PREFACE, SYNC_CHANNEL, put_control};
+use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, SYNC_CHANNEL, put_control};
 use tidewater_protocol::message::{
-    self, Control, Hello, HelloSubscription, PROTOCOL_VERSION, Proof,
+    self, Control, Hello, HelloSubscription, PROTOCOL_VERSION, Proof, SignIn,
 };
 
 use super::ProofKind;
@@ -36,7 +36,7 @@ pub(super) fn choose_proof(
     }
 }
 
-/// The preface and the Hello. `downloads`: whether more than results is asked for.
+/// The preface, who we are, and the Hello. `downloads`: whether more than results is asked for.
 pub(super) fn opening(
     account: &Account,
     proof: Proof,
@@ -62,16 +62,19 @@ pub(super) fn opening(
         compares: subscription.compares,
         formers: subscription.formers.iter().map(former).collect(),
     });
-    let hello = Hello {
+    let sign_in = SignIn {
         protocol_version: PROTOCOL_VERSION,
         remote_id: account.remote_id.map(|id| id.to_vec()).unwrap_or_default(),
         user: account.user.clone(),
-        subscriptions: subscriptions.collect(),
+        proof: Some(proof),
         client: client.to_owned(),
         centre: account.centre.clone(),
-        proof: Some(proof),
+    };
+    let hello = Hello {
+        subscriptions: subscriptions.collect(),
     };
     let mut out = BytesMut::from(&PREFACE[..]);
+    put_control(&mut out, CONNECTION_CHANNEL, Control::SignIn(sign_in))?;
     put_control(&mut out, SYNC_CHANNEL, Control::Hello(hello))?;
     Ok(out)
 }

@@ -223,6 +223,8 @@ fn check_result(
 /// A message's name, for messages to people.
 pub(crate) fn name(control: &Control) -> &'static str {
     match control {
+        Control::SignIn(_) => "SignIn",
+        Control::SignedIn(_) => "SignedIn",
         Control::Hello(_) => "Hello",
         Control::Welcome(_) => "Welcome",
         Control::UploadBegin(_) => "UploadBegin",

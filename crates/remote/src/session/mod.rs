@@ -159,6 +159,8 @@ pub struct Session {
     /// The name of the one centre that may let us in; empty: any.
     centre: String,
     other_centre: bool,
+    /// The name of the centre that has let us in.
+    let_in_by: Option<String>,
     /// What was presented, and what else could be.
     proof: ProofKind,
     has_credential: bool,
@@ -209,6 +211,7 @@ impl Session {
             server,
             centre: String::new(),
             other_centre,
+            let_in_by: None,
             proof: first_proof,
             has_credential: false,
             has_password: password.is_some(),

@@ -1,15 +1,17 @@
 //! What the session does with each message of the server.
 
-use tidewater_protocol::Code;
 use tidewater_protocol::frame::{
     CONNECTION_CHANNEL, Frame, FrameError, SYNC_CHANNEL, put_control, rows_header, take_frame,
 };
-use tidewater_protocol::message::{Ack, Control, Failure, PROTOCOL_VERSION, Pong, Welcome};
+use tidewater_protocol::message::{
+    Ack, Control, Failure, PROTOCOL_VERSION, Pong, SignedIn, Welcome,
+};
+use tidewater_protocol::{Code, RemoteId};
 
 use bytes::BytesMut;
 
 use super::progress::Phase;
-use super::welcome::Admission;
+use super::welcome::{Admission, Answer};
 use super::{
     MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify,
     incoming,
@@ -86,6 +88,7 @@ impl Session {
 
     fn control(&mut self, control: &Control, frame: &Frame) -> Result<(), SyncError> {
         match control {
+            Control::SignedIn(signed_in) => self.signed_in(signed_in.clone()),
             Control::Welcome(welcome) => self.welcome(welcome.clone()),
             Control::Busy(busy) => Err(SyncError::Busy {
                 retry_after_ms: busy.retry_after_ms,
@@ -115,7 +118,8 @@ impl Session {
                 )?;
                 self.ordered(control, frame)
             }
-            Control::Hello(_)
+            Control::SignIn(_)
+            | Control::Hello(_)
             | Control::UploadBegin(_)
             | Control::UploadEnd(_)
             | Control::RequestBegin(_)
@@ -169,11 +173,11 @@ impl Session {
         }
     }
 
-    fn welcome(&mut self, welcome: Welcome) -> Result<(), SyncError> {
-        if self.incoming.is_welcomed() {
-            return Err(SyncError::unexpected("a second Welcome"));
+    fn signed_in(&mut self, signed_in: SignedIn) -> Result<(), SyncError> {
+        if self.let_in_by.is_some() {
+            return Err(SyncError::unexpected("a second SignedIn"));
         }
-        let admission = Admission::read(welcome, self.remote_id, &self.subscriptions)?;
+        let admission = Admission::read(signed_in)?;
         // Before anything is remembered of it.
         if [&self.centre, &admission.centre]
             .iter()
@@ -182,7 +186,35 @@ impl Session {
         {
             return Err(SyncError::AnotherCentre);
         }
-        let (token, credential) = (admission.token.as_deref(), admission.credential.as_deref());
+        let Admission {
+            remote_id,
+            token,
+            credential,
+            centre,
+        } = admission;
+        let Store::Idle(database) = &mut self.store else {
+            return Err(MOVING);
+        };
+        if let Some(server) = &self.server {
+            database.store_server(server)?;
+        }
+        if self.remote_id.is_some_and(|own| own != remote_id) {
+            // The server does not know us any more.
+            self.let_in_by = Some(centre);
+            return self.start_over(remote_id, token.as_deref(), credential.as_deref());
+        }
+        let (token, credential) = (token.as_deref(), credential.as_deref());
+        database.store_sign_in(self.remote_id, remote_id, token, credential, &centre)?;
+        self.remote_id = Some(remote_id);
+        self.let_in_by = Some(centre);
+        Ok(())
+    }
+
+    fn welcome(&mut self, welcome: Welcome) -> Result<(), SyncError> {
+        if self.let_in_by.is_none() || self.incoming.is_welcomed() {
+            return Err(SyncError::unexpected("a Welcome out of turn"));
+        }
+        let answer = Answer::read(welcome, &self.subscriptions)?;
         let said = Said {
             remote_id: self.remote_id,
             subscriptions: &self.subscriptions,
@@ -190,42 +222,51 @@ impl Session {
         let Store::Idle(database) = &mut self.store else {
             return Err(MOVING);
         };
-        if let Some(server) = &self.server {
-            database.store_server(server)?;
-        }
-        if admission.new_identity
-            && let Some(states) = database.recognise(&self.subscriptions, &admission.has)?
-        {
+        if let Some((remote_id, credential)) = answer.new_identity {
+            let Some(states) = database.recognise(&self.subscriptions, &answer.has)? else {
+                return self.start_over(remote_id, None, Some(&credential));
+            };
             database.accept_centre_state(said, &states)?;
             self.begin_again();
             return Ok(());
         }
-        let (remote_id, centre) = (admission.remote_id, admission.centre.as_str());
-        if admission.new_identity {
-            let identity = NewIdentity {
-                remote_id,
-                token,
-                credential,
-                centre,
-                give_back: &admission.give_back,
-            };
-            let ids = &mut self.ids;
-            database.adopt_identity(said, &identity, &mut || ids.next())?;
-            self.begin_again();
-            return Ok(());
-        }
-        database.store_sign_in(self.remote_id, remote_id, token, credential, centre)?;
-        if !admission.forgotten.is_empty() {
-            database.accept_centre_state(said, &admission.forgotten)?;
+        if !answer.forgotten.is_empty() {
+            database.accept_centre_state(said, &answer.forgotten)?;
             self.begin_again();
             return Ok(());
         }
         let is_new = database.is_new()?;
-        self.agree(admission)?;
+        self.agree(answer)?;
         // Nobody uses tables that are not there yet: no need to wait until all has come.
         if is_new && self.direction != SyncDirection::UploadOnly {
             self.begin_apply()?;
         }
+        Ok(())
+    }
+
+    /// Becomes another remote, which signs in anew.
+    fn start_over(
+        &mut self,
+        remote_id: RemoteId,
+        token: Option<&[u8]>,
+        credential: Option<&[u8]>,
+    ) -> Result<(), SyncError> {
+        let Store::Idle(database) = &mut self.store else {
+            return Err(MOVING);
+        };
+        let said = Said {
+            remote_id: self.remote_id,
+            subscriptions: &self.subscriptions,
+        };
+        let identity = NewIdentity {
+            remote_id,
+            token,
+            credential,
+            centre: self.let_in_by.as_deref().unwrap_or_default(),
+        };
+        let ids = &mut self.ids;
+        database.adopt_identity(said, &identity, &mut || ids.next())?;
+        self.begin_again();
         Ok(())
     }
 
@@ -236,9 +277,9 @@ impl Session {
     }
 
     /// Settles what follows the Welcome.
-    fn agree(&mut self, admission: Admission) -> Result<(), SyncError> {
+    fn agree(&mut self, answer: Answer) -> Result<(), SyncError> {
         let mut results = Vec::new();
-        for (index, &applied) in admission.already_applied.iter().enumerate() {
+        for (index, &applied) in answer.already_applied.iter().enumerate() {
             if applied {
                 self.outgoing.abandon(index)?;
             }
@@ -257,7 +298,7 @@ impl Session {
             self.subscriptions.len()
         };
         self.incoming.welcomed(results, downloads);
-        for (subscription, schema) in self.subscriptions.iter().zip(admission.schemas) {
+        for (subscription, schema) in self.subscriptions.iter().zip(answer.schemas) {
             if !upload_only && subscription.schema.is_none() && schema.is_none() {
                 return Err(SyncError::Protocol {
                     code: Code::SchemaMismatch,
@@ -285,7 +326,7 @@ impl Session {
             ) if self.has_password => Some(ProofKind::Password),
             _ => None,
         };
-        let next = next.filter(|_| !self.incoming.is_welcomed());
+        let next = next.filter(|_| self.let_in_by.is_none());
         let unknown = failure.code == Code::UnknownPublication.number();
         let Store::Idle(database) = &mut self.store else {
             return Err(failure.into());

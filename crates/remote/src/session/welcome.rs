@@ -1,12 +1,14 @@
-//! The server lets us in: what a Welcome says, checked against the Hello.
+//! The server lets us in: what SignedIn and Welcome say, checked against SignIn and Hello.
 
-use tidewater_protocol::message::{PROTOCOL_MAJOR, UploadState, Welcome, WelcomeSubscription};
+use tidewater_protocol::message::{
+    PROTOCOL_MAJOR, SignedIn, UploadState, Welcome, WelcomeSubscription,
+};
 use tidewater_protocol::{Code, PublicationSchema, RemoteId, UploadId};
 
 use super::error::SyncError;
 use crate::database::{CentreState, CompareDue, SubscriptionState};
 
-/// A Welcome that makes sense.
+/// A SignedIn that makes sense.
 #[derive(Debug)]
 pub(super) struct Admission {
     pub(super) remote_id: RemoteId,
@@ -14,12 +16,35 @@ pub(super) struct Admission {
     pub(super) credential: Option<Vec<u8>>,
     /// The centre's name; empty if the server does not say.
     pub(super) centre: String,
-    /// Whether the server takes us for a restored or copied remote.
-    pub(super) new_identity: bool,
+}
+
+impl Admission {
+    pub(super) fn read(signed_in: SignedIn) -> Result<Admission, SyncError> {
+        let major = signed_in.protocol_version >> 16;
+        if major != PROTOCOL_MAJOR {
+            return Err(SyncError::Protocol {
+                code: Code::ProtocolVersion,
+                what: format!("it chose protocol version {major}, which we do not speak"),
+            });
+        }
+        let remote_id = RemoteId::from_slice(&signed_in.remote_id);
+        Ok(Admission {
+            remote_id: remote_id
+                .ok_or_else(|| SyncError::malformed("the remote id in its SignedIn is no UUID"))?,
+            token: some(signed_in.token),
+            credential: some(signed_in.credential),
+            centre: signed_in.centre,
+        })
+    }
+}
+
+/// A Welcome that makes sense.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Whether the server takes us for a restored or copied remote: its new id and credential.
+    pub(super) new_identity: Option<(RemoteId, Vec<u8>)>,
     /// For each subscription: the last upload that the centre says it has, if we are at odds.
     pub(super) has: Vec<Option<(u64, UploadId)>>,
-    /// The subscriptions whose kept uploads are wanted back under the new identity.
-    pub(super) give_back: Vec<i64>,
     /// What the centre has forgotten, or does not know: the session ends, and the next one
     /// goes by it.
     pub(super) forgotten: Vec<CentreState>,
@@ -29,22 +54,11 @@ pub(super) struct Admission {
     pub(super) schemas: Vec<Option<PublicationSchema>>,
 }
 
-impl Admission {
-    /// Reads a Welcome. `own` is the remote's id so far.
+impl Answer {
     pub(super) fn read(
         welcome: Welcome,
-        own: Option<RemoteId>,
         subscriptions: &[SubscriptionState],
-    ) -> Result<Admission, SyncError> {
-        let major = welcome.protocol_version >> 16;
-        if major != PROTOCOL_MAJOR {
-            return Err(SyncError::Protocol {
-                code: Code::ProtocolVersion,
-                what: format!("it chose protocol version {major}, which we do not speak"),
-            });
-        }
-        let remote_id = RemoteId::from_slice(&welcome.remote_id)
-            .ok_or_else(|| SyncError::malformed("the remote id in its Welcome is no UUID"))?;
+    ) -> Result<Answer, SyncError> {
         if welcome.subscriptions.len() != subscriptions.len() {
             return Err(SyncError::malformed(format!(
                 "its Welcome answers to {} subscriptions; we have {}",
@@ -52,14 +66,10 @@ impl Admission {
                 subscriptions.len()
             )));
         }
-        let mut admission = Admission {
-            remote_id,
-            token: some(welcome.token),
-            credential: some(welcome.credential),
-            centre: welcome.centre,
-            new_identity: false,
+        let mut new_identity = false;
+        let mut read = Answer {
+            new_identity: None,
             has: Vec::new(),
-            give_back: Vec::new(),
             forgotten: Vec::new(),
             already_applied: Vec::new(),
             schemas: Vec::new(),
@@ -74,33 +84,28 @@ impl Admission {
                     subscription.publication
                 )));
             }
-            admission.new_identity |= state == UploadState::NewIdentity;
+            new_identity |= state == UploadState::NewIdentity;
             let has = UploadId::from_slice(&answer.upload_id);
-            admission.has.push(has.map(|id| (answer.sequence, id)));
-            if answer.give_back {
-                admission.give_back.push(subscription.id);
-            }
-            admission
-                .forgotten
+            read.has.push(has.map(|id| (answer.sequence, id)));
+            read.forgotten
                 .extend(forgotten(answer, state, subscription)?);
-            admission
-                .already_applied
+            read.already_applied
                 .push(state == UploadState::AlreadyApplied);
-            let schema = schema(&answer.schema, subscription)?;
-            admission.schemas.push(schema);
-        }
-        if own.is_none() && admission.new_identity {
-            return Err(SyncError::unexpected(
-                "it gave another identity to a remote that has none",
-            ));
+            read.schemas.push(schema(&answer.schema, subscription)?);
         }
         // Under another id nothing of what we know about uploads would hold.
-        if !admission.new_identity && own.is_some_and(|own| own != remote_id) {
+        if new_identity == welcome.remote_id.is_empty() {
             return Err(SyncError::unexpected(
-                "it gave the remote another id without saying that it starts over",
+                "a new id and the word that the remote starts over must come together",
             ));
         }
-        Ok(admission)
+        if new_identity {
+            let remote_id = RemoteId::from_slice(&welcome.remote_id);
+            let remote_id = remote_id
+                .ok_or_else(|| SyncError::malformed("the remote id in its Welcome is no UUID"))?;
+            read.new_identity = Some((remote_id, welcome.credential));
+        }
+        Ok(read)
     }
 }
 

@@ -76,12 +76,20 @@ impl Guests {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a sync whose remote is not known yet.
-    pub(crate) fn stay(&self) -> Stay<'_> {
+    /// The remote of a connection comes in.
+    pub(crate) fn enter(&self, remote_id: RemoteId) -> Stay<'_> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let call = Arc::<Call>::default();
+        let guest = Guest {
+            remote_id,
+            entered: Instant::now(),
+            call: call.clone(),
+        };
+        self.inside().insert(number, guest);
         Stay {
             guests: self,
-            number: self.next.fetch_add(1, Ordering::Relaxed),
-            call: Arc::default(),
+            number,
+            call,
         }
     }
 
@@ -107,16 +115,6 @@ impl Guests {
 }
 
 impl Stay<'_> {
-    /// The remote is known and may come in.
-    pub(crate) fn enter(&self, remote_id: RemoteId) {
-        let guest = Guest {
-            remote_id,
-            entered: Instant::now(),
-            call: self.call.clone(),
-        };
-        self.guests.inside().insert(self.number, guest);
-    }
-
     /// Ends when the remote is shut out. Safe to drop.
     pub(crate) async fn shut_out(&self) -> ShutOut {
         loop {
@@ -144,10 +142,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_syncs_of_the_remote_that_is_shut_out_end() {
         let guests = Guests::default();
-        let (ada, bob) = (guests.stay(), guests.stay());
-        ada.enter(ADA);
+        let ada = guests.enter(ADA);
         tokio::time::advance(WATCH_EVERY).await;
-        bob.enter(BOB);
+        let bob = guests.enter(BOB);
         assert_eq!(guests.inside_for(WATCH_EVERY), [ADA]);
         assert_eq!(guests.inside_for(Duration::ZERO).len(), 2);
         guests.end(&[(ADA, ShutOut::UserDisabled)]);

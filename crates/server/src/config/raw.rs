@@ -13,7 +13,7 @@ use super::keys::nearest;
 use super::text;
 use super::{Config, Limits, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig};
 use crate::error::ServerError;
-use crate::session::MAX_NAME_BYTES;
+use crate::sign_in::MAX_NAME_BYTES;
 
 #[derive(Deserialize)]
 struct RawConfig {

@@ -1,31 +1,19 @@
 //! The Hello, checked: sizes, identities, publications named twice, and which of its
 //! checkpoints are genuine. Whether the remote is who it says is for
-//! [`super::sign_in`] to find out.
+//! [`crate::sign_in`] to find out.
 
 use tidewater_consolidated::Checkpoint;
 use tidewater_consolidated::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
-use tidewater_protocol::message::{
-    self, Hello, HelloSubscription, MAX_FORMERS, PROTOCOL_VERSION, Proof, UploadState, negotiate,
-};
-use tidewater_protocol::{Code, RemoteId, UploadId};
+use tidewater_protocol::message::{self, Hello, HelloSubscription, MAX_FORMERS, UploadState};
+use tidewater_protocol::{RemoteId, UploadId};
 
 use crate::auth::signing::{CheckpointFor, Keyring};
 use crate::fault::Fault;
-
-/// Names of users, publications and programs are shorter.
-pub(crate) const MAX_NAME_BYTES: usize = 512;
+use crate::sign_in::{check_name, identity};
 
 /// A Hello whose parts are well-formed.
 pub(crate) struct Greeting {
-    /// The version that the session speaks.
-    pub(crate) version: u32,
-    pub(crate) remote_id: Option<RemoteId>,
-    pub(crate) user: String,
-    pub(crate) proof: Proof,
     pub(crate) subscriptions: Vec<Subscription>,
-    pub(crate) client: String,
-    /// The name of the centre that it knows; empty if none.
-    pub(crate) centre: String,
 }
 
 /// A subscription as the remote knows it.
@@ -54,7 +42,7 @@ pub(crate) struct Former {
 
 impl Former {
     fn check(wire: message::Former) -> Result<Former, Fault> {
-        let is_none = || malformed("a former id without an id");
+        let is_none = || Fault::malformed("a former id without an id");
         Ok(Former {
             remote_id: RemoteId::from_slice(&wire.remote_id).ok_or_else(is_none)?,
             sequence: wire.sequence,
@@ -87,10 +75,6 @@ impl Former {
 impl Greeting {
     /// Checks a Hello.
     pub(crate) fn check(hello: Hello, max_subscriptions: usize) -> Result<Greeting, Fault> {
-        let version = check_version(hello.protocol_version)?;
-        check_name("user", &hello.user)?;
-        check_name("client", &hello.client)?;
-        check_name("centre", &hello.centre)?;
         if hello.subscriptions.len() > max_subscriptions {
             return Err(Fault::limit(
                 "the number of subscriptions",
@@ -98,9 +82,6 @@ impl Greeting {
                 "subscriptions",
             ));
         }
-        let proof = hello
-            .proof
-            .ok_or_else(|| malformed("a Hello without token, credential or password"))?;
         let subscriptions = hello.subscriptions.into_iter().map(Subscription::check);
         let subscriptions: Vec<Subscription> = subscriptions.collect::<Result<_, _>>()?;
         for (index, subscription) in subscriptions.iter().enumerate() {
@@ -109,25 +90,20 @@ impl Greeting {
                 .iter()
                 .any(|other| other.publication == subscription.publication)
             {
-                return Err(malformed("a Hello that names a publication twice"));
+                return Err(Fault::malformed("a Hello that names a publication twice"));
             }
         }
-        Ok(Greeting {
-            version,
-            remote_id: identity(&hello.remote_id, RemoteId::from_slice)?,
-            user: hello.user,
-            proof,
-            subscriptions,
-            client: hello.client,
-            centre: hello.centre,
-        })
+        Ok(Greeting { subscriptions })
+    }
+
+    /// What a server may have signed.
+    pub(crate) fn signed(&self) -> Vec<&[u8]> {
+        let subscriptions = self.subscriptions.iter();
+        subscriptions.map(|it| it.checkpoint.as_slice()).collect()
     }
 
     /// Finds out which checkpoints are genuine.
-    pub(crate) fn verify(&mut self, keyring: &Keyring) {
-        let Some(remote_id) = self.remote_id else {
-            return;
-        };
+    pub(crate) fn verify(&mut self, keyring: &Keyring, remote_id: RemoteId) {
         for subscription in &mut self.subscriptions {
             let Ok(schema_hash) = subscription.schema_hash.as_slice().try_into() else {
                 continue;
@@ -150,25 +126,19 @@ impl Greeting {
         });
         asked.collect()
     }
-
-    /// The publications, in order.
-    pub(crate) fn publications(&self) -> Vec<String> {
-        let names = self.subscriptions.iter().map(|s| s.publication.clone());
-        names.collect()
-    }
 }
 
 impl Subscription {
     fn check(wire: HelloSubscription) -> Result<Subscription, Fault> {
         check_name("publication", &wire.publication)?;
         if !matches!(wire.schema_hash.len(), 0 | 32) {
-            return Err(malformed("a schema hash that is none"));
+            return Err(Fault::malformed("a schema hash that is none"));
         }
         if wire.sequence == u64::MAX {
-            return Err(malformed("an impossible sequence number"));
+            return Err(Fault::malformed("an impossible sequence number"));
         }
         if wire.formers.len() > MAX_FORMERS {
-            return Err(malformed("a subscription with too many former ids"));
+            return Err(Fault::malformed("a subscription with too many former ids"));
         }
         let formers = wire.formers.into_iter().map(Former::check);
         Ok(Subscription {
@@ -203,44 +173,10 @@ impl Subscription {
     }
 }
 
-fn check_version(version: u32) -> Result<u32, Fault> {
-    negotiate(version).ok_or_else(|| {
-        Fault::new(
-            Code::ProtocolVersion,
-            format!(
-                "the remote speaks protocol version {}.{}, the server {}.{}",
-                version >> 16,
-                version & 0xffff,
-                PROTOCOL_VERSION >> 16,
-                PROTOCOL_VERSION & 0xffff
-            ),
-            "update the older of the two: the remote's Tidewater or the server",
-        )
-    })
-}
-
-fn check_name(what: &str, name: &str) -> Result<(), Fault> {
-    if name.len() > MAX_NAME_BYTES {
-        return Err(malformed(&format!("a {what} name of {} bytes", name.len())));
-    }
-    Ok(())
-}
-
-fn identity<T>(bytes: &[u8], read: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>, Fault> {
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    read(bytes)
-        .map(Some)
-        .ok_or_else(|| malformed("an identity that is not 16 bytes long"))
-}
-
-fn malformed(what: &str) -> Fault {
-    Fault::peer(Code::MalformedMessage, format!("the remote sent {what}"))
-}
-
 #[cfg(test)]
 mod tests {
+    use tidewater_protocol::Code;
+
     use super::*;
 
     fn subscription(sequence: u64, id: Option<u8>, pending: Option<u8>) -> Subscription {
@@ -300,40 +236,20 @@ mod tests {
     #[test]
     fn impossible_hellos_are_refused() {
         let hello = || Hello {
-            protocol_version: PROTOCOL_VERSION,
-            user: "ada".into(),
-            proof: Some(Proof::Password("x".into())),
             subscriptions: vec![HelloSubscription {
                 publication: "p".into(),
                 ..Default::default()
             }],
-            ..Default::default()
         };
         assert!(Greeting::check(hello(), 1).is_ok());
-        let refused = |change: &dyn Fn(&mut Hello)| {
-            let mut changed = hello();
-            change(&mut changed);
-            let fault = Greeting::check(changed, 1).err();
-            fault.expect("the Hello is refused").code
-        };
-        assert_eq!(refused(&|h| h.proof = None), Code::MalformedMessage);
-        assert_eq!(
-            refused(&|h| h.protocol_version = 9 << 16),
-            Code::ProtocolVersion
-        );
-        assert_eq!(refused(&|h| h.remote_id = vec![1]), Code::MalformedMessage);
-        assert_eq!(
-            refused(&|h| h.user = "x".repeat(600)),
-            Code::MalformedMessage
-        );
-        let double = |h: &mut Hello| h.subscriptions.push(h.subscriptions[0].clone());
-        assert_eq!(refused(&double), Code::LimitExceeded);
         let mut twice = hello();
-        double(&mut twice);
+        twice.subscriptions.push(twice.subscriptions[0].clone());
+        let fault = Greeting::check(twice.clone(), 1).err();
+        assert_eq!(fault.unwrap().code, Code::LimitExceeded);
         assert!(Greeting::check(twice, 2).is_err());
-        assert_eq!(
-            refused(&|h| h.subscriptions[0].sequence = u64::MAX),
-            Code::MalformedMessage
-        );
+        let mut last = hello();
+        last.subscriptions[0].sequence = u64::MAX;
+        let fault = Greeting::check(last, 1).err();
+        assert_eq!(fault.unwrap().code, Code::MalformedMessage);
     }
 }

@@ -9,17 +9,16 @@ use tidewater_consolidated::records::{
     History, IncidentKind, IncidentRecord, SessionState, SubscriptionRecord,
 };
 use tidewater_consolidated::{Checkpoint, SyncUpload};
-use tidewater_protocol::message::{Control, Proof, UploadState, Welcome, WelcomeSubscription};
+use tidewater_protocol::message::{Control, UploadState, Welcome, WelcomeSubscription};
 use tidewater_protocol::{RemoteId, UploadId};
 
-use super::Sync;
 use super::hello::Greeting;
-use super::sign_in::{SignedIn, new_identity, sign_in};
 use super::upload::ReceivedUpload;
+use super::{LookedUp, Sync};
 use crate::auth::signing::Keyring;
 use crate::fault::Fault;
-use crate::link::SERVER_NAME;
 use crate::server::Published;
+use crate::sign_in::{look_up, may_enter, new_identity};
 
 /// The subscriptions of a Hello, with what the server knows of them.
 pub(super) struct Opened {
@@ -45,67 +44,41 @@ pub(super) struct OpenSubscription {
     pub(super) compares: bool,
     /// It shall come back and do so.
     pub(super) compare: bool,
-    /// The centre is from before it knew the remote.
-    pub(super) give_back: bool,
     /// The last uploads that the centre has under the remote's former ids.
     formers: Vec<u64>,
 }
 
 impl Sync<'_> {
-    /// Signs in and says Welcome. `None`: the remote has to do something else first, and
-    /// comes back.
-    pub(super) async fn open(&mut self, mut greeting: Greeting) -> Result<Option<Opened>, Fault> {
-        let server = self.server;
-        let mut signed: Vec<&[u8]> = greeting
-            .subscriptions
-            .iter()
-            .map(|subscription| subscription.checkpoint.as_slice())
-            .collect();
-        if let Proof::Token(token) = &greeting.proof {
-            signed.push(token);
-        }
-        let now_ms = server.environment.clock.now_ms();
-        let mut keyring = server.signer.keyring(&signed, now_ms).await;
-        greeting.verify(&keyring);
-        let SignedIn {
-            remote_id,
-            new_id,
-            was,
-            state,
-            token,
-            credential,
-        } = sign_in(server, &greeting, &keyring, self.peer).await?;
-        self.signed_in = true;
-        self.record.remote_id = Some(remote_id);
-        if new_id && greeting.remote_id.is_some() {
-            // Whoever was deployed anew knows neither the remote nor the key that signed its
-            // checkpoints; keys that this server has not yet forgotten prove nothing.
-            server.signer.refresh(now_ms).await;
-            keyring = server.signer.keyring(&[], now_ms).await;
-            greeting.verify(&keyring);
-        }
-        self.link.sign_in();
-
-        let mut subscriptions = self.subscriptions(&greeting, new_id, &state)?;
-        // A remote that had an id and gets another starts over.
-        let restored = new_id && greeting.remote_id.is_some()
-            || subscriptions
-                .iter()
-                .any(|subscription| subscription.state == UploadState::NewIdentity);
-        let (remote_id, token, credential) = if restored && !new_id {
-            new_identity(server, &greeting, &keyring, remote_id)?
-        } else {
-            (remote_id, token, credential)
+    /// Says Welcome. `None`: the remote has to do something else first, and comes back.
+    pub(super) async fn open(
+        &mut self,
+        mut greeting: Greeting,
+        looked_up: Option<LookedUp>,
+    ) -> Result<Option<Opened>, Fault> {
+        let (server, guest) = (self.server, self.guest);
+        let LookedUp { keyring, state } = match looked_up {
+            Some(looked_up) => looked_up,
+            None => self.look_up(&mut greeting).await?,
         };
-        self.note_incidents(&greeting, &subscriptions, new_id, remote_id);
-        if let Some(was) = was {
-            self.note_successor(&greeting, was, remote_id);
+        self.counts = true;
+        let mut subscriptions = self.subscriptions(&greeting, &state)?;
+        let copied = subscriptions
+            .iter()
+            .any(|subscription| subscription.state == UploadState::NewIdentity);
+        let mut welcome = Welcome::default();
+        let mut becomes = guest.remote_id;
+        if copied && guest.unknown.is_none() {
+            let (remote_id, credential) =
+                new_identity(server, &guest.user, &keyring, guest.remote_id)?;
+            becomes = remote_id;
+            (welcome.remote_id, welcome.credential) = (remote_id.to_vec(), credential);
         }
-        if restored {
+        self.note_incidents(&greeting, &subscriptions, becomes);
+        if copied {
             tracing::info!(
-                user = greeting.user,
-                old = ?greeting.remote_id,
-                new = %remote_id,
+                user = guest.user,
+                old = %guest.unknown.unwrap_or(guest.remote_id),
+                new = %becomes,
                 "a remote was restored or copied, or is not known any more: it becomes another"
             );
             for subscription in &mut subscriptions {
@@ -114,31 +87,33 @@ impl Sync<'_> {
             }
         }
         let goes_on = subscriptions.iter().all(OpenSubscription::goes_on);
-        let welcome = Welcome {
-            protocol_version: greeting.version,
-            remote_id: remote_id.to_vec(),
-            token,
-            credential,
-            subscriptions: subscriptions
-                .iter()
-                .map(|subscription| subscription.answer())
-                .collect(),
-            server: SERVER_NAME.into(),
-            centre: state.centre,
-        };
+        let answers = subscriptions.iter().map(OpenSubscription::answer);
+        welcome.subscriptions = answers.collect();
         self.link.send(Control::Welcome(welcome))?;
         let known = greeting.subscriptions.iter();
         let known = known.filter(|subscription| !subscription.schema_hash.is_empty());
         self.record.schemas = known
             .map(|it| (it.publication.clone(), it.schema_hash.clone()))
             .collect();
-        self.client = greeting.client;
         Ok(goes_on.then_some(Opened {
-            remote_id,
-            user: greeting.user,
+            remote_id: guest.remote_id,
+            user: guest.user.clone(),
             subscriptions,
             keyring,
         }))
+    }
+
+    /// Asks the centre about a Hello that came without a SignIn, and whether its remote may
+    /// still come in.
+    async fn look_up(&self, greeting: &mut Greeting) -> Result<LookedUp, Fault> {
+        let (server, guest) = (self.server, self.guest);
+        let now_ms = server.environment.clock.now_ms();
+        let keyring = server.signer.keyring(&greeting.signed(), now_ms).await;
+        greeting.verify(&keyring, guest.remote_id);
+        let (user, asked) = (&guest.user, greeting.asked());
+        let state = look_up(server, user, Some(guest.remote_id), asked).await?;
+        may_enter(&state, user)?;
+        Ok(LookedUp { keyring, state })
     }
 
     /// Notes what the remote and the centre are at odds about. `now` is the remote's id
@@ -147,13 +122,11 @@ impl Sync<'_> {
         &mut self,
         greeting: &Greeting,
         subscriptions: &[OpenSubscription],
-        unknown: bool,
         now: RemoteId,
     ) {
-        // Whoever comes for the first time is at odds with nobody.
-        let Some(before) = greeting.remote_id else {
-            return;
-        };
+        let guest = self.guest;
+        let unknown = guest.unknown.is_some();
+        let before = guest.unknown.unwrap_or(guest.remote_id);
         for (said, subscription) in greeting.subscriptions.iter().zip(subscriptions) {
             let mut found = Vec::new();
             let has = subscription.stored.as_ref().map_or(0, |it| it.sequence);
@@ -186,21 +159,25 @@ impl Sync<'_> {
                 at_ms: self.record.started_ms,
                 kind,
                 remote_id: Some(before),
-                user: greeting.user.clone(),
+                user: guest.user.clone(),
                 publication: said.publication.clone(),
                 detail,
             });
             self.record.incidents.extend(incidents);
         }
+        if let Some(was) = guest.was {
+            self.note_successor(greeting, was);
+        }
     }
 
     /// Notes that a remote whose file was restored or copied is another from now on.
-    fn note_successor(&mut self, greeting: &Greeting, was: RemoteId, now: RemoteId) {
+    fn note_successor(&mut self, greeting: &Greeting, was: RemoteId) {
+        let (user, now) = (&self.guest.user, self.guest.remote_id);
         let incidents = greeting.subscriptions.iter().map(|said| IncidentRecord {
             at_ms: self.record.started_ms,
             kind: IncidentKind::NewIdentity,
             remote_id: Some(was),
-            user: greeting.user.clone(),
+            user: user.clone(),
             publication: said.publication.clone(),
             detail: format!(
                 "the remote's file was restored or copied; the remote is {now} from now on"
@@ -209,22 +186,22 @@ impl Sync<'_> {
         self.record.incidents.extend(incidents);
     }
 
-    /// Compares what the remote says of its subscriptions with what is stored. A remote
-    /// that has got a new id has nothing stored, whatever there is of the old one.
+    /// Compares what the remote says of its subscriptions with what is stored. Of one that is
+    /// not known any more nothing is, and it starts over.
     fn subscriptions(
         &self,
         greeting: &Greeting,
-        new_id: bool,
         state: &SessionState,
     ) -> Result<Vec<OpenSubscription>, Fault> {
+        let unknown = self.guest.unknown.is_some();
         let subscriptions = greeting.subscriptions.iter().enumerate();
         let opened = subscriptions.map(|(index, subscription)| {
             let published = self.server.published(&subscription.publication)?;
             let stored = state.subscriptions.get(index).cloned().flatten();
-            let stored = stored.filter(|_| !new_id);
+            let stored = stored.filter(|_| !unknown);
             let schema_differs = subscription.schema_hash != published.hash;
             let genuine = subscription.genuine.as_ref();
-            let checkpoint = genuine.filter(|_| !new_id && !schema_differs);
+            let checkpoint = genuine.filter(|_| !schema_differs);
             let history = state.histories.get(index).copied().flatten();
             let history = history.filter(|_| genuine.is_some());
             let formers = state.formers.get(index).into_iter().flatten();
@@ -236,6 +213,7 @@ impl Sync<'_> {
                 .collect();
             let mut ahead = subscription.formers.iter().zip(&formers);
             let upload_state = match subscription.upload_state(stored.as_ref()) {
+                _ if unknown => UploadState::NewIdentity,
                 // Not before the remote knows the result of an upload that was applied already.
                 UploadState::InSequence if ahead.any(|(it, has)| it.is_ahead_of(*has)) => {
                     UploadState::CentreRestored
@@ -256,12 +234,6 @@ impl Sync<'_> {
                 compares: subscription.compares,
                 // With another schema everything is sent whole in any case.
                 compare: strange && !subscription.compares && !schema_differs,
-                // Of a remote that does not know the centre's name yet, the checkpoint tells:
-                // a mark that the centre knows is from before the remote was removed, and what
-                // it uploaded then may have been deleted since.
-                give_back: new_id
-                    && greeting.centre.is_empty()
-                    && history == Some(History::Unknown),
             })
         });
         opened.collect()
@@ -310,7 +282,6 @@ impl OpenSubscription {
             upload_id: has
                 .and_then(|has| has.upload_id)
                 .map_or_else(Vec::new, UploadId::to_vec),
-            give_back: new_identity && self.give_back,
             compare: self.compare,
             formers: match restored {
                 true => self.formers.clone(),

@@ -201,9 +201,9 @@ fn two_syncs_at_once_keep_a_good_credential<B: Backend>() {
         // Neither has a password or a token.
         ada.edit("UPDATE tidewater_state SET token = NULL");
         let handles = [(); 2].map(|()| Remote::open(&ada.path).expect("the file is there"));
-        let welcome = |control: &Control| matches!(control, Control::Welcome(_));
+        let let_in = |control: &Control| matches!(control, Control::SignedIn(_));
         ada.network
-            .plan(Place::message(Way::Down, welcome), Accident::Stall);
+            .plan(Place::message(Way::Down, let_in), Accident::Stall);
         std::thread::scope(|scope| {
             let [mut first, mut second] = handles;
             let network = &ada.network;

@@ -12,8 +12,8 @@ use tidewater_protocol::frame::{
 };
 use tidewater_protocol::message::{
     Ack, Busy, Control, Credit, DownloadRequest, Failure, Hello, HelloSubscription, KeyInterval,
-    PROTOCOL_VERSION, Ping, Proof, ResultEnd, TableBegin, UploadBegin, UploadEnd, UploadState,
-    Welcome, WelcomeSubscription,
+    PROTOCOL_VERSION, Ping, Proof, ResultEnd, SignIn, SignedIn, TableBegin, UploadBegin, UploadEnd,
+    UploadState, Welcome, WelcomeSubscription,
 };
 use tidewater_protocol::{Code, Datum, Op, Row, RowsReader, RowsWriter};
 use tidewater_server::environment::Stream;
@@ -27,6 +27,15 @@ pub(crate) struct Client {
     pub(crate) stream: Box<dyn Stream>,
     buffer: BytesMut,
     out: BytesMut,
+    /// Whether a SignIn was put.
+    signed_in: bool,
+}
+
+/// How a remote begins.
+#[derive(Clone, Default)]
+pub(crate) struct Opening {
+    pub(crate) sign_in: SignIn,
+    pub(crate) subscriptions: Vec<HelloSubscription>,
 }
 
 /// What a remote remembers between syncs.
@@ -47,6 +56,7 @@ pub(crate) struct Remote {
 /// Everything that came in answer to one sync.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
+    pub(crate) signed_in: Option<SignedIn>,
     pub(crate) welcome: Option<Welcome>,
     pub(crate) results: Vec<ResultEnd>,
     /// Downloaded: id and note, `None` for removals.
@@ -72,6 +82,18 @@ impl Reply {
         self.answer().upload_state()
     }
 
+    /// The id that the remote has from now on.
+    pub(crate) fn remote_id(&self) -> &[u8] {
+        let new = self.welcome.as_ref().map(|welcome| &welcome.remote_id);
+        let new = new.filter(|id| !id.is_empty());
+        new.unwrap_or(&self.signed_in().remote_id)
+    }
+
+    pub(crate) fn signed_in(&self) -> &SignedIn {
+        let signed_in = self.signed_in.as_ref();
+        signed_in.unwrap_or_else(|| panic!("nobody was let in: {self:?}"))
+    }
+
     /// What the Welcome says of the subscription.
     pub(crate) fn answer(&self) -> &WelcomeSubscription {
         let welcome = self.welcome.as_ref();
@@ -88,12 +110,16 @@ impl Remote {
         }
     }
 
-    pub(crate) fn hello(&self, proof: Proof) -> Hello {
-        Hello {
-            protocol_version: PROTOCOL_VERSION,
-            remote_id: self.id.clone(),
-            user: self.user.clone(),
-            proof: Some(proof),
+    pub(crate) fn opening(&self, proof: Proof) -> Opening {
+        Opening {
+            sign_in: SignIn {
+                protocol_version: PROTOCOL_VERSION,
+                remote_id: self.id.clone(),
+                user: self.user.clone(),
+                proof: Some(proof),
+                client: "script".into(),
+                centre: self.centre.clone(),
+            },
             subscriptions: vec![HelloSubscription {
                 publication: "notes".into(),
                 sequence: self.sequence,
@@ -103,45 +129,51 @@ impl Remote {
                 schema_hash: self.schema_hash.clone(),
                 ..Default::default()
             }],
-            client: "script".into(),
-            centre: self.centre.clone(),
         }
     }
 
-    pub(crate) fn credential(&self) -> Hello {
-        self.hello(Proof::Credential(self.credential.clone()))
+    pub(crate) fn credential(&self) -> Opening {
+        self.opening(Proof::Credential(self.credential.clone()))
     }
 
-    pub(crate) fn token(&self) -> Hello {
-        self.hello(Proof::Token(self.token.clone()))
+    pub(crate) fn token(&self) -> Opening {
+        self.opening(Proof::Token(self.token.clone()))
     }
 
-    pub(crate) fn password(&self, password: &str) -> Hello {
-        self.hello(Proof::Password(password.into()))
+    pub(crate) fn password(&self, password: &str) -> Opening {
+        self.opening(Proof::Password(password.into()))
     }
 
     /// Remembers what a sync brought.
     pub(crate) fn learn(&mut self, reply: &Reply) {
         let welcome = reply.welcome.as_ref().expect("a Welcome");
-        self.id = welcome.remote_id.clone();
-        for (mine, theirs) in [
-            (&mut self.token, &welcome.token),
-            (&mut self.credential, &welcome.credential),
-            (&mut self.checkpoint, &reply.checkpoint),
-        ] {
-            if !theirs.is_empty() {
-                mine.clone_from(theirs);
+        if let Some(signed_in) = &reply.signed_in {
+            self.id.clone_from(&signed_in.remote_id);
+            self.centre.clone_from(&signed_in.centre);
+            for (mine, theirs) in [
+                (&mut self.token, &signed_in.token),
+                (&mut self.credential, &signed_in.credential),
+            ] {
+                if !theirs.is_empty() {
+                    mine.clone_from(theirs);
+                }
             }
         }
+        if !welcome.remote_id.is_empty() {
+            self.id.clone_from(&welcome.remote_id);
+            self.credential.clone_from(&welcome.credential);
+        }
+        if !reply.checkpoint.is_empty() {
+            self.checkpoint.clone_from(&reply.checkpoint);
+        }
         self.schema_hash = schema().hash().to_vec();
-        self.centre.clone_from(&welcome.centre);
     }
 }
 
 /// With the id of the upload that follows.
-pub(crate) fn pending(mut hello: Hello, id: u8) -> Hello {
-    hello.subscriptions[0].pending_upload_id = vec![id; 16];
-    hello
+pub(crate) fn pending(mut opening: Opening, id: u8) -> Opening {
+    opening.subscriptions[0].pending_upload_id = vec![id; 16];
+    opening
 }
 
 /// Packed inserts of so many notes.
@@ -174,12 +206,30 @@ impl Client {
             stream,
             buffer: BytesMut::new(),
             out: BytesMut::new(),
+            signed_in: false,
         }
     }
 
     pub(crate) fn put(&mut self, control: Control) -> &mut Client {
         put_control(&mut self.out, SYNC_CHANNEL, control).unwrap();
         self
+    }
+
+    /// The SignIn, if there was none on this connection, and the Hello.
+    pub(crate) fn put_opening(&mut self, opening: Opening) -> &mut Client {
+        if !std::mem::replace(&mut self.signed_in, true) {
+            let sign_in = Control::SignIn(opening.sign_in);
+            put_control(&mut self.out, CONNECTION_CHANNEL, sign_in).unwrap();
+        }
+        self.put(Control::Hello(Hello {
+            subscriptions: opening.subscriptions,
+        }))
+    }
+
+    /// What the server says to the opening.
+    pub(crate) async fn welcome(&mut self) {
+        assert!(matches!(self.control().await, Some(Control::SignedIn(_))));
+        assert!(matches!(self.control().await, Some(Control::Welcome(_))));
     }
 
     pub(crate) fn preface(&mut self) -> &mut Client {
@@ -283,6 +333,7 @@ impl Client {
                 Frame::Control { control, .. } => control.unwrap(),
             };
             match control {
+                Control::SignedIn(signed_in) => reply.signed_in = Some(signed_in),
                 Control::Welcome(welcome) => reply.welcome = Some(welcome),
                 Control::ResultEnd(end) => reply.results.push(end),
                 Control::TableBegin(begin) => {
@@ -315,8 +366,8 @@ impl Client {
     }
 
     /// A sync without an upload, in one flight.
-    pub(crate) async fn sync(&mut self, hello: Hello) -> Reply {
-        self.put(Control::Hello(hello)).put_request();
+    pub(crate) async fn sync(&mut self, opening: Opening) -> Reply {
+        self.put_opening(opening).put_request();
         self.flush().await;
         self.reply().await
     }
@@ -325,12 +376,12 @@ impl Client {
     pub(crate) async fn upload(
         &mut self,
         remote: &Remote,
-        hello: Hello,
+        opening: Opening,
         id: u8,
         rows: &[u8],
         count: u64,
     ) -> Reply {
-        self.put(Control::Hello(pending(hello, id)));
+        self.put_opening(pending(opening, id));
         self.put_upload(remote.sequence + 1, id, rows, count);
         self.put_request();
         self.flush().await;

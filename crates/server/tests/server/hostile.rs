@@ -11,7 +11,7 @@ use tidewater_protocol::message::{
     Ack, Control, DownloadEnd, Hello, PROTOCOL_VERSION, SyncEnd, TableBegin, Welcome,
 };
 
-use crate::client::{Client, Remote, inserts, pending};
+use crate::client::{Client, Opening, Remote, inserts, pending};
 use crate::world::{PASSWORD, World};
 
 #[tokio::test]
@@ -24,15 +24,15 @@ async fn another_major_version_is_told_so() {
     assert!(reply.failure.unwrap().hint.contains("update"));
     let mut client = world.connect().await;
     let mut hello = Remote::new("ada").password(PASSWORD);
-    hello.protocol_version = 9 << 16;
+    hello.sign_in.protocol_version = 9 << 16;
     let reply = client.sync(hello).await;
     assert_eq!(reply.code(), Code::ProtocolVersion);
     // A later minor version is welcome, and hears which one is spoken.
     let mut client = world.connect().await;
     let mut hello = Remote::new("ada").password(PASSWORD);
-    hello.protocol_version = PROTOCOL_VERSION + 7;
+    hello.sign_in.protocol_version = PROTOCOL_VERSION + 7;
     let reply = client.sync(hello).await;
-    assert_eq!(reply.welcome.unwrap().protocol_version, PROTOCOL_VERSION);
+    assert_eq!(reply.signed_in().protocol_version, PROTOCOL_VERSION);
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn broken_frames_get_a_code_and_do_not_disturb_others() {
     // Somebody in the middle of an upload, to go on after each attack.
     let mut victim = world.connect().await;
     let rows = inserts(0..100, "victim");
-    victim.put(Control::Hello(pending(ada.token(), 1)));
+    victim.put_opening(pending(ada.token(), 1));
     victim.put_upload_begin(1, 1, &rows, 100);
     victim.flush().await;
     let mut sent = 0;
@@ -109,7 +109,6 @@ async fn messages_out_of_turn_end_the_connection() {
     let world = World::start().await;
     let ada = world.remote("ada").await;
     let table = || Control::TableBegin(TableBegin::of(&crate::centre::schema().tables[0]));
-    let second_hello = || Control::Hello(ada.token());
     for control in [
         Control::Ack(Ack {}),
         Control::Welcome(Welcome::default()),
@@ -123,7 +122,7 @@ async fn messages_out_of_turn_end_the_connection() {
         assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
         let mut client = world.connect().await;
         client
-            .put(second_hello())
+            .put_opening(ada.token())
             .put(control.clone())
             .flush()
             .await;
@@ -131,12 +130,12 @@ async fn messages_out_of_turn_end_the_connection() {
     }
     world.centre.download_gate.send_replace(false);
     let mut client = world.connect().await;
-    client.put(second_hello()).put_request();
-    client.put(second_hello()).flush().await;
+    client.put_opening(ada.token()).put_request();
+    client.put_opening(ada.token()).flush().await;
     assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
     world.centre.download_gate.send_replace(true);
     let mut client = world.connect().await;
-    let reply = client.sync(Hello::default()).await;
+    let reply = client.sync(Opening::default()).await;
     assert_eq!(reply.code(), Code::ProtocolVersion);
 }
 
@@ -153,7 +152,7 @@ async fn uploads_that_lie_are_refused_whole() {
         (&rows[..7].to_vec(), &rows, 5, Code::MalformedMessage),
     ] {
         let mut client = world.connect().await;
-        client.put(Control::Hello(pending(ada.token(), 1)));
+        client.put_opening(pending(ada.token(), 1));
         client.put_upload_begin(1, 1, told, 5);
         client.put_rows(sent);
         client.put_upload_end(told, count);
@@ -215,8 +214,12 @@ fn random_bytes_never_harm() {
                 bytes.extend_from_slice(&PREFACE);
             }
             if kind > 1 {
-                let hello = Control::Hello(pending(ada.token(), 1));
-                put_control(&mut bytes, 1, hello).unwrap();
+                let opening = pending(ada.token(), 1);
+                put_control(&mut bytes, 0, Control::SignIn(opening.sign_in)).unwrap();
+                let hello = Hello {
+                    subscriptions: opening.subscriptions,
+                };
+                put_control(&mut bytes, 1, Control::Hello(hello)).unwrap();
             }
             bytes.extend_from_slice(&noise);
             if kind == 3 && !bytes.is_empty() {

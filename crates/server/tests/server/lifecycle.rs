@@ -7,7 +7,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use tidewater_protocol::Code;
-use tidewater_protocol::message::Control;
 use tidewater_server::dev_certificate;
 
 use crate::centre::MemoryCentre;
@@ -22,7 +21,7 @@ async fn shutting_down_lets_running_syncs_finish_and_tells_the_others() {
     assert!(idle.sync(ada.token()).await.complete);
     world.centre.download_gate.send_replace(false);
     let mut running = world.connect().await;
-    running.put(Control::Hello(ada.token())).put_request();
+    running.put_opening(ada.token()).put_request();
     assert!(running.flush_until_waiting().await.is_none());
     let address = world.running.addresses[0].clone();
     let centre = world.centre.clone();
@@ -46,7 +45,7 @@ async fn a_sync_that_outlasts_the_shutdown_is_told_why_it_ends() {
     let ada = world.remote("ada").await;
     world.centre.download_gate.send_replace(false);
     let mut running = world.connect().await;
-    running.put(Control::Hello(ada.token())).put_request();
+    running.put_opening(ada.token()).put_request();
     assert!(running.flush_until_waiting().await.is_none());
     let shutdown = tokio::spawn(world.running.shutdown());
     let reply = running.reply().await;
@@ -111,7 +110,7 @@ async fn a_defect_in_an_adapter_costs_one_sync_and_no_worker() {
     .await;
     world.centre.download_gate.send_replace(false);
     let mut client = world.connect().await;
-    client.put(Control::Hello(ada.token())).put_request();
+    client.put_opening(ada.token()).put_request();
     assert!(client.flush_until_waiting().await.is_none());
     world.centre.defective.store(true, Ordering::SeqCst);
     world.centre.download_gate.send_replace(true);

@@ -22,10 +22,10 @@ async fn a_remote_that_takes_nothing_holds_no_worker_and_little_memory() {
     let mut slow = Vec::new();
     for _ in 0..3 {
         let mut client = world.connect().await;
-        client.put(Control::Hello(fresh.token())).put_request();
+        client.put_opening(fresh.token()).put_request();
         client.flush().await;
         // It has got its Welcome, and never reads on.
-        assert!(matches!(client.control().await, Some(Control::Welcome(_))));
+        client.welcome().await;
         slow.push(client);
     }
     // The only worker is free for others all the same.
@@ -49,7 +49,7 @@ async fn a_remote_that_takes_nothing_is_given_up_after_a_while() {
     let mut ada = world.remote("ada").await;
     ada.checkpoint.clear();
     let mut client = world.connect().await;
-    client.put(Control::Hello(ada.token())).put_request();
+    client.put_opening(ada.token()).put_request();
     client.flush().await;
     // It reads, but grants no credit.
     let mut rows = 0;
@@ -92,7 +92,7 @@ async fn a_full_backlog_is_answered_with_busy() {
     let mut busy = None;
     for _ in 0..10 {
         let mut client = world.connect().await;
-        client.put(Control::Hello(ada.token())).put_request();
+        client.put_opening(ada.token()).put_request();
         busy = client.flush_until_waiting().await;
         if busy.is_some() {
             break;
@@ -124,11 +124,11 @@ async fn a_waiting_remote_hears_of_it() {
             2
         };
         let mut client = world.connect().await;
-        client.put(Control::Hello(pending(ada.token(), id)));
+        client.put_opening(pending(ada.token(), id));
         client.put_upload(ada.sequence + 1, id, &rows, 1);
         client.put_request();
         client.flush().await;
-        assert!(matches!(client.control().await, Some(Control::Welcome(_))));
+        client.welcome().await;
         for _ in 0..3 {
             assert!(matches!(client.control().await, Some(Control::Waiting(_))));
         }
@@ -174,7 +174,7 @@ async fn whoever_says_nothing_is_closed() {
     assert_eq!(silent.reply().await.code(), Code::Timeout);
     let world = World::beside(&patient.centre, "idle = \"60ms\"").await;
     let mut halfway = world.connect().await;
-    halfway.put(Control::Hello(ada.token()));
+    halfway.put_opening(ada.token());
     halfway.flush().await;
     let reply = halfway.reply().await;
     assert!(reply.welcome.is_some());

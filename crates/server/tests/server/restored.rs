@@ -6,12 +6,12 @@ use futures_util::future::select;
 use tidewater_consolidated::records::{IncidentKind, IncidentRecord};
 use tidewater_protocol::compare::{Ranges, pack_key};
 use tidewater_protocol::message::{
-    CompareTable, Control, Former, Hello, KeyRange, TableBegin, UploadState,
+    CompareTable, Control, Former, KeyRange, TableBegin, UploadState,
 };
 use tidewater_protocol::{Code, ColumnType, Datum, RemoteId};
 
 use crate::centre::{NAME, schema};
-use crate::client::{Client, Remote, Reply, inserts};
+use crate::client::{Client, Opening, Remote, Reply, inserts};
 use crate::world::{PASSWORD, World, eventually};
 
 /// What a remote that has these notes sends of them, in ranges of two.
@@ -39,14 +39,14 @@ fn table(ranges: Vec<KeyRange>) -> CompareTable {
     }
 }
 
-fn comparing(mut hello: Hello) -> Hello {
+fn comparing(mut hello: Opening) -> Opening {
     hello.subscriptions[0].compares = true;
     hello
 }
 
 /// A sync that compares, in so many messages.
-async fn compare(client: &mut Client, hello: Hello, tables: Vec<CompareTable>) -> Reply {
-    client.put(Control::Hello(comparing(hello)));
+async fn compare(client: &mut Client, hello: Opening, tables: Vec<CompareTable>) -> Reply {
+    client.put_opening(comparing(hello));
     for table in tables {
         client.put(Control::CompareTable(table));
     }
@@ -84,14 +84,10 @@ async fn a_restored_centre_says_what_it_has_and_takes_the_rest_again() {
     assert_eq!(reply.state(), UploadState::CentreRestored);
     let answer = reply.answer().clone();
     assert_eq!((answer.sequence, &answer.upload_id), (1, &vec![1; 16]));
-    assert!(answer.compare && !answer.give_back);
+    assert!(answer.compare);
     assert!(reply.checkpoint.is_empty() && !reply.replaced);
     assert_eq!(world.centre.state().notes().len(), 10);
-    let welcome = reply.welcome.unwrap();
-    assert_eq!(
-        (welcome.remote_id, welcome.credential.len()),
-        (ada.id.clone(), 0)
-    );
+    assert!(reply.welcome.unwrap().remote_id.is_empty(), "it stays");
 
     // The same connection goes on: the lost upload under its id, then the pending one.
     (ada.sequence, ada.upload_id) = (answer.sequence, answer.upload_id);
@@ -131,7 +127,7 @@ async fn what_remotes_and_the_centre_are_at_odds_about_is_recorded() {
     };
     successor.learn(&reply);
     assert_ne!(successor.id, ada.id);
-    let reply = world.connect().await.sync(successor.token()).await;
+    let reply = world.connect().await.sync(successor.credential()).await;
     assert!(reply.complete, "{reply:?}");
     // A comparison that was asked for is none.
     let notes = world.centre.state().notes();
@@ -199,34 +195,6 @@ async fn a_centre_without_the_subscription_has_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn a_remote_that_does_not_know_the_centre_yet_shows_its_checkpoint_to_give_everything_back() {
-    let world = World::start().await;
-    let before = world.centre.state().clone();
-    let mut ada = ten_notes(&world).await;
-    ada.centre.clear();
-    world.centre.restore(before);
-    let mut client = world.connect().await;
-    let reply = client.sync(ada.token()).await;
-    assert_eq!(reply.code(), Code::CredentialInvalid);
-    let mut client = world.connect().await;
-    let reply = client.sync(ada.password(PASSWORD)).await;
-    assert!(reply.complete && !reply.replaced);
-    assert_eq!(reply.state(), UploadState::NewIdentity);
-    assert!(reply.answer().give_back && !reply.answer().compare);
-    assert_ne!(reply.welcome.as_ref().unwrap().remote_id, ada.id);
-    // Whoever cannot show that the centre once knew it gives nothing back.
-    for checkpoint in [Vec::new(), b"signed by nobody".to_vec()] {
-        let stranger = Remote {
-            checkpoint,
-            ..ada.clone()
-        };
-        let reply = client.sync(stranger.password(PASSWORD)).await;
-        assert_eq!(reply.state(), UploadState::NewIdentity);
-        assert!(!reply.answer().give_back);
-    }
-}
-
-#[tokio::test]
 async fn a_remote_that_knows_the_restored_centre_keeps_its_id_whatever_it_can_show_of_it() {
     let world = World::start().await;
     let before = world.centre.state().clone();
@@ -241,16 +209,16 @@ async fn a_remote_that_knows_the_restored_centre_keeps_its_id_whatever_it_can_sh
     assert_eq!(reply.state(), UploadState::CentreRestored);
     let answer = reply.answer().clone();
     assert_eq!((answer.sequence, answer.upload_id.len()), (0, 0));
-    assert_eq!(reply.welcome.as_ref().unwrap().remote_id, ada.id);
+    assert_eq!(reply.remote_id(), ada.id);
     // What it is given goes on for it, and only for its user.
-    let credential = reply.welcome.unwrap().credential;
+    let credential = reply.signed_in().credential.clone();
     let again = Remote {
         credential,
         sequence: 0,
         upload_id: Vec::new(),
         ..ada.clone()
     };
-    let reply = client.sync(again.credential()).await;
+    let reply = world.connect().await.sync(again.credential()).await;
     assert_eq!(reply.state(), UploadState::InSequence);
     // The same of another centre, and of one that was removed, becomes another.
     for (centre, removed) in [("another", false), (NAME, true)] {
@@ -270,8 +238,7 @@ async fn a_remote_that_knows_the_restored_centre_keeps_its_id_whatever_it_can_sh
             UploadState::NewIdentity,
             "{centre} {removed}"
         );
-        assert!(!reply.answer().give_back);
-        assert_ne!(reply.welcome.unwrap().remote_id, ada.id);
+        assert_ne!(reply.remote_id(), ada.id);
     }
 }
 
@@ -312,7 +279,6 @@ async fn a_remote_that_was_removed_gives_nothing_back() {
     let mut client = world.connect().await;
     let reply = client.sync(ada.password(PASSWORD)).await;
     assert_eq!(reply.state(), UploadState::NewIdentity);
-    assert!(!reply.answer().give_back);
 }
 
 #[tokio::test]
@@ -407,7 +373,7 @@ async fn comparisons_that_make_no_sense_end_the_sync() {
     let world = World::start().await;
     let ada = ten_notes(&world).await;
     let notes = world.centre.state().notes();
-    let code = async |hello: Hello, tables: Vec<CompareTable>| {
+    let code = async |hello: Opening, tables: Vec<CompareTable>| {
         let mut client = world.connect().await;
         compare(&mut client, hello, tables).await.code()
     };
@@ -440,14 +406,14 @@ async fn comparisons_that_make_no_sense_end_the_sync() {
     );
     // Not announced, and in the middle of an upload.
     let mut client = world.connect().await;
-    client.put(Control::Hello(ada.token()));
+    client.put_opening(ada.token());
     client.put(Control::CompareTable(table(sums(&notes))));
     client.put_request().flush().await;
     assert_eq!(client.reply().await.code(), Code::UnexpectedMessage);
     let mut client = world.connect().await;
     let rows = inserts(30..31, "x");
     let hello = crate::client::pending(comparing(ada.token()), 2);
-    client.put(Control::Hello(hello));
+    client.put_opening(hello);
     client.put_upload_begin(2, 2, &rows, 1);
     client.put(Control::CompareTable(table(sums(&notes))));
     client.flush().await;
@@ -480,7 +446,7 @@ async fn what_is_compared_is_bounded_and_taken_from_the_budget() {
     let bob = world.remote("bob").await;
     // Each is larger than the budget: one goes beyond it, and meanwhile no other.
     for (client, remote) in [(&mut one, &ada), (&mut other, &bob)] {
-        client.put(Control::Hello(comparing(remote.token())));
+        client.put_opening(comparing(remote.token()));
         for table in many(20_000) {
             client.put(Control::CompareTable(table));
         }
@@ -499,7 +465,7 @@ async fn what_is_compared_is_bounded_and_taken_from_the_budget() {
     let world = World::start().await;
     let ada = ten_notes(&world).await;
     let mut client = world.connect().await;
-    client.put(Control::Hello(comparing(ada.token())));
+    client.put_opening(comparing(ada.token()));
     for table in many(500_000) {
         client.put(Control::CompareTable(table));
     }

@@ -12,9 +12,9 @@ use crate::world::{World, eventually};
 /// Has been let in, and has sent nothing else yet.
 async fn welcomed(world: &World, remote: &Remote) -> Client {
     let mut client = world.connect().await;
-    client.put(Control::Hello(pending(remote.token(), 1)));
+    client.put_opening(pending(remote.token(), 1));
     client.flush().await;
-    assert!(matches!(client.control().await, Some(Control::Welcome(_))));
+    client.welcome().await;
     client
 }
 
@@ -84,7 +84,7 @@ async fn an_upload_that_waits_in_the_backlog_ends_with_its_user() {
     let bob = world.remote("bob").await;
     world.centre.apply_gate.send_replace(false);
     let mut ahead = world.connect().await;
-    ahead.put(Control::Hello(pending(bob.token(), 1)));
+    ahead.put_opening(pending(bob.token(), 1));
     ahead.put_upload(1, 1, &inserts(10..11, "bob"), 1);
     ahead.put_request().flush().await;
     eventually("an upload is at the worker", || {
@@ -121,7 +121,7 @@ async fn a_long_upload_and_a_long_download_end_before_they_are_complete() {
     let mut fresh = bob.clone();
     fresh.checkpoint.clear();
     let mut down = world.connect().await;
-    down.put(Control::Hello(fresh.token())).put_request();
+    down.put_opening(fresh.token()).put_request();
     down.flush().await;
     let eve = world.remote("eve").await;
     let mut up = welcomed(&world, &eve).await;

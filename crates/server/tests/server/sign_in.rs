@@ -22,15 +22,18 @@ async fn the_first_sign_in_gives_id_credential_token_schema_and_rows() {
     assert_eq!(reply.state(), UploadState::InSequence);
     assert!(reply.replaced);
     assert_eq!(reply.rows, [(1, Some("one".into()))]);
-    let welcome = reply.welcome.unwrap();
-    assert_eq!(welcome.remote_id.len(), 16);
-    assert_eq!(welcome.credential.len(), 32);
-    assert!(!welcome.token.is_empty() && !reply.checkpoint.is_empty());
+    let signed_in = reply.signed_in();
+    assert_eq!(signed_in.remote_id.len(), 16);
+    assert_eq!(signed_in.credential.len(), 32);
+    assert!(!signed_in.token.is_empty() && !reply.checkpoint.is_empty());
     let schema = crate::centre::schema();
-    assert_eq!(welcome.subscriptions[0].schema, schema.encode());
+    assert_eq!(reply.answer().schema, schema.encode());
     let state = world.centre.state();
-    let remote = &state.remotes[&RemoteId::from_slice(&welcome.remote_id).unwrap()];
-    assert_ne!(remote.credential_hash, welcome.credential, "stored hashed");
+    let remote = &state.remotes[&RemoteId::from_slice(&signed_in.remote_id).unwrap()];
+    assert_ne!(
+        remote.credential_hash, signed_in.credential,
+        "stored hashed"
+    );
 }
 
 #[tokio::test]
@@ -39,12 +42,9 @@ async fn a_token_is_good_for_an_hour_then_the_credential_gives_another() {
     let mut remote = world.remote("ada").await;
     let mut client = world.connect().await;
     let reply = client.sync(remote.token()).await;
-    let welcome = reply.welcome.as_ref().unwrap();
-    assert!(reply.complete && welcome.token.is_empty() && welcome.credential.is_empty());
-    assert!(
-        welcome.subscriptions[0].schema.is_empty(),
-        "it has the schema"
-    );
+    let signed_in = reply.signed_in();
+    assert!(reply.complete && signed_in.token.is_empty() && signed_in.credential.is_empty());
+    assert!(reply.answer().schema.is_empty(), "it has the schema");
     world.clock.advance(HOUR_MS + 1);
     let reply = world.connect().await.sync(remote.token()).await;
     assert_eq!(reply.code(), Code::TokenExpired);
@@ -60,9 +60,9 @@ async fn a_credential_is_rotated_after_a_day_and_the_old_one_is_good_until_the_n
     let old = world.remote("ada").await;
     world.clock.advance(25 * HOUR_MS);
     let lost = world.connect().await.sync(old.credential()).await;
-    let lost = lost.welcome.unwrap().credential;
+    let lost = lost.signed_in().credential.clone();
     assert_eq!(lost.len(), 32);
-    // The Welcome that brought it never arrived: the old one still works, and
+    // The SignedIn that brought it never arrived: the old one still works, and
     // brings the same. So it does if there are two syncs at once.
     let reply = world.connect().await.sync(old.credential()).await;
     assert!(reply.complete);
@@ -70,7 +70,7 @@ async fn a_credential_is_rotated_after_a_day_and_the_old_one_is_good_until_the_n
     new.learn(&reply);
     assert!(new.credential != old.credential && new.credential == lost);
     let reply = world.connect().await.sync(new.credential()).await;
-    assert!(reply.complete && reply.welcome.unwrap().credential.is_empty());
+    assert!(reply.complete && reply.signed_in().credential.is_empty());
     let id = RemoteId::from_slice(&new.id).unwrap();
     eventually("the old credential is void", || {
         world.centre.state().remotes[&id]
@@ -94,7 +94,7 @@ async fn a_wrong_password_and_an_unknown_user_look_the_same() {
         let mut client = world.connect().await;
         let reply = client.sync(Remote::new(user).password(password)).await;
         assert_eq!(reply.code(), Code::WrongPassword);
-        assert!(reply.welcome.is_none());
+        assert!(reply.signed_in.is_none() && reply.welcome.is_none());
         failures.push(reply.failure.unwrap());
         assert!(client.is_closed().await);
     }
@@ -211,7 +211,7 @@ async fn a_lost_credential_is_replaced_by_the_password_and_the_remote_stays_itse
     remote.credential.clear();
     let reply = world.connect().await.sync(remote.password(PASSWORD)).await;
     assert_eq!(reply.state(), UploadState::InSequence);
-    assert_eq!(reply.welcome.as_ref().unwrap().remote_id, remote.id);
+    assert_eq!(reply.remote_id(), remote.id);
     remote.learn(&reply);
     assert!(
         world
@@ -235,8 +235,7 @@ async fn a_remote_that_was_removed_gets_a_new_identity_for_its_password() {
     let reply = world.connect().await.sync(remote.password(PASSWORD)).await;
     assert_eq!(reply.state(), UploadState::NewIdentity);
     assert!(reply.complete && reply.rows.is_empty());
-    let welcome = reply.welcome.unwrap();
-    assert!(welcome.remote_id != remote.id && welcome.credential.len() == 32);
+    assert!(reply.remote_id() != remote.id && reply.signed_in().credential.len() == 32);
 }
 
 #[tokio::test]
@@ -291,11 +290,11 @@ async fn a_stale_hello_registers_no_orphan_and_a_restored_remote_registers_once(
     let (_, mut renewed) = given_a_new_identity(&world).await;
     assert_eq!(world.centre.state().remotes.len(), 1);
     for _ in 0..2 {
-        let reply = world.connect().await.sync(renewed.token()).await;
+        let reply = world.connect().await.sync(renewed.credential()).await;
         assert!(reply.complete, "{reply:?}");
         assert_eq!(world.centre.state().remotes.len(), 2);
     }
-    let reply = world.connect().await.sync(renewed.token()).await;
+    let reply = world.connect().await.sync(renewed.credential()).await;
     renewed.learn(&reply);
     for hello in [renewed.token(), renewed.credential()] {
         assert!(world.connect().await.sync(hello).await.complete);
@@ -308,15 +307,15 @@ async fn a_new_identity_is_worth_nothing_to_a_remote_that_is_shut_out_meanwhile(
     let (remote, renewed) = given_a_new_identity(&world).await;
     let handle = Handle(world.centre.clone());
     handle.set_disabled("ada", true).await.unwrap();
-    let reply = world.connect().await.sync(renewed.token()).await;
+    let reply = world.connect().await.sync(renewed.credential()).await;
     assert_eq!(reply.code(), Code::UserDisabled);
     handle.set_disabled("ada", false).await.unwrap();
     let id = RemoteId::from_slice(&remote.id).unwrap();
     handle.revoke_remote(id).await.unwrap();
-    let reply = world.connect().await.sync(renewed.token()).await;
+    let reply = world.connect().await.sync(renewed.credential()).await;
     assert_eq!(reply.code(), Code::RemoteRevoked);
     world.centre.state().remotes.clear();
-    let reply = world.connect().await.sync(renewed.token()).await;
+    let reply = world.connect().await.sync(renewed.credential()).await;
     assert_eq!(reply.code(), Code::CredentialInvalid);
     assert!(world.centre.state().remotes.is_empty());
 }

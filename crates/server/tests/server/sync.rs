@@ -51,7 +51,7 @@ async fn a_repeated_upload_is_answered_with_the_stored_result_and_applied_once()
     assert_eq!(second.results, first.results);
     // The same again, but the remote listens before it sends.
     let mut client = world.connect().await;
-    client.put(Control::Hello(pending(ada.token(), 1)));
+    client.put_opening(pending(ada.token(), 1));
     client.put_upload_begin(1, 1, &rows, 3);
     client.put(Control::UploadEnd(UploadEnd {
         abandoned: true,
@@ -85,6 +85,7 @@ async fn a_restored_remote_gets_a_new_identity_and_may_go_on_at_once() {
     assert_ne!(copy.id, before.id);
     copy.checkpoint.clear();
     let rows = inserts(5..6, "pending");
+    let mut client = world.connect().await;
     let reply = client.upload(&copy, copy.credential(), 2, &rows, 1).await;
     assert_eq!(reply.state(), UploadState::InSequence);
     assert_eq!(reply.results[0].inserts, 1);
@@ -99,9 +100,9 @@ async fn of_two_syncs_with_the_same_number_one_is_applied_and_the_other_comes_ba
     let mut one = world.connect().await;
     let mut two = world.connect().await;
     for (client, id) in [(&mut one, 1), (&mut two, 2)] {
-        client.put(Control::Hello(pending(ada.token(), id)));
+        client.put_opening(pending(ada.token(), id));
         client.flush().await;
-        assert!(matches!(client.control().await, Some(Control::Welcome(_))));
+        client.welcome().await;
     }
     let mut replies = Vec::new();
     for (client, id) in [(&mut one, 1), (&mut two, 2)] {
@@ -134,7 +135,7 @@ async fn arrives_whole(count: i64, note_bytes: usize, frame_bytes: usize) {
     let rows = inserts(0..count, &note);
     let count = count as u64;
     let mut client = world.connect().await;
-    client.put(Control::Hello(pending(ada.token(), 1)));
+    client.put_opening(pending(ada.token(), 1));
     client.put_upload_begin(1, 1, &rows, count);
     client.flush().await;
     let mut credit = 1 << 20;
@@ -144,7 +145,7 @@ async fn arrives_whole(count: i64, note_bytes: usize, frame_bytes: usize) {
         if piece.is_empty() {
             match client.control().await {
                 Some(Control::Credit(more)) => credit += more.bytes as usize,
-                Some(Control::Welcome(_)) => {}
+                Some(Control::SignedIn(_) | Control::Welcome(_)) => {}
                 other => panic!("{other:?}"),
             }
             continue;
@@ -184,7 +185,7 @@ async fn waiting_syncs_are_applied_as_one_list() {
 /// An upload of one row that the server has put into the backlog.
 async fn waiting_upload(world: &World, remote: &Remote, number: i64) -> Client {
     let mut client = world.connect().await;
-    client.put(Control::Hello(pending(remote.token(), 1)));
+    client.put_opening(pending(remote.token(), 1));
     client.put_upload(1, 1, &inserts(number..number + 1, "x"), 1);
     client.put_request();
     assert!(client.flush_until_waiting().await.is_none());
@@ -214,7 +215,7 @@ async fn a_sync_can_be_cancelled_and_the_connection_used_again() {
     let ada = world.remote("ada").await;
     world.centre.download_gate.send_replace(false);
     let mut client = world.connect().await;
-    client.put(Control::Hello(ada.token())).put_request();
+    client.put_opening(ada.token()).put_request();
     client.put(Control::Cancel(Cancel {}));
     client.flush().await;
     world.centre.download_gate.send_replace(true);

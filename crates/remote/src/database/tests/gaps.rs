@@ -154,7 +154,6 @@ fn gaps_of_one_centre_say_nothing_of_another() {
         token: None,
         credential: None,
         centre,
-        give_back: &[],
     };
     let adopt = |remote: &mut Remote, number, centre| {
         let subscriptions = remote.database().subscriptions().unwrap();

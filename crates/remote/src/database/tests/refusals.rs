@@ -417,7 +417,6 @@ fn a_new_identity_keeps_what_was_taken_under_a_new_id() {
         token: None,
         credential: Some(b"credential"),
         centre: "",
-        give_back: &[],
     };
     let mut adopt = |said: Said<'_>| {
         let database = remote.database_mut();

@@ -31,15 +31,15 @@ fn a_first_sync_signs_in_by_password_and_makes_the_tables() {
     let report = report(outcome);
     assert_eq!(report.downloaded.upserts, 2);
     assert_eq!(remote.items(), [(1, "one".into()), (2, "two".into())]);
-    assert_eq!(sent.names(), ["Hello", "DownloadRequest", "Ack"]);
-    assert_eq!(sent.hello().proof, Some(Proof::Password("secret".into())));
-    assert!(sent.hello().remote_id.is_empty());
+    assert_eq!(sent.names(), ["SignIn", "Hello", "DownloadRequest", "Ack"]);
+    assert_eq!(sent.sign_in().proof, Some(Proof::Password("secret".into())));
+    assert!(sent.sign_in().remote_id.is_empty());
     assert_eq!(report.bytes_received, first_reply().0.len() as u64);
     assert!(report.bytes_sent > 0);
 
     let (_, sent) = remote.sync(|_| Reply::default());
-    assert_eq!(sent.hello().remote_id, REMOTE_ID);
-    assert_eq!(sent.hello().proof, Some(Proof::Token(b"token".to_vec())));
+    assert_eq!(sent.sign_in().remote_id, REMOTE_ID);
+    assert_eq!(sent.sign_in().proof, Some(Proof::Token(b"token".to_vec())));
     let subscription = &sent.hello().subscriptions[0];
     assert_eq!(subscription.checkpoint, b"checkpoint");
     assert_eq!(subscription.schema_hash, schema().hash());
@@ -56,6 +56,7 @@ fn an_upload_leaves_in_one_flight_and_its_acknowledgement_ends_it() {
     assert_eq!(
         sent.names(),
         [
+            "SignIn",
             "Hello",
             "UploadBegin",
             "TableBegin",
@@ -65,7 +66,7 @@ fn an_upload_leaves_in_one_flight_and_its_acknowledgement_ends_it() {
         ]
     );
     assert_eq!(sent.rows(), items(Op::Insert, &[(3, "three")]));
-    let Some(Control::UploadEnd(end)) = sent.controls().nth(3) else {
+    let Some(Control::UploadEnd(end)) = sent.controls().nth(4) else {
         panic!("no UploadEnd");
     };
     assert_eq!((end.inserts, end.updates, end.deletes), (1, 0, 0));
@@ -75,7 +76,10 @@ fn an_upload_leaves_in_one_flight_and_its_acknowledgement_ends_it() {
     let subscription = &sent.hello().subscriptions[0];
     assert_eq!(subscription.sequence, 1);
     assert!(subscription.pending_upload_id.is_empty());
-    assert_eq!(sent.names(), ["Hello", "DownloadRequest", "Cancel"]);
+    assert_eq!(
+        sent.names(),
+        ["SignIn", "Hello", "DownloadRequest", "Cancel"]
+    );
 }
 
 #[test]
@@ -114,7 +118,7 @@ fn a_lost_acknowledgement_is_made_good_without_sending_the_rows_again() {
     );
     let mut sent = Sent::default();
     sent.take(&mut session);
-    assert_eq!(sent.names(), ["Hello", "DownloadRequest"]);
+    assert_eq!(sent.names(), ["SignIn", "Hello", "DownloadRequest"]);
     let rest = Reply::default()
         .result(&first.upload(), &[])
         .download(false, &[], 0, 0)
@@ -143,7 +147,10 @@ fn a_large_upload_waits_for_credit() {
     let mut sent = Sent::default();
     sent.take(&mut session);
     assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES);
-    assert_eq!(sent.names(), ["Hello", "UploadBegin", "TableBegin"]);
+    assert_eq!(
+        sent.names(),
+        ["SignIn", "Hello", "UploadBegin", "TableBegin"]
+    );
     let credit = Control::Credit(Credit {
         channel: 1,
         bytes: 1000,
@@ -157,8 +164,8 @@ fn a_large_upload_waits_for_credit() {
     });
     session.handle_bytes(&Reply::default().connection(credit).0, NOW);
     sent.take(&mut session);
-    assert_eq!(sent.names()[3..], ["UploadEnd", "DownloadRequest"]);
-    let Some(Control::UploadEnd(end)) = sent.controls().nth(3) else {
+    assert_eq!(sent.names()[4..], ["UploadEnd", "DownloadRequest"]);
+    let Some(Control::UploadEnd(end)) = sent.controls().nth(4) else {
         panic!("no UploadEnd");
     };
     assert_eq!(end.inserts, 2991);
@@ -182,8 +189,8 @@ fn an_upload_that_the_server_has_is_abandoned_in_the_middle() {
     let reply = Reply::default().welcome(UploadState::AlreadyApplied, None);
     session.handle_bytes(&reply.0, NOW);
     sent.take(&mut session);
-    assert_eq!(sent.names()[3..], ["UploadEnd", "DownloadRequest"]);
-    let Some(Control::UploadEnd(end)) = sent.controls().nth(3) else {
+    assert_eq!(sent.names()[4..], ["UploadEnd", "DownloadRequest"]);
+    let Some(Control::UploadEnd(end)) = sent.controls().nth(4) else {
         panic!("no UploadEnd");
     };
     assert!(end.abandoned);
@@ -198,16 +205,11 @@ fn an_upload_that_the_server_has_is_abandoned_in_the_middle() {
 #[test]
 fn a_restored_or_copied_remote_starts_over_with_what_is_pending() {
     let remote = Remote::changed();
-    let (outcome, first) = remote.sync(|_| {
-        let Control::Welcome(mut welcome) = welcome(UploadState::NewIdentity, None) else {
-            unreachable!()
-        };
-        welcome.remote_id = vec![8; 16];
-        Reply::default().control(Control::Welcome(welcome))
-    });
+    let (outcome, first) =
+        remote.sync(|_| Reply::default().welcome(UploadState::NewIdentity, None));
     assert!(matches!(outcome, Outcome::Again(ProofKind::Token)));
     let (_, sent) = remote.sync(|_| Reply::default());
-    assert_eq!(sent.hello().remote_id, [8; 16]);
+    assert_eq!(sent.sign_in().remote_id, [8; 16]);
     let subscription = &sent.hello().subscriptions[0];
     assert_eq!(subscription.sequence, 0);
     assert!(subscription.checkpoint.is_empty());
@@ -230,13 +232,13 @@ fn a_download_only_sync_leaves_changes_pending_but_tells_what_was_taken() {
     };
     let (outcome, sent) = remote.sync_with(download_only(), reply);
     report(outcome);
-    assert_eq!(sent.names(), ["Hello", "DownloadRequest", "Ack"]);
+    assert_eq!(sent.names(), ["SignIn", "Hello", "DownloadRequest", "Ack"]);
     assert!(sent.hello().subscriptions[0].pending_upload_id.is_empty());
     // Now an upload is taken, and lost.
     let (_, lost) = remote.sync(|_| Reply::default());
     let (outcome, sent) = remote.sync_with(download_only(), reply);
     report(outcome);
-    assert_eq!(sent.names(), ["Hello", "DownloadRequest", "Ack"]);
+    assert_eq!(sent.names(), ["SignIn", "Hello", "DownloadRequest", "Ack"]);
     assert_eq!(
         sent.hello().subscriptions[0].pending_upload_id,
         lost.upload().upload_id
@@ -301,12 +303,12 @@ fn a_refused_token_is_followed_by_the_credential_and_that_by_the_password() {
     retry.first_proof = ProofKind::Credential;
     let (outcome, sent) = remote.sync_with(retry, |_| failure(Code::CredentialInvalid));
     let credential = Proof::Credential(b"credential".to_vec());
-    assert_eq!(sent.hello().proof, Some(credential));
+    assert_eq!(sent.sign_in().proof, Some(credential));
     assert!(matches!(outcome, Outcome::Again(ProofKind::Password)));
     let mut retry = options();
     retry.first_proof = ProofKind::Password;
     let (outcome, sent) = remote.sync_with(retry, |_| failure(Code::WrongPassword));
-    assert_eq!(sent.hello().proof, Some(Proof::Password("secret".into())));
+    assert_eq!(sent.sign_in().proof, Some(Proof::Password("secret".into())));
     let Outcome::Failed(error) = outcome else {
         panic!("{outcome:?}");
     };

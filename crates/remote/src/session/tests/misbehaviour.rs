@@ -5,15 +5,15 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use tidewater_protocol::frame::{INITIAL_CREDIT_BYTES, put_rows};
 use tidewater_protocol::message::{
-    Ack, Control, DownloadEnd, DownloadRequest, Failure, ResultEnd, UploadBegin, UploadState,
-    Welcome,
+    Ack, Control, DownloadEnd, DownloadRequest, Failure, ResultEnd, SignedIn, UploadBegin,
+    UploadState, Welcome,
 };
 use tidewater_protocol::{Code, Op, PublicationSchema};
 
 use crate::database::Database;
 use crate::scripted::{
-    NOW, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply, options,
-    result_begin, schema, welcome,
+    NOW, REMOTE_ID, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply,
+    options, result_begin, schema, signed_in, welcome,
 };
 use crate::session::{Now, Outcome, Session, SyncError};
 
@@ -36,7 +36,12 @@ fn wrong_answers(sent: &Sent) -> Vec<(&'static str, Reply, Code)> {
     let hello = |edit: fn(&mut Welcome)| {
         let Control::Welcome(mut hello) = welcome(UploadState::InSequence, None) else { unreachable!() };
         edit(&mut hello);
-        start().control(Control::Welcome(hello))
+        start().signed_in().control(Control::Welcome(hello))
+    };
+    let entry = |edit: fn(&mut SignedIn)| {
+        let Control::SignedIn(mut entry) = signed_in(REMOTE_ID) else { unreachable!() };
+        edit(&mut entry);
+        start().connection(Control::SignedIn(entry))
     };
     let mut cut_row = row.clone();
     cut_row.pop();
@@ -68,11 +73,20 @@ fn wrong_answers(sent: &Sent) -> Vec<(&'static str, Reply, Code)> {
         ("a cut row", done().download(false, &cut_row, 1, 0).end(), Code::ChecksumMismatch),
         ("rows that are none", done().download(false, &[99; 5], 1, 0).end(), Code::MalformedMessage),
         ("uploaded rows in a download", done().download(false, &items(Op::Insert, &[(4, "")]), 1, 0).end(), Code::MalformedMessage),
-        ("a short remote id", hello(|welcome| welcome.remote_id.truncate(4)), Code::MalformedMessage),
-        ("another remote id", hello(|welcome| welcome.remote_id[0] = 1), Code::UnexpectedMessage),
+        ("a Welcome before SignedIn", start().control(welcome(UploadState::InSequence, None)), Code::UnexpectedMessage),
+        ("two SignedIns", start().signed_in().signed_in(), Code::UnexpectedMessage),
+        ("a remote id that is none", entry(|entry| entry.remote_id.truncate(4)), Code::MalformedMessage),
+        ("a short new remote id", hello(|welcome| {
+            welcome.subscriptions[0].upload_state = UploadState::NewIdentity as i32;
+            welcome.remote_id = vec![1; 4];
+        }), Code::MalformedMessage),
+        ("another remote id", hello(|welcome| welcome.remote_id = vec![1; 16]), Code::UnexpectedMessage),
+        ("a new identity without an id", hello(|welcome| {
+            welcome.subscriptions[0].upload_state = UploadState::NewIdentity as i32;
+        }), Code::UnexpectedMessage),
         ("an answer to no subscription", hello(|welcome| welcome.subscriptions.clear()), Code::MalformedMessage),
         ("an unknown upload state", hello(|welcome| welcome.subscriptions[0].upload_state = 9), Code::MalformedMessage),
-        ("another major version", hello(|welcome| welcome.protocol_version = 9 << 16), Code::ProtocolVersion),
+        ("another major version", entry(|entry| entry.protocol_version = 9 << 16), Code::ProtocolVersion),
         ("a schema that is none", hello(|welcome| welcome.subscriptions[0].schema = vec![255; 9]), Code::MalformedMessage),
         ("the schema of another publication", hello(|welcome| {
             let other = PublicationSchema { name: "other".into(), ..schema() };

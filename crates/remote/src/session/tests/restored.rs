@@ -11,7 +11,7 @@ use tidewater_protocol::compare::Ranges;
 use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::{
     Control, DownloadEnd, HelloSubscription, KeyInterval, KeyRange, PROTOCOL_VERSION, ResultEnd,
-    TableBegin, UploadBegin, UploadState, Welcome, WelcomeSubscription,
+    SignedIn, TableBegin, UploadBegin, UploadState, Welcome, WelcomeSubscription,
 };
 use tidewater_protocol::{Datum, Op, Row, RowsReader, RowsWriter};
 
@@ -74,9 +74,11 @@ impl Request {
                 Frame::Control { control, .. } => control.as_ref().unwrap(),
             };
             match control {
+                Control::SignIn(sign_in) => {
+                    request.remote_id = sign_in.remote_id.clone();
+                    request.centre = sign_in.centre.clone();
+                }
                 Control::Hello(hello) => {
-                    request.remote_id = hello.remote_id.clone();
-                    request.centre = hello.centre.clone();
                     request.hello = Some(hello.subscriptions[0].clone());
                 }
                 Control::UploadBegin(begin) => request.upload = Some(begin.clone()),
@@ -129,13 +131,13 @@ impl Centre {
         (self.marks.contains(&number(mark))).then(|| number(position) as usize)
     }
 
-    /// What the Welcome says, and whether the sync goes on after it.
+    /// As whom the remote is let in, what the Welcome says, and whether the sync goes on after it.
     fn admit(
         &mut self,
         request: &Request,
         hello: &HelloSubscription,
         numbers: &mut Numbers,
-    ) -> (u8, WelcomeSubscription, bool) {
+    ) -> (u8, Welcome, bool) {
         let knows_mark = self.position(&hello.checkpoint).is_some();
         let mut answer = WelcomeSubscription::default();
         if hello.schema_hash.is_empty() {
@@ -181,11 +183,13 @@ impl Centre {
                 state,
                 UploadState::NewIdentity | UploadState::CentreRestored
             );
-        let id = match known.is_some() && state == UploadState::NewIdentity {
-            true => u8::MAX,
-            false => self.remote.unwrap(),
+        let becomes = known.is_some() && state == UploadState::NewIdentity;
+        let welcome = Welcome {
+            subscriptions: vec![answer],
+            remote_id: vec![u8::MAX; if becomes { 16 } else { 0 }],
+            credential: b"credential".to_vec(),
         };
-        (id, answer, !ends)
+        (self.remote.unwrap(), welcome, !ends)
     }
 
     /// Serves what has arrived of a sync.
@@ -194,17 +198,18 @@ impl Centre {
         let Some(hello) = &request.hello else {
             return Reply::default();
         };
-        let (id, answer, goes_on) = self.admit(&request, hello, numbers);
-        let retry = answer.upload_state == UploadState::AlreadyApplied as i32;
-        let reply = Reply::default().control(Control::Welcome(Welcome {
+        let (id, welcome, goes_on) = self.admit(&request, hello, numbers);
+        let retry = welcome.subscriptions[0].upload_state() == UploadState::AlreadyApplied;
+        let signed_in = Control::SignedIn(SignedIn {
             protocol_version: PROTOCOL_VERSION,
             remote_id: vec![id; 16],
             token: b"token".to_vec(),
             credential: b"credential".to_vec(),
-            subscriptions: vec![answer],
             server: "test".into(),
             centre: NAME.into(),
-        }));
+        });
+        let reply = Reply::default().connection(signed_in);
+        let reply = reply.control(Control::Welcome(welcome));
         if !goes_on {
             return reply.end();
         }
@@ -516,14 +521,15 @@ fn what_a_restored_centre_forgot_is_given_back_in_order_and_the_tables_are_compa
     world.sync(None);
     assert_eq!(world.centre.rows, before);
     let gives = [
+        "SignIn",
         "Hello",
         "UploadBegin",
         "TableBegin",
         "UploadEnd",
         "DownloadRequest",
     ];
-    let compares = ["Hello", "CompareTable", "DownloadRequest"];
-    assert_eq!(world.sessions[0], ["Hello", "DownloadRequest"]);
+    let compares = ["SignIn", "Hello", "CompareTable", "DownloadRequest"];
+    assert_eq!(world.sessions[0], ["SignIn", "Hello", "DownloadRequest"]);
     assert_eq!(world.sessions[1..3], [gives, gives]);
     assert_eq!(world.sessions[3..], [compares]);
     world.settle();

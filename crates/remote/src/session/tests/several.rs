@@ -36,10 +36,12 @@ fn welcome_two(states: [UploadState; 2], schemas: bool) -> Reply {
         schema: if schemas { schema } else { Vec::new() },
         ..WelcomeSubscription::default()
     });
-    Reply::default().control(Control::Welcome(Welcome {
-        subscriptions: subscriptions.collect(),
-        ..single
-    }))
+    Reply::default()
+        .signed_in()
+        .control(Control::Welcome(Welcome {
+            subscriptions: subscriptions.collect(),
+            ..single
+        }))
 }
 
 fn download(reply: Reply, index: u32, table: &PublicationSchema, rows: &[u8], count: u64) -> Reply {
@@ -138,6 +140,7 @@ fn each_subscription_has_its_own_upload_result_and_download() {
     assert_eq!(people(&remote), [2, 7]);
     assert_eq!(kept(&remote), [(1, true), (2, false)]);
     let expected = [
+        "SignIn",
         "Hello",
         "UploadBegin",
         "TableBegin",

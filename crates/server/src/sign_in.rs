@@ -9,10 +9,9 @@ use tidewater_consolidated::CentreError;
 use tidewater_consolidated::records::{
     AskedSubscription, RemoteRecord, SessionState, ShutOut, UserRecord,
 };
-use tidewater_protocol::message::Proof;
+use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn, negotiate};
 use tidewater_protocol::{Code, RemoteId};
 
-use super::hello::Greeting;
 use crate::auth::credential::{self, Presented, ROTATE_AFTER_MS};
 use crate::auth::password::PasswordCheck;
 use crate::auth::signing::{Keyring, TokenCheck};
@@ -21,18 +20,65 @@ use crate::fault::Fault;
 use crate::server::Shared;
 use crate::worker::SessionTask;
 
+/// Names of users, publications and programs are shorter.
+pub(crate) const MAX_NAME_BYTES: usize = 512;
+
+/// A SignIn whose parts are well-formed.
+pub(crate) struct Claim {
+    /// The version that the connection speaks.
+    pub(crate) version: u32,
+    pub(crate) remote_id: Option<RemoteId>,
+    pub(crate) user: String,
+    pub(crate) proof: Proof,
+    pub(crate) client: String,
+    /// The name of the centre that it knows; empty if none.
+    centre: String,
+}
+
+impl Claim {
+    pub(crate) fn check(sign_in: SignIn) -> Result<Claim, Fault> {
+        let version = check_version(sign_in.protocol_version)?;
+        check_name("user", &sign_in.user)?;
+        check_name("client", &sign_in.client)?;
+        check_name("centre", &sign_in.centre)?;
+        let proof = sign_in.proof;
+        Ok(Claim {
+            version,
+            remote_id: identity(&sign_in.remote_id, RemoteId::from_slice)?,
+            user: sign_in.user,
+            proof: proof.ok_or_else(|| {
+                Fault::malformed("a SignIn without token, credential or password")
+            })?,
+            client: sign_in.client,
+            centre: sign_in.centre,
+        })
+    }
+}
+
 /// Somebody who is who he says.
 pub(crate) struct SignedIn {
     pub(crate) remote_id: RemoteId,
-    /// The id is another than that of the Hello.
-    pub(crate) new_id: bool,
+    /// The id that it came with, if that is not known any more.
+    pub(crate) unknown: Option<RemoteId>,
     /// What the remote was, if it comes for the first time under the new identity that it was
     /// offered.
     pub(crate) was: Option<RemoteId>,
     pub(crate) state: SessionState,
-    /// For the Welcome; empty if nothing changes.
+    /// Empty if nothing changes.
     pub(crate) token: Vec<u8>,
     pub(crate) credential: Vec<u8>,
+}
+
+/// The remote of a connection, once it is in.
+pub(crate) struct Guest {
+    pub(crate) remote_id: RemoteId,
+    /// See [`SignedIn`].
+    pub(crate) unknown: Option<RemoteId>,
+    pub(crate) was: Option<RemoteId>,
+    pub(crate) user: String,
+    /// The program that speaks, and its address.
+    pub(crate) client: String,
+    pub(crate) peer: String,
 }
 
 /// What is to be done about the remote's credential.
@@ -44,23 +90,29 @@ enum Renewal {
     },
 }
 
-/// Lets a remote in.
+/// Lets a remote in. `asked` is looked up with it.
 pub(crate) async fn sign_in(
     server: &Shared,
-    greeting: &Greeting,
+    claim: &Claim,
+    asked: Vec<AskedSubscription>,
     keyring: &Keyring,
     peer: &str,
 ) -> Result<SignedIn, Fault> {
-    match &greeting.proof {
-        Proof::Token(token) => by_token(server, greeting, keyring, token).await,
-        Proof::Credential(credential) => by_credential(server, greeting, keyring, credential).await,
-        Proof::Password(password) => by_password(server, greeting, keyring, password, peer).await,
+    match &claim.proof {
+        Proof::Token(token) => by_token(server, claim, asked, keyring, token).await,
+        Proof::Credential(credential) => {
+            by_credential(server, claim, asked, keyring, credential).await
+        }
+        Proof::Password(password) => {
+            by_password(server, claim, asked, keyring, password, peer).await
+        }
     }
 }
 
 async fn by_token(
     server: &Shared,
-    greeting: &Greeting,
+    claim: &Claim,
+    asked: Vec<AskedSubscription>,
     keyring: &Keyring,
     token: &[u8],
 ) -> Result<SignedIn, Fault> {
@@ -72,20 +124,16 @@ async fn by_token(
             "sign in with the remote's credential",
         )
     };
-    let remote_id = greeting.remote_id.ok_or_else(expired)?;
-    let user = &greeting.user;
+    let remote_id = claim.remote_id.ok_or_else(expired)?;
+    let user = &claim.user;
     if keyring.check_token(token, remote_id, user, now_ms) == TokenCheck::Invalid {
-        // The new identity of a restored remote is a credential as well.
-        let identity = keyring.open_identity(token, remote_id, user, now_ms);
-        identity.ok_or_else(expired)?;
-        return by_credential(server, greeting, keyring, token).await;
+        return Err(expired());
     }
-    let state = open(server, greeting).await?;
-    let (user, remote) = known(&state, greeting)?;
-    may_enter(user, remote)?;
+    let state = look_up(server, user, Some(remote_id), asked).await?;
+    may_enter(&state, user)?;
     Ok(SignedIn {
         remote_id,
-        new_id: false,
+        unknown: None,
         was: None,
         state,
         token: Vec::new(),
@@ -95,20 +143,21 @@ async fn by_token(
 
 async fn by_credential(
     server: &Shared,
-    greeting: &Greeting,
+    claim: &Claim,
+    asked: Vec<AskedSubscription>,
     keyring: &Keyring,
     presented: &[u8],
 ) -> Result<SignedIn, Fault> {
-    let mut state = open(server, greeting).await?;
+    let user = &claim.user;
+    let mut state = look_up(server, user, claim.remote_id, asked).await?;
     let mut was = None;
     if state.remote.is_none()
-        && let Some((before, remote)) =
-            take_up_identity(server, greeting, keyring, presented).await?
+        && let Some((before, remote)) = take_up_identity(server, claim, keyring, presented).await?
     {
         was = Some(before);
         state.remote = Some(remote);
     }
-    let (user, remote) = known(&state, greeting)?;
+    let (_, remote) = known(&state, user)?;
     let now_ms = server.environment.clock.now_ms();
     let renewal = match credential::verify(remote, presented) {
         Presented::Wrong => return Err(Fault::shut_out(ShutOut::Removed)),
@@ -128,7 +177,7 @@ async fn by_credential(
             Renewal::Nothing
         }
     };
-    may_enter(user, remote)?;
+    may_enter(&state, user)?;
     let remote = remote.clone();
     let credential = match renewal {
         Renewal::Nothing => Vec::new(),
@@ -139,9 +188,9 @@ async fn by_credential(
     };
     Ok(SignedIn {
         remote_id: remote.id,
-        new_id: false,
+        unknown: None,
         was,
-        token: keyring.token(remote.id, &greeting.user, now_ms),
+        token: keyring.token(remote.id, &claim.user, now_ms),
         state,
         credential,
     })
@@ -151,12 +200,12 @@ async fn by_credential(
 /// what it presents; gives what it was, too. Only now is it known that the remote has it.
 async fn take_up_identity(
     server: &Shared,
-    greeting: &Greeting,
+    claim: &Claim,
     keyring: &Keyring,
     presented: &[u8],
 ) -> Result<Option<(RemoteId, RemoteRecord)>, Fault> {
-    let (user, now_ms) = (&greeting.user, server.environment.clock.now_ms());
-    let Some(remote_id) = greeting.remote_id else {
+    let (user, now_ms) = (&claim.user, server.environment.clock.now_ms());
+    let Some(remote_id) = claim.remote_id else {
         return Ok(None);
     };
     let Some(before) = keyring.open_identity(presented, remote_id, user, now_ms) else {
@@ -164,8 +213,7 @@ async fn take_up_identity(
     };
     // Whatever shut out the one that it was shuts out the one that it becomes.
     let state = look_up(server, user, Some(before), Vec::new()).await?;
-    let (record, remote) = known(&state, greeting)?;
-    may_enter(record, remote)?;
+    may_enter(&state, user)?;
     let remote = RemoteRecord {
         id: remote_id,
         credential_hash: credential::hash(presented),
@@ -178,12 +226,13 @@ async fn take_up_identity(
 
 async fn by_password(
     server: &Shared,
-    greeting: &Greeting,
+    claim: &Claim,
+    asked: Vec<AskedSubscription>,
     keyring: &Keyring,
     password: &str,
     peer: &str,
 ) -> Result<SignedIn, Fault> {
-    let user = &greeting.user;
+    let user = &claim.user;
     let now_ms = server.environment.clock.now_ms();
     let wait_ms = server.throttle.wait_ms(user, peer, now_ms);
     if wait_ms > 0 {
@@ -202,7 +251,9 @@ async fn by_password(
         let [jitter] = random(&*server.environment.randomness).unwrap_or([128]);
         return Err(Fault::busy(server.passwords.retry_after_ms(jitter)));
     };
-    let state = open(server, greeting).await?;
+    let publications = asked.iter().map(|it| it.publication.clone());
+    let publications: Vec<String> = publications.collect();
+    let state = look_up(server, user, claim.remote_id, asked).await?;
     let hash = state.user.as_ref().map(|user| user.password_hash.as_str());
     match place.check(hash, password).await {
         PasswordCheck::Dropped => return Err(server.busy()),
@@ -220,10 +271,10 @@ async fn by_password(
         return Err(Fault::shut_out(ShutOut::UserDisabled));
     }
     // A first sync that cannot succeed must not leave a remote behind.
-    for publication in greeting.publications() {
-        server.published(&publication)?;
+    for publication in &publications {
+        server.published(publication)?;
     }
-    let (remote, new_id) = match (&state.remote, greeting.remote_id) {
+    let (remote, is_new) = match (&state.remote, claim.remote_id) {
         (Some(remote), Some(_)) if remote.user != *user => {
             return Err(Fault::new(
                 Code::CredentialInvalid,
@@ -236,7 +287,7 @@ async fn by_password(
         }
         (Some(remote), Some(_)) => (remote.clone(), false),
         // The centre was restored to before it knew the remote, which goes on as who it was.
-        (None, Some(id)) if !state.removed && is_of_centre(greeting, &state) => {
+        (None, Some(id)) if !state.removed && is_of_centre(claim, &state) => {
             let blank = blank_remote(server, user)?;
             (RemoteRecord { id, ..blank }, false)
         }
@@ -247,7 +298,7 @@ async fn by_password(
     let credential = renew(server, remote, previous).await?;
     Ok(SignedIn {
         remote_id,
-        new_id,
+        unknown: claim.remote_id.filter(|_| is_new),
         was: None,
         state,
         token: keyring.token(remote_id, user, now_ms),
@@ -256,8 +307,8 @@ async fn by_password(
 }
 
 /// Whether the remote has its id from this centre.
-fn is_of_centre(greeting: &Greeting, state: &SessionState) -> bool {
-    !state.centre.is_empty() && greeting.centre == state.centre
+fn is_of_centre(claim: &Claim, state: &SessionState) -> bool {
+    !state.centre.is_empty() && claim.centre == state.centre
 }
 
 /// A new identity for a remote that was restored or copied. It is registered when the
@@ -265,23 +316,19 @@ fn is_of_centre(greeting: &Greeting, state: &SessionState) -> bool {
 /// connection nobody reads any more, leaves nothing behind.
 pub(crate) fn new_identity(
     server: &Shared,
-    greeting: &Greeting,
+    user: &str,
     keyring: &Keyring,
     successor_of: RemoteId,
-) -> Result<(RemoteId, Vec<u8>, Vec<u8>), Fault> {
-    let remote_id = blank_remote(server, &greeting.user)?.id;
+) -> Result<(RemoteId, Vec<u8>), Fault> {
+    let remote_id = blank_remote(server, user)?.id;
     let random = random(&*server.environment.randomness).map_err(no_randomness)?;
     let now_ms = server.environment.clock.now_ms();
-    let identity = keyring.identity(remote_id, successor_of, &greeting.user, random, now_ms);
-    Ok((remote_id, identity.clone(), identity))
+    let identity = keyring.identity(remote_id, successor_of, user, random, now_ms);
+    Ok((remote_id, identity))
 }
 
-async fn open(server: &Shared, greeting: &Greeting) -> Result<SessionState, Fault> {
-    let asked = greeting.asked();
-    look_up(server, &greeting.user, greeting.remote_id, asked).await
-}
-
-async fn look_up(
+/// Looks up who a remote is, and what is asked about its subscriptions: one statement flight.
+pub(crate) async fn look_up(
     server: &Shared,
     user: &str,
     remote_id: Option<RemoteId>,
@@ -309,15 +356,17 @@ pub(crate) async fn answered<T>(
 
 fn known<'a>(
     state: &'a SessionState,
-    greeting: &Greeting,
+    user: &str,
 ) -> Result<(&'a UserRecord, &'a RemoteRecord), Fault> {
     match (&state.user, &state.remote) {
-        (Some(user), Some(remote)) if remote.user == greeting.user => Ok((user, remote)),
+        (Some(record), Some(remote)) if remote.user == user => Ok((record, remote)),
         _ => Err(Fault::shut_out(ShutOut::Removed)),
     }
 }
 
-fn may_enter(user: &UserRecord, remote: &RemoteRecord) -> Result<(), Fault> {
+/// Whether the remote that was looked up may come in, or stay.
+pub(crate) fn may_enter(state: &SessionState, user: &str) -> Result<(), Fault> {
+    let (user, remote) = known(state, user)?;
     if user.disabled {
         return Err(Fault::shut_out(ShutOut::UserDisabled));
     }
@@ -370,4 +419,71 @@ async fn save(server: &Shared, remote: RemoteRecord) -> Result<(), Fault> {
 
 fn no_randomness(error: std::io::Error) -> Fault {
     Fault::internal(error.to_string())
+}
+
+fn check_version(version: u32) -> Result<u32, Fault> {
+    negotiate(version).ok_or_else(|| {
+        Fault::new(
+            Code::ProtocolVersion,
+            format!(
+                "the remote speaks protocol version {}.{}, the server {}.{}",
+                version >> 16,
+                version & 0xffff,
+                PROTOCOL_VERSION >> 16,
+                PROTOCOL_VERSION & 0xffff
+            ),
+            "update the older of the two: the remote's Tidewater or the server",
+        )
+    })
+}
+
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Fault> {
+    if name.len() > MAX_NAME_BYTES {
+        let name = format!("a {what} name of {} bytes", name.len());
+        return Err(Fault::malformed(&name));
+    }
+    Ok(())
+}
+
+pub(crate) fn identity<T>(
+    bytes: &[u8],
+    read: impl Fn(&[u8]) -> Option<T>,
+) -> Result<Option<T>, Fault> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    read(bytes)
+        .map(Some)
+        .ok_or_else(|| Fault::malformed("an identity that is not 16 bytes long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_claims_are_refused() {
+        let sign_in = || SignIn {
+            protocol_version: PROTOCOL_VERSION,
+            user: "ada".into(),
+            proof: Some(Proof::Password("x".into())),
+            ..Default::default()
+        };
+        assert!(Claim::check(sign_in()).is_ok());
+        let refused = |change: &dyn Fn(&mut SignIn)| {
+            let mut changed = sign_in();
+            change(&mut changed);
+            let fault = Claim::check(changed).err();
+            fault.expect("the SignIn is refused").code
+        };
+        assert_eq!(refused(&|it| it.proof = None), Code::MalformedMessage);
+        let version = |it: &mut SignIn| it.protocol_version = 9 << 16;
+        assert_eq!(refused(&version), Code::ProtocolVersion);
+        assert_eq!(
+            refused(&|it| it.remote_id = vec![1]),
+            Code::MalformedMessage
+        );
+        let user = |it: &mut SignIn| it.user = "x".repeat(600);
+        assert_eq!(refused(&user), Code::MalformedMessage);
+    }
 }
