@@ -9,7 +9,7 @@ use tidewater_protocol::{Code, Datum, Op, RowsWriter};
 use crate::database::Which;
 use crate::scripted::{
     NOW, REMOTE_ID, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply,
-    options, schema, welcome,
+    options, schema,
 };
 use crate::session::{Outcome, Phase, ProofKind, SessionOptions, SyncDirection, SyncError};
 
