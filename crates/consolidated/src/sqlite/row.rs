@@ -9,9 +9,8 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, Row};
 
 use super::compile::{Compiled, Publication};
 use super::{deferred_violations, download, failure, row_error, types};
-use crate::engine::exact::unpack;
 use crate::engine::upload::incoming;
-use crate::engine::upload::rows::Refusal;
+use crate::engine::upload::rows::{Central, Met, Refusal};
 use crate::error::CentreError;
 
 /// The uploaded rows of a table.
@@ -109,13 +108,17 @@ impl<'a> TableWriter<'a> {
                 _ => Fate::Missing,
             });
         };
-        let Some(packed) = self.central(&key)? else {
+        let Some(central) = self.central(&key)? else {
             return match op {
                 Op::Insert => self.insert(&row.new),
                 _ => Ok(Fate::Missing),
             };
         };
-        let now = unpack(&packed, self.types())?;
+        // Nobody could be told what a change of it lost against.
+        if !central.is_whole {
+            return Ok(Fate::PassedOver);
+        }
+        let now = central.values(self.types())?;
         let old = self.table.map.arrange(&row.old);
         match op {
             Op::Update if matches(&old, &now) => self.update(&key, &now, &row.new),
@@ -126,18 +129,20 @@ impl<'a> TableWriter<'a> {
         }
     }
 
-    /// The centre's row with the key of an uploaded one, packed, and whether that is what the
-    /// uploaded one wants it to be.
-    pub(super) fn find(&self, row: &Row<'_>) -> Result<Option<(Vec<u8>, bool)>, CentreError> {
+    /// The centre's row with the key of an uploaded one.
+    pub(super) fn find(&self, row: &Row<'_>) -> Result<Option<Met>, CentreError> {
         let Some(key) = self.key(&row.key) else {
             return Ok(None);
         };
-        let Some(packed) = self.central(&key)? else {
+        let Some(central) = self.central(&key)? else {
             return Ok(None);
         };
-        let now = unpack(&packed, self.types())?;
-        let is_as_uploaded = matches(&self.settle(&row.new), &now);
-        Ok(Some((packed, is_as_uploaded)))
+        let now = central.values(self.types())?;
+        let is_as_uploaded = central.is_whole && matches(&self.settle(&row.new), &now);
+        Ok(Some(Met {
+            central,
+            is_as_uploaded,
+        }))
     }
 
     /// Whether a delete finds its row, as its pre-image says.
@@ -145,10 +150,10 @@ impl<'a> TableWriter<'a> {
         let Some(key) = self.key(&row.key) else {
             return Ok(false);
         };
-        let Some(packed) = self.central(&key)? else {
+        let Some(central) = self.central(&key)?.filter(|it| it.is_whole) else {
             return Ok(false);
         };
-        let now = unpack(&packed, self.types())?;
+        let now = central.values(self.types())?;
         Ok(matches(&self.table.map.arrange(&row.old), &now))
     }
 
@@ -185,8 +190,8 @@ impl<'a> TableWriter<'a> {
         download::key_parameters(self.publication, self.table.index, key)
     }
 
-    /// The centre's row, packed.
-    fn central(&self, key: &[Native]) -> Result<Option<Vec<u8>>, CentreError> {
+    /// The centre's row.
+    fn central(&self, key: &[Native]) -> Result<Option<Central>, CentreError> {
         let reading = failure("reading the centre's row");
         let mut statement = self
             .connection
@@ -197,7 +202,7 @@ impl<'a> TableWriter<'a> {
             return Ok(None);
         };
         let values = download::values(row, 0, self.types()).map_err(reading)?;
-        Ok(Some(types::pack_row(self.types(), &values)))
+        Ok(Some(Central::pack(self.types(), values)))
     }
 
     /// The uploaded values as the centre will give them back.

@@ -16,7 +16,7 @@ use tidewater_protocol::pack::same;
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 use crate::engine::exact::{canonical, shortest};
-pub(super) use crate::engine::exact::{pack_exact, pack_row};
+pub(super) use crate::engine::exact::pack_exact;
 
 /// The type that a declared type name stands for; `None` for names that mean nothing.
 pub(super) fn column_type(declared: &str) -> Option<ColumnType> {

@@ -281,10 +281,7 @@ impl<'c> Rows for UploadRows<'c> {
         let writer = self.writer(table)?;
         let mut found = Vec::with_capacity(rows.len());
         table.rows(rows, |_, row| {
-            found.push(writer.find(row)?.map(|(packed, is_as_uploaded)| Met {
-                packed,
-                is_as_uploaded,
-            }));
+            found.push(writer.find(row)?);
             Ok(())
         })?;
         Ok(found)

@@ -2,15 +2,17 @@
 
 use std::ops::Deref;
 
-use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, PublicationSchema, RowShape, pack};
 
 use super::incoming::{Incoming, RowRef};
 use super::{HeldPartitions, Serials};
 use crate::engine::connection::{Connection, Own};
-use crate::engine::exact::Membership;
+use crate::engine::exact::{Membership, pack_row, unpack};
 use crate::error::CentreError;
 use crate::scope::Scope;
 use crate::upload::SyncUpload;
+
+type Result<T> = std::result::Result<T, CentreError>;
 
 /// A publication that is served.
 pub(crate) trait Target: Send + Sync {
@@ -101,10 +103,39 @@ pub(crate) struct Written {
 
 /// A row of the centre that an uploaded one met.
 pub(crate) struct Met {
-    /// Its values, packed.
-    pub(crate) packed: Vec<u8>,
+    /// Its values.
+    pub(crate) central: Central,
     /// Whether it is what an insert or update wants it to be.
     pub(crate) is_as_uploaded: bool,
+}
+
+/// The values of a row of the centre.
+pub(crate) struct Central {
+    packed: Vec<u8>,
+    /// Whether all of them could be packed: one that is too long to be synced is NULL here.
+    pub(crate) is_whole: bool,
+}
+
+impl Central {
+    /// Packs the values of a row.
+    pub(crate) fn pack(types: &[ColumnType], mut values: Vec<Datum<'_>>) -> Central {
+        let is_whole = pack::too_long(&values).is_none();
+        while let Some((column, _)) = pack::too_long(&values) {
+            values[column] = Datum::Null;
+        }
+        Central {
+            packed: pack_row(types, &values),
+            is_whole,
+        }
+    }
+
+    /// The values.
+    ///
+    /// # Errors
+    /// They are of other types.
+    pub(crate) fn values(&self, types: &[ColumnType]) -> Result<Vec<Datum<'_>>> {
+        unpack(&self.packed, types)
+    }
 }
 
 /// Rows of one operation of one table that are applied with others.
@@ -126,8 +157,6 @@ pub(crate) enum Ends {
     Kept,
     Undone,
 }
-
-type Result<T> = std::result::Result<T, CentreError>;
 
 /// Writes the rows of a list of uploads, on one connection and in one transaction. What is to be
 /// written, in which order, and what becomes of a row that meets another, is the engine's affair.

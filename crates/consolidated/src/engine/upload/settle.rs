@@ -8,7 +8,6 @@ use tidewater_protocol::{Code, Datum, Op, pack};
 use super::apply::{Earlier, Progress, Run};
 use super::incoming::{Incoming, RowRef};
 use super::rows::{Batch, Failed, Image, Met, Refusal, Rows, Target, Written};
-use crate::engine::exact::unpack;
 use crate::error::CentreError;
 
 /// Updates are told apart by the columns that they change, so that a user's `UPDATE OF` triggers
@@ -176,7 +175,7 @@ impl<R: Rows> Run<'_, R> {
                 gone.push(rows[at]);
                 return Ok(());
             };
-            let central = unpack(&met.packed, types)?;
+            let central = met.central.values(types)?;
             match decide(op, met, membership.has(&central)) {
                 Verdict::Applied => outcomes.applied(op, 1),
                 Verdict::Refused(code, reason) => {
@@ -188,7 +187,12 @@ impl<R: Rows> Run<'_, R> {
                         at: rows[at],
                         refusal: refusal.clone(),
                     }),
-                    None => outcomes.conflict(table, uploaded, Some(&central)),
+                    // One that cannot be sent is as good as gone until it can: then it comes with
+                    // a download.
+                    None => {
+                        let winner = met.central.is_whole.then_some(&central[..]);
+                        outcomes.conflict(table, uploaded, winner);
+                    }
                 },
             }
             Ok(())

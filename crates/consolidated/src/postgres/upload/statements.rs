@@ -15,9 +15,8 @@ use super::fitness::{lost_what_is_computed, obstacle, unfit};
 use super::refusal::{is_data_error, may_be_data_error, reason};
 use super::sql::{self, Incoming};
 use super::{Result, UploadRows};
-use crate::engine::exact::pack_row;
 use crate::engine::upload::incoming::RowRef;
-use crate::engine::upload::rows::{Batch, Failed, Image, Met, Refusal, Written};
+use crate::engine::upload::rows::{Batch, Central, Failed, Image, Met, Refusal, Written};
 use crate::error::CentreError;
 use crate::postgres::array::Array;
 use crate::postgres::connection::{Connection, centre_error, refused};
@@ -220,9 +219,10 @@ impl UploadRows<'_> {
             let mut central = Vec::with_capacity(columns.len());
             decoder.result(row, 2, &mut central)?;
             let is_equal = row.get::<_, Option<bool>>(1) == Some(true);
+            let is_as_uploaded = is_equal && !lost_what_is_computed(table, uploaded, &central);
             met[places[at]] = Some(Met {
-                packed: pack_row(&types, &central),
-                is_as_uploaded: is_equal && !lost_what_is_computed(table, uploaded, &central),
+                central: Central::pack(&types, central),
+                is_as_uploaded,
             });
             Ok(())
         })?;
