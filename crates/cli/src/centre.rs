@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tidewater_consolidated::records::{
     CentreStatus, ConflictRecord, RefusedRecord, RemoteRecord, SigningKey, UserImport, UserRecord,
 };
-use tidewater_consolidated::{Centre, CentreError, DeployReport, LiveTable};
+use tidewater_consolidated::{Centre, CentreError, DeployReport, ListedTable};
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_server::{Config, Environment};
 use tokio::runtime::{Builder, Runtime};
@@ -80,8 +80,8 @@ impl OpenCentre {
         Ok(result?)
     }
 
-    pub(crate) fn live_tables(&self) -> Result<Vec<LiveTable>, Failure> {
-        self.wait(self.centre.live_tables())
+    pub(crate) fn tables(&self) -> Result<Vec<ListedTable>, Failure> {
+        self.wait(self.centre.tables())
     }
 
     /// Deploys, or tells what would be done.

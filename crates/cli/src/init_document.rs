@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
-use tidewater_consolidated::LiveTable;
+use tidewater_consolidated::ListedTable;
 
 /// What the document is made of.
 pub(crate) struct Draft<'a> {
@@ -16,7 +16,7 @@ pub(crate) struct Draft<'a> {
     /// The publication's name.
     pub(crate) publication: &'a str,
     /// The tables to publish, and those that cannot be.
-    pub(crate) tables: &'a [LiveTable],
+    pub(crate) tables: &'a [ListedTable],
 }
 
 /// What of the tables became part of the document.
@@ -32,7 +32,7 @@ pub(crate) struct Drafted {
 
 /// Writes the document.
 pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
-    let (usable, unusable): (Vec<&LiveTable>, Vec<&LiveTable>) = draft
+    let (usable, unusable): (Vec<&ListedTable>, Vec<&ListedTable>) = draft
         .tables
         .iter()
         .partition(|table| table.obstacle.is_none());
@@ -100,7 +100,7 @@ name = {publication}
     )
 }
 
-fn published(table: &LiveTable, all: &[&LiveTable]) -> String {
+fn published(table: &ListedTable, all: &[&ListedTable]) -> String {
     let mut text = format!("\n[[publication.table]]\nname = {}\n", name(&table.name));
     text.push_str("# TODO: which rows does a remote hold? All of them, or those of its user:\n");
     text.push_str("# partition = \"everyone\"\n");
@@ -167,7 +167,7 @@ fn quoted(text: &str) -> String {
 
 /// The column to show as an example: one that refers to somebody, else the first of the
 /// primary key.
-fn likely_partition_column<'a>(table: &'a LiveTable, all: &[&LiveTable]) -> &'a str {
+fn likely_partition_column<'a>(table: &'a ListedTable, all: &[&ListedTable]) -> &'a str {
     let words = [
         "rep", "owner", "user", "employee", "emp_id", "region", "tenant", "store",
     ];
@@ -194,8 +194,8 @@ fn likely_partition_column<'a>(table: &'a LiveTable, all: &[&LiveTable]) -> &'a 
 
 /// Parents before the tables that refer to them; cycles and everything else in the
 /// order given.
-fn parents_first(tables: Vec<&LiveTable>) -> Vec<&LiveTable> {
-    let by_name: HashMap<&str, &LiveTable> =
+fn parents_first(tables: Vec<&ListedTable>) -> Vec<&ListedTable> {
+    let by_name: HashMap<&str, &ListedTable> =
         tables.iter().map(|it| (it.name.as_str(), *it)).collect();
     let mut placed = HashSet::new();
     let mut ordered = Vec::with_capacity(tables.len());
@@ -220,17 +220,17 @@ fn parents_first(tables: Vec<&LiveTable>) -> Vec<&LiveTable> {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_consolidated::LiveColumn;
+    use tidewater_consolidated::ListedColumn;
 
     use super::*;
 
-    fn table(name: &str, references: &[&str]) -> LiveTable {
-        let column = |name: &str, nullable| LiveColumn {
+    fn table(name: &str, references: &[&str]) -> ListedTable {
+        let column = |name: &str, nullable| ListedColumn {
             name: name.into(),
             type_name: "integer".into(),
             nullable,
         };
-        LiveTable {
+        ListedTable {
             name: name.into(),
             columns: vec![column("id", false), column("owner \"id\"", true)],
             primary_key: vec!["id".into()],
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    fn document(tables: &[LiveTable]) -> Drafted {
+    fn document(tables: &[ListedTable]) -> Drafted {
         write(&Draft {
             consolidated: "postgres://me:pass\"word@127.0.0.1/shop",
             publication: "o'brien's \"sales\"",

@@ -8,7 +8,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
-use crate::publication::{DeployReport, LiveTable, PublicationSpec};
+use crate::publication::{DeployReport, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
     Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
@@ -22,7 +22,7 @@ pub type CentreResult<'a, T> = BoxFuture<'a, Result<T, CentreError>>;
 /// tasks of a server. Every method may be called at any time from any task.
 pub trait Centre: Send + Sync {
     /// The tables that could be published, for `tidewater init`.
-    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>>;
+    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>>;
 
     /// Makes the database fit the publications: server state, change logs,
     /// triggers, a first signing key. Repeatable: a second call finds nothing to do.

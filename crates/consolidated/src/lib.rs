@@ -36,8 +36,8 @@ pub use download::{
 };
 pub use error::CentreError;
 pub use publication::{
-    DeployReport, DeployStep, HeldUpRemote, LiveColumn, LiveTable, PartitionSpec, PublicationSpec,
-    RemoteEffect, TableSpec, Tracking,
+    DeployReport, DeployStep, HeldUpRemote, ListedColumn, ListedTable, PartitionSpec,
+    PublicationSpec, RemoteEffect, TableSpec, Tracking,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

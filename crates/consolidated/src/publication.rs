@@ -1,4 +1,4 @@
-//! Publications as an operator writes them down, live tables as `init` sees them,
+//! Publications as an operator writes them down, the tables as `init` lists them,
 //! and what deploying reports.
 
 use tidewater_protocol::{Direction, PublicationSchema, RemoteId, pack};
@@ -75,11 +75,11 @@ pub const SYSTEM_PARAMETERS: [&str; 3] = ["username", "remote_id", "publication"
 
 /// A table that exists in the centre, as `tidewater init` lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveTable {
+pub struct ListedTable {
     /// The name to write into the configuration, schema-qualified where needed.
     pub name: String,
     /// Its columns.
-    pub columns: Vec<LiveColumn>,
+    pub columns: Vec<ListedColumn>,
     /// The primary key's columns; empty if it has none.
     pub primary_key: Vec<String>,
     /// Tables that it refers to.
@@ -88,9 +88,9 @@ pub struct LiveTable {
     pub obstacle: Option<String>,
 }
 
-/// A column of a [`LiveTable`].
+/// A column of a [`ListedTable`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveColumn {
+pub struct ListedColumn {
     /// Its name.
     pub name: String,
     /// Its type, as the database spells it.
@@ -177,7 +177,10 @@ pub(crate) fn self_service_warnings(publications: &[PublicationSpec]) -> Vec<Str
 
 /// Tables that are partitioned by their own key, with values out of a table that refers to
 /// them: nobody can insert a row on a remote. One warning for each.
-pub(crate) fn circle_warnings(publications: &[PublicationSpec], live: &[LiveTable]) -> Vec<String> {
+pub(crate) fn circle_warnings(
+    publications: &[PublicationSpec],
+    live: &[ListedTable],
+) -> Vec<String> {
     let mut warnings = Vec::new();
     let tables = publications
         .iter()
@@ -188,7 +191,7 @@ pub(crate) fn circle_warnings(publications: &[PublicationSpec], live: &[LiveTabl
         };
         let own = live.iter().find(|it| bare(&it.name) == bare(&table.name));
         let by_key = own.is_some_and(|own| columns.iter().any(|it| own.primary_key.contains(it)));
-        let refers = |other: &&LiveTable| {
+        let refers = |other: &&ListedTable| {
             let mut references = other.references.iter();
             bare(&other.name) != bare(&table.name)
                 && references.any(|parent| bare(parent) == bare(&table.name))

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidewater_consolidated::LiveTable;
+use tidewater_consolidated::ListedTable;
 use tidewater_server::Config;
 
 use crate::Done;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<Done, Failure> {
     if !args.force && args.output.exists() {
         return Err(in_the_way(&args.output));
     }
-    let live = OpenCentre::connect(&expanded(&args.consolidated)?)?.live_tables()?;
+    let live = OpenCentre::connect(&expanded(&args.consolidated)?)?.tables()?;
     let tables = chosen(live, &args.tables)?;
     let consolidated = as_the_file_says(&args.consolidated, &args.output)?;
     let drafted = init_document::write(&Draft {
@@ -120,21 +120,21 @@ fn as_the_file_says(url: &str, file: &Path) -> Result<String, Failure> {
 
 /// The tables that were named, or all. Both the name that goes into the configuration
 /// and the bare one will do.
-fn chosen(live: Vec<LiveTable>, names: &[String]) -> Result<Vec<LiveTable>, Failure> {
+fn chosen(live: Vec<ListedTable>, names: &[String]) -> Result<Vec<ListedTable>, Failure> {
     if names.is_empty() {
         return Ok(live);
     }
     let mut wanted = HashSet::new();
     for name in names {
-        let matches = |table: &&LiveTable| table.name == *name;
-        let bare = |table: &&LiveTable| table.name.rsplit('.').next() == Some(name);
-        let qualified = |table: &&LiveTable| name.rsplit('.').next() == Some(&table.name);
+        let matches = |table: &&ListedTable| table.name == *name;
+        let bare = |table: &&ListedTable| table.name.rsplit('.').next() == Some(name);
+        let qualified = |table: &&ListedTable| name.rsplit('.').next() == Some(&table.name);
         let mut found = live.iter().filter(matches).peekable();
         if let Some(table) = found.peek() {
             wanted.insert(table.name.clone());
             continue;
         }
-        let near: Vec<&LiveTable> = live.iter().filter(|it| bare(it) || qualified(it)).collect();
+        let near: Vec<&ListedTable> = live.iter().filter(|it| bare(it) || qualified(it)).collect();
         match near[..] {
             [table] => {
                 wanted.insert(table.name.clone());
@@ -207,8 +207,8 @@ fn write(path: &Path, text: &str, replace: bool) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn live(names: &[&str]) -> Vec<LiveTable> {
-        let table = |name: &&str| LiveTable {
+    fn live(names: &[&str]) -> Vec<ListedTable> {
+        let table = |name: &&str| ListedTable {
             name: (*name).to_owned(),
             columns: Vec::new(),
             primary_key: Vec::new(),

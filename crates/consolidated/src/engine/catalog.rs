@@ -2,7 +2,7 @@
 
 use tidewater_protocol::{ColumnType, ForeignKeyAction};
 
-use crate::publication::{LiveColumn, LiveTable};
+use crate::publication::{ListedColumn, ListedTable};
 
 /// A table.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ pub(crate) struct Reference {
 
 impl TableInfo {
     /// The table as `tidewater init` lists it.
-    fn listed(&self, catalog: &[TableInfo]) -> LiveTable {
+    fn listed(&self, catalog: &[TableInfo]) -> ListedTable {
         let columns = self.columns.iter().filter(|column| column.is_by_default);
         let mut references: Vec<String> = Vec::new();
         for reference in &self.references {
@@ -69,10 +69,10 @@ impl TableInfo {
         let unpublishable = columns
             .clone()
             .find_map(|column| column.column_type.as_ref().err().cloned());
-        LiveTable {
+        ListedTable {
             name: self.title.clone(),
             columns: columns
-                .map(|column| LiveColumn {
+                .map(|column| ListedColumn {
                     name: column.name.clone(),
                     type_name: column.type_name.clone(),
                     nullable: column.nullable,
@@ -90,7 +90,7 @@ impl TableInfo {
 }
 
 /// The tables as `tidewater init` lists them.
-pub(crate) fn listed(catalog: &[TableInfo]) -> Vec<LiveTable> {
+pub(crate) fn listed(catalog: &[TableInfo]) -> Vec<ListedTable> {
     let tables = catalog.iter();
     tables.map(|table| table.listed(catalog)).collect()
 }

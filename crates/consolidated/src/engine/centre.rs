@@ -12,7 +12,7 @@ use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::evolution::Mode;
-use crate::publication::{DeployReport, LiveTable, PublicationSpec};
+use crate::publication::{DeployReport, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
     Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
@@ -39,8 +39,8 @@ fn job<C, T>(
 }
 
 impl<D: Database> Centre for EngineCentre<D> {
-    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
-        self.0.live_tables()
+    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
+        self.0.tables()
     }
 
     fn deploy<'a>(

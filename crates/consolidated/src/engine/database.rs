@@ -11,7 +11,7 @@ use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::evolution::Mode;
-use crate::publication::{DeployReport, LiveTable, PublicationSpec};
+use crate::publication::{DeployReport, ListedTable, PublicationSpec};
 use crate::records::History;
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -100,8 +100,8 @@ pub(crate) trait Database: Tracking {
     /// Fills bytes that nobody can guess.
     fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
 
-    /// See [`crate::Centre::live_tables`].
-    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>>;
+    /// See [`crate::Centre::tables`].
+    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>>;
 
     /// See [`crate::Centre::deploy`].
     fn deploy<'a>(

@@ -12,7 +12,7 @@ use super::connection::{Connection, Own, own};
 use crate::error::CentreError;
 use crate::evolution::{Change, KnownRemote, PastSchemas, Review};
 use crate::publication::{
-    LiveTable, PublicationSpec, Tracking, circle_warnings, self_service_warnings,
+    ListedTable, PublicationSpec, Tracking, circle_warnings, self_service_warnings,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -240,7 +240,7 @@ async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
 }
 
 /// What works, but not as its operator may think.
-pub(crate) fn warnings(specs: &[PublicationSpec], live: &[LiveTable]) -> Vec<String> {
+pub(crate) fn warnings(specs: &[PublicationSpec], live: &[ListedTable]) -> Vec<String> {
     let mut warnings: Vec<String> = Vec::new();
     for table in specs.iter().flat_map(|it| &it.tables) {
         let warning = format!(

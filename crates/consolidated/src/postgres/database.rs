@@ -11,7 +11,7 @@ use super::state::ADVISORY_LOCK;
 use super::triggers::LogSpec;
 use super::upload::UploadRows;
 use super::watermark::Watermark;
-use super::{FINGERPRINTS, Postgres, Shared, deploy, download, fill_random, live, tracked};
+use super::{FINGERPRINTS, Postgres, Shared, deploy, download, fill_random, catalog, tracked};
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSink};
 use crate::engine;
@@ -19,7 +19,7 @@ use crate::engine::connection::{Answer, Connection as _, Own, own};
 use crate::engine::database::{Database, Job, Lane, Tracking};
 use crate::error::CentreError;
 use crate::evolution::Mode;
-use crate::publication::{DeployReport, LiveTable, PublicationSpec};
+use crate::publication::{DeployReport, ListedTable, PublicationSpec};
 use crate::records::History;
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -201,11 +201,11 @@ impl Database for Postgres {
         fill_random(bytes)
     }
 
-    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
+    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
         Box::pin(async move {
             let connection = self.shared.pool.get().await?;
-            let catalog = live::Catalog::read(connection.client()).await?;
-            Ok(catalog.live_tables())
+            let catalog = catalog::Catalog::read(connection.client()).await?;
+            Ok(catalog.tables())
         })
     }
 

@@ -12,8 +12,8 @@ use tokio_postgres::GenericClient;
 
 use tidewater_protocol::PublicationSchema;
 
+use super::catalog::{Catalog, TableInfo};
 use super::connection::{Connection, centre_error, refused};
-use super::live::{Catalog, TableInfo};
 use super::members::{self, Members};
 use super::model::{Compiled, CompiledTable, compile, logs};
 use super::quote::literal;
@@ -211,7 +211,7 @@ pub(super) async fn deploy(
         plan.record(step);
     }
     plan_changed_tables(&mut plan, &deployed, &recorded, &compiled);
-    let live = catalog.live_tables();
+    let live = catalog.tables();
     plan.warnings = engine::deploy::warnings(publications, &live);
     if !plan.steps.is_empty() {
         plan.warnings.push(

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use super::live::{Catalog, TableInfo};
+use super::catalog::{Catalog, TableInfo};
 use super::members::Members;
 use super::quote::ident;
 use super::triggers::{LogSpec, Trigger};

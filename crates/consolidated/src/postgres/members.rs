@@ -8,9 +8,9 @@
 
 use tokio_postgres::Row;
 
+use super::catalog::Catalog;
 use super::connection::{Connection, refused};
 use super::deploy;
-use super::live::Catalog;
 use super::quote::literal;
 use super::tracked;
 use super::triggers::LogSpec;

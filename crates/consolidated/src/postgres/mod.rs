@@ -6,13 +6,13 @@
 
 mod array;
 mod binary;
+mod catalog;
 mod connection;
 mod database;
 mod deploy;
 mod download;
 mod entry;
 mod in_place;
-mod live;
 mod members;
 mod model;
 mod own;

@@ -11,7 +11,7 @@ use ring::digest::{SHA256, digest};
 use tidewater_protocol::{Direction, PublicationSchema, RowShape, Table};
 
 use super::binary::Kind;
-use super::live::{Catalog, LiveColumnInfo, TableInfo};
+use super::catalog::{Catalog, LiveColumnInfo, TableInfo};
 use super::quote::ident;
 use super::triggers::{LogSpec, log_column};
 use crate::engine::compile::Published;

@@ -14,8 +14,8 @@
 
 use tokio_postgres::{GenericClient, Row};
 
+use super::catalog::Catalog;
 use super::connection::{Connection, refused};
-use super::live::Catalog;
 use super::model::Compiled;
 use super::quote::literal;
 use super::triggers::LogSpec;

@@ -2,7 +2,7 @@
 //!
 //! What is in place and what has to be made is `deploy`'s affair.
 
-use super::live::{LiveColumnInfo, TableInfo};
+use super::catalog::{LiveColumnInfo, TableInfo};
 use super::quote::{ident, ident_list, literal, qualified};
 use super::state::SCHEMA;
 use crate::publication::Tracking;

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
-use super::live::{self, Live};
+use super::catalog::{self, Live};
 use super::{quote, types};
 use crate::engine::catalog::TableInfo;
 use crate::engine::compile::{self, Published};
@@ -88,7 +88,7 @@ impl Publication {
         catalog: &[TableInfo],
         spec: &PublicationSpec,
     ) -> Result<Publication, CentreError> {
-        let compiled = compile::compile(spec, catalog, |name| live::named(all, name))?;
+        let compiled = compile::compile(spec, catalog, |name| catalog::named(all, name))?;
         let mut tables = Vec::with_capacity(compiled.tables.len());
         for (published, table) in compiled.tables.iter().zip(&compiled.schema.tables) {
             let live = &all[published.table];

@@ -15,15 +15,15 @@ use super::download::FileSnapshot;
 use super::thread::{self, ConnectionThread};
 use super::upload::UploadRows;
 use super::watermark::{Marker, Watermark};
-use super::{SharedServed, SqliteCentre, deploy, live, prune, state};
+use super::{SharedServed, SqliteCentre, catalog, deploy, prune, state};
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadOutcome, DownloadSink};
 use crate::engine::connection::{Answer, Own, own};
 use crate::engine::database::{Database, Job, Lane, Tracking};
-use crate::engine::{self, catalog};
+use crate::engine::{self, catalog::listed};
 use crate::error::CentreError;
 use crate::evolution::Mode;
-use crate::publication::{DeployReport, LiveTable, PublicationSpec};
+use crate::publication::{DeployReport, ListedTable, PublicationSpec};
 use crate::records::History;
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -254,10 +254,10 @@ impl Database for SqliteCentre {
         self.file.environment().random(bytes)
     }
 
-    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
+    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
         Box::pin(self.admin.run(|connection| {
-            let tables = live::tables(connection)?;
-            Ok(catalog::listed(&live::described(connection, &tables)))
+            let tables = catalog::tables(connection)?;
+            Ok(listed(&catalog::described(connection, &tables)))
         }))
     }
 

@@ -12,9 +12,9 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use tidewater_protocol::{PublicationSchema, Table};
 
+use super::catalog::{self, Live};
 use super::compile::{Deployed, Publication};
 use super::database::{at_once, ended};
-use super::live::{self, Live};
 use super::own::spell;
 use super::triggers::Log;
 use super::{failure, quote, state};
@@ -63,8 +63,8 @@ fn try_deploy(
     let begun = at_once(connection.begin());
     begun.map_err(locked)?;
     report.is_first = !state::check(connection)?;
-    let live = live::tables(connection)?;
-    let catalog = live::described(connection, &live);
+    let live = catalog::tables(connection)?;
+    let catalog = catalog::described(connection, &live);
     if report.is_first {
         let description = "create the server's state (tables tidewater_*)";
         report.steps.push(step(description.into()));
@@ -179,8 +179,8 @@ impl Served {
             if !tables_differ(old, &now.schema) {
                 continue;
             }
-            let live = live::tables(connection)?;
-            let catalog = live::described(connection, &live);
+            let live = catalog::tables(connection)?;
+            let catalog = catalog::described(connection, &live);
             let spec = with_columns_of(spec, old);
             let kept = Publication::compile(connection, &live, &catalog, &spec);
             let mut kept = kept.map_err(changed_since)?;

@@ -10,13 +10,13 @@
 //! `PRAGMA writable_schema`; rows whose primary key holds NULL are not synced; keys
 //! and partition values must be written in canonical form (see [`types`]).
 
+mod catalog;
 mod compile;
 mod database;
 mod deploy;
 mod download;
 mod environment;
 mod file;
-mod live;
 mod own;
 mod prune;
 mod row;

@@ -11,7 +11,7 @@
 //!   through the primary key or any unique index, because SQLite removes those without
 //!   firing DELETE triggers (unless recursive_triggers is on).
 
-use super::live::{Column, Live, Term, Unique};
+use super::catalog::{Column, Live, Term, Unique};
 use super::{quote, state};
 
 /// A change log and what it records.

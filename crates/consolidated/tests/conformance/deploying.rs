@@ -208,7 +208,7 @@ pub async fn a_table_without_a_primary_key_is_an_obstacle<F: Fixture>() {
         .execute("CREATE TABLE loose (a INTEGER, b TEXT); CREATE TABLE good (a INTEGER NOT NULL PRIMARY KEY)")
         .await;
     let centre = connect(&fixture.url()).await.unwrap();
-    let tables = centre.live_tables().await.unwrap();
+    let tables = centre.tables().await.unwrap();
     let obstacle = |name: &str| {
         let mut tables = tables.iter();
         tables
@@ -224,9 +224,9 @@ pub async fn a_table_without_a_primary_key_is_an_obstacle<F: Fixture>() {
     assert!(error.to_string().contains("primary key"), "{error}");
 }
 
-pub async fn live_tables_are_listed_as_they_are<F: Fixture>() {
+pub async fn tables_are_listed_as_they_are<F: Fixture>() {
     let world = World::<F>::new(SHOP_DDL, shop()).await;
-    let tables = world.centre.live_tables().await.unwrap();
+    let tables = world.centre.tables().await.unwrap();
     let names: Vec<_> = tables.iter().map(|table| table.name.as_str()).collect();
     // Nothing of the server's own is among them.
     assert_eq!(names, ["customer", "product", "purchase", "visit_plan"]);

@@ -67,7 +67,7 @@ macro_rules! suite {
             deploying::key_and_partition_columns_must_be_published,
             deploying::a_values_query_that_cannot_be_is_refused,
             deploying::a_table_without_a_primary_key_is_an_obstacle,
-            deploying::live_tables_are_listed_as_they_are,
+            deploying::tables_are_listed_as_they_are,
             deploying::the_schema_tells_what_remotes_need,
             deploying::changed_partition_columns_send_the_table_anew,
             deploying::two_publications_share_a_table,

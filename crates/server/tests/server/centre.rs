@@ -19,7 +19,8 @@ use tidewater_consolidated::records::{
 };
 use tidewater_consolidated::{
     Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
-    LiveTable, OwnUpload, PublicationSpec, Scope, SyncUpload, UploadOutcome, UploadResult, Worker,
+    ListedTable, OwnUpload, PublicationSpec, Scope, SyncUpload, UploadOutcome, UploadResult,
+    Worker,
 };
 use tidewater_consolidated::{ResultTable, TableCompare, TableRequest};
 use tidewater_protocol::compare::{Intervals, Ranges};
@@ -299,7 +300,7 @@ fn text(datum: &Datum<'_>) -> String {
 pub(crate) struct Handle(pub(crate) Arc<MemoryCentre>);
 
 impl Centre for Handle {
-    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
+    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 

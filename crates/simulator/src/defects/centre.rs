@@ -19,7 +19,7 @@ use tidewater_consolidated::records::{
 use tidewater_consolidated::upload::{RowsChunk, UploadTable};
 use tidewater_consolidated::{
     Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
-    LiveTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult, Worker,
+    ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::pack_values;
@@ -65,8 +65,8 @@ pub(crate) fn meddle(centre: Arc<dyn Centre>, path: PathBuf) -> Arc<dyn Centre> 
 struct Meddling(Arc<dyn Centre>, PathBuf);
 
 impl Centre for Meddling {
-    fn live_tables(&self) -> CentreResult<'_, Vec<LiveTable>> {
-        self.0.live_tables()
+    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
+        self.0.tables()
     }
     fn deploy<'a>(
         &'a self,

@@ -357,7 +357,7 @@ async fn partitions_that_nobody_can_track_are_refused_with_the_way_out() {
         assert!(error.to_string().ends_with(reason), "{table}: {error}");
         assert!(!error.hint().is_empty());
     }
-    let tables = centre.live_tables().await.unwrap();
+    let tables = centre.tables().await.unwrap();
     assert!(
         tables
             .iter()

@@ -108,7 +108,7 @@ fn keys_that_can_be_spelled_in_several_ways_are_refused_at_deploy() {
         "good",
         &[],
     );
-    let tables = world.server.ask(async |centre| centre.live_tables().await);
+    let tables = world.server.ask(async |centre| centre.tables().await);
     for table in tables.expect("tables can be listed") {
         let why = table.obstacle.unwrap_or_default();
         let is_refused = why.contains("key column \"a\" can be equal");

@@ -15,7 +15,7 @@ use super::members::{Members, PARTITIONS};
 use super::quote::qualified;
 use crate::engine::catalog::{self, ColumnInfo};
 use crate::error::CentreError;
-use crate::publication::LiveTable;
+use crate::publication::ListedTable;
 
 /// Everything about user tables, as of one moment.
 #[derive(Debug)]
@@ -357,7 +357,7 @@ impl Catalog {
     }
 
     /// The tables as `init` lists them: partitions are published with what they are partitions of.
-    pub(super) fn live_tables(&self) -> Vec<LiveTable> {
+    pub(super) fn tables(&self) -> Vec<ListedTable> {
         let partitions: HashSet<u32> = self
             .tables
             .iter()
