@@ -6,8 +6,9 @@ use futures_util::future::BoxFuture;
 
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
+use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
-use super::{prune, records, session};
+use super::{deploy, prune, records, session};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
@@ -38,9 +39,30 @@ fn job<C, T>(
     Box::new(job)
 }
 
+impl<D: Database> EngineCentre<D> {
+    fn deploy_in(
+        &self,
+        publications: &[PublicationSpec],
+        mode: Mode,
+        now_ms: i64,
+    ) -> CentreResult<'_, DeployReport> {
+        let specs = publications.to_vec();
+        Box::pin(async move {
+            let mut random = [0; 48];
+            self.0.random(&mut random)?;
+            let deploy =
+                job!(|connection| deploy::deploy::<D>(connection, &specs, mode, now_ms, &random));
+            self.0.run(deploy).await
+        })
+    }
+}
+
 impl<D: Database> Centre for EngineCentre<D> {
     fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
-        self.0.tables()
+        self.0.run(job!(|connection| async {
+            let catalog = D::catalog(connection).await?;
+            Ok(listed(catalog.tables()))
+        }))
     }
 
     fn deploy<'a>(
@@ -49,7 +71,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         dry_run: bool,
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
-        self.0.deploy(publications, Mode::of(dry_run), now_ms)
+        self.deploy_in(publications, Mode::of(dry_run), now_ms)
     }
 
     fn deploy_refusing_pending<'a>(
@@ -57,18 +79,27 @@ impl<D: Database> Centre for EngineCentre<D> {
         publications: &'a [PublicationSpec],
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
-        self.0.deploy(publications, Mode::RefusePending, now_ms)
+        self.deploy_in(publications, Mode::RefusePending, now_ms)
     }
 
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
-        self.0.undeploy(dry_run)
+        let undeploy = job!(|connection| deploy::undeploy::<D>(connection, dry_run));
+        self.0.run(undeploy)
     }
 
     fn load<'a>(
         &'a self,
         publications: &'a [PublicationSpec],
     ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
-        self.0.load(publications)
+        let specs = publications.to_vec();
+        Box::pin(async move {
+            let load = job!(|connection| deploy::load::<D>(connection, &specs));
+            let loaded = self.0.run(load).await?;
+            let publications = loaded.publications.iter();
+            let schemas = publications.map(|it| it.schema.clone()).collect();
+            self.0.serve(loaded);
+            Ok(schemas)
+        })
     }
 
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {

@@ -6,7 +6,7 @@
 
 use tidewater_protocol::{Column, ForeignKey, PublicationSchema, Table};
 
-use super::catalog::TableInfo;
+use super::catalog::{TableInfo, named};
 use crate::error::CentreError;
 use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_names};
 
@@ -14,13 +14,6 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// So many tables of the database an error names.
 const NAMED: usize = 20;
-
-/// A publication: its schema, and of each of its tables what it is made of.
-pub(crate) struct Publication<'s> {
-    pub(crate) schema: PublicationSchema,
-    /// In the order of the schema.
-    pub(crate) tables: Vec<Published<'s>>,
-}
 
 /// A table of a publication.
 #[derive(Clone, Debug)]
@@ -51,20 +44,18 @@ fn wrong(message: String, hint: impl Into<String>) -> CentreError {
     }
 }
 
-/// Compiles a publication. `named` finds the tables that a name in a configuration can mean, by
-/// their index in the catalog.
+/// Compiles a publication: its schema, and what its tables are made of, in the schema's order.
 ///
 /// # Errors
 /// [`CentreError::Configuration`], with the place.
 pub(crate) fn compile<'s>(
     spec: &'s PublicationSpec,
     catalog: &[TableInfo],
-    named: impl Fn(&str) -> Vec<usize>,
-) -> Result<Publication<'s>> {
+) -> Result<(PublicationSchema, Vec<Published<'s>>)> {
     let mut chosen: Vec<Published<'s>> = Vec::with_capacity(spec.tables.len());
     for table in &spec.tables {
         let place = format!("publication {:?}: table {:?}", spec.name, table.name);
-        let index = find(&place, catalog, &named(&table.name))?;
+        let index = find(&place, catalog, &named(catalog, &table.name))?;
         let name = &catalog[index].name;
         if chosen.iter().any(|it| catalog[it.table].name == *name) {
             return Err(wrong(
@@ -84,7 +75,7 @@ pub(crate) fn compile<'s>(
             .collect(),
     };
     check_names(&schema)?;
-    Ok(Publication { schema, tables })
+    Ok((schema, tables))
 }
 
 /// The one table that is meant.
@@ -104,7 +95,7 @@ fn find(place: &str, catalog: &[TableInfo], meant: &[usize]) -> Result<usize> {
             ));
         }
     };
-    match &catalog[index].obstacle {
+    match catalog[index].obstacle() {
         None => Ok(index),
         Some(obstacle) => Err(wrong(
             format!("{place} cannot be published: {obstacle}"),
@@ -249,14 +240,7 @@ fn published_columns(place: &str, spec: &TableSpec, table: &TableInfo) -> Result
 fn resolve(place: &str, table: &TableInfo, names: &[String], what: &str) -> Result<Vec<usize>> {
     let mut indexes = Vec::with_capacity(names.len());
     for name in names {
-        let exact = table.columns.iter().position(|it| it.name == *name);
-        let found = exact.or_else(|| {
-            let mut columns = table.columns.iter();
-            table
-                .ignores_case
-                .then(|| columns.position(|it| it.name.eq_ignore_ascii_case(name)))?
-        });
-        let index = found.ok_or_else(|| {
+        let index = table.column(name).ok_or_else(|| {
             let names: Vec<&str> = table.columns.iter().map(|it| it.name.as_str()).collect();
             wrong(
                 format!("{place} has no column {name:?}, named in `{what}`"),

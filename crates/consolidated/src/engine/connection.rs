@@ -69,6 +69,19 @@ pub(crate) trait Connection: Send {
     /// Begins a transaction that writes.
     fn begin(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
 
+    /// Begins a transaction that reads from one snapshot.
+    fn begin_reading(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// Runs statements of the database's own; nothing for an empty text. `what` is being done.
+    ///
+    /// # Errors
+    /// [`CentreError::Locked`] if another session is in the way.
+    fn execute(
+        &mut self,
+        what: &str,
+        sql: &str,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
     /// Commits it.
     fn commit(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
 

@@ -1,34 +1,142 @@
 //! What an adapter implements for its database.
 
-use std::sync::Arc;
-
 use futures_util::future::BoxFuture;
 
-use tidewater_protocol::PublicationSchema;
+use tidewater_protocol::Table;
 
+use super::catalog::Catalog;
+use super::compile::Published;
 use super::connection::{Answer, Connection, Own};
+use super::deploy::{InPlace, Loaded, Lock, Step};
+use super::publication::{Publication, ServedTable};
+use super::scope::ScopeQuery;
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
-use crate::evolution::Mode;
-use crate::publication::{DeployReport, ListedTable, PublicationSpec};
-use crate::records::History;
+use crate::publication::DeployStep;
+use crate::script::Dialect;
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// Something to do on a connection.
 pub(crate) type Job<C, T> =
     Box<dyn for<'c> FnOnce(&'c mut C) -> BoxFuture<'c, Result<T, CentreError>> + Send>;
 
+/// What a change log has to be.
+pub(crate) trait ChangeLog: Clone + Send + Sync {
+    /// Tells change logs apart, by their table and what their entries have.
+    fn identity(&self) -> String;
+
+    /// Its table, for people.
+    fn table(&self) -> &str;
+
+    /// The partition columns' names; none for "everyone".
+    fn partition(&self) -> &[String];
+
+    /// Has it serve for what another one of its identity is for, too.
+    fn join(&mut self, other: &Self);
+}
+
 /// How changes are noticed that anybody makes to published tables.
 pub(crate) trait Tracking: Send + Sync + 'static {
     /// A connection to the database.
     type Connection: Connection;
+    /// The application's tables.
+    type Catalog: Catalog;
+    /// A table of a publication.
+    type Table: ServedTable<Log = Self::Log>;
+    /// A change log.
+    type Log: ChangeLog;
 
-    /// What has to be asked to tell whether a watermark belongs to the database's history.
-    fn ask_history(watermark: &[u8]) -> Vec<Own>;
+    /// Whose quotes and comments queries have.
+    const DIALECT: Dialect;
 
-    /// Judges the answers to [`Self::ask_history`].
-    fn history(watermark: &[u8], answers: &[Answer]) -> Result<History, CentreError>;
+    /// What nobody sees, if that has to be said whenever something was deployed.
+    const UNSEEN: Option<&str>;
+
+    /// How the parameter with this number is written.
+    fn parameter(number: usize) -> String;
+
+    /// Reads the catalog.
+    fn catalog(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Self::Catalog, CentreError>> + Send;
+
+    /// What serving a table needs.
+    fn table(published: &Published<'_>, schema: &Table, catalog: &Self::Catalog) -> Self::Table;
+
+    /// How the operator's query for partitions is run.
+    fn scope_sql(inner: &str, table: &Self::Table) -> String;
+
+    /// Checks that a query can be run, and yields what the partition columns are.
+    ///
+    /// # Errors
+    /// See [`crate::engine::scope::wrong`].
+    fn check_query(
+        connection: &mut Self::Connection,
+        place: &str,
+        query: &ScopeQuery,
+        schema: &Table,
+        table: &Self::Table,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// The SQL that makes the server's own tables.
+    fn state() -> String;
+
+    /// Whether the server's own tables are there.
+    ///
+    /// # Errors
+    /// Some are missing, though others are there; or a newer program has been here.
+    fn check_state(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<bool, CentreError>> + Send;
+
+    /// Does, or in a dry run tells, what has to be done before the transaction of deploying.
+    fn prepare(
+        connection: &mut Self::Connection,
+        dry_run: bool,
+    ) -> impl Future<Output = Result<Vec<DeployStep>, CentreError>> + Send;
+
+    /// Begins a transaction that alone may change what is deployed.
+    fn begin_alone(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// What there is of change logs, and whether it is as it has to be.
+    fn in_place(
+        connection: &mut Self::Connection,
+        catalog: &Self::Catalog,
+        wanted: &[Self::Log],
+    ) -> impl Future<Output = Result<InPlace, CentreError>> + Send;
+
+    /// The lock that a step on a table takes, for people.
+    fn lock(lock: Lock, table: &str) -> String;
+
+    /// The SQL that makes a change log with its triggers, under a number that none had before.
+    fn make_log(log: &Self::Log, id: i64, catalog: &Self::Catalog) -> String;
+
+    /// The SQL that has remotes fetch all rows of a change log's table.
+    fn everything(id: i64) -> String;
+
+    /// The SQL with which deploying ends.
+    fn deployed(publications: &[Publication<Self::Table>]) -> String;
+
+    /// What removes every trace.
+    fn traces(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Vec<Step>, CentreError>> + Send;
+
+    /// Completes what is going to be served; gives the version of the catalog, as far as there is
+    /// one.
+    fn complete(
+        connection: &mut Self::Connection,
+        publications: &mut [Publication<Self::Table>],
+    ) -> impl Future<Output = Result<i64, CentreError>> + Send;
+
+    /// What has to be asked to tell whether change logs go back to a position.
+    fn ask_pruned(position: &[u8]) -> Vec<Own>;
+
+    /// Judges the answers to [`Self::ask_pruned`].
+    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError>;
 
     /// The change logs: the table's name and about how many entries there are.
     fn log_sizes(
@@ -100,31 +208,9 @@ pub(crate) trait Database: Tracking {
     /// Fills bytes that nobody can guess.
     fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
 
-    /// See [`crate::Centre::tables`].
-    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>>;
-
-    /// See [`crate::Centre::deploy`].
-    fn deploy<'a>(
-        &'a self,
-        publications: &'a [PublicationSpec],
-        mode: Mode,
-        now_ms: i64,
-    ) -> CentreResult<'a, DeployReport>;
-
-    /// See [`crate::Centre::undeploy`].
-    fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport>;
-
-    /// See [`crate::Centre::load`].
-    fn load<'a>(
-        &'a self,
-        publications: &'a [PublicationSpec],
-    ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>>;
+    /// Serves publications from now on.
+    fn serve(&self, loaded: Loaded<Self::Table>);
 
     /// See [`crate::Centre::check_tracking`].
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()>;
-
-    /// Whether the server's own tables are all there; 0 tables are all.
-    fn check_state(
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<(), CentreError>> + Send;
 }

@@ -12,10 +12,12 @@ use std::sync::Arc;
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
-    Code, Datum, Op, PublicationSchema, RemoteId, Row, RowShape, RowsReader, RowsWriter, Table,
+    Code, Datum, Op, PublicationSchema, Row, RowShape, RowsReader, RowsWriter, Table,
 };
 
 use super::exact::{Membership, pack_exact, pack_row, types_of, unpack};
+use super::scope::{ScopeChange, Standing};
+use super::watermark::{self, Watermark};
 use crate::centre::CentreResult;
 use crate::columns::{Announced, ColumnMap};
 use crate::comparing::{self, Comparison};
@@ -26,6 +28,7 @@ use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
 use crate::too_long;
 use crate::upload::{GainedPartitions, OwnUpload};
+use prost::Message;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -62,8 +65,11 @@ pub(crate) trait Snapshot: Send {
     /// transaction if the database can.
     fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark>;
 
-    /// The watermark of the snapshot, under a mark.
-    fn watermark(&mut self, subscription: usize, mark: &[u8]) -> Result<Vec<u8>>;
+    /// The numbers of a publication's rules.
+    fn rules(&self, subscription: usize) -> Vec<i64>;
+
+    /// The position of the snapshot in the change logs.
+    fn position(&self, subscription: usize) -> Vec<u8>;
 
     /// About how many rows a table has; 0 if that is not known.
     fn row_estimate(&self, place: Place) -> u64;
@@ -120,8 +126,8 @@ pub(crate) struct Opened {
     pub(crate) standing: Standing,
     /// Whether the change logs have anything new for the partitions held.
     pub(crate) news: bool,
-    /// Whether the watermark is so old that it is made new though there is nothing to send.
-    pub(crate) renew: bool,
+    /// When the mark that the remote presents was made; `None` if this is another history.
+    pub(crate) marked_ms: Option<i64>,
 }
 
 /// What a remote holds of a table.
@@ -131,31 +137,6 @@ pub(crate) struct Held {
     pub(crate) place: Option<usize>,
     /// Whether all changes since then are in the change log.
     pub(crate) is_traced: bool,
-}
-
-/// What a presented serial is to its subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It stays.
-    Known,
-    /// It stays, and that the remote has it is news: the one before does not count any more.
-    Arrived,
-    /// It is none of the last two, or is spent: changes could not be taken under it.
-    Replaced,
-    /// It is from before the remote gave back what the restored centre had forgotten, and so is
-    /// the file: an older copy of the one that was told what became of that.
-    Outdated,
-}
-
-/// A subscription whose scope changed, or has arrived.
-#[derive(Clone, Debug)]
-pub(crate) struct ScopeChange {
-    pub(crate) remote_id: RemoteId,
-    pub(crate) publication: String,
-    /// The serial of the scope that the remote holds.
-    pub(crate) presented: Option<u64>,
-    /// It is the newest, presented for the first time, and stays.
-    pub(crate) arrived: bool,
 }
 
 /// A mark that is durable, and the serials in the order of the changes.
@@ -199,7 +180,7 @@ pub(crate) async fn download(
 ) -> Result<()> {
     let opened = snapshot.take_opened().into_iter().zip(&job.subscriptions);
     let plans = opened.enumerate().map(|(index, (opened, subscription))| {
-        Plan::new(&snapshot.published(index), subscription, opened)
+        Plan::new(&snapshot.published(index), subscription, opened, job.now_ms)
     });
     let plans: Vec<Plan> = plans.collect();
     let mut mark = None;
@@ -235,9 +216,14 @@ pub(crate) async fn download(
                 plan: &plan,
             };
             reading.read(&mut counts, sink).await?;
+            let watermark = Watermark {
+                mark: mark.id.clone(),
+                rules: snapshot.rules(index),
+                position: snapshot.position(index),
+            };
             checkpoint = Some(Checkpoint {
                 serial,
-                watermark: snapshot.watermark(index, &mark.id)?,
+                watermark: watermark.encode_to_vec(),
                 scope: plan.scope,
             });
         }
@@ -256,6 +242,7 @@ impl Plan {
         published: &PublishedSchema,
         subscription: &DownloadSubscription,
         opened: Opened,
+        now_ms: i64,
     ) -> Plan {
         let checkpoint = subscription.checkpoint.as_ref();
         // What a remote compares, it gets to know all the same.
@@ -286,7 +273,7 @@ impl Plan {
         let arrived = stays && opened.standing == Standing::Arrived;
         let own = subscription.own.as_ref();
         let is_due = opened.news
-            || opened.renew
+            || watermark::is_old(opened.marked_ms, now_ms)
             || !stays
             || arrived
             || !subscription.requests.is_empty()

@@ -8,9 +8,11 @@ use tidewater_protocol::RemoteId;
 use super::connection::{Answer, Connection, Own, Parameter, Row, own};
 use super::database::Tracking;
 use super::records::{find_remote, find_user, found_remote, found_user};
+use super::watermark::Watermark;
 use crate::error::CentreError;
 use crate::records::{
-    AskedSubscription, FormerRecord, RemoteRecord, SessionState, ShutOut, SubscriptionRecord,
+    AskedSubscription, FormerRecord, History, RemoteRecord, SessionState, ShutOut,
+    SubscriptionRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -34,8 +36,10 @@ pub(super) async fn state<T: Tracking>(
             statements.push(was_removed(former));
             statements.push(last_upload_of(user, former, &subscription.publication));
         }
-        let watermark = subscription.watermark.as_deref();
-        let history = watermark.map(T::ask_history).unwrap_or_default();
+        let watermark = subscription.watermark.as_deref().and_then(Watermark::read);
+        let history = watermark
+            .map(|it| ask_history::<T>(&it))
+            .unwrap_or_default();
         history_lengths.push(history.len());
         statements.extend(history);
     }
@@ -67,11 +71,27 @@ pub(super) async fn state<T: Tracking>(
         }
         state.formers.push(formers);
         let history: Vec<Answer> = (0..length).map(|_| next()).collect();
-        let watermark = subscription.watermark.as_deref();
-        let history = watermark.map(|watermark| T::history(watermark, &history));
+        let presented = subscription.watermark.is_some();
+        let history = presented.then(|| judge_history::<T>(&history));
         state.histories.push(history.transpose()?);
     }
     Ok(state)
+}
+
+/// What tells whether a watermark belongs to the database's history.
+fn ask_history<T: Tracking>(watermark: &Watermark) -> Vec<Own> {
+    let mark = own!("SELECT 1 FROM tidewater.mark WHERE id = ?1", watermark.mark);
+    let mut asked = vec![mark];
+    asked.extend(T::ask_pruned(&watermark.position));
+    asked
+}
+
+fn judge_history<T: Tracking>(answers: &[Answer]) -> Result<History> {
+    Ok(match answers.split_first() {
+        Some((_, logs)) if T::is_pruned(logs)? => History::Pruned,
+        Some((mark, _)) if !mark.rows.is_empty() => History::Known,
+        _ => History::Unknown,
+    })
 }
 
 fn centre(answer: &Answer) -> Result<String> {

@@ -75,6 +75,14 @@ CREATE TABLE tidewater.publication (
   definition TEXT NOT NULL,
   schema BLOB NOT NULL
 );
+-- By which rows of a published table a remote holds; another number when its partition columns are
+-- others.
+CREATE TABLE tidewater.rule (
+  id SERIAL,
+  publication TEXT NOT NULL,
+  table_name TEXT NOT NULL,
+  identity TEXT NOT NULL
+);
 -- Schemas that are not deployed any more: some remotes still have them.
 CREATE TABLE tidewater.past_schema (
   hash BLOB NOT NULL PRIMARY KEY,

@@ -1,26 +1,31 @@
 //! PostgreSQL as the engine's database: its connections, and what runs on them.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use tidewater_protocol::PublicationSchema;
+use tidewater_protocol::Table;
 
+use super::catalog::Catalog;
 use super::connection::{Connection, refused};
 use super::download::DatabaseSnapshot;
-use super::model::Compiled;
-use super::state::ADVISORY_LOCK;
+use super::model::{Compiled, CompiledTable};
+use super::state::{self, ADVISORY_LOCK};
 use super::triggers::LogSpec;
 use super::upload::UploadRows;
-use super::watermark::Watermark;
-use super::{FINGERPRINTS, Postgres, Shared, deploy, download, fill_random, catalog, tracked};
+use super::{
+    FINGERPRINTS, Postgres, Served, Shared, deploy, download, fill_random, scope, tracked,
+    watermark,
+};
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSink};
 use crate::engine;
+use crate::engine::compile::Published;
 use crate::engine::connection::{Answer, Connection as _, Own, own};
 use crate::engine::database::{Database, Job, Lane, Tracking};
+use crate::engine::deploy::{InPlace, Lock, Step};
+use crate::engine::scope::ScopeQuery;
 use crate::error::CentreError;
-use crate::evolution::Mode;
-use crate::publication::{DeployReport, ListedTable, PublicationSpec};
-use crate::records::History;
+use crate::publication::DeployStep;
+use crate::script::Dialect;
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// A connection that runs syncs.
@@ -65,22 +70,114 @@ impl Lane for PostgresLane {
 impl Tracking for Postgres {
     type Connection = Connection;
 
-    fn ask_history(watermark: &[u8]) -> Vec<Own> {
-        let Some(watermark) = Watermark::decode(watermark) else {
-            return Vec::new();
-        };
-        let sql = "SELECT EXISTS (SELECT FROM tidewater.mark WHERE id = ?1),
-            pg_catalog.pg_snapshot_xmin(?2::text::pg_snapshot) >= log_floor FROM tidewater.history";
-        vec![own!(sql, watermark.mark[..], watermark.snapshot)]
+    type Catalog = Catalog;
+    type Table = CompiledTable;
+    type Log = LogSpec;
+
+    const DIALECT: Dialect = Dialect::Postgres;
+
+    const UNSEEN: Option<&str> = Some(
+        "changes made with session_replication_role = replica or by logical replication are only \
+         seen by tables with tracking = \"row\"",
+    );
+
+    fn parameter(number: usize) -> String {
+        format!("${number}")
     }
 
-    fn history(_: &[u8], answers: &[Answer]) -> Result<History, CentreError> {
+    async fn catalog(connection: &mut Connection) -> Result<Catalog, CentreError> {
+        Catalog::read(connection.client()).await
+    }
+
+    fn table(published: &Published<'_>, _: &Table, catalog: &Catalog) -> CompiledTable {
+        CompiledTable::of(published, catalog)
+    }
+
+    fn scope_sql(inner: &str, table: &CompiledTable) -> String {
+        table.scope_sql(inner)
+    }
+
+    async fn check_query(
+        connection: &mut Connection,
+        place: &str,
+        query: &ScopeQuery,
+        schema: &Table,
+        table: &CompiledTable,
+    ) -> Result<(), CentreError> {
+        scope::check(connection.client(), place, query, schema, table).await
+    }
+
+    fn state() -> String {
+        state::state()
+    }
+
+    async fn check_state(connection: &mut Connection) -> Result<bool, CentreError> {
+        deploy::check_state(connection.client()).await
+    }
+
+    async fn prepare(connection: &mut Connection, _: bool) -> Result<Vec<DeployStep>, CentreError> {
+        deploy::check_encoding(connection.client()).await?;
+        Ok(Vec::new())
+    }
+
+    async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
+        deploy::begin_alone(connection, deploy::LOCK_TIMEOUT_MS).await
+    }
+
+    async fn in_place(
+        connection: &mut Connection,
+        catalog: &Catalog,
+        wanted: &[LogSpec],
+    ) -> Result<InPlace, CentreError> {
+        deploy::in_place(connection.client(), catalog, wanted).await
+    }
+
+    fn lock(lock: Lock, table: &str) -> String {
+        deploy::lock(lock, table)
+    }
+
+    fn make_log(log: &LogSpec, id: i64, catalog: &Catalog) -> String {
+        deploy::make_log(log, id as i32, catalog)
+    }
+
+    fn everything(id: i64) -> String {
+        deploy::everything(id)
+    }
+
+    fn deployed(publications: &[Compiled]) -> String {
+        tracked::remember_all(publications)
+    }
+
+    async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
+        deploy::traces(connection).await
+    }
+
+    /// Remembers how tables are now, to notice in every upload if they no longer are.
+    async fn complete(
+        connection: &mut Connection,
+        publications: &mut [Compiled],
+    ) -> Result<i64, CentreError> {
+        let tables = publications.iter().flat_map(|it| &it.tables);
+        let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+        let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
+        let rows = rows.map_err(refused("reading the catalog"))?;
+        for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
+            let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
+            table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
+        }
+        Ok(0)
+    }
+
+    fn ask_pruned(position: &[u8]) -> Vec<Own> {
+        let pruned = "SELECT pg_catalog.pg_snapshot_xmin(?1::text::pg_snapshot) < log_floor
+            FROM tidewater.history";
+        let snapshot = watermark::snapshot(position);
+        snapshot.into_iter().map(|it| own!(pruned, it)).collect()
+    }
+
+    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
         let row = answers.first().and_then(|answer| answer.rows.first());
-        Ok(match row {
-            Some(row) if !row.get(1)? => History::Pruned,
-            Some(row) if row.get(0)? => History::Known,
-            _ => History::Unknown,
-        })
+        row.map_or(Ok(false), |row| row.get(0))
     }
 
     async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {
@@ -201,60 +298,13 @@ impl Database for Postgres {
         fill_random(bytes)
     }
 
-    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
-        Box::pin(async move {
-            let connection = self.shared.pool.get().await?;
-            let catalog = catalog::Catalog::read(connection.client()).await?;
-            Ok(catalog.tables())
-        })
-    }
-
-    fn deploy<'a>(
-        &'a self,
-        publications: &'a [PublicationSpec],
-        mode: Mode,
-        now_ms: i64,
-    ) -> CentreResult<'a, DeployReport> {
-        Box::pin(async move {
-            let mut connection = self.shared.pool.get().await?;
-            connection.enter().await?;
-            let result = deploy::deploy(&mut connection, publications, mode, now_ms).await;
-            connection.leave(result).await
-        })
-    }
-
-    fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
-        Box::pin(async move {
-            let mut connection = self.shared.pool.get().await?;
-            connection.enter().await?;
-            let result = deploy::undeploy(&mut connection, dry_run).await;
-            connection.leave(result).await
-        })
-    }
-
-    fn load<'a>(
-        &'a self,
-        publications: &'a [PublicationSpec],
-    ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
-        Box::pin(async move {
-            let mut connection = self.shared.pool.get().await?;
-            connection.enter().await?;
-            let loaded = deploy::load(&mut connection, publications).await;
-            let mut compiled = connection.leave(loaded).await?;
-            fingerprint(&connection, &mut compiled).await?;
-            let compiled: Vec<Arc<Compiled>> = compiled.into_iter().map(Arc::new).collect();
-            let schemas = compiled.iter().map(|it| it.schema.clone()).collect();
-            self.shared.serve(compiled);
-            Ok(schemas)
-        })
+    fn serve(&self, loaded: Served) {
+        let served = self.shared.served.write();
+        *served.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
         Box::pin(tracked::check(&self.shared, now_ms))
-    }
-
-    async fn check_state(connection: &mut Connection) -> Result<(), CentreError> {
-        deploy::check_state(connection.client()).await.map(drop)
     }
 }
 
@@ -267,20 +317,4 @@ async fn read_download(
     let publications = download::publications(shared, job)?;
     let mut snapshot = DatabaseSnapshot::open(connection, shared, job, &publications).await?;
     engine::download::download(&mut snapshot, job, sink).await
-}
-
-/// Remembers how tables are now, to notice in every upload if they no longer are.
-async fn fingerprint(
-    connection: &Connection,
-    compiled: &mut [Compiled],
-) -> Result<(), CentreError> {
-    let tables = compiled.iter().flat_map(|it| &it.tables);
-    let oids: Vec<u32> = tables.map(|table| table.oid).collect();
-    let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
-    let rows = rows.map_err(refused("reading the catalog"))?;
-    for table in compiled.iter_mut().flat_map(|it| &mut it.tables) {
-        let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
-        table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
-    }
-    Ok(())
 }

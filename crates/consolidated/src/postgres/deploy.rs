@@ -1,55 +1,31 @@
-//! Deploying: what has to be made so that the database fits the publications.
+//! What of deploying is PostgreSQL's own: what change logs are made of, and whether that is there.
 //!
-//! Everything happens in one transaction under an advisory lock and a short
-//! `lock_timeout`: it is done as a whole or not at all, and a busy table makes
-//! deploying fail instead of making the application wait behind it.
-
-mod scope_queries;
+//! Deploying goes on under an advisory lock and a short `lock_timeout`: a busy table makes it fail
+//! instead of making the application wait behind it.
 
 use std::collections::HashSet;
 
-use tokio_postgres::GenericClient;
+use tokio_postgres::{GenericClient, Row};
 
-use tidewater_protocol::PublicationSchema;
-
-use super::catalog::{Catalog, TableInfo};
-use super::connection::{Connection, centre_error, refused};
+use super::catalog::Catalog;
+use super::connection::{Connection, refused};
+use super::in_place;
 use super::members::{self, Members};
-use super::model::{Compiled, CompiledTable, compile, logs};
 use super::quote::literal;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
-use super::{fill_random, in_place};
-use crate::engine;
-use crate::engine::compile::columns_differ;
-use crate::engine::connection::{Connection as _, Own};
-use crate::engine::deploy::Recorded;
+use crate::engine::connection::Connection as _;
+use crate::engine::database::ChangeLog;
+use crate::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use crate::engine::state::{META, judge};
 use crate::error::CentreError;
-use crate::evolution::{Mode, Review};
-use crate::publication::{DeployReport, DeployStep, PublicationSpec};
 
 /// How long deploying waits for a table that is in use.
-const LOCK_TIMEOUT_MS: u32 = 5_000;
+pub(super) const LOCK_TIMEOUT_MS: u32 = 5_000;
 
-const NO_ROWS_WAIT: &str = "SHARE ROW EXCLUSIVE on";
-const NOBODY: &str = "ACCESS EXCLUSIVE on";
-
-/// What is deployed, as the state tables say.
-#[derive(Debug, Default)]
-struct Deployed {
-    /// Whether anything is.
-    is_deployed: bool,
-    logs: Vec<DeployedLog>,
-    /// Whether the state was made here, and not brought along by a dump.
-    at_home: bool,
-    /// The change logs that have not seen everything.
-    lost: Vec<Lost>,
-}
-
-#[derive(Debug)]
-struct DeployedLog {
+/// A change log, as the registry says.
+struct Registered {
     id: i32,
     table_oid: u32,
     table_name: String,
@@ -61,102 +37,9 @@ struct DeployedLog {
     exists: bool,
 }
 
-/// Something to do: the SQL that does it, and then the statements on the server's own tables.
-#[derive(Debug)]
-struct Step {
-    told: DeployStep,
-    sql: String,
-    statements: Vec<Own>,
-}
-
-/// Things to do.
-#[derive(Debug, Default)]
-struct Plan {
-    steps: Vec<Step>,
-    warnings: Vec<String>,
-    review: Review,
-    /// Nothing was deployed before.
-    is_first: bool,
-}
-
-impl Plan {
-    fn step(&mut self, description: String, lock: String, sql: String) {
-        self.steps.push(Step {
-            told: DeployStep { description, lock },
-            sql,
-            statements: Vec::new(),
-        });
-    }
-
-    fn record(&mut self, step: engine::deploy::Step) {
-        self.steps.push(Step {
-            told: DeployStep {
-                description: step.description,
-                lock: String::new(),
-            },
-            sql: String::new(),
-            statements: step.statements,
-        });
-    }
-
-    fn report(self) -> DeployReport {
-        DeployReport {
-            steps: self.steps.into_iter().map(|step| step.told).collect(),
-            warnings: self.warnings,
-            effects: self.review.effects,
-            held_up: self.review.held_up,
-            is_first: self.is_first,
-        }
-    }
-}
-
-impl DeployedLog {
-    /// Whether it is as it would be made.
-    fn fits(&self, spec: &LogSpec) -> bool {
-        self.exists && self.definition == spec.definition()
-    }
-
-    /// Whether only its functions have to be made anew, and nothing was missed so far.
-    fn is_renewed(&self, spec: &LogSpec, catalog: &Catalog) -> bool {
-        let members = self.members.as_deref();
-        self.exists
-            && members.is_none()
-            && spec.renews(&self.definition)
-            && in_place::missing(spec, self.id, members, catalog).is_empty()
-    }
-}
-
-impl Deployed {
-    async fn read(client: &impl GenericClient) -> Result<Deployed, CentreError> {
-        let error = |error| refused("reading the deployed state")(error);
-        if !check_state(client).await? {
-            return Ok(Deployed {
-                at_home: true,
-                ..Deployed::default()
-            });
-        }
-        let logs = client
-            .query(
-                "SELECT id, table_oid, table_name, partition_columns, definition,
-                   to_regclass('tidewater.log_' || id) IS NOT NULL
-                   AND (SELECT count(*) FROM pg_catalog.pg_proc p
-                        WHERE p.pronamespace = 'tidewater'::regnamespace
-                          AND p.proname::text IN ('log_' || id || '_new', 'log_' || id || '_old',
-                            'log_' || id || '_moved', 'log_' || id || '_truncated')) = 4,
-                   members
-                 FROM tidewater.change_log ORDER BY id",
-                &[],
-            )
-            .await
-            .map_err(error)?;
-        let at_home = client
-            .query_one(
-                &format!("SELECT place = {PLACE} FROM tidewater.history"),
-                &[],
-            )
-            .await
-            .map_err(error)?;
-        let log = |row: &tokio_postgres::Row| DeployedLog {
+impl Registered {
+    fn of(row: &Row) -> Registered {
+        Registered {
             id: row.get(0),
             table_oid: row.get(1),
             table_name: row.get(2),
@@ -164,79 +47,199 @@ impl Deployed {
             definition: row.get(4),
             exists: row.get(5),
             members: row.get(6),
-        };
-        Ok(Deployed {
-            is_deployed: true,
-            logs: logs.iter().map(log).collect(),
-            at_home: at_home.get(0),
-            lost: tracked::lost(client).await?,
-        })
+        }
     }
 
-    fn log(&self, spec: &LogSpec) -> Option<&DeployedLog> {
-        let mut logs = self.logs.iter();
-        logs.find(|log| log.table_oid == spec.table_oid && log.partition == spec.partition)
+    async fn all(client: &impl GenericClient) -> Result<Vec<Registered>, CentreError> {
+        let sql = "SELECT id, table_oid, table_name, partition_columns, definition,
+               to_regclass('tidewater.log_' || id) IS NOT NULL
+               AND (SELECT count(*) FROM pg_catalog.pg_proc p
+                    WHERE p.pronamespace = 'tidewater'::regnamespace
+                      AND p.proname::text IN ('log_' || id || '_new', 'log_' || id || '_old',
+                        'log_' || id || '_moved', 'log_' || id || '_truncated')) = 4,
+               members
+             FROM tidewater.change_log ORDER BY id";
+        let rows = client.query(sql, &[]).await;
+        let rows = rows.map_err(refused("reading the deployed state"))?;
+        Ok(rows.iter().map(Registered::of).collect())
+    }
+
+    /// What has to be done about a log that is all there itself.
+    fn mend(&self, spec: &LogSpec, lost: &[Lost], catalog: &Catalog, mends: &mut Vec<Step>) {
+        let id = self.id;
+        let missing = in_place::missing(spec, id, self.members.as_deref(), catalog);
+        // Restored triggers have all rows sent again as well.
+        let lost = lost.iter().find(|lost| lost.id == id);
+        if let Some(lost) = lost.filter(|_| missing.is_empty()) {
+            let description = format!(
+                "send the rows of {} to all remotes again: {}",
+                spec.title,
+                lost.what_happened()
+            );
+            let send = Step::sql(description, String::new(), everything(id.into()));
+            mends.push(send.unneeded());
+        }
+        for missing in missing {
+            let description = format!(
+                "restore triggers on {} ({}), and send its rows to all remotes again",
+                missing.table,
+                missing.names.join(", ")
+            );
+            let lock = lock(Lock::Everybody, &missing.table);
+            let sql = missing.sql + &everything(id.into());
+            mends.push(Step::sql(description, lock, sql));
+        }
+        let registered = self.members.as_deref();
+        if let Some(change) = registered.and_then(|it| members::settle(spec, id, it, catalog)) {
+            let lock = lock(Lock::Writers, "the partitions");
+            mends.push(Step::sql(change.description, lock, change.sql).unneeded());
+        }
     }
 }
 
-/// Makes the database fit the publications, or tells what would be done.
-pub(super) async fn deploy(
-    connection: &mut Connection,
-    publications: &[PublicationSpec],
-    mode: Mode,
-    now_ms: i64,
-) -> Result<DeployReport, CentreError> {
-    begin_alone(connection, LOCK_TIMEOUT_MS).await?;
-    check_encoding(connection.client()).await?;
-    let catalog = Catalog::read(connection.client()).await?;
-    let compiled = compile_all(publications, &catalog)?;
-    scope_queries::check(connection.client(), &compiled).await?;
-    let deployed = Deployed::read(connection.client()).await?;
-    let recorded = match deployed.is_deployed {
-        true => Recorded::read(connection).await?,
-        false => Recorded::default(),
-    };
-    let mut plan = Plan {
-        is_first: !deployed.is_deployed,
-        ..Plan::default()
-    };
-    plan_state(&mut plan, &deployed);
-    let mut random = [0; 48];
-    fill_random(&mut random)?;
-    let key = recorded.first_key(&random, now_ms);
-    key.into_iter().for_each(|step| plan.record(step));
-    plan_logs(&mut plan, &deployed, &compiled, &catalog);
-    let schemas = compiled.iter().map(|it| &*it.schema);
-    for step in recorded.record(publications, schemas.clone())? {
-        plan.record(step);
-    }
-    plan_changed_tables(&mut plan, &deployed, &recorded, &compiled);
-    let live = catalog.tables();
-    plan.warnings = engine::deploy::warnings(publications, &live);
-    if !plan.steps.is_empty() {
-        plan.warnings.push(
-            "changes made with session_replication_role = replica or by logical replication are \
-             only seen by tables with tracking = \"row\""
+/// What there is of change logs, and what else has to be done in the database.
+pub(super) async fn in_place(
+    client: &impl GenericClient,
+    catalog: &Catalog,
+    wanted: &[LogSpec],
+) -> Result<InPlace, CentreError> {
+    let registered = Registered::all(client).await?;
+    let lost = tracked::lost(client).await?;
+    let at_home = format!("SELECT place = {PLACE} FROM tidewater.history");
+    let at_home = client.query_one(&at_home, &[]).await;
+    let at_home: bool = at_home
+        .map_err(refused("reading the deployed state"))?
+        .get(0);
+    let mut mends = Vec::new();
+    if !at_home {
+        mends.push(Step::sql(
+            "forget what remotes have: the database was restored to another place, and they \
+             compare what they hold"
                 .into(),
+            String::new(),
+            format!("UPDATE tidewater.history SET place = {PLACE}; DELETE FROM tidewater.mark"),
+        ));
+    }
+    let mut logs = Vec::new();
+    for log in &registered {
+        let identity = LogSpec::identity_of(log.table_oid, &log.partition);
+        let spec = wanted.iter().find(|it| it.identity() == identity);
+        let whole = spec.filter(|spec| log.exists && log.definition == spec.definition());
+        if let Some(spec) = whole {
+            log.mend(spec, &lost, catalog, &mut mends);
+        }
+        logs.push(FoundLog {
+            id: log.id.into(),
+            table: log.table_name.clone(),
+            identity,
+            is_whole: whole.is_some(),
+            removal: LogSpec::drop(log.id),
+        });
+    }
+    mends.extend(strays(&registered, catalog, wanted));
+    let last = registered.iter().map(|log| log.id).max();
+    Ok(InPlace {
+        logs,
+        next: i64::from(last.unwrap_or(0)) + 1,
+        mends,
+    })
+}
+
+/// Removes triggers from tables that are tracked no more.
+fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> Vec<Step> {
+    let mut tracked: HashSet<u32> = registered.iter().map(|log| log.table_oid).collect();
+    for spec in wanted {
+        tracked.extend(
+            members_of(spec, catalog)
+                .into_iter()
+                .flat_map(Members::oids),
         );
     }
-    let schemas: Vec<&PublicationSchema> = schemas.collect();
-    plan.review = recorded.review(connection, &schemas).await?;
-    plan.review.allow(mode)?;
-    if mode == Mode::DryRun {
-        connection.rollback().await?;
-    } else {
-        run(&plan, connection).await?;
-        let remember = tracked::remember_all(&compiled);
-        let remembered = connection.client().batch_execute(&remember).await;
-        remembered.map_err(refused("deploying"))?;
-        connection.commit().await?;
+    let strays = in_place::strays(&tracked, catalog).map(|(table, drops)| {
+        let title = &table.title;
+        let is_new = |log: &Registered| log.table_name == *title && log.table_oid != table.oid;
+        let description = match registered.iter().any(is_new) {
+            true => format!(
+                "remove the old triggers from {title}: the table was made anew (restored from a \
+                 dump), and gets a new change log"
+            ),
+            false => format!("remove triggers from {title}, which is no partition any more"),
+        };
+        Step::sql(description, lock(Lock::Everybody, title), drops).unneeded()
+    });
+    strays.collect()
+}
+
+fn members_of<'c>(spec: &LogSpec, catalog: &'c Catalog) -> Option<&'c Members> {
+    catalog.by_oid(spec.table_oid)?.members.as_ref()
+}
+
+/// The SQL that makes a change log.
+pub(super) fn make_log(spec: &LogSpec, id: i32, catalog: &Catalog) -> String {
+    let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
+    let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
+    let mut sql = spec.create(id);
+    for trigger in spec.triggers(id) {
+        sql.push_str(&trigger.create());
     }
-    Ok(plan.report())
+    let members = members_of(spec, catalog);
+    for oid in members.into_iter().flat_map(Members::oids) {
+        let member = catalog.by_oid(oid);
+        for trigger in member
+            .iter()
+            .flat_map(|it| spec.member_triggers(id, &it.sql_name))
+        {
+            sql.push_str(&trigger.create());
+        }
+    }
+    sql.push_str(&format!(
+        "INSERT INTO tidewater.change_log (id, table_oid, table_name, partition_columns, definition) \
+         VALUES ({id}, {}, {}, ARRAY[{}]::text[], {});\n",
+        spec.table_oid,
+        text(&spec.title),
+        partition.join(", "),
+        text(&spec.definition())
+    ));
+    if let Some(members) = members {
+        sql.push_str(&members::register(id, members));
+    }
+    // Whoever synced before this log existed knows nothing of the changes since.
+    sql + &everything(id.into())
+}
+
+/// The SQL that has remotes fetch all rows of a log's table.
+pub(super) fn everything(log_id: i64) -> String {
+    marker(log_id as i32) + "\n"
+}
+
+/// The lock that a step on a table takes.
+pub(super) fn lock(lock: Lock, table: &str) -> String {
+    match lock {
+        Lock::Writers => format!("SHARE ROW EXCLUSIVE on {table}"),
+        Lock::Everybody => format!("ACCESS EXCLUSIVE on {table}"),
+    }
+}
+
+/// What removes every trace.
+pub(super) async fn traces(connection: &Connection) -> Result<Vec<Step>, CentreError> {
+    let catalog = Catalog::read(connection.client()).await?;
+    let triggers = catalog.tables.iter().filter_map(|table| {
+        let drops = in_place::drops(table);
+        let title = &table.title;
+        let description = format!("remove the triggers from {title}");
+        (!drops.is_empty()).then(|| Step::sql(description, lock(Lock::Everybody, title), drops))
+    });
+    let mut steps: Vec<Step> = triggers.collect();
+    if is_there(connection.client()).await? {
+        let description = "remove the schema tidewater with everything in it".to_owned();
+        let drop = "DROP SCHEMA tidewater CASCADE".to_owned();
+        steps.push(Step::sql(description, String::new(), drop));
+    }
+    Ok(steps)
 }
 
 /// A remote's text may be any, and what is refused of it has to be kept.
-async fn check_encoding(client: &impl GenericClient) -> Result<(), CentreError> {
+pub(super) async fn check_encoding(client: &impl GenericClient) -> Result<(), CentreError> {
     let sql = "SELECT pg_catalog.current_setting('server_encoding')";
     let row = client.query_one(sql, &[]).await;
     match row
@@ -249,100 +252,6 @@ async fn check_encoding(client: &impl GenericClient) -> Result<(), CentreError> 
             hint: "dump it, and restore it into a database made with ENCODING 'UTF8'".into(),
         }),
     }
-}
-
-/// Removes the schema `tidewater` and all triggers, or tells what would be done.
-pub(super) async fn undeploy(
-    connection: &mut Connection,
-    dry_run: bool,
-) -> Result<DeployReport, CentreError> {
-    begin_alone(connection, LOCK_TIMEOUT_MS).await?;
-    let catalog = Catalog::read(connection.client()).await?;
-    let mut plan = Plan::default();
-    for table in &catalog.tables {
-        let drops = in_place::drops(table);
-        if !drops.is_empty() {
-            let title = table.title();
-            plan.step(
-                format!("remove the triggers from {title}"),
-                format!("{NOBODY} {title}"),
-                drops,
-            );
-        }
-    }
-    if is_there(connection.client()).await? {
-        plan.step(
-            "remove the schema tidewater with everything in it".into(),
-            String::new(),
-            "DROP SCHEMA tidewater CASCADE".into(),
-        );
-    }
-    if dry_run {
-        connection.rollback().await?;
-    } else {
-        run(&plan, connection).await?;
-        connection.commit().await?;
-    }
-    Ok(plan.report())
-}
-
-/// Compiles publications and finds their change logs.
-pub(super) async fn load(
-    connection: &mut Connection,
-    publications: &[PublicationSpec],
-) -> Result<Vec<Compiled>, CentreError> {
-    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-    let begun = connection.client().batch_execute(begin).await;
-    begun.map_err(refused("reading the deployed state"))?;
-    let catalog = Catalog::read(connection.client()).await?;
-    let mut compiled = compile_all(publications, &catalog)?;
-    let deployed = Deployed::read(connection.client()).await?;
-    if !deployed.is_deployed {
-        return Err(not_deployed("nothing is deployed".into()));
-    }
-    if !deployed.at_home {
-        return Err(not_deployed(
-            "the database was restored to another place, and remotes do not know yet".into(),
-        ));
-    }
-    let recorded = Recorded::read(connection).await?;
-    connection.commit().await?;
-    let wanted = logs(&compiled);
-    for (publication, spec) in compiled.iter_mut().zip(publications) {
-        let name = &spec.name;
-        match recorded.fits(spec, &publication.schema) {
-            Some(true) => {}
-            Some(false) => {
-                return Err(not_deployed(format!(
-                    "the publication {name:?} or one of its tables has changed"
-                )));
-            }
-            None => {
-                return Err(not_deployed(format!(
-                    "the publication {name:?} is not deployed"
-                )));
-            }
-        }
-        for table in &mut publication.tables {
-            let Some(log) = &table.log else { continue };
-            let found = deployed.log(log).filter(|found| {
-                let spec = wanted.iter().find(|it| it.identity() == log.identity());
-                spec.is_some_and(|spec| {
-                    found.fits(spec)
-                        && in_place::missing(spec, found.id, found.members.as_deref(), &catalog)
-                            .is_empty()
-                })
-            });
-            let found = found.ok_or_else(|| {
-                not_deployed(format!(
-                    "change log or triggers of {} are missing or changed",
-                    table.title
-                ))
-            })?;
-            table.log_id = found.id;
-        }
-    }
-    Ok(compiled)
 }
 
 /// Whether our schema is there. One of the same name that is somebody else's is left alone.
@@ -401,243 +310,4 @@ pub(super) async fn begin_alone(
         },
         _ => refused("deploying")(failure),
     })
-}
-
-async fn run(plan: &Plan, connection: &mut Connection) -> Result<(), CentreError> {
-    for step in &plan.steps {
-        let DeployStep { description, lock } = &step.told;
-        if let Err(error) = connection.client().batch_execute(&step.sql).await {
-            if error.code().is_some_and(|code| code.code() == "55P03") {
-                return Err(CentreError::Locked {
-                    message: format!(
-                        "cannot {description}: the table is locked by another session ({lock} was \
-                         not to be had within {} seconds); nothing was changed",
-                        LOCK_TIMEOUT_MS / 1000
-                    ),
-                });
-            }
-            return Err(centre_error(description, &error));
-        }
-        connection.flight("deploying", &step.statements).await?;
-    }
-    Ok(())
-}
-
-fn compile_all(
-    publications: &[PublicationSpec],
-    catalog: &Catalog,
-) -> Result<Vec<Compiled>, CentreError> {
-    let described = catalog.described();
-    let compiled = publications.iter();
-    compiled
-        .map(|spec| compile(spec, catalog, &described))
-        .collect()
-}
-
-fn not_deployed(message: String) -> CentreError {
-    CentreError::NotDeployed { message }
-}
-
-fn plan_state(plan: &mut Plan, deployed: &Deployed) {
-    if !deployed.is_deployed {
-        plan.step(
-            "create the schema tidewater with the server's state".into(),
-            String::new(),
-            state::state(),
-        );
-    }
-    if !deployed.at_home {
-        plan.step(
-            "forget what remotes have: the database was restored to another place, and they \
-             compare what they hold"
-                .into(),
-            String::new(),
-            format!("UPDATE tidewater.history SET place = {PLACE}; DELETE FROM tidewater.mark"),
-        );
-    }
-}
-
-fn plan_logs(plan: &mut Plan, deployed: &Deployed, compiled: &[Compiled], catalog: &Catalog) {
-    let wanted = logs(compiled);
-    let mut next_id = deployed.logs.iter().map(|log| log.id).max().unwrap_or(0) + 1;
-    for log in &deployed.logs {
-        let still = wanted
-            .iter()
-            .find(|spec| spec.table_oid == log.table_oid && spec.partition == log.partition);
-        let keeps = still.is_some_and(|spec| log.fits(spec) || log.is_renewed(spec, catalog));
-        if !keeps {
-            plan.step(
-                format!("remove change log {} of {}", log.id, log.table_name),
-                format!("{NOBODY} {}", log.table_name),
-                LogSpec::drop(log.id),
-            );
-        }
-    }
-    for spec in &wanted {
-        let log = match deployed.log(spec) {
-            Some(log) if log.fits(spec) => log,
-            Some(log) if log.is_renewed(spec, catalog) => {
-                plan_renewal(plan, spec, log.id);
-                continue;
-            }
-            _ => {
-                plan_log(plan, spec, next_id, catalog);
-                next_id += 1;
-                continue;
-            }
-        };
-        let missing = in_place::missing(spec, log.id, log.members.as_deref(), catalog);
-        // Restored triggers have all rows sent again as well.
-        let lost = deployed.lost.iter().find(|lost| lost.id == log.id);
-        if let Some(lost) = lost.filter(|_| missing.is_empty()) {
-            plan.step(
-                format!(
-                    "send the rows of {} to all remotes again: {}",
-                    spec.title,
-                    lost.what_happened()
-                ),
-                String::new(),
-                everything(log.id),
-            );
-        }
-        for missing in missing {
-            let mut sql = missing.sql;
-            sql.push_str(&everything(log.id));
-            plan.step(
-                format!(
-                    "restore triggers on {} ({}), and send its rows to all remotes again",
-                    missing.table,
-                    missing.names.join(", ")
-                ),
-                format!("{NOBODY} {}", missing.table),
-                sql,
-            );
-        }
-        let registered = log.members.as_deref();
-        if let Some(change) = registered.and_then(|it| members::settle(spec, log.id, it, catalog)) {
-            let lock = format!("{NO_ROWS_WAIT} the partitions");
-            plan.step(change.description, lock, change.sql);
-        }
-    }
-    let mut tracked: HashSet<u32> = deployed.logs.iter().map(|log| log.table_oid).collect();
-    for spec in &wanted {
-        let members = catalog.by_oid(spec.table_oid);
-        let members = members.and_then(|table| table.members.as_ref());
-        tracked.extend(members.into_iter().flat_map(Members::oids));
-    }
-    for (table, drops) in in_place::strays(&tracked, catalog) {
-        let title = table.title();
-        let is_new = |log: &DeployedLog| log.table_name == title && log.table_oid != table.oid;
-        let description = match deployed.logs.iter().any(is_new) {
-            true => format!(
-                "remove the old triggers from {title}: the table was made anew (restored from a \
-                 dump), and gets a new change log"
-            ),
-            false => format!("remove triggers from {title}, which is no partition any more"),
-        };
-        plan.step(description, format!("{NOBODY} {title}"), drops);
-    }
-}
-
-/// Another version of Tidewater made the log, and its entries are still good.
-fn plan_renewal(plan: &mut Plan, spec: &LogSpec, id: i32) {
-    let definition = literal(&spec.definition()).unwrap_or_default();
-    let mut sql = spec.renew(id);
-    sql.push_str(&format!(
-        "UPDATE tidewater.change_log SET definition = {definition} WHERE id = {id};\n"
-    ));
-    plan.step(
-        format!(
-            "renew the trigger functions of change log {id} of {}",
-            spec.title
-        ),
-        format!("{NOBODY} {}", spec.title),
-        sql,
-    );
-}
-
-fn plan_log(plan: &mut Plan, spec: &LogSpec, id: i32, catalog: &Catalog) {
-    let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
-    let definition = spec.definition();
-    let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
-    let mut sql = spec.create(id);
-    for trigger in spec.triggers(id) {
-        sql.push_str(&trigger.create());
-    }
-    let members = catalog.by_oid(spec.table_oid);
-    let members = members.and_then(|table| table.members.as_ref());
-    for oid in members.into_iter().flat_map(Members::oids) {
-        let name = catalog.by_oid(oid).map(TableInfo::sql_name);
-        for trigger in name.iter().flat_map(|name| spec.member_triggers(id, name)) {
-            sql.push_str(&trigger.create());
-        }
-    }
-    sql.push_str(&format!(
-        "INSERT INTO tidewater.change_log (id, table_oid, table_name, partition_columns, definition) \
-         VALUES ({id}, {}, {}, ARRAY[{}]::text[], {});\n",
-        spec.table_oid,
-        text(&spec.title),
-        partition.join(", "),
-        text(&definition)
-    ));
-    if let Some(members) = members {
-        sql.push_str(&members::register(id, members));
-    }
-    // Whoever synced before this log existed knows nothing of the changes since.
-    sql.push_str(&everything(id));
-    let rule = match spec.partition.is_empty() {
-        true => "everyone".to_owned(),
-        false => spec.partition.join(", "),
-    };
-    plan.step(
-        format!(
-            "create change log {id} and triggers for {} ({rule})",
-            spec.title
-        ),
-        format!("{NO_ROWS_WAIT} {}", spec.title),
-        sql,
-    );
-}
-
-pub(super) fn everything(log_id: i32) -> String {
-    marker(log_id) + "\n"
-}
-
-/// Remotes need all rows of tables whose columns or direction are others than before.
-fn plan_changed_tables(
-    plan: &mut Plan,
-    deployed: &Deployed,
-    recorded: &Recorded,
-    compiled: &[Compiled],
-) {
-    for publication in compiled {
-        let before = recorded.schema(&publication.schema.name);
-        let changed = changed_tables(before.as_ref(), publication);
-        for log in logs(compiled) {
-            let is_its = |table: &&CompiledTable| table.oid == log.table_oid;
-            // A log that is made in this deployment has its marker already.
-            let there = deployed.log(&log);
-            if let (Some(table), Some(there)) = (changed.iter().copied().find(is_its), there) {
-                plan.step(
-                    format!("send all rows of {} to remotes again", table.title),
-                    String::new(),
-                    everything(there.id),
-                );
-            }
-        }
-    }
-}
-
-/// Tables whose published columns or direction are others than before.
-fn changed_tables<'a>(
-    old: Option<&PublicationSchema>,
-    publication: &'a Compiled,
-) -> Vec<&'a CompiledTable> {
-    let Some(old) = old else { return Vec::new() };
-    let tables = publication.schema.tables.iter().zip(&publication.tables);
-    let changed = tables.filter(|(table, _)| {
-        let before = old.table(&table.name);
-        before.is_some_and(|before| columns_differ(before, table))
-    });
-    changed.map(|(_, compiled)| compiled).collect()
 }

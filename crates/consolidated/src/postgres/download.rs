@@ -11,23 +11,26 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
-use tidewater_protocol::{Code, Datum};
+use tidewater_protocol::Datum;
 
 use super::Shared;
 use super::array::Array;
 use super::connection::{Connection, refused};
 use super::members;
 use super::model::{Compiled, CompiledTable};
-use super::scope::{Facts, ScopeQueries, partition_arrays};
+use super::scope::{ScopeQueries, partition_arrays};
 use super::triggers::LogSpec;
-use super::watermark::Watermark;
+use super::watermark::snapshot;
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSubscription};
+use crate::engine::connection::{Connection as _, Own};
 use crate::engine::download::{
-    Held, Mark, Opened, Place, PublishedSchema, ScopeChange, Snapshot, Standing, TakeKey, TakeRow,
+    Held, Mark, Opened, Place, PublishedSchema, Snapshot, TakeKey, TakeRow,
 };
+use crate::engine::scope::{Holder, ScopeChange, Serials, Standing};
+use crate::engine::watermark::Presented;
 use crate::error::CentreError;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
@@ -35,32 +38,25 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// How long nothing is done again about partitions that could not be tracked.
 pub(super) const ADOPT_AGAIN_MS: u64 = 60_000;
 
-/// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one. `$3` to `$5`: remote,
-/// publication and serial of the scope, NULL without one. `$6`: whether it compares its tables.
-/// The last column is whether the remote
-/// presents the newest scope for the first time; NULL if the serial is none of the last two, or
-/// is spent: changes could not be taken under it. One from before the remote gave back what a
-/// restored centre had forgotten is in an older copy of the file that was told what became of
-/// that: it counts for nothing, unless the tables are compared.
+/// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one. `$3` and `$4`: remote and
+/// publication. The columns: the snapshot; when the mark was made, NULL if there is none or its
+/// snapshot is from before the logs begin; the logs of which everything is sent; the serials of the
+/// subscription's scopes.
 const STATE: &str = "
 SELECT pg_catalog.pg_current_snapshot()::text,
-  EXISTS (SELECT FROM tidewater.mark WHERE id = $1)
-    AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.history)
-    AND ($6 OR NOT EXISTS (SELECT FROM tidewater.subscription
-      WHERE remote_id = $3 AND publication = $4
-        AND given_back_serial IS NOT NULL AND NOT ($5 > given_back_serial AND $5 <= scope_serial))),
+  (SELECT created_ms FROM tidewater.mark WHERE id = $1
+    AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.history)),
   ARRAY (SELECT log_id FROM tidewater.everything
     WHERE version >= (SELECT pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot))
       AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot))
     UNION ALL SELECT log_id FROM tidewater.untracked),
-  (SELECT scope_serial = $5 AND graced_serial < previous_serial FROM tidewater.subscription
-    WHERE remote_id = $3 AND publication = $4
-      AND $5 IN (scope_serial, previous_serial) AND $5 > graced_serial
-      AND $5 > coalesce(given_back_serial, 0))";
+  (SELECT ARRAY[scope_serial, previous_serial, graced_serial, given_back_serial]
+    FROM tidewater.subscription WHERE remote_id = $3 AND publication = $4)";
 
 /// What a remote presented and holds, as far as it can be understood.
-struct Presented {
-    watermark: Watermark,
+struct Known<'c> {
+    presented: Presented<'c>,
+    snapshot: String,
     /// The question whether the logs have anything new for it; `None` if there is no
     /// log to ask.
     check: Option<(Statement, Vec<Array>)>,
@@ -128,8 +124,10 @@ impl Snapshot for DatabaseSnapshot<'_> {
             let mut serials = Vec::with_capacity(changes.len());
             if !changes.is_empty() {
                 let mut connection = self.shared.pool.get().await?;
-                for change in &changes {
-                    serials.push(note_scope(&mut connection, change).await?);
+                let notes: Vec<Own> = changes.iter().map(ScopeChange::note).collect();
+                let noted = connection.flight("noting a scope", &notes).await?;
+                for (change, noted) in changes.iter().zip(&noted) {
+                    serials.push(change.noted(noted)?);
                 }
             }
             let id = id.to_vec();
@@ -137,16 +135,13 @@ impl Snapshot for DatabaseSnapshot<'_> {
         })
     }
 
-    fn watermark(&mut self, subscription: usize, mark: &[u8]) -> Result<Vec<u8>, CentreError> {
-        let mark = mark.try_into().map_err(|_| CentreError::Internal {
-            message: "a mark of another length".into(),
-        })?;
-        let watermark = Watermark {
-            mark,
-            layout: self.publications[subscription].layout,
-            snapshot: self.logs[subscription].now.clone(),
-        };
-        Ok(watermark.encode())
+    fn rules(&self, subscription: usize) -> Vec<i64> {
+        let rules = self.publications[subscription].rules.iter();
+        rules.map(|rule| rule.id).collect()
+    }
+
+    fn position(&self, subscription: usize) -> Vec<u8> {
+        self.logs[subscription].now.clone().into_bytes()
     }
 
     fn row_estimate(&self, place: Place) -> u64 {
@@ -257,17 +252,17 @@ async fn open(
     job: &DownloadJob,
     publications: &[Arc<Compiled>],
 ) -> Result<(Found, Vec<i32>), CentreError> {
-    let facts = Facts {
+    let holder = Holder {
         user: &job.user,
-        remote_id: job.remote_id.to_string(),
+        remote_id: job.remote_id,
     };
     let compiled: Vec<&Compiled> = publications.iter().map(|it| &**it).collect();
-    let queries = ScopeQueries::prepare(connection, &facts, &compiled).await?;
+    let queries = ScopeQueries::prepare(connection, &holder, &compiled).await?;
     let state = connection.prepare(STATE, &[]).await?;
     let partitioned = Partitioned::of(connection, &compiled).await?;
     let mut helds = Vec::with_capacity(compiled.len());
     for (subscription, publication) in job.subscriptions.iter().zip(&compiled) {
-        helds.push(Presented::of(connection, publication, subscription).await?);
+        helds.push(Known::of(connection, publication, subscription).await?);
     }
     let client = connection.client();
     let remote = job.remote_id.0.as_slice();
@@ -275,19 +270,19 @@ async fn open(
     let states = states.map(|(held, subscription)| {
         let state = &state;
         async move {
-            let mark = held.as_ref().map(|it| it.watermark.mark.as_slice());
-            let snapshot = held.as_ref().map(|it| it.watermark.snapshot.as_str());
-            let (publication, serial) = (&subscription.publication, serial(subscription));
-            let compares = !subscription.compares.is_empty();
-            let parameters: [&(dyn ToSql + Sync); 6] =
-                [&mark, &snapshot, &remote, publication, &serial, &compares];
+            let mark = held
+                .as_ref()
+                .map(|it| it.presented.watermark.mark.as_slice());
+            let snapshot = held.as_ref().map(|it| it.snapshot.as_str());
+            let parameters: [&(dyn ToSql + Sync); 4] =
+                [&mark, &snapshot, &remote, &subscription.publication];
             let row = client.query_one(state, &parameters).await;
             row.map_err(refused("opening a download"))
         }
     });
     let checks = helds.iter().zip(&job.subscriptions);
     let checks =
-        checks.map(|(held, subscription)| Presented::news(held.as_ref(), client, subscription));
+        checks.map(|(held, subscription)| Known::news(held.as_ref(), client, subscription));
     // One flight: each future sends when it is first polled, in this order.
     let begin = begin(&compiled);
     let (begun, (states, ((results, news), strange))) = join(
@@ -307,34 +302,48 @@ async fn open(
     for (index, ((row, held), news)) in states.into_iter().zip(helds).zip(news).enumerate() {
         let row = row?;
         let publication = compiled[index];
-        let valid: Option<bool> = row.get(1);
-        let held = held.filter(|_| valid == Some(true));
+        let marked_ms: Option<i64> = row.get(1);
         let mut restarted: Vec<i32> = row.get(2);
         restarted.extend(&strange);
-        let tables = publication.tables.iter().enumerate();
-        let tables = tables.map(|(place, table)| Held {
-            place: held.as_ref().map(|_| place),
-            is_traced: held.is_some() && table.log.is_some() && !restarted.contains(&table.log_id),
+        let tables = publication.tables.iter().zip(&publication.rules);
+        let tables = tables.map(|(table, rule)| Held {
+            place: held.as_ref().and_then(|it| it.presented.place(rule.id)),
+            is_traced: marked_ms.is_some()
+                && table.log.is_some()
+                && !restarted.contains(&table.log_id),
         });
+        let subscription = &job.subscriptions[index];
+        let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
         let opened = Opened {
-            scope: queries.scope(index, publication, &results)?,
+            scope: queries.scope(index, &results),
             held: tables.collect(),
-            standing: match row.get(3) {
-                Some(true) => Standing::Arrived,
-                Some(false) => Standing::Known,
-                None => Standing::Replaced,
-            },
+            standing: Standing::of(serial, serials(&row)),
             news: news?,
-            renew: false,
+            marked_ms,
         };
         let logs = LogReading {
             now: row.get(0),
-            since: held.map(|it| it.watermark.snapshot),
-            own_version: own_version(&job.subscriptions[index]),
+            since: held.filter(|_| marked_ms.is_some()).map(|it| it.snapshot),
+            own_version: own_version(subscription),
         };
         found.push((opened, logs));
     }
     Ok((found, strange))
+}
+
+/// The serials of a subscription's scopes, in a row of [`STATE`].
+fn serials(row: &Row) -> Option<Serials> {
+    let serials: Option<Vec<Option<i64>>> = row.get(3);
+    let number = |serial: Option<i64>| serial.and_then(|it| u64::try_from(it).ok());
+    match *serials? {
+        [last, previous, graced, given_back] => Some((
+            number(last)?,
+            number(previous)?,
+            number(graced)?,
+            number(given_back),
+        )),
+        _ => None,
+    }
 }
 
 /// Begins the snapshot with the tables locked as reading them would: what does not go by
@@ -391,7 +400,7 @@ impl Partitioned {
 pub(super) fn new_entries(table: &CompiledTable, first: usize) -> String {
     let mut from = format!("{} l", table.log_table());
     let mut conditions = String::new();
-    if table.scope.is_some() {
+    if !table.partition.is_empty() {
         let columns: Vec<_> = table.partition_columns().collect();
         let parameters = columns.iter().enumerate();
         let parameters = parameters.map(|(at, it)| Array::parameter(it.kind, first + at));
@@ -424,35 +433,33 @@ fn own_version(subscription: &DownloadSubscription) -> String {
     own.map_or(0, |own| own.version).to_string()
 }
 
-impl Presented {
-    /// What a remote presented, unless it presented nothing, or something of another
-    /// database or of another list of tables.
+impl<'c> Known<'c> {
+    /// What a remote presented, unless it presented nothing, or something of another database.
     async fn of(
         connection: &mut Connection,
         publication: &Compiled,
-        subscription: &DownloadSubscription,
-    ) -> Result<Option<Presented>, CentreError> {
-        let Some(checkpoint) = &subscription.checkpoint else {
+        subscription: &'c DownloadSubscription,
+    ) -> Result<Option<Known<'c>>, CentreError> {
+        let presented = subscription.checkpoint.as_ref().and_then(Presented::of);
+        let Some(presented) = presented else {
             return Ok(None);
         };
-        let Some(watermark) = Watermark::decode(&checkpoint.watermark) else {
+        let Some(snapshot) = snapshot(&presented.watermark.position).map(str::to_owned) else {
             return Ok(None);
         };
-        let scope = &checkpoint.scope;
-        if watermark.layout != publication.layout || scope.tables.len() != publication.tables.len()
-        {
-            return Ok(None);
-        }
         let mut parameters = Vec::new();
         let mut questions = Vec::new();
-        for (table, held) in publication.tables.iter().zip(&scope.tables) {
-            let nothing_held = table.scope.is_some() && held.is_empty();
+        for (table, rule) in publication.tables.iter().zip(&publication.rules) {
+            let Some(held) = presented.partitions(rule.id) else {
+                continue;
+            };
+            let nothing_held = !table.partition.is_empty() && held.is_empty();
             if table.log.is_none() || nothing_held {
                 continue;
             }
             let entries = new_entries(table, 4 + parameters.len());
             questions.push(format!("EXISTS (SELECT {entries})"));
-            if table.scope.is_some() {
+            if !table.partition.is_empty() {
                 parameters.extend(partition_arrays(table, held.iter().map(Vec::as_slice))?);
             }
         }
@@ -463,7 +470,11 @@ impl Presented {
                 Some((connection.prepare(&question, &[]).await?, parameters))
             }
         };
-        Ok(Some(Presented { watermark, check }))
+        Ok(Some(Known {
+            presented,
+            snapshot,
+            check,
+        }))
     }
 
     /// Asks whether the logs have anything new.
@@ -476,60 +487,11 @@ impl Presented {
         let Some((statement, arrays)) = &held.check else {
             return Ok(false);
         };
-        let (snapshot, own) = (&held.watermark.snapshot, own_version(subscription));
+        let (snapshot, own) = (&held.snapshot, own_version(subscription));
         let xmin = xmin(snapshot);
         let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![snapshot, &xmin, &own];
         parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
         let row = client.query_one(statement, &parameters).await;
         Ok(row.map_err(refused("looking for changes"))?.get(0))
-    }
-}
-
-/// The scope that the remote holds (`$3`) stays known, also when the answers between it and the
-/// new one were lost.
-const NEW_SERIAL: &str = "
-INSERT INTO tidewater.subscription AS s (remote_id, publication, scope_serial) VALUES ($1, $2, 1)
-ON CONFLICT (remote_id, publication) DO UPDATE
-  SET previous_serial = CASE WHEN $3::bigint IN (s.scope_serial, s.previous_serial) THEN $3
-        ELSE s.scope_serial END,
-    scope_serial = s.scope_serial + 1
-RETURNING scope_serial";
-
-/// Does nothing if a newer scope was issued meanwhile, or another sync was first.
-const SPEND_PREVIOUS: &str = "
-UPDATE tidewater.subscription SET graced_serial = previous_serial
-WHERE remote_id = $1 AND publication = $2 AND scope_serial = $3 AND graced_serial < previous_serial";
-
-/// Notes what became of a scope; gives the serial that counts. Of the newest, when it arrives,
-/// changes under the one before are not taken any more; until it is presented the one before
-/// counts, for the answer with the newest may have been lost.
-async fn note_scope(connection: &mut Connection, change: &ScopeChange) -> Result<u64, CentreError> {
-    let error = |error| refused("noting a scope")(error);
-    let serial = change.presented.and_then(|it| i64::try_from(it).ok());
-    let remote = change.remote_id.0.as_slice();
-    let parameters: [&(dyn ToSql + Sync); 3] = [&remote, &change.publication, &serial];
-    if let Some(serial) = change.presented.filter(|_| change.arrived) {
-        let statement = connection.prepare(SPEND_PREVIOUS, &[]).await?;
-        let spent = connection.client().execute(&statement, &parameters).await;
-        return spent.map(|_| serial).map_err(error);
-    }
-    let statement = connection.prepare(NEW_SERIAL, &[]).await?;
-    let row = connection.client().query_one(&statement, &parameters).await;
-    u64::try_from(row.map_err(error)?.get::<_, i64>(0)).map_err(|_| CentreError::Internal {
-        message: "a scope's serial is negative".into(),
-    })
-}
-
-/// The serial of the scope that a remote presents; `None` too for one that was never issued.
-fn serial(subscription: &DownloadSubscription) -> Option<i64> {
-    let checkpoint = subscription.checkpoint.as_ref()?;
-    i64::try_from(checkpoint.serial).ok()
-}
-
-/// The error of [`Shared::publication`].
-pub(super) fn unknown_publication(name: &str) -> CentreError {
-    CentreError::Peer {
-        message: format!("the name of a publication that there is not: {name:?}"),
-        code: Code::UnknownPublication,
     }
 }

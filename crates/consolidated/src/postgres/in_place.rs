@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use super::catalog::{Catalog, TableInfo};
+use super::catalog::{Catalog, Table};
 use super::members::Members;
 use super::quote::ident;
 use super::triggers::{LogSpec, Trigger};
@@ -32,12 +32,12 @@ pub(super) fn missing(
     let registered = registered.map(Members::parse);
     let kept = root.members.as_ref().zip(registered);
     let kept = kept.map(|(live, registered)| live.kept(&registered));
-    let kept: Vec<&TableInfo> = kept
+    let kept: Vec<&Table> = kept
         .iter()
         .flat_map(Members::oids)
         .filter_map(|oid| catalog.by_oid(oid))
         .collect();
-    let fires = |table: &TableInfo, name: &str| {
+    let fires = |table: &Table, name: &str| {
         table.own_triggers.iter().any(|trigger| {
             let enabled = match spec.by_row {
                 true => trigger.enabled == 'A',
@@ -47,16 +47,16 @@ pub(super) fn missing(
         })
     };
     let mut missing = Vec::new();
-    let mut look = |table: &TableInfo, triggers: Vec<Trigger>, copies: &[&TableInfo]| {
+    let mut look = |table: &Table, triggers: Vec<Trigger>, copies: &[&Table]| {
         let gone = triggers.iter().filter(|trigger| {
             let copied = copies.iter().all(|it| fires(it, &trigger.name));
             !fires(table, &trigger.name) || (trigger.by_row && !copied)
         });
         let gone: Vec<&Trigger> = gone.collect();
         if !gone.is_empty() {
-            let restored = gone.iter().map(|it| it.replace(&table.sql_name()));
+            let restored = gone.iter().map(|it| it.replace(&table.sql_name));
             missing.push(Missing {
-                table: table.title(),
+                table: table.title.clone(),
                 sql: restored.collect(),
                 names: gone.iter().map(|it| it.name.clone()).collect(),
             });
@@ -64,7 +64,7 @@ pub(super) fn missing(
     };
     look(root, spec.triggers(id), &kept);
     for member in &kept {
-        let triggers = spec.member_triggers(id, &member.sql_name());
+        let triggers = spec.member_triggers(id, &member.sql_name);
         look(member, triggers, &[]);
     }
     missing
@@ -75,7 +75,7 @@ pub(super) fn missing(
 pub(super) fn strays<'a>(
     tracked: &HashSet<u32>,
     catalog: &'a Catalog,
-) -> impl Iterator<Item = (&'a TableInfo, String)> {
+) -> impl Iterator<Item = (&'a Table, String)> {
     let tables = catalog.tables.iter();
     let tables = tables.filter(|table| !tracked.contains(&table.oid));
     let tables = tables.map(|table| (table, drops(table)));
@@ -84,10 +84,10 @@ pub(super) fn strays<'a>(
 
 /// The statements that remove Tidewater's triggers from a table; copies go with the trigger
 /// that they are copies of.
-pub(super) fn drops(table: &TableInfo) -> String {
+pub(super) fn drops(table: &Table) -> String {
     let triggers = table.own_triggers.iter().filter(|it| !it.cloned);
     let drop = |name: &str| {
-        let table = table.sql_name();
+        let table = &table.sql_name;
         format!("DROP TRIGGER IF EXISTS {} ON {table};\n", ident(name))
     };
     triggers.map(|it| drop(&it.name)).collect()

@@ -144,20 +144,20 @@ pub(super) fn settle(
     let mut sql = String::new();
     let mut names = Vec::new();
     for member in came.oids().filter_map(|oid| catalog.by_oid(oid)) {
-        let name = member.sql_name();
-        for trigger in spec.member_triggers(id, &name) {
+        let name = &member.sql_name;
+        for trigger in spec.member_triggers(id, name) {
             if !member.own_triggers.iter().any(|it| it.name == trigger.name) {
                 sql.push_str(&trigger.create());
             }
         }
         // What is below a member is a member too.
         if member.members.is_none() {
-            sql.push_str(&spec.log_rows(id, &name));
+            sql.push_str(&spec.log_rows(id, name));
         }
-        names.push(member.title());
+        names.push(member.title.clone());
     }
     if !gone.is_empty() {
-        sql.push_str(&deploy::everything(id));
+        sql.push_str(&deploy::everything(i64::from(id)));
     }
     sql.push_str(&register(id, live));
     sql.push_str(&tracked::remember(id, came.oids().chain(gone.oids())));
@@ -199,8 +199,9 @@ async fn try_adopt(connection: &mut Connection, logs: &[&LogSpec]) -> Result<(),
     let registry = "SELECT id, coalesce(members, '') FROM tidewater.change_log \
                     WHERE table_oid = $1 AND partition_columns = $2";
     for spec in logs {
-        let (table, partition) = spec.identity();
-        let row = client.query_opt(registry, &[&table, &partition]).await;
+        let row = client
+            .query_opt(registry, &[&spec.table_oid, &spec.partition])
+            .await;
         let Some(row) = row.map_err(error)? else {
             continue;
         };

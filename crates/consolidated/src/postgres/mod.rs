@@ -28,19 +28,19 @@ mod upload;
 mod url;
 mod watermark;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ring::rand::{SecureRandom, SystemRandom};
 
 use self::connection::Address;
-use self::model::Compiled;
+use self::model::{Compiled, CompiledTable};
 use self::pool::Pool;
 use self::triggers::LogSpec;
 use self::watermark::Marks;
 use crate::centre::Centre;
 use crate::engine::centre::EngineCentre;
+use crate::engine::deploy::Loaded;
 use crate::error::CentreError;
 
 /// A PostgreSQL database as a centre.
@@ -53,8 +53,8 @@ struct Shared {
     address: Address,
     pool: Pool,
     marks: Marks,
-    /// The publications that are served, by name.
-    publications: RwLock<HashMap<String, Arc<Compiled>>>,
+    /// What is served.
+    served: RwLock<Arc<Served>>,
     /// When partitions that came could not be tracked the last time.
     adopt_failed_ms: AtomicI64,
 }
@@ -87,32 +87,33 @@ pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
             marks: Marks::start(address.clone()),
             address,
             pool,
-            publications: RwLock::new(HashMap::new()),
+            served: RwLock::default(),
             adopt_failed_ms: AtomicI64::new(i64::MIN),
         }),
     })))
 }
 
+/// Publications as they are served.
+type Served = Loaded<CompiledTable>;
+
 impl Shared {
+    fn served(&self) -> Arc<Served> {
+        let served = self.served.read();
+        served.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// A publication that is served.
     fn publication(&self, name: &str) -> Result<Arc<Compiled>, CentreError> {
-        let publications = self.publications.read();
-        // A writer only inserts: a panic of one leaves nothing half done.
-        let publications = publications.unwrap_or_else(|poisoned| poisoned.into_inner());
-        let found = publications.get(name).cloned();
-        found.ok_or_else(|| download::unknown_publication(name))
+        self.served().publication(name).cloned()
     }
 
     /// The served change log of this number, with the name of a publication that has it.
     fn tracked(&self, log_id: i32) -> Option<(String, LogSpec)> {
-        let publications = self.publications.read();
-        let publications = publications.unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut names: Vec<&String> = publications.keys().collect();
-        names.sort();
-        names.into_iter().find_map(|name| {
-            let mut tables = publications[name].tables.iter();
+        let served = self.served();
+        served.publications.iter().find_map(|publication| {
+            let mut tables = publication.tables.iter();
             let table = tables.find(|table| table.log.is_some() && table.log_id == log_id)?;
-            Some((name.clone(), table.log.clone()?))
+            Some((publication.schema.name.clone(), table.log.clone()?))
         })
     }
 
@@ -124,14 +125,6 @@ impl Shared {
 
     fn adopt_failed(&self, now_ms: i64) {
         self.adopt_failed_ms.store(now_ms, Ordering::Relaxed);
-    }
-
-    fn serve(&self, compiled: Vec<Arc<Compiled>>) {
-        let publications = self.publications.write();
-        let mut publications = publications.unwrap_or_else(|poisoned| poisoned.into_inner());
-        for publication in compiled {
-            publications.insert(publication.schema.name.clone(), publication);
-        }
     }
 }
 

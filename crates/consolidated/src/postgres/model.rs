@@ -3,38 +3,20 @@
 //! Pure: no SQL is run here. The errors are the operator's, so they say where in the
 //! configuration something is wrong and what to write instead.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use ring::digest::{SHA256, digest};
-
-use tidewater_protocol::{Direction, PublicationSchema, RowShape, Table};
+use tidewater_protocol::Direction;
 
 use super::binary::Kind;
-use super::catalog::{Catalog, LiveColumnInfo, TableInfo};
-use super::quote::ident;
+use super::catalog::Catalog;
 use super::triggers::{LogSpec, log_column};
 use crate::engine::compile::Published;
-use crate::engine::{self, catalog};
-use crate::error::CentreError;
-use crate::publication::{PartitionSpec, PublicationSpec};
-use crate::script::{Dialect, Script};
+use crate::engine::publication::{Publication, ServedTable};
 
 /// A publication, ready to be served.
-#[derive(Debug)]
-pub(super) struct Compiled {
-    pub(super) schema: Arc<PublicationSchema>,
-    pub(super) shapes: Arc<[RowShape]>,
-    /// In the order of the schema.
-    pub(super) tables: Vec<CompiledTable>,
-    /// Distinguishes lists of tables and partition columns: a scope is only understood
-    /// under the layout under which it was written.
-    pub(super) layout: [u8; 8],
-}
+pub(super) type Compiled = Publication<CompiledTable>;
 
 /// A table of a publication.
 #[derive(Debug)]
-pub(super) struct CompiledTable {
+pub(crate) struct CompiledTable {
     pub(super) oid: u32,
     /// Its name in SQL.
     pub(super) sql_name: String,
@@ -49,8 +31,6 @@ pub(super) struct CompiledTable {
     pub(super) log: Option<LogSpec>,
     /// The log's number, known once it is deployed.
     pub(super) log_id: i32,
-    /// The query that yields a user's partitions; `None` for "everyone".
-    pub(super) scope: Option<ScopeQuery>,
     /// See [`Published::deletes_first`].
     pub(super) deletes_first: bool,
     pub(super) effects: Effects,
@@ -72,49 +52,32 @@ pub(super) struct Effects {
     pub(super) on_update: bool,
 }
 
-/// A published column, as SQL needs it.
+/// A column, as SQL needs it.
 #[derive(Clone, Debug)]
 pub(super) struct PgColumn {
     /// Its name in SQL.
     pub(super) sql: String,
     pub(super) name: String,
     pub(super) kind: Kind,
+    /// The declared type, a domain perhaps.
+    pub(super) type_oid: u32,
+    /// As people write it.
     pub(super) type_name: String,
+    /// The type (below all domains) without its modifiers, for casts and logs.
     pub(super) cast_name: String,
+    /// The scale of a numeric column.
     pub(super) scale: Option<u16>,
+    /// The most characters that a varchar takes, the digits of a second that a time keeps.
     pub(super) limit: Option<i32>,
+    /// The collation's name, quoted, where the type has one.
     pub(super) collation: Option<String>,
+    /// GENERATED ALWAYS AS (expression): nobody writes it.
     pub(super) generated: bool,
+    /// GENERATED ALWAYS AS IDENTITY: an update cannot write it.
     pub(super) identity_always: bool,
 }
 
-/// A query for the values of the partition columns that a user holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ScopeQuery {
-    /// The operator's query, with positional parameters.
-    pub(super) inner: String,
-    /// The same with its results cast to the partition columns' types.
-    pub(super) sql: String,
-    /// What the parameters stand for.
-    pub(super) parameters: Vec<&'static str>,
-}
-
 impl PgColumn {
-    fn of(column: &LiveColumnInfo) -> PgColumn {
-        PgColumn {
-            sql: ident(&column.name),
-            name: column.name.clone(),
-            kind: column.kind,
-            type_name: column.type_name.clone(),
-            cast_name: column.base_type_name.clone(),
-            scale: column.scale,
-            limit: column.limit,
-            collation: column.collation.clone(),
-            generated: column.generated,
-            identity_always: column.identity_always,
-        }
-    }
-
     /// The column as a result in binary form: of the type as which it is decoded, even if
     /// its owner has given it another one meanwhile.
     pub(super) fn output(&self, prefix: &str) -> String {
@@ -188,35 +151,35 @@ impl PgColumn {
     }
 }
 
+impl ServedTable for CompiledTable {
+    type Log = LogSpec;
+
+    fn log(&self) -> Option<&LogSpec> {
+        self.log.as_ref()
+    }
+
+    fn set_log(&mut self, id: i64) {
+        self.log_id = id as i32;
+    }
+}
+
 impl CompiledTable {
-    fn of(
-        published: &Published<'_>,
-        live: &TableInfo,
-        described: &catalog::TableInfo,
-    ) -> Result<CompiledTable, CentreError> {
+    pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> CompiledTable {
+        let live = &catalog.tables[published.table];
         let columns = published.columns.iter();
-        let columns: Vec<PgColumn> = columns.map(|&it| PgColumn::of(&live.columns[it])).collect();
-        let scope = match &published.spec.partition {
-            PartitionSpec::Everyone => None,
-            PartitionSpec::Columns { values, .. } => {
-                let partition = published.partition.iter().map(|&index| &columns[index]);
-                let partition: Vec<_> = partition.collect();
-                Some(scope_query(&published.place, values, &partition)?)
-            }
-        };
+        let columns: Vec<PgColumn> = columns.map(|&it| live.columns[it].clone()).collect();
         let partition = published.partition.iter();
         let partition: Vec<usize> = partition.map(|&index| published.columns[index]).collect();
         let log = || LogSpec::new(live, &partition, published.spec.tracking);
-        Ok(CompiledTable {
+        CompiledTable {
             oid: live.oid,
-            sql_name: live.sql_name(),
-            title: described.title.clone(),
+            sql_name: live.sql_name.clone(),
+            title: live.title.clone(),
             key: published.positions(&live.key).unwrap_or_default(),
             partition: published.partition.clone(),
             direction: published.spec.direction,
             log: published.is_logged.then(log),
             log_id: 0,
-            scope,
             deletes_first: published.deletes_first,
             effects: Effects {
                 // Whether a partition has a trigger of its own is not asked in every upload.
@@ -229,7 +192,38 @@ impl CompiledTable {
             fingerprint: String::new(),
             row_estimate: live.row_estimate,
             columns,
-        })
+        }
+    }
+
+    /// The partition columns.
+    pub(super) fn partition_columns(&self) -> impl Iterator<Item = &PgColumn> {
+        self.partition.iter().map(|&index| &self.columns[index])
+    }
+
+    /// A query for partitions with its results cast to the partition columns' types.
+    pub(super) fn scope_sql(&self, inner: &str) -> String {
+        let names: Vec<String> = (0..self.partition.len()).map(log_column).collect();
+        let outputs = self.partition_columns().zip(&names);
+        let outputs = outputs.map(|(column, name)| {
+            // A numeric's scale decides how it is spelled; a varchar's limit must not cut
+            // a longer value down to another partition's.
+            let cast = match column.kind {
+                Kind::Numeric | Kind::Time | Kind::Timestamp | Kind::TimestampTz => {
+                    &column.type_name
+                }
+                _ => &column.cast_name,
+            };
+            match column.kind {
+                Kind::Other => format!("v.{name}::{cast}::text"),
+                _ => format!("v.{name}::{cast}"),
+            }
+        });
+        // The query may end in a comment: the parenthesis stands on a line of its own.
+        format!(
+            "SELECT DISTINCT {} FROM (\n{inner}\n) AS v({})",
+            outputs.collect::<Vec<_>>().join(", "),
+            names.join(", ")
+        )
     }
 
     /// The log's column that has a published column's values.
@@ -265,107 +259,4 @@ impl CompiledTable {
         let outputs = self.columns.iter().map(|column| column.output(prefix));
         outputs.collect::<Vec<_>>().join(", ")
     }
-}
-
-fn wrong(message: String, hint: impl Into<String>) -> CentreError {
-    CentreError::Configuration {
-        message,
-        hint: hint.into(),
-    }
-}
-
-/// Compiles a publication; `described` is the catalog as the engine knows it.
-pub(super) fn compile(
-    spec: &PublicationSpec,
-    catalog: &Catalog,
-    described: &[catalog::TableInfo],
-) -> Result<Compiled, CentreError> {
-    let named = |name: &str| catalog.named(name);
-    let publication = engine::compile::compile(spec, described, named)?;
-    let tables = publication.tables.iter();
-    let tables = tables.map(|published| {
-        let live = &catalog.tables[published.table];
-        CompiledTable::of(published, live, &described[published.table])
-    });
-    let schema = publication.schema;
-    Ok(Compiled {
-        shapes: schema.tables.iter().map(Table::shape).collect(),
-        layout: layout(&schema),
-        tables: tables.collect::<Result<_, _>>()?,
-        schema: Arc::new(schema),
-    })
-}
-
-fn layout(schema: &PublicationSchema) -> [u8; 8] {
-    let mut text = String::new();
-    for table in &schema.tables {
-        let partition = table.partition.iter().map(|&index| {
-            let column = &table.columns[index];
-            (&column.name, column.column_type)
-        });
-        text.push_str(&format!(
-            "{:?}{:?}",
-            table.name,
-            partition.collect::<Vec<_>>()
-        ));
-    }
-    let mut layout = [0; 8];
-    layout.copy_from_slice(&digest(&SHA256, text.as_bytes()).as_ref()[..8]);
-    layout
-}
-
-fn scope_query(
-    place: &str,
-    values: &str,
-    partition: &[&PgColumn],
-) -> Result<ScopeQuery, CentreError> {
-    let script = Script::parse(values, Dialect::Postgres, |number| format!("${number}"))
-        .map_err(|error| wrong(format!("{place}: partition values: {error}"), error.hint()))?;
-    let inner = script.sql.trim().trim_end_matches(';').to_owned();
-    let names: Vec<String> = (0..partition.len()).map(log_column).collect();
-    let outputs = partition.iter().zip(&names).map(|(column, name)| {
-        // A numeric's scale decides how it is spelled; a varchar's limit must not cut
-        // a longer value down to another partition's.
-        let cast = match column.kind {
-            Kind::Numeric | Kind::Time | Kind::Timestamp | Kind::TimestampTz => &column.type_name,
-            _ => &column.cast_name,
-        };
-        let cast = format!("v.{name}::{cast}");
-        match column.kind {
-            Kind::Other => format!("{cast}::text"),
-            _ => cast,
-        }
-    });
-    let outputs = outputs.collect::<Vec<_>>().join(", ");
-    // The query may end in a comment: the parenthesis stands on a line of its own.
-    let sql = format!(
-        "SELECT DISTINCT {outputs} FROM (\n{inner}\n) AS v({})",
-        names.join(", ")
-    );
-    Ok(ScopeQuery {
-        inner,
-        sql,
-        parameters: script.parameters,
-    })
-}
-
-/// The distinct change logs that publications need.
-pub(super) fn logs(compiled: &[Compiled]) -> Vec<LogSpec> {
-    let mut logs: Vec<LogSpec> = Vec::new();
-    let mut seen: HashMap<(u32, Vec<String>), usize> = HashMap::new();
-    for log in compiled
-        .iter()
-        .flat_map(|it| &it.tables)
-        .filter_map(|it| it.log.as_ref())
-    {
-        match seen.get(&log.identity()) {
-            // One that fires by row serves both.
-            Some(&index) => logs[index].by_row |= log.by_row,
-            None => {
-                seen.insert(log.identity(), logs.len());
-                logs.push(log.clone());
-            }
-        }
-    }
-    logs
 }

@@ -12,7 +12,7 @@ use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::Value;
 
-use super::connection::{Connection, refused};
+use super::connection::{Connection, centre_error, refused};
 use crate::engine::connection::{self, Answer, Durability, Own, Row};
 use crate::error::CentreError;
 
@@ -182,6 +182,23 @@ impl connection::Connection for Connection {
     async fn begin(&mut self) -> Result<(), CentreError> {
         let begun = self.client().batch_execute("BEGIN").await;
         begun.map_err(refused("beginning a transaction"))
+    }
+
+    async fn begin_reading(&mut self) -> Result<(), CentreError> {
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        let begun = self.client().batch_execute(begin).await;
+        begun.map_err(refused("beginning to read"))
+    }
+
+    async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
+        let executed = self.client().batch_execute(sql).await;
+        executed.map_err(|error| match error.code().map(|code| code.code()) {
+            // lock_not_available
+            Some("55P03") => CentreError::Locked {
+                message: "the table is locked by another session".into(),
+            },
+            _ => centre_error(what, &error),
+        })
     }
 
     async fn commit(&mut self) -> Result<(), CentreError> {

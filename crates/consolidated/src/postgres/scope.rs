@@ -1,129 +1,172 @@
-//! Who holds which partitions: running the partition queries, and what became of a
-//! scope since it was signed.
+//! Who holds which partitions: reading and running the queries that say so.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use futures_util::future::try_join_all;
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Row, Statement};
+use tokio_postgres::types::{Oid, ToSql, Type};
+use tokio_postgres::{Client, Statement};
 
-use tidewater_protocol::{Datum, pack};
+use tidewater_protocol::{Datum, Table};
 
 use super::array::Array;
 use super::connection::{Connection, refused};
-use super::model::{Compiled, CompiledTable, PgColumn};
+use super::model::{Compiled, CompiledTable};
 use super::rows::RowDecoder;
 use crate::engine::exact::unpack;
+use crate::engine::scope::{Holder, Question, Questions, ScopeQuery, check_columns, failed, wrong};
 use crate::error::CentreError;
 use crate::scope::Scope;
 
-/// The partition queries of some publications, prepared; equal ones run once.
-pub(super) struct ScopeQueries {
-    statements: Vec<(Statement, Vec<String>)>,
-    /// For each publication and table: which of them.
-    of_table: Vec<Vec<Option<usize>>>,
+/// The queries of somebody's scopes in some publications, prepared.
+pub(super) struct ScopeQueries<'p> {
+    publications: Vec<&'p Compiled>,
+    questions: Questions<'p>,
+    statements: Vec<Statement>,
 }
 
-/// Facts of the sync that a query can name.
-pub(super) struct Facts<'a> {
-    pub(super) user: &'a str,
-    pub(super) remote_id: String,
-}
-
-impl ScopeQueries {
+impl<'p> ScopeQueries<'p> {
     /// Prepares the queries.
     pub(super) async fn prepare(
         connection: &mut Connection,
-        facts: &Facts<'_>,
-        publications: &[&Compiled],
-    ) -> Result<ScopeQueries, CentreError> {
-        let mut queries = ScopeQueries {
-            statements: Vec::new(),
-            of_table: Vec::with_capacity(publications.len()),
-        };
-        let mut seen: HashMap<(&str, Vec<String>), usize> = HashMap::new();
-        for publication in publications {
-            let mut of_table = Vec::with_capacity(publication.tables.len());
-            for table in &publication.tables {
-                let Some(query) = &table.scope else {
-                    of_table.push(None);
-                    continue;
-                };
-                let values = query.parameters.iter().map(|&name| match name {
-                    "username" => facts.user.to_owned(),
-                    "remote_id" => facts.remote_id.clone(),
-                    _ => publication.schema.name.clone(),
-                });
-                let values: Vec<String> = values.collect();
-                let index = match seen.get(&(query.sql.as_str(), values.clone())) {
-                    Some(&index) => index,
-                    None => {
-                        let types = vec![Type::TEXT; values.len()];
-                        let statement = connection.prepare(&query.sql, &types).await?;
-                        let index = queries.statements.len();
-                        queries.statements.push((statement, values.clone()));
-                        seen.insert((&query.sql, values), index);
-                        index
-                    }
-                };
-                of_table.push(Some(index));
-            }
-            queries.of_table.push(of_table);
+        holder: &Holder<'_>,
+        publications: &[&'p Compiled],
+    ) -> Result<ScopeQueries<'p>, CentreError> {
+        let questions = Questions::of(holder, publications);
+        let mut statements = Vec::with_capacity(questions.list.len());
+        for question in &questions.list {
+            let types = vec![Type::TEXT; question.parameters.len()];
+            statements.push(connection.prepare(question.sql, &types).await?);
         }
-        Ok(queries)
+        Ok(ScopeQueries {
+            publications: publications.to_vec(),
+            questions,
+            statements,
+        })
     }
 
     /// Runs the queries, all in one flight.
-    pub(super) async fn run(&self, client: &Client) -> Result<Vec<Vec<Row>>, CentreError> {
-        try_join_all(
-            self.statements
-                .iter()
-                .map(|(statement, values)| async move {
-                    let values: Vec<&(dyn ToSql + Sync)> = values
-                        .iter()
-                        .map(|value| value as &(dyn ToSql + Sync))
-                        .collect();
-                    let rows = client.query(statement, &values).await;
-                    rows.map_err(refused("a partition query"))
-                }),
-        )
-        .await
+    pub(super) async fn run(&self, client: &Client) -> Result<Vec<BTreeSet<Vec<u8>>>, CentreError> {
+        let asked = self.questions.list.iter().zip(&self.statements);
+        try_join_all(asked.map(|(question, it)| self.answer(client, question, it))).await
     }
 
-    /// The scope of a publication, out of the results of [`Self::run`].
-    pub(super) fn scope(
+    async fn answer(
         &self,
-        index: usize,
-        publication: &Compiled,
-        results: &[Vec<Row>],
-    ) -> Result<Scope, CentreError> {
-        let tables = publication.tables.iter().zip(&self.of_table[index]);
-        let tables = tables.map(|(table, query)| {
-            let mut set = BTreeSet::new();
-            let Some(query) = query else { return Ok(set) };
-            let columns: Vec<_> = partition_types(table);
-            let mut decoder = RowDecoder::new(table.partition_columns().map(|it| it.kind));
-            for row in &results[*query] {
-                let mut values = Vec::with_capacity(columns.len());
-                decoder.result(row, 0, &mut values)?;
-                if !values.iter().any(|value| matches!(value, Datum::Null)) {
-                    let mut packed = Vec::new();
-                    pack::pack_values(&mut packed, &columns, &values);
-                    set.insert(packed);
-                }
-            }
-            Ok(set)
-        });
-        Ok(Scope {
-            tables: tables.collect::<Result<_, CentreError>>()?,
-        })
+        client: &Client,
+        question: &Question<'_>,
+        statement: &Statement,
+    ) -> Result<BTreeSet<Vec<u8>>, CentreError> {
+        let (publication, index) = question.place;
+        let publication = self.publications[publication];
+        let (rule, table) = (&publication.rules[index], &publication.tables[index]);
+        let parameters = question.parameters.iter();
+        let parameters: Vec<_> = parameters.map(|it| it as &(dyn ToSql + Sync)).collect();
+        let rows = client.query(statement, &parameters).await;
+        let rows =
+            rows.map_err(|error| failed(&table.title, refused("running a values query")(error)))?;
+        let mut partitions = BTreeSet::new();
+        let mut decoder = RowDecoder::new(table.partition_columns().map(|it| it.kind));
+        for row in &rows {
+            let mut values = Vec::with_capacity(rule.types.len());
+            decoder.result(row, 0, &mut values)?;
+            rule.take(&mut partitions, &values);
+        }
+        Ok(partitions)
+    }
+
+    /// The scope in a publication, out of the results of [`Self::run`].
+    pub(super) fn scope(&self, publication: usize, answers: &[BTreeSet<Vec<u8>>]) -> Scope {
+        self.questions.scope(publication, answers)
     }
 }
 
-impl CompiledTable {
-    /// The partition columns.
-    pub(super) fn partition_columns(&self) -> impl Iterator<Item = &PgColumn> {
-        self.partition.iter().map(|&index| &self.columns[index])
+/// Checks that a query can be run, and yields what the partition columns are.
+pub(super) async fn check(
+    client: &Client,
+    place: &str,
+    query: &ScopeQuery,
+    schema: &Table,
+    table: &CompiledTable,
+) -> Result<(), CentreError> {
+    let types = vec![Type::TEXT; query.parameters.len()];
+    let inner = client
+        .prepare_typed(&query.inner, &types)
+        .await
+        .map_err(|error| unreadable(place, &query.inner, error))?;
+    check_columns(place, inner.columns().len(), schema)?;
+    for (result, column) in inner.columns().iter().zip(table.partition_columns()) {
+        let (found, wanted) = (result.type_().oid(), &column.cast_name);
+        if !is_assignable(client, found, wanted).await? {
+            let what = format!(
+                "yields {} for the partition column {:?}, which is {}",
+                type_name(client, found).await?,
+                column.name,
+                column.type_name
+            );
+            let hint = "select a column of that type, or convert it in the query: ";
+            return Err(wrong(place, &what, format!("{hint}::{wanted}")));
+        }
+    }
+    // As it is run: with its results cast.
+    client
+        .prepare_typed(&query.sql, &types)
+        .await
+        .map_err(|error| unreadable(place, &query.inner, error))?;
+    Ok(())
+}
+
+/// Whether a value of a type could be written to a column: it is the same, or PostgreSQL
+/// converts it without being asked, as it does everything to text. Text is converted to
+/// nothing by itself, and a cast that fails for some values would fail in the middle of a sync.
+async fn is_assignable(client: &Client, found: Oid, wanted: &str) -> Result<bool, CentreError> {
+    let sql = "
+        WITH pair AS (SELECT
+          coalesce(nullif(f.typbasetype, 0), f.oid) AS found,
+          coalesce(nullif(w.typbasetype, 0), w.oid) AS wanted,
+          w.typcategory = 'S' AS to_text
+          FROM pg_catalog.pg_type f, pg_catalog.pg_type w
+          WHERE f.oid = $1 AND w.oid = $2::text::regtype)
+        SELECT found = wanted OR to_text OR EXISTS (
+          SELECT 1 FROM pg_catalog.pg_cast c
+          WHERE c.castsource = found AND c.casttarget = wanted AND c.castcontext IN ('i', 'a'))
+        FROM pair";
+    let row = client.query_opt(sql, &[&found, &wanted]).await;
+    let row = row.map_err(refused("comparing the types of a partition query"))?;
+    // A type without a row of its own is a pseudo-type of the server: nothing to compare.
+    Ok(row.is_none_or(|row| row.get(0)))
+}
+
+async fn type_name(client: &Client, oid: Oid) -> Result<String, CentreError> {
+    let sql = "SELECT pg_catalog.format_type($1, NULL)";
+    let row = client.query_one(sql, &[&oid]).await;
+    Ok(row.map_err(refused("naming a type"))?.get(0))
+}
+
+/// What PostgreSQL says of a query, and where.
+fn unreadable(place: &str, query: &str, error: tokio_postgres::Error) -> CentreError {
+    use tokio_postgres::error::ErrorPosition;
+    let Some(refusal) = error.as_db_error() else {
+        return refused("checking a partition query")(error);
+    };
+    let at = match refusal.position() {
+        Some(ErrorPosition::Original(position)) => near(query, *position as usize),
+        _ => String::new(),
+    };
+    let hint = "the query must run in the schema public and yield the partition columns' values";
+    let what = format!("is refused by PostgreSQL: {}{at}", refusal.message());
+    wrong(place, &what, hint)
+}
+
+/// The text at a position, which counts characters from 1.
+fn near(query: &str, position: usize) -> String {
+    let rest: String = query
+        .chars()
+        .skip(position.saturating_sub(1))
+        .take(30)
+        .collect();
+    match rest.trim() {
+        "" => " at its end".into(),
+        rest => format!(" at {rest:?}"),
     }
 }
 

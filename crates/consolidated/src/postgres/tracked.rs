@@ -237,7 +237,7 @@ impl Found {
         let missing = in_place::missing(&self.spec, id, members.as_deref(), catalog);
         let title = &self.spec.title;
         let table = catalog.by_oid(self.spec.table_oid);
-        let is_there = table.is_some_and(|live| live.title() == self.spec.title);
+        let is_there = table.is_some_and(|live| live.title == self.spec.title);
         if is_there && missing.is_empty() {
             let fire_again = self.fire_again();
             let client = connection.client();
@@ -277,7 +277,7 @@ impl Found {
     fn fire_again(&self) -> String {
         let id = self.lost.id;
         let remembered = as_they_are(&format!("log_id = {id}"), &format!("l.id = {id}"));
-        deploy::everything(id)
+        deploy::everything(i64::from(id))
             + &format!(
                 "DELETE FROM tidewater.untracked WHERE log_id = {id}; {remembered}
                  UPDATE tidewater.column_type k SET type = t.type, number = t.number

@@ -2,14 +2,16 @@
 //!
 //! What is in place and what has to be made is `deploy`'s affair.
 
-use super::catalog::{LiveColumnInfo, TableInfo};
+use super::catalog::Table;
+use super::model::PgColumn;
 use super::quote::{ident, ident_list, literal, qualified};
 use super::state::SCHEMA;
+use crate::engine::database::ChangeLog;
 use crate::publication::Tracking;
 
 /// What a change log has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LogSpec {
+pub(crate) struct LogSpec {
     /// The tracked table.
     pub(super) table_oid: u32,
     /// Its name, quoted.
@@ -52,18 +54,37 @@ pub(super) struct Trigger {
     sql: String,
 }
 
+impl ChangeLog for LogSpec {
+    fn identity(&self) -> String {
+        Self::identity_of(self.table_oid, &self.partition)
+    }
+
+    fn table(&self) -> &str {
+        &self.title
+    }
+
+    fn partition(&self) -> &[String] {
+        &self.partition
+    }
+
+    /// One that fires by row serves both.
+    fn join(&mut self, other: &LogSpec) {
+        self.by_row |= other.by_row;
+    }
+}
+
 impl LogSpec {
     /// The log that a table needs for a list of partition columns: those first,
     /// then the key's columns that are not among them.
-    pub(super) fn new(table: &TableInfo, partition: &[usize], tracking: Tracking) -> LogSpec {
+    pub(super) fn new(table: &Table, partition: &[usize], tracking: Tracking) -> LogSpec {
         let positions = Self::positions(partition, &table.key);
         let column = |&index: &usize| LogColumn::of(&table.columns[index]);
         let written = table.key.iter().map(|&index| &table.columns[index]);
         let written = written.filter(|column| !column.generated);
         LogSpec {
             table_oid: table.oid,
-            table: qualified(&table.schema, &table.name),
-            title: table.title(),
+            table: table.sql_name.clone(),
+            title: table.title.clone(),
             partition: partition
                 .iter()
                 .map(|&index| table.columns[index].name.clone())
@@ -77,8 +98,8 @@ impl LogSpec {
     }
 
     /// What tells logs apart.
-    pub(super) fn identity(&self) -> (u32, Vec<String>) {
-        (self.table_oid, self.partition.clone())
+    pub(super) fn identity_of(table_oid: u32, partition: &[String]) -> String {
+        format!("{table_oid} {partition:?}")
     }
 
     /// Which columns of the tracked table the log's columns have, in order.
@@ -101,24 +122,6 @@ impl LogSpec {
     /// The log table's name, quoted.
     pub(super) fn log_table(id: i32) -> String {
         qualified(SCHEMA, &format!("log_{id}"))
-    }
-
-    /// Whether a log that was made with another definition keeps all that it has, and only
-    /// its functions are to be made anew: it logs the same values on the same occasions.
-    pub(super) fn renews(&self, definition: &str) -> bool {
-        let triggers = self.triggers(0);
-        definition.starts_with(&self.create_table(0))
-            && self.inserts(0).iter().all(|it| definition.contains(it))
-            && triggers.iter().all(|it| definition.contains(&it.sql))
-    }
-
-    /// The statements that make functions and triggers anew.
-    pub(super) fn renew(&self, id: i32) -> String {
-        let mut sql = Self::drop_functions(id) + &self.create_functions(id);
-        for trigger in self.triggers(id) {
-            sql.push_str(&trigger.create());
-        }
-        sql
     }
 
     /// The statements that make log and functions.
@@ -405,15 +408,15 @@ fn function(id: i32, suffix: &str, body: &str) -> String {
 }
 
 impl LogColumn {
-    fn of(column: &LiveColumnInfo) -> LogColumn {
+    fn of(column: &PgColumn) -> LogColumn {
         let collatable = column.collation.is_some();
         LogColumn {
             source: column.name.clone(),
             type_oid: column.type_oid,
             definition: if collatable {
-                format!("{} COLLATE \"C\"", column.base_type_name)
+                format!("{} COLLATE \"C\"", column.cast_name)
             } else {
-                column.base_type_name.clone()
+                column.cast_name.clone()
             },
             collate: if collatable { " COLLATE \"C\"" } else { "" },
         }

@@ -12,40 +12,11 @@ use super::fill_random;
 use crate::error::CentreError;
 
 const MARK_BYTES: usize = 16;
-const LAYOUT_BYTES: usize = 8;
 
-/// What a checkpoint carries for this adapter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Watermark {
-    pub(super) mark: [u8; MARK_BYTES],
-    /// [`super::model::Compiled::layout`] of the scope beside it.
-    pub(super) layout: [u8; LAYOUT_BYTES],
-    /// `pg_current_snapshot()` as text.
-    pub(super) snapshot: String,
-}
-
-impl Watermark {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(MARK_BYTES + LAYOUT_BYTES + self.snapshot.len());
-        bytes.extend_from_slice(&self.mark);
-        bytes.extend_from_slice(&self.layout);
-        bytes.extend_from_slice(self.snapshot.as_bytes());
-        bytes
-    }
-
-    /// Reads what [`Self::encode`] wrote; `None` for anything else, such as another
-    /// adapter's watermark.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Watermark> {
-        let (mark, rest) = bytes.split_at_checked(MARK_BYTES)?;
-        let (layout, snapshot) = rest.split_at_checked(LAYOUT_BYTES)?;
-        let snapshot = std::str::from_utf8(snapshot).ok()?;
-        is_snapshot(snapshot).then_some(())?;
-        Some(Watermark {
-            mark: mark.try_into().ok()?,
-            layout: layout.try_into().ok()?,
-            snapshot: snapshot.to_owned(),
-        })
-    }
+/// A snapshot as a watermark keeps it; `None` for anything else, such as another adapter's position.
+pub(super) fn snapshot(position: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(position).ok()?;
+    is_snapshot(text).then_some(text)
 }
 
 /// `xmin:xmax:list`, well enough formed that PostgreSQL takes it.
@@ -155,16 +126,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watermark_comes_back_and_nothing_else_passes_for_one() {
-        let watermark = Watermark {
-            mark: [7; 16],
-            layout: [9; 8],
-            snapshot: "731:740:731,735".into(),
-        };
-        let bytes = watermark.encode();
-        assert_eq!(Watermark::decode(&bytes), Some(watermark));
-        assert_eq!(Watermark::decode(&bytes[..20]), None);
-        assert_eq!(Watermark::decode(&bytes[..24]), None);
+    fn a_snapshot_is_told_from_other_bytes() {
+        assert_eq!(snapshot(b"731:740:731,735"), Some("731:740:731,735"));
+        assert_eq!(snapshot(b"\xff1:1:"), None);
         for text in ["731:740:", "1:1:"] {
             assert!(is_snapshot(text), "{text}");
         }

@@ -1,38 +1,22 @@
 //! A publication compiled against the application's tables: its schema as remotes see
 //! it, and the SQL that serves it.
 
-use std::sync::Arc;
+use tidewater_protocol::{ColumnType, Table};
 
-use rusqlite::Connection;
-
-use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
-
-use super::catalog::{self, Live};
+use super::catalog::Catalog;
+use super::triggers::Log;
 use super::{quote, types};
-use crate::engine::catalog::TableInfo;
-use crate::engine::compile::{self, Published};
-use crate::error::CentreError;
-use crate::publication::{PartitionSpec, PublicationSpec};
-use crate::script::{Dialect, Script};
+use crate::engine::compile::Published;
+use crate::engine::publication::ServedTable;
 
-/// A publication ready to be served.
-#[derive(Debug)]
-pub(super) struct Publication {
-    pub(super) schema: Arc<PublicationSchema>,
-    /// In the order of the schema.
-    pub(super) shapes: Arc<[RowShape]>,
-    pub(super) tables: Vec<Compiled>,
-}
+/// A publication as it is served.
+pub(super) type Publication = crate::engine::publication::Publication<Compiled>;
 
 /// A table of a [`Publication`].
 #[derive(Debug)]
-pub(super) struct Compiled {
-    /// Its number, generation and change log, once it is deployed.
-    pub(super) deployed: Deployed,
-    /// Whether changes of the table are read from a change log.
-    pub(super) is_logged: bool,
-    /// The values query of its partitions.
-    pub(super) values: Option<Script>,
+pub(crate) struct Compiled {
+    /// Its change log, if its changes are read from one.
+    pub(super) log: Option<Log>,
     /// For each column: its declared type, for messages, and whether its affinity is
     /// TEXT.
     pub(super) declared: Vec<(String, bool)>,
@@ -40,8 +24,6 @@ pub(super) struct Compiled {
     pub(super) key_types: Vec<ColumnType>,
     pub(super) partition_types: Vec<ColumnType>,
     pub(super) partition_as_text: Vec<bool>,
-    pub(super) partition_names: Vec<String>,
-    pub(super) key_names: Vec<String>,
     /// Deletes go before inserts and updates, for the unique values that they free. Not where
     /// foreign keys act on them: they could take along what the same upload moves elsewhere.
     /// What needs their values is tried again after them.
@@ -64,57 +46,26 @@ pub(super) struct Compiled {
     name: String,
 }
 
-/// What the deployed state says of a published table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Deployed {
-    pub(super) id: i64,
-    pub(super) generation: i64,
-    pub(super) log: Option<i64>,
-}
+impl ServedTable for Compiled {
+    type Log = Log;
 
-fn configuration(message: String, hint: impl Into<String>) -> CentreError {
-    CentreError::Configuration {
-        message,
-        hint: hint.into(),
+    fn log(&self) -> Option<&Log> {
+        self.log.as_ref()
     }
-}
 
-impl Publication {
-    /// Checks a publication against the database, whose tables `catalog` describes, and compiles it. What is deployed is
-    /// not looked at: the caller fills in [`Compiled::deployed`].
-    pub(super) fn compile(
-        connection: &Connection,
-        all: &[Live],
-        catalog: &[TableInfo],
-        spec: &PublicationSpec,
-    ) -> Result<Publication, CentreError> {
-        let compiled = compile::compile(spec, catalog, |name| catalog::named(all, name))?;
-        let mut tables = Vec::with_capacity(compiled.tables.len());
-        for (published, table) in compiled.tables.iter().zip(&compiled.schema.tables) {
-            let live = &all[published.table];
-            tables.push(Compiled::new(connection, live, published, table)?);
+    fn set_log(&mut self, id: i64) {
+        if let Some(log) = &mut self.log {
+            log.id = id;
         }
-        Ok(Publication {
-            shapes: compiled.schema.tables.iter().map(Table::shape).collect(),
-            schema: Arc::new(compiled.schema),
-            tables,
-        })
-    }
-
-    /// Everything about a table that remotes and watermarks depend on, as text.
-    pub(super) fn identity(&self, index: usize) -> String {
-        let table = &self.tables[index];
-        format!("{:?} {:?}", table.partition_names, table.partition_types)
     }
 }
 
 impl Compiled {
-    fn new(
-        connection: &Connection,
-        live: &Live,
-        published: &Published<'_>,
-        table: &Table,
-    ) -> Result<Compiled, CentreError> {
+    pub(super) fn new(published: &Published<'_>, table: &Table, catalog: &Catalog) -> Compiled {
+        let (info, live) = (
+            &catalog.infos[published.table],
+            &catalog.tables[published.table],
+        );
         let name = quote(&table.name);
         let names: Vec<_> = table
             .columns
@@ -132,11 +83,8 @@ impl Compiled {
         } else {
             ""
         };
-        let declared = table.columns.iter().map(|column| {
-            let live = live.column(&column.name).map(|index| &live.columns[index]);
-            let declared = live
-                .map(|column| column.declared.clone())
-                .unwrap_or_default();
+        let declared = published.columns.iter().map(|&index| {
+            let declared = info.columns[index].type_name.clone();
             let as_text = types::is_kept_as_text(&declared);
             (declared, as_text)
         });
@@ -154,16 +102,18 @@ impl Compiled {
                 .map(|&index| table.columns[index].name.clone());
             names.collect::<Vec<_>>()
         };
-        Ok(Compiled {
-            deployed: Deployed::default(),
-            is_logged: published.is_logged,
-            values: values_script(connection, published, table)?,
+        let log = || Log {
+            id: 0,
+            table: table.name.clone(),
+            partition: column_names(&table.partition),
+            key: column_names(&table.key),
+        };
+        Compiled {
+            log: published.is_logged.then(log),
             partition_as_text: partition_as_text.collect(),
             declared,
             key_types: column_types(&table.key),
             partition_types: column_types(&table.partition),
-            partition_names: column_names(&table.partition),
-            key_names: column_names(&table.key),
             deletes_first: published.deletes_first,
             is_acted_on: published.acts_on_delete,
             guarded: live.has_triggers || live.has_conflict_clauses,
@@ -173,7 +123,7 @@ impl Compiled {
             delete_key: format!("DELETE FROM {name} WHERE {by_key}"),
             conflict_clause,
             name,
-        })
+        }
     }
 
     /// `INSERT` of some columns.
@@ -266,63 +216,4 @@ fn equals(table: &Table, columns: &[usize]) -> String {
         }
     });
     terms.collect::<Vec<_>>().join(" AND ")
-}
-
-/// Parses and tries the values query.
-fn values_script(
-    connection: &Connection,
-    published: &Published<'_>,
-    table: &Table,
-) -> Result<Option<Script>, CentreError> {
-    let PartitionSpec::Columns { columns, values } = &published.spec.partition else {
-        return Ok(None);
-    };
-    let wrong = |what: String, hint: String| {
-        configuration(
-            format!("{}: the values query {what}", published.place),
-            hint,
-        )
-    };
-    let script = Script::parse(values, Dialect::Sqlite, |number| format!("?{number}"))
-        .map_err(|error| wrong(format!("is wrong: {error}"), error.hint()))?;
-    let statement = connection.prepare(&script.sql).map_err(|error| {
-        let hint = "try it in the sqlite3 shell with a value in place of {s.username}";
-        wrong(format!("is refused by SQLite: {error}"), hint.into())
-    })?;
-    if !statement.readonly() {
-        let hint = "write a SELECT";
-        return Err(wrong("changes the database".into(), hint.into()));
-    }
-    if statement.column_count() != columns.len() {
-        return Err(wrong(
-            format!(
-                "yields {} columns, but there are {} partition columns",
-                statement.column_count(),
-                columns.len()
-            ),
-            format!("select values for {}", columns.join(", ")),
-        ));
-    }
-    for (result, &index) in statement.columns().iter().zip(&table.partition) {
-        let column = &table.columns[index];
-        // Of an expression nothing is known: its values are looked at when it is run.
-        let found = result.decl_type().and_then(types::column_type);
-        if found.is_some_and(|found| !types::alike(found, column.column_type)) {
-            return Err(wrong(
-                format!(
-                    "yields {}, declared as {}, for the partition column {:?}, which is no such \
-                     thing",
-                    result.name(),
-                    result.decl_type().unwrap_or_default(),
-                    column.name
-                ),
-                "select a column of the same type, or convert it in the query with CAST".into(),
-            ));
-        }
-    }
-    if statement.parameter_count() != script.parameters.len() {
-        let hint = "write {s.username} and the like for parameters";
-        return Err(wrong("has parameters of SQLite's own".into(), hint.into()));
-    }
-    Ok(Some(script))
 }

@@ -8,23 +8,28 @@ use prost::Message;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use tidewater_protocol::PublicationSchema;
+use tidewater_protocol::Table;
 use tidewater_protocol::message::TableBegin;
 
+use super::catalog::Catalog;
+use super::compile::{Compiled, Publication};
 use super::download::FileSnapshot;
 use super::thread::{self, ConnectionThread};
+use super::triggers::Log;
 use super::upload::UploadRows;
-use super::watermark::{Marker, Watermark};
-use super::{SharedServed, SqliteCentre, catalog, deploy, prune, state};
+use super::watermark::{Marker, Positions};
+use super::{SharedServed, SqliteCentre, deploy, failure, prune, scope, state};
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadOutcome, DownloadSink};
+use crate::engine;
+use crate::engine::compile::Published;
 use crate::engine::connection::{Answer, Own, own};
 use crate::engine::database::{Database, Job, Lane, Tracking};
-use crate::engine::{self, catalog::listed};
+use crate::engine::deploy::{InPlace, Loaded, Lock, Step};
+use crate::engine::scope::ScopeQuery;
 use crate::error::CentreError;
-use crate::evolution::Mode;
-use crate::publication::{DeployReport, ListedTable, PublicationSpec};
-use crate::records::History;
+use crate::publication::DeployStep;
+use crate::script::Dialect;
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// How many chunks of a download the connection may be ahead of the sink.
@@ -176,24 +181,111 @@ impl Lane for SqliteLane {
 impl Tracking for SqliteCentre {
     type Connection = Connection;
 
-    fn ask_history(watermark: &[u8]) -> Vec<Own> {
-        let Ok(watermark) = Watermark::decode(watermark) else {
-            return Vec::new();
-        };
-        let mark = own!("SELECT 1 FROM tidewater.mark WHERE id = ?1", watermark.mark);
-        let mut asked = vec![mark];
-        let logs = watermark.tables.iter().filter(|it| it.log != 0);
-        let pruned = "SELECT 1 FROM tidewater.change_log WHERE id = ?1 AND floor > ?2";
-        asked.extend(logs.map(|it| own!(pruned, it.log, it.position)));
-        asked
+    type Catalog = Catalog;
+    type Table = Compiled;
+    type Log = Log;
+
+    const DIALECT: Dialect = Dialect::Sqlite;
+
+    const UNSEEN: Option<&str> = None;
+
+    fn parameter(number: usize) -> String {
+        format!("?{number}")
     }
 
-    fn history(_: &[u8], answers: &[Answer]) -> Result<History, CentreError> {
-        Ok(match answers.split_first() {
-            Some((_, logs)) if logs.iter().any(|log| !log.rows.is_empty()) => History::Pruned,
-            Some((mark, _)) if !mark.rows.is_empty() => History::Known,
-            _ => History::Unknown,
+    async fn catalog(connection: &mut Connection) -> Result<Catalog, CentreError> {
+        Catalog::read(connection)
+    }
+
+    fn table(published: &Published<'_>, schema: &Table, catalog: &Catalog) -> Compiled {
+        Compiled::new(published, schema, catalog)
+    }
+
+    fn scope_sql(inner: &str, _: &Compiled) -> String {
+        inner.to_owned()
+    }
+
+    async fn check_query(
+        connection: &mut Connection,
+        place: &str,
+        query: &ScopeQuery,
+        schema: &Table,
+        _: &Compiled,
+    ) -> Result<(), CentreError> {
+        scope::check(connection, place, query, schema)
+    }
+
+    fn state() -> String {
+        state::create()
+    }
+
+    async fn check_state(connection: &mut Connection) -> Result<bool, CentreError> {
+        state::check(connection)
+    }
+
+    async fn prepare(
+        connection: &mut Connection,
+        dry_run: bool,
+    ) -> Result<Vec<DeployStep>, CentreError> {
+        deploy::use_write_ahead_log(connection, dry_run)
+    }
+
+    async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
+        let begun = engine::connection::Connection::begin(connection).await;
+        begun.map_err(|error| match error.is_retryable() {
+            true => CentreError::Locked {
+                message: "the database file is locked by another connection; nothing was changed"
+                    .into(),
+            },
+            false => error,
         })
+    }
+
+    async fn in_place(
+        connection: &mut Connection,
+        catalog: &Catalog,
+        wanted: &[Log],
+    ) -> Result<InPlace, CentreError> {
+        let found = deploy::in_place(connection, catalog, wanted);
+        found.map_err(failure("reading the list of change logs"))
+    }
+
+    fn lock(_: Lock, _: &str) -> String {
+        deploy::lock()
+    }
+
+    fn make_log(log: &Log, id: i64, catalog: &Catalog) -> String {
+        deploy::make_log(log, id, catalog)
+    }
+
+    fn everything(id: i64) -> String {
+        deploy::everything(id)
+    }
+
+    fn deployed(_: &[Publication]) -> String {
+        String::new()
+    }
+
+    async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
+        deploy::traces(connection)
+    }
+
+    async fn complete(
+        connection: &mut Connection,
+        _: &mut [Publication],
+    ) -> Result<i64, CentreError> {
+        deploy::schema_version(connection)
+    }
+
+    fn ask_pruned(position: &[u8]) -> Vec<Own> {
+        let positions = Positions::decode(position).unwrap_or_default();
+        let pruned = "SELECT 1 FROM tidewater.change_log WHERE id = ?1 AND floor > ?2";
+        let logs = positions.logs.iter();
+        logs.map(|it| own!(pruned, it.log, it.position)).collect()
+    }
+
+    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
+        Ok(answers.iter().any(|log| !log.rows.is_empty()))
     }
 
     async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {
@@ -254,56 +346,12 @@ impl Database for SqliteCentre {
         self.file.environment().random(bytes)
     }
 
-    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
-        Box::pin(self.admin.run(|connection| {
-            let tables = catalog::tables(connection)?;
-            Ok(listed(&catalog::described(connection, &tables)))
-        }))
-    }
-
-    fn deploy<'a>(
-        &'a self,
-        publications: &'a [PublicationSpec],
-        mode: Mode,
-        now_ms: i64,
-    ) -> CentreResult<'a, DeployReport> {
-        let specs = publications.to_vec();
-        let mut random = [0; 48];
-        let filled = self.file.environment().random(&mut random);
-        Box::pin(self.admin.run(move |connection| {
-            filled?;
-            deploy::deploy(connection, &specs, mode, now_ms, &random).map(|(report, _)| report)
-        }))
-    }
-
-    fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
-        let undeploy = move |connection: &mut Connection| deploy::undeploy(connection, dry_run);
-        Box::pin(self.admin.run(undeploy))
-    }
-
-    fn load<'a>(
-        &'a self,
-        publications: &'a [PublicationSpec],
-    ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
-        let specs = publications.to_vec();
-        let shared = self.served.clone();
-        Box::pin(self.admin.run(move |connection| {
-            let served = Arc::new(deploy::load(connection, &specs)?);
-            let publications = served.publications.iter();
-            let schemas = publications
-                .map(|publication| publication.schema.clone())
-                .collect();
-            *shared.write().unwrap_or_else(PoisonError::into_inner) = served;
-            Ok(schemas)
-        }))
+    fn serve(&self, loaded: Loaded<Compiled>) {
+        *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
     fn check_tracking(&self, _: i64) -> CentreResult<'_, ()> {
         // Every job looks by itself.
         Box::pin(async { Ok(()) })
-    }
-
-    async fn check_state(connection: &mut Connection) -> Result<(), CentreError> {
-        state::check(connection).map(drop)
     }
 }

@@ -10,22 +10,22 @@ use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 use super::compile::{Compiled, Publication};
 use super::deploy::Served;
-use super::scope::{self, Holder, Presented};
-use super::watermark::{self, Marker, Position, Watermark};
+use super::scope::{self, Holder};
+use super::triggers::Log;
+use super::watermark::{self, Marker, Position, Positions as Logs};
 use super::{failure, quote, state, types};
 use crate::centre::CentreResult;
 use crate::download::{DownloadJob, DownloadSubscription};
 use crate::engine::download::{
-    Held, Mark, Opened, Place, PublishedSchema, ScopeChange, Snapshot, Standing, TakeKey, TakeRow,
+    Held, Mark, Opened, Place, PublishedSchema, Snapshot, TakeKey, TakeRow,
 };
 use crate::engine::exact::unpack;
+use crate::engine::scope::{ScopeChange, Standing};
+use crate::engine::watermark::Presented;
 use crate::error::CentreError;
+use crate::scope::Checkpoint;
 
 type Result<T> = std::result::Result<T, CentreError>;
-
-/// A watermark older than this is made new even if there is nothing to send, so that
-/// it outlives the retention of the logs. A day.
-const RENEW_AFTER_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// See [`Snapshot`].
 pub(super) struct FileSnapshot<'p> {
@@ -75,87 +75,80 @@ impl<'p> FileSnapshot<'p> {
             remote_id: job.remote_id,
         };
         for subscription in &job.subscriptions {
-            snapshot.look(subscription, &holder, job.now_ms)?;
+            snapshot.look(subscription, &holder)?;
         }
         Ok(snapshot)
     }
 
-    fn look(
-        &mut self,
-        subscription: &DownloadSubscription,
-        holder: &Holder<'_>,
-        now_ms: i64,
-    ) -> Result<()> {
+    fn look(&mut self, subscription: &DownloadSubscription, holder: &Holder<'_>) -> Result<()> {
         let publication = self.served.publication(&subscription.publication)?;
         let scope = scope::current(self.connection, publication, holder)?;
         let checkpoint = subscription.checkpoint.as_ref();
         let presented = checkpoint.and_then(Presented::of);
-        let marked = match &presented {
+        let marked_ms = match &presented {
             Some(presented) => watermark::mark_created(self.connection, &presented.watermark.mark)?,
             None => None,
         };
-        let standing = match checkpoint {
-            Some(it) => self.standing(holder, &publication.schema.name, it.serial)?,
-            None => Standing::Replaced,
-        };
+        let known = presented.as_ref().filter(|_| marked_ms.is_some());
+        let known = known.and_then(|it| Logs::decode(&*it.watermark.position).ok());
+        let known = known.unwrap_or_default();
         let mut held = Vec::with_capacity(publication.tables.len());
         let mut positions = Vec::with_capacity(publication.tables.len());
         let mut news = false;
-        for table in &publication.tables {
-            let place = presented.as_ref().and_then(|it| it.place(table));
+        for (table, rule) in publication.tables.iter().zip(&publication.rules) {
             let mut found = Positions::default();
             let mut is_traced = false;
-            if let Some(log) = table.deployed.log {
-                found.now = state::log_position(self.connection, log)?;
-                let known = presented.as_ref().filter(|_| marked.is_some()).zip(place);
-                let known = known.map(|(it, place)| it.watermark.tables[place]);
-                if let Some(known) = known
-                    && self.is_traced(table, &known, found.now)?
+            if let Some(log) = &table.log {
+                found.now = state::log_position(self.connection, log.id)?;
+                let since = known.logs.iter().find(|it| it.log == log.id);
+                if let Some(since) = since
+                    && since.position <= found.now
+                    && self.goes_back_to(since)?
                 {
                     is_traced = true;
-                    found.since = known.position;
+                    found.since = since.position;
+                    let partitions = presented.as_ref().and_then(|it| it.partitions(rule.id));
+                    if let Some(partitions) = partitions {
+                        news = news || self.has_news(table, log, partitions, found.since)?;
+                    }
                 }
             }
-            if let (true, Some(place), Some(checkpoint)) = (is_traced, place, checkpoint) {
-                let partitions = &checkpoint.scope.tables[place];
-                news = news || self.has_news(table, partitions, found.since)?;
-            }
+            let place = presented.as_ref().and_then(|it| it.place(rule.id));
             held.push(Held { place, is_traced });
             positions.push(found);
         }
-        self.publications.push(publication);
-        self.positions.push(positions);
         self.opened.push(Opened {
             scope,
             held,
-            standing,
+            standing: self.standing(holder, publication, checkpoint)?,
             news,
-            renew: marked.is_none_or(|created| now_ms - created > RENEW_AFTER_MS),
+            marked_ms,
         });
+        self.publications.push(publication);
+        self.positions.push(positions);
         Ok(())
     }
 
-    /// Whether the log has everything since a position.
-    fn is_traced(&self, table: &Compiled, known: &Position, now: i64) -> Result<bool> {
-        let Some(floor) = watermark::floor(self.connection, known.log)? else {
-            return Ok(false);
-        };
-        Ok(known.generation == table.deployed.generation
-            && table.deployed.log == Some(known.log)
-            && (floor..=now).contains(&known.position))
+    /// Whether a log has everything since a position.
+    fn goes_back_to(&self, position: &Position) -> Result<bool> {
+        self.connection
+            .prepare_cached(
+                "SELECT 1 FROM tidewater_change_log
+                 WHERE id = ?1 AND floor <= ?2 AND everything <= ?2",
+            )
+            .and_then(|mut statement| statement.exists([position.log, position.position]))
+            .map_err(failure("reading a change log's floor"))
     }
 
     /// Whether the log has anything new for some partitions.
     fn has_news(
         &self,
         table: &Compiled,
+        log: &Log,
         partitions: &BTreeSet<Vec<u8>>,
         since: i64,
     ) -> Result<bool> {
         let looking = failure("looking for changes");
-        let Some(log) = table.deployed.log.and_then(|id| self.served.logs.get(&id)) else {
-            return Ok(false);
-        };
         let columns = log.partition_columns().into_iter().zip(2..);
         let columns = columns.map(|(column, at)| format!(" AND {column} = ?{at}"));
         let sql = format!(
@@ -182,30 +175,27 @@ impl<'p> FileSnapshot<'p> {
         Ok(false)
     }
 
-    fn standing(&self, holder: &Holder<'_>, publication: &str, serial: u64) -> Result<Standing> {
-        let found: Option<(bool, bool, bool)> = self
+    fn standing(
+        &self,
+        holder: &Holder<'_>,
+        publication: &Publication,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Standing> {
+        let issued = self
             .connection
             .prepare_cached(
-                "SELECT given_back_serial IS NOT NULL
-                     AND NOT (?3 > given_back_serial AND ?3 <= scope_serial),
-                     ?3 IN (scope_serial, previous_serial) AND ?3 > graced_serial,
-                     scope_serial = ?3 AND graced_serial < previous_serial
+                "SELECT scope_serial, previous_serial, graced_serial, given_back_serial
                  FROM tidewater_subscription WHERE remote_id = ?1 AND publication = ?2",
             )
             .and_then(|mut statement| {
-                let parameters = rusqlite::params![holder.remote_id.0, publication, serial as i64];
+                let parameters = rusqlite::params![holder.remote_id.0, publication.schema.name];
                 let found = statement.query_row(parameters, |row| {
-                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
                 });
                 found.optional()
             })
             .map_err(failure("reading a subscription"))?;
-        Ok(match found {
-            Some((true, _, _)) => Standing::Outdated,
-            Some((_, true, true)) => Standing::Arrived,
-            Some((_, true, false)) => Standing::Known,
-            _ => Standing::Replaced,
-        })
+        Ok(Standing::of(checkpoint.map(|it| it.serial), issued))
     }
 
     fn each_row(
@@ -252,21 +242,24 @@ impl Snapshot for FileSnapshot<'_> {
         Box::pin(async move { self.marker.mark(now_ms, changes) })
     }
 
-    fn watermark(&mut self, subscription: usize, mark: &[u8]) -> Result<Vec<u8>> {
+    fn rules(&self, subscription: usize) -> Vec<i64> {
+        let rules = self.publications[subscription].rules.iter();
+        rules.map(|rule| rule.id).collect()
+    }
+
+    fn position(&self, subscription: usize) -> Vec<u8> {
         let tables = &self.publications[subscription].tables;
-        let mut watermark = Watermark {
-            mark: mark.to_vec(),
-            tables: Vec::with_capacity(tables.len()),
-        };
-        for (table, positions) in tables.iter().zip(&self.positions[subscription]) {
-            watermark.tables.push(Position {
-                table: table.deployed.id,
-                generation: table.deployed.generation,
-                log: table.deployed.log.unwrap_or_default(),
+        let tables = tables.iter().zip(&self.positions[subscription]);
+        let logs = tables.filter_map(|(table, positions)| {
+            Some(Position {
+                log: table.log.as_ref()?.id,
                 position: positions.now,
-            });
+            })
+        });
+        Logs {
+            logs: logs.collect(),
         }
-        Ok(watermark.encode_to_vec())
+        .encode_to_vec()
     }
 
     fn row_estimate(&self, _: Place) -> u64 {
@@ -306,7 +299,7 @@ impl Snapshot for FileSnapshot<'_> {
             let reading = failure("reading a change log");
             let (table, types) = (self.table(place), self.types(place));
             let schema = &self.publications[place.subscription].schema.tables[place.table];
-            let Some(log) = table.deployed.log.and_then(|id| self.served.logs.get(&id)) else {
+            let Some(log) = &table.log else {
                 return Ok(());
             };
             let sql = table.select_changes(schema, log);

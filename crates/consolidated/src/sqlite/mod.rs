@@ -40,7 +40,6 @@ use crate::error::CentreError;
 
 pub use environment::{FileIdentity, Files, Jobs, Randomness, SqliteEnvironment};
 
-use compile::Publication;
 use deploy::Served;
 use file::DatabaseFile;
 use thread::ConnectionThread;
@@ -99,19 +98,6 @@ pub async fn connect_in(
         admin,
         file,
     })))
-}
-
-impl Served {
-    /// A publication by its name.
-    fn publication(&self, name: &str) -> Result<&Publication, CentreError> {
-        let mut publications = self.publications.iter();
-        publications
-            .find(|publication| publication.schema.name == name)
-            .ok_or_else(|| CentreError::Peer {
-                message: format!("a request for the publication {name:?}, which is not served"),
-                code: tidewater_protocol::Code::UnknownPublication,
-            })
-    }
 }
 
 /// A name as an SQL identifier.

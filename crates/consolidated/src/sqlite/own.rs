@@ -98,6 +98,30 @@ impl connection::Connection for Connection {
         begun.map_err(failure("beginning a transaction"))
     }
 
+    async fn begin_reading(&mut self) -> Result<(), CentreError> {
+        // The first read takes the snapshot.
+        let begun = self.execute_batch("BEGIN");
+        begun.map_err(failure("beginning to read"))
+    }
+
+    async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
+        let executed = self.execute_batch(sql);
+        executed.map_err(|error| match failure("deploying")(error) {
+            CentreError::Refused {
+                message,
+                sqlstate,
+                retry,
+                ..
+            } => CentreError::Refused {
+                what: what.to_owned(),
+                message,
+                sqlstate,
+                retry,
+            },
+            other => other,
+        })
+    }
+
     async fn commit(&mut self) -> Result<(), CentreError> {
         let committed = self.execute_batch("COMMIT");
         committed.map_err(failure("committing a transaction"))

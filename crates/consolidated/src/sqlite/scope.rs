@@ -1,24 +1,17 @@
-//! Which partitions a user holds now, and which ones a checkpoint speaks of.
+//! Which partitions a user holds now: running the queries that say so.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use prost::Message;
 use rusqlite::{Connection, params_from_iter};
 
-use tidewater_protocol::{Datum, RemoteId};
+use tidewater_protocol::Table;
 
-use super::compile::{Compiled, Publication};
-use super::watermark::Watermark;
+use super::compile::Publication;
 use super::{failure, types};
-use crate::engine::upload::HeldPartitions;
+use crate::engine::scope::{Question, Questions, ScopeQuery, check_columns, failed, wrong};
+pub(super) use crate::engine::{scope::Holder, watermark::held};
 use crate::error::CentreError;
-use crate::scope::{Checkpoint, Scope};
-
-/// For whom a scope is evaluated.
-pub(super) struct Holder<'a> {
-    pub(super) user: &'a str,
-    pub(super) remote_id: RemoteId,
-}
+use crate::scope::Scope;
 
 /// The partitions that the user holds now, in the connection's snapshot.
 pub(super) fn current(
@@ -26,124 +19,79 @@ pub(super) fn current(
     publication: &Publication,
     holder: &Holder<'_>,
 ) -> Result<Scope, CentreError> {
-    // Tables often share their query.
-    let mut known: BTreeMap<(&str, String), BTreeSet<Vec<u8>>> = BTreeMap::new();
-    let mut scope = Scope::default();
-    for (index, table) in publication.tables.iter().enumerate() {
-        let Some(script) = &table.values else {
-            scope.tables.push(BTreeSet::new());
-            continue;
-        };
-        let same = (script.sql.as_str(), format!("{:?}", table.partition_types));
-        let values = match known.get(&same) {
-            Some(values) => values.clone(),
-            None => evaluate(connection, publication, index, holder)?,
-        };
-        known.insert(same, values.clone());
-        scope.tables.push(values);
-    }
-    Ok(scope)
+    let questions = Questions::of(holder, &[publication]);
+    let answers = questions.list.iter();
+    let answers = answers.map(|it| answer(connection, publication, it));
+    Ok(questions.scope(0, &answers.collect::<Result<Vec<_>, _>>()?))
 }
 
-fn evaluate(
+fn answer(
     connection: &Connection,
     publication: &Publication,
-    index: usize,
-    holder: &Holder<'_>,
+    question: &Question<'_>,
 ) -> Result<BTreeSet<Vec<u8>>, CentreError> {
-    let table = &publication.tables[index];
-    let Some(script) = &table.values else {
-        return Ok(BTreeSet::new());
-    };
-    let running = |error: rusqlite::Error| match failure("running a values query")(error) {
-        // Its own fault and not the list's in which it is run.
-        CentreError::Refused {
-            retry: false,
-            message,
-            ..
-        } => CentreError::Configuration {
-            message: format!(
-                "the values query of {:?} fails: {message}",
-                publication.schema.tables[index].name
-            ),
-            hint: "correct the query, or the data that it reads".into(),
-        },
-        other => other,
-    };
-    let parameters = script.parameters.iter().map(|&name| match name {
-        "username" => holder.user.to_owned(),
-        "remote_id" => holder.remote_id.to_string(),
-        _ => publication.schema.name.clone(),
-    });
-    let mut statement = connection.prepare_cached(&script.sql).map_err(running)?;
-    let mut rows = statement
-        .query(params_from_iter(parameters))
-        .map_err(running)?;
-    let mut values = BTreeSet::new();
+    let (_, index) = question.place;
+    let (rule, table) = (&publication.rules[index], &publication.schema.tables[index]);
+    let running = |error| failed(&table.name, failure("running a values query")(error));
+    let mut statement = connection.prepare_cached(question.sql).map_err(running)?;
+    let parameters = params_from_iter(&question.parameters);
+    let mut rows = statement.query(parameters).map_err(running)?;
+    let mut partitions = BTreeSet::new();
     while let Some(row) = rows.next().map_err(running)? {
-        let mut partition = Vec::with_capacity(table.partition_types.len());
-        for (position, &column_type) in table.partition_types.iter().enumerate() {
+        let mut values = Vec::with_capacity(rule.types.len());
+        for (position, &column_type) in rule.types.iter().enumerate() {
             let stored = row.get_ref(position).map_err(running)?;
             let value = types::coerce(column_type, stored).ok_or_else(|| {
                 CentreError::Configuration {
                     message: format!(
                         "the values query of {:?} yields {:.40}, which is no {column_type:?} as {:?} is",
-                        publication.schema.tables[index].name,
+                        table.name,
                         types::read(column_type, stored).to_string(),
-                        table.partition_names[position],
+                        table.columns[table.partition[position]].name,
                     ),
                     hint: "correct the query, or the data that it reads".into(),
                 }
             })?;
-            partition.push(types::settled(column_type, value));
+            values.push(types::settled(column_type, value));
         }
-        // NULL is in no partition.
-        if !partition.contains(&Datum::Null) {
-            values.insert(types::pack_exact(&table.partition_types, &partition));
+        rule.take(&mut partitions, &values);
+    }
+    Ok(partitions)
+}
+
+/// Checks that a query can be run, and yields what the partition columns are.
+pub(super) fn check(
+    connection: &Connection,
+    place: &str,
+    query: &ScopeQuery,
+    table: &Table,
+) -> Result<(), CentreError> {
+    let statement = connection.prepare(&query.sql).map_err(|error| {
+        let hint = "try it in the sqlite3 shell with a value in place of {s.username}";
+        wrong(place, &format!("is refused by SQLite: {error}"), hint)
+    })?;
+    if !statement.readonly() {
+        return Err(wrong(place, "changes the database", "write a SELECT"));
+    }
+    check_columns(place, statement.column_count(), table)?;
+    for (result, &index) in statement.columns().iter().zip(&table.partition) {
+        let column = &table.columns[index];
+        // Of an expression nothing is known: its values are looked at when it is run.
+        let found = result.decl_type().and_then(types::column_type);
+        if found.is_some_and(|found| !types::alike(found, column.column_type)) {
+            let what = format!(
+                "yields {}, declared as {}, for the partition column {:?}, which is no such thing",
+                result.name(),
+                result.decl_type().unwrap_or_default(),
+                column.name
+            );
+            let hint = "select a column of the same type, or convert it in the query with CAST";
+            return Err(wrong(place, &what, hint));
         }
     }
-    Ok(values)
-}
-
-/// What a checkpoint says of each table of the publication as it is deployed now.
-pub(super) struct Presented<'a> {
-    pub(super) watermark: Watermark,
-    checkpoint: &'a Checkpoint,
-}
-
-impl<'a> Presented<'a> {
-    /// Understands a checkpoint; `None` if another adapter wrote it.
-    pub(super) fn of(checkpoint: &'a Checkpoint) -> Option<Presented<'a>> {
-        let watermark = Watermark::decode(checkpoint.watermark.as_slice()).ok()?;
-        let fits = watermark.tables.len() == checkpoint.scope.tables.len();
-        fits.then_some(Presented {
-            watermark,
-            checkpoint,
-        })
+    if statement.parameter_count() != query.parameters.len() {
+        let hint = "write {s.username} and the like for parameters";
+        return Err(wrong(place, "has parameters of SQLite's own", hint));
     }
-
-    /// The table's place in the checkpoint, if it was published then with the same
-    /// partition columns.
-    pub(super) fn place(&self, table: &Compiled) -> Option<usize> {
-        let mut tables = self.watermark.tables.iter();
-        tables.position(|position| position.table == table.deployed.id)
-    }
-
-    /// The partitions that the remote was given of a table.
-    pub(super) fn partitions(&self, table: &Compiled) -> Option<&'a BTreeSet<Vec<u8>>> {
-        self.place(table)
-            .map(|place| &self.checkpoint.scope.tables[place])
-    }
-}
-
-/// What a checkpoint says of each table of the publication.
-pub(super) fn held<'c>(
-    publication: &Publication,
-    checkpoint: Option<&'c Checkpoint>,
-) -> Vec<HeldPartitions<'c>> {
-    let presented = checkpoint.and_then(Presented::of);
-    let tables = publication.tables.iter();
-    tables
-        .map(|table| presented.as_ref()?.partitions(table))
-        .collect()
+    Ok(())
 }

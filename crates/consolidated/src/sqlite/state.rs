@@ -9,16 +9,11 @@ use crate::error::CentreError;
 
 /// Makes the tables of the change logs.
 const LOGS: &str = "
--- A number that stands for one table of one publication as long as its partition columns
--- stay what they are. A new generation has every remote fetch the table whole.
-CREATE TABLE tidewater.published_table (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, publication TEXT NOT NULL, name TEXT NOT NULL,
-  identity TEXT NOT NULL, generation INTEGER NOT NULL DEFAULT 1,
-  log_id INTEGER, UNIQUE (publication, name));
--- Entries up to the floor have been pruned.
+-- Entries up to the floor have been pruned; whoever has not come to the entry of `everything`
+-- gets all rows.
 CREATE TABLE tidewater.change_log (
   id INTEGER PRIMARY KEY AUTOINCREMENT, table_name TEXT NOT NULL, identity TEXT NOT NULL,
-  floor INTEGER NOT NULL DEFAULT 0);
+  floor INTEGER NOT NULL DEFAULT 0, everything INTEGER NOT NULL DEFAULT 0);
 -- Positions are those of all logs when the mark was made, stamp is their sum.
 CREATE TABLE tidewater.mark (
   id BLOB NOT NULL PRIMARY KEY, created_ms INTEGER NOT NULL, stamp INTEGER NOT NULL,
@@ -74,13 +69,9 @@ pub(super) fn check(connection: &Connection) -> Result<bool, CentreError> {
 }
 
 /// Makes the server's tables.
-pub(super) fn create(connection: &Connection) -> Result<(), CentreError> {
-    let tables = [STATE, LOGS].concat();
-    // Numbers are given to the rows of any table with an integer for its key.
-    let tables = spell(&tables).replace("SERIAL", "INTEGER PRIMARY KEY");
-    connection
-        .execute_batch(&tables)
-        .map_err(failure("creating the server's state"))
+pub(super) fn create() -> String {
+    // Numbers are given to the rows of any table with an integer for its key, and not again.
+    spell(&[STATE, LOGS].concat()).replace("SERIAL", "INTEGER PRIMARY KEY AUTOINCREMENT")
 }
 
 /// The names of change logs' tables and triggers begin with this, and a number.

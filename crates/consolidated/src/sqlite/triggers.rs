@@ -11,12 +11,14 @@
 //!   through the primary key or any unique index, because SQLite removes those without
 //!   firing DELETE triggers (unless recursive_triggers is on).
 
-use super::catalog::{Column, Live, Term, Unique};
+use super::catalog::{Table, Term, Unique};
 use super::{quote, state};
+use crate::engine::catalog::TableInfo;
+use crate::engine::database::ChangeLog;
 
 /// A change log and what it records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Log {
+pub(crate) struct Log {
     pub(super) id: i64,
     pub(super) table: String,
     /// Column names.
@@ -24,30 +26,57 @@ pub(super) struct Log {
     pub(super) key: Vec<String>,
 }
 
-/// A trigger, by name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trigger {
+/// The table that a log is of.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'c> {
+    pub(super) info: &'c TableInfo,
+    pub(super) table: &'c Table,
+}
+
+/// Something in the file's schema.
+pub(super) struct Object {
     pub(super) name: String,
     pub(super) sql: String,
 }
 
+impl ChangeLog for Log {
+    fn identity(&self) -> String {
+        serde_json::json!([self.table, self.partition, self.key]).to_string()
+    }
+
+    fn table(&self) -> &str {
+        &self.table
+    }
+
+    fn partition(&self) -> &[String] {
+        &self.partition
+    }
+
+    fn join(&mut self, _: &Log) {}
+}
+
 impl Log {
-    /// The statements that make the log's table.
-    pub(super) fn create(&self) -> String {
-        let table = quote(&state::log_table(self.id));
-        let columns: String = self
-            .entry_columns()
-            .iter()
-            .map(|column| format!(", {column}"))
-            .collect();
-        let mut sql = format!("CREATE TABLE {table} (id INTEGER PRIMARY KEY{columns});");
+    /// Everything that the log is made of, with the name of each: table, index, triggers.
+    pub(super) fn objects(&self, of: Of<'_>) -> Vec<Object> {
+        let name = state::log_table(self.id);
+        let table = quote(&name);
+        let columns = self.entry_columns();
+        let columns: String = columns.iter().map(|it| format!(", {it}")).collect();
+        let mut objects = vec![Object {
+            sql: format!("CREATE TABLE {table} (id INTEGER PRIMARY KEY{columns})"),
+            name: name.clone(),
+        }];
         if !self.partition.is_empty() {
             // The rowid follows the indexed columns: a range of one partition is one seek.
-            let name = quote(&format!("{}_partition", state::log_table(self.id)));
+            let name = format!("{name}_partition");
             let columns = self.partition_columns().join(", ");
-            sql.push_str(&format!(" CREATE INDEX {name} ON {table} ({columns});"));
+            objects.push(Object {
+                sql: format!("CREATE INDEX {} ON {table} ({columns})", quote(&name)),
+                name,
+            });
         }
-        sql
+        objects.extend(self.triggers(of));
+        objects
     }
 
     /// The names of the log's own partition columns.
@@ -71,24 +100,21 @@ impl Log {
     }
 
     /// All triggers that feed the log.
-    pub(super) fn triggers(&self, table: &Live) -> Vec<Trigger> {
-        let on = quote(&table.name);
+    fn triggers(&self, of: Of<'_>) -> Vec<Object> {
+        let on = quote(&self.table);
         let mut triggers = Vec::new();
         let mut add = |suffix: &str, event: &str, body: String| {
             let name = format!("{}_{suffix}", state::log_table(self.id));
             let sql = format!("CREATE TRIGGER {} {event} BEGIN {body}; END", quote(&name));
-            triggers.push(Trigger { name, sql });
+            triggers.push(Object { name, sql });
         };
-        let displaced: Vec<_> = table
-            .uniques
-            .iter()
-            .map(|unique| self.append_displaced(table, unique))
-            .collect();
+        let uniques = of.table.uniques.iter();
+        let displaced: Vec<_> = uniques.map(|it| self.append_displaced(of, it)).collect();
         if !displaced.is_empty() {
             let event = format!("BEFORE INSERT ON {on} FOR EACH ROW");
             add("before_insert", &event, displaced.join("; "));
             let event = format!("BEFORE UPDATE ON {on} FOR EACH ROW");
-            let not_itself = self.differs(table, "OLD", &on, &self.key);
+            let not_itself = differs("OLD", &on, &self.key);
             let others = displaced
                 .iter()
                 .map(|each| format!("{each} AND ({not_itself})"));
@@ -106,7 +132,7 @@ impl Log {
         // Not "UPDATE OF": setting the rowid names no column.
         let event = format!(
             "AFTER UPDATE ON {on} FOR EACH ROW WHEN {}",
-            self.differs(table, "OLD", "NEW", &moved)
+            differs("OLD", "NEW", &moved)
         );
         add("move", &event, self.append("OLD"));
         let delete = format!("AFTER DELETE ON {on} FOR EACH ROW");
@@ -129,32 +155,24 @@ impl Log {
         format!("{} VALUES ({})", self.insert_into(), self.values_of(row))
     }
 
-    /// Whether one of the columns differs between two rows, to the byte.
-    fn differs(&self, table: &Live, left: &str, right: &str, columns: &[String]) -> String {
-        debug_assert!(columns.iter().all(|column| table.column(column).is_some()));
-        let columns = columns.iter().map(|column| {
-            let column = quote(column);
-            format!("{left}.{column} IS NOT {right}.{column} COLLATE BINARY")
-        });
-        columns.collect::<Vec<_>>().join(" OR ")
-    }
-
     /// Logs the rows that NEW displaces through one unique constraint.
-    fn append_displaced(&self, table: &Live, unique: &Unique) -> String {
-        let on = quote(&table.name);
+    fn append_displaced(&self, of: Of<'_>, unique: &Unique) -> String {
+        let on = quote(&self.table);
         let terms = unique.terms.iter().map(|term| match term {
             Term::Column(column, collation) => {
-                let column = &table.columns[*column];
-                let (name, collation) = (quote(&column.name), quote(collation));
-                format!("{on}.{name} COLLATE {collation} = {}", replacing(column))
+                let (name, collation) = (quote(&of.info.columns[*column].name), quote(collation));
+                format!(
+                    "{on}.{name} COLLATE {collation} = {}",
+                    of.replacing(*column)
+                )
             }
             Term::Expression(expression) => {
                 // The expression names columns without saying whose: once they are the
                 // table's, once those of a row that is made of NEW's.
-                let new = table
-                    .columns
-                    .iter()
-                    .map(|column| format!("{} AS {}", replacing(column), quote(&column.name)));
+                let columns = of.info.columns.iter().enumerate();
+                let new = columns.map(|(index, column)| {
+                    format!("{} AS {}", of.replacing(index), quote(&column.name))
+                });
                 let new = new.collect::<Vec<_>>().join(", ");
                 format!("({expression}) = (SELECT ({expression}) FROM (SELECT {new}) AS {on})")
             }
@@ -170,11 +188,22 @@ impl Log {
     }
 }
 
-/// What a column of the new row is going to be, as far as a BEFORE trigger can know.
-fn replacing(column: &Column) -> String {
-    let name = quote(&column.name);
-    match column.replaces_null() {
-        Some(default) => format!("coalesce(NEW.{name}, {default})"),
-        None => format!("NEW.{name}"),
+/// Whether one of the columns differs between two rows, to the byte.
+fn differs(left: &str, right: &str, columns: &[String]) -> String {
+    let columns = columns.iter().map(|column| {
+        let column = quote(column);
+        format!("{left}.{column} IS NOT {right}.{column} COLLATE BINARY")
+    });
+    columns.collect::<Vec<_>>().join(" OR ")
+}
+
+impl Of<'_> {
+    /// What a column of the new row is going to be, as far as a BEFORE trigger can know.
+    fn replacing(self, column: usize) -> String {
+        let name = quote(&self.info.columns[column].name);
+        match self.table.replaces_null(self.info, column) {
+            Some(default) => format!("coalesce(NEW.{name}, {default})"),
+            None => format!("NEW.{name}"),
+        }
     }
 }

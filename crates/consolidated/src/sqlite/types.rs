@@ -16,7 +16,6 @@ use tidewater_protocol::pack::same;
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 use crate::engine::exact::{canonical, shortest};
-pub(super) use crate::engine::exact::pack_exact;
 
 /// The type that a declared type name stands for; `None` for names that mean nothing.
 pub(super) fn column_type(declared: &str) -> Option<ColumnType> {
@@ -160,7 +159,7 @@ fn look_the_same(left: &Datum<'_>, right: &Datum<'_>) -> bool {
 }
 
 /// What a query yields, made a value of the column's type the way a cast would;
-/// packed with [`pack_exact`].
+/// packed with [`crate::engine::exact::pack_exact`].
 pub(super) fn coerce(column_type: ColumnType, stored: Stored<'_>) -> Option<Datum<'_>> {
     let datum = read(column_type, stored);
     let Datum::Loose(value) = datum else {
@@ -266,6 +265,7 @@ pub(super) fn settled(column_type: ColumnType, datum: Datum<'_>) -> Datum<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::exact::pack_exact;
 
     #[test]
     fn declared_types_are_understood() {

@@ -154,7 +154,7 @@ impl<'c> Rows for UploadRows<'c> {
     }
 
     fn publication(&self, name: &str) -> Result<&'c Publication> {
-        self.served.publication(name)
+        Ok(self.served.publication(name)?)
     }
 
     async fn begin(&mut self, number: usize) -> Result<()> {

@@ -19,40 +19,25 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
-use super::{failure, state, thread};
-use crate::engine::download::{Mark, ScopeChange};
+use super::{failure, own, state, thread};
+use crate::engine::download::Mark;
+use crate::engine::scope::ScopeChange;
 use crate::error::CentreError;
 
-/// What a checkpoint's watermark says. The tables are in the order of the
-/// checkpoint's scope.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Watermark {
-    #[prost(bytes = "vec", tag = "1")]
-    pub(super) mark: Vec<u8>,
-    #[prost(message, repeated, tag = "2")]
-    pub(super) tables: Vec<Position>,
-}
-
-/// How far a remote has come with a published table.
-#[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Position {
-    /// See [`super::compile::Deployed`].
-    #[prost(int64, tag = "1")]
-    pub(super) table: i64,
-    #[prost(int64, tag = "2")]
-    pub(super) generation: i64,
-    /// 0 for none.
-    #[prost(int64, tag = "3")]
-    pub(super) log: i64,
-    #[prost(int64, tag = "4")]
-    pub(super) position: i64,
-}
-
-/// The positions of all logs when a mark was made.
+/// How far change logs go.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Positions {
     #[prost(message, repeated, tag = "1")]
     pub(super) logs: Vec<Position>,
+}
+
+/// How far one goes.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct Position {
+    #[prost(int64, tag = "1")]
+    pub(super) log: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) position: i64,
 }
 
 /// A download that waits for its mark.
@@ -161,14 +146,11 @@ fn commit(
     insert_mark(&transaction, id, now_ms.unwrap_or_default())?;
     let mut marks = Vec::with_capacity(waiting.len());
     for request in waiting {
-        let mut serials = Vec::with_capacity(request.changes.len());
-        for change in &request.changes {
-            let arrived = change.presented.filter(|_| change.arrived);
-            serials.push(match arrived {
-                Some(serial) => spend_previous(&transaction, change, serial)?,
-                None => next_serial(&transaction, change)?,
-            });
-        }
+        let notes = request.changes.iter().map(|change| {
+            let noted = own::run(&transaction, &change.note());
+            change.noted(&noted.map_err(failure("noting a scope"))?)
+        });
+        let serials = notes.collect::<Result<_, CentreError>>()?;
         marks.push(Mark {
             id: id.to_vec(),
             serials,
@@ -186,14 +168,6 @@ pub(super) fn mark_created(connection: &Connection, id: &[u8]) -> Result<Option<
         .map_err(failure("looking for a mark"))
 }
 
-/// Up to where a log has been pruned; `None` if there is no such log.
-pub(super) fn floor(connection: &Connection, log: i64) -> Result<Option<i64>, CentreError> {
-    connection
-        .prepare_cached("SELECT floor FROM tidewater_change_log WHERE id = ?1")
-        .and_then(|mut statement| statement.query_row([log], |row| row.get(0)).optional())
-        .map_err(failure("reading a change log's floor"))
-}
-
 /// Adds a mark of this random id with the positions of all logs.
 pub(super) fn insert_mark(
     connection: &Connection,
@@ -206,11 +180,7 @@ pub(super) fn insert_mark(
     for log in state::logs(connection)? {
         let position = state::log_position(connection, log)?;
         stamp += position;
-        positions.logs.push(Position {
-            log,
-            position,
-            ..Position::default()
-        });
+        positions.logs.push(Position { log, position });
     }
     connection
         .prepare_cached("INSERT INTO tidewater_mark VALUES (?1, ?2, ?3, ?4)")
@@ -219,53 +189,4 @@ pub(super) fn insert_mark(
         })
         .map_err(marking)?;
     Ok(())
-}
-
-/// The remote has the newest scope: changes under the one before are not taken any more. Until
-/// it is presented the one before counts, for the answer with the newest may have been lost.
-fn spend_previous(
-    connection: &Connection,
-    change: &ScopeChange,
-    serial: u64,
-) -> Result<u64, CentreError> {
-    connection
-        .prepare_cached(
-            "UPDATE tidewater_subscription SET graced_serial = previous_serial
-             WHERE remote_id = ?1 AND publication = ?2 AND scope_serial = ?3
-             AND graced_serial < previous_serial",
-        )
-        .and_then(|mut statement| {
-            statement.execute(params![
-                change.remote_id.0,
-                change.publication,
-                serial as i64
-            ])
-        })
-        .map_err(failure("noting that a scope arrived"))?;
-    Ok(serial)
-}
-
-/// Numbers a new scope. The one that the remote holds stays known, also when the
-/// answers between it and the new one were lost.
-fn next_serial(connection: &Connection, change: &ScopeChange) -> Result<u64, CentreError> {
-    let numbering = failure("numbering a scope");
-    let presented = change.presented.map(|serial| serial as i64);
-    let mut statement = connection
-        .prepare_cached(
-            "INSERT INTO tidewater_subscription (remote_id, publication, scope_serial)
-             VALUES (?1, ?2, 1)
-             ON CONFLICT (remote_id, publication) DO UPDATE SET
-                 previous_serial = CASE WHEN ?3 IN (scope_serial, previous_serial) THEN ?3
-                                   ELSE scope_serial END,
-                 scope_serial = scope_serial + 1
-             RETURNING scope_serial",
-        )
-        .map_err(numbering)?;
-    let serial: i64 = statement
-        .query_row(
-            params![change.remote_id.0, change.publication, presented],
-            |row| row.get(0),
-        )
-        .map_err(numbering)?;
-    Ok(serial as u64)
 }

@@ -29,7 +29,7 @@ pub(super) async fn copy_rows(
     take: TakeRow<'_>,
 ) -> Result<(), CentreError> {
     let mut condition = String::new();
-    if table.scope.is_some() {
+    if !table.partition.is_empty() {
         if partitions.is_empty() {
             return Ok(());
         }
@@ -166,9 +166,9 @@ pub(super) async fn changes(
         joined.collect::<Vec<_>>().join(" AND "),
     );
     let statement = connection.prepare(&sql, &[]).await?;
-    let arrays = match table.scope {
-        Some(_) => partition_arrays(table, partitions.iter().copied())?,
-        None => Vec::new(),
+    let arrays = match table.partition.is_empty() {
+        false => partition_arrays(table, partitions.iter().copied())?,
+        true => Vec::new(),
     };
     let xmin = xmin(since);
     let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&since, &xmin, &own_version];

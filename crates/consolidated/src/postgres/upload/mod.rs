@@ -22,18 +22,18 @@ use self::sql::Incoming;
 use super::connection::{Connection, centre_error, refused};
 use super::model::{Compiled, CompiledTable};
 use super::own::run_all;
-use super::scope::{Facts, ScopeQueries};
-use super::watermark::Watermark;
+use super::scope::ScopeQueries;
 use super::{FINGERPRINTS, Shared, fill_random};
 use crate::engine::connection::Own;
 use crate::engine::exact::Membership;
+use crate::engine::scope::Holder;
+use crate::engine::upload;
 use crate::engine::upload::incoming::RowRef;
 use crate::engine::upload::rows::{
     Admitted, Batch, Ends, Image, Met, Part, Rows, Target, TargetTable, Written,
 };
-use crate::engine::upload::{self, HeldPartitions};
+use crate::engine::watermark::held;
 use crate::error::CentreError;
-use crate::scope::{Checkpoint, Scope};
 use crate::upload::SyncUpload;
 
 /// How often a transaction that met a deadlock is tried.
@@ -208,12 +208,12 @@ impl Rows for UploadRows<'_> {
         tables: &[Incoming<'u>],
     ) -> Result<Option<Admitted<'u>>> {
         let error = |error| refused("admitting an upload")(error);
-        let facts = Facts {
+        let holder = Holder {
             user: &upload.user,
-            remote_id: upload.remote_id.to_string(),
+            remote_id: upload.remote_id,
         };
         let connection = &mut *self.connection;
-        let queries = ScopeQueries::prepare(connection, &facts, &[publication]).await?;
+        let queries = ScopeQueries::prepare(connection, &holder, &[publication]).await?;
         let take = upload::take(upload);
         let taking = connection.prepare_own(&take).await?;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
@@ -249,11 +249,10 @@ impl Rows for UploadRows<'_> {
             row_security: row.get(4),
         });
         self.live = live.collect();
-        let scope = queries.scope(0, publication, &results?)?;
         Ok(Some(Admitted {
             serials,
-            held: held(publication, upload.checkpoint.as_ref(), &scope),
-            scope,
+            held: held(publication, upload.checkpoint.as_ref()),
+            scope: queries.scope(0, &results?),
         }))
     }
 
@@ -359,20 +358,4 @@ fn lock(tables: &[Incoming<'_>]) -> String {
         true => String::new(),
         false => format!("LOCK TABLE {names} IN ROW EXCLUSIVE MODE"),
     }
-}
-
-/// What the checkpoint that the remote presents says of each table: nothing, if other tables
-/// were published then, or the same ones otherwise.
-fn held<'u>(
-    publication: &Compiled,
-    checkpoint: Option<&'u Checkpoint>,
-    current: &Scope,
-) -> Vec<HeldPartitions<'u>> {
-    let fitting = checkpoint.filter(|checkpoint| {
-        Watermark::decode(&checkpoint.watermark)
-            .is_some_and(|watermark| watermark.layout == publication.layout)
-            && checkpoint.scope.tables.len() == current.tables.len()
-    });
-    let tables = fitting.map(|checkpoint| checkpoint.scope.tables.iter().map(Some));
-    tables.into_iter().flatten().collect()
 }

@@ -96,7 +96,7 @@ fn insert_with(incoming: &Incoming<'_>, first: usize, clause: &str) -> String {
 /// such log.
 pub(super) fn log_moved(incoming: &Incoming<'_>) -> Option<String> {
     let table = incoming.table;
-    if table.scope.is_none() || table.log.is_none() {
+    if table.partition.is_empty() || table.log.is_none() {
         return None;
     }
     let images = images(incoming, Op::Insert, &[]);
