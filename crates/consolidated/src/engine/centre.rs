@@ -8,7 +8,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
-use super::{deploy, prune, records, session};
+use super::{deploy, prune, records, session, state};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
@@ -198,7 +198,7 @@ impl<D: Database> Centre for EngineCentre<D> {
 
     fn status(&self) -> CentreResult<'_, CentreStatus> {
         self.0.run(job!(|connection| async {
-            D::check_state(connection).await?;
+            state::check::<D>(connection).await?;
             let logs = D::log_sizes(connection).await?;
             records::status(connection, logs).await
         }))

@@ -82,13 +82,14 @@ pub(crate) trait Tracking: Send + Sync + 'static {
     /// The SQL that makes the server's own tables.
     fn state() -> String;
 
-    /// Whether the server's own tables are there.
-    ///
-    /// # Errors
-    /// Some are missing, though others are there; or a newer program has been here.
-    fn check_state(
+    /// Makes the adapter's part of the server's own tables, in neutral SQL but for the types.
+    const LOGS: &str;
+
+    /// Those of the server's own tables that are there, by their neutral names.
+    fn found_tables(
         connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<bool, CentreError>> + Send;
+        wanted: &[&'static str],
+    ) -> impl Future<Output = Result<Vec<&'static str>, CentreError>> + Send;
 
     /// Does, or in a dry run tells, what has to be done before the transaction of deploying.
     fn prepare(
@@ -143,7 +144,7 @@ pub(crate) trait Tracking: Send + Sync + 'static {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Vec<(String, u64)>, CentreError>> + Send;
 
-    /// Prepares a connection for pruning. False if another one is at it, or nothing is deployed.
+    /// Prepares a connection for pruning. False if another one is at it.
     fn begin_pruning(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<bool, CentreError>> + Send;

@@ -15,6 +15,7 @@ use super::connection::{Connection, Own};
 use super::database::{ChangeLog, Tracking};
 use super::publication::{Publication, ServedTable, compile_all};
 use super::recorded::{Random, Recorded};
+use super::state::check;
 use crate::error::CentreError;
 use crate::evolution::Mode;
 use crate::publication::{
@@ -233,7 +234,7 @@ impl<T: Tracking> Plan<T> {
         now_ms: i64,
         random: &Random,
     ) -> Result<Plan<T>> {
-        let is_first = !T::check_state(connection).await?;
+        let is_first = !check::<T>(connection).await?;
         let catalog = T::catalog(connection).await?;
         let publications = compile_all::<T>(connection, specs, &catalog).await?;
         let wanted = wanted::<T>(&publications);

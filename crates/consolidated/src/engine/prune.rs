@@ -3,6 +3,7 @@
 
 use super::connection::{Connection, own};
 use super::database::Tracking;
+use super::state::check;
 use crate::error::CentreError;
 use crate::records::{GIVEN_BACK_KEPT_MS, Pruned, Retention};
 
@@ -44,7 +45,7 @@ pub(super) async fn prune<T: Tracking>(
     random: [u8; 16],
 ) -> Result<Pruned> {
     let mut pruned = Pruned::default();
-    if !T::begin_pruning(connection).await? {
+    if !check::<T>(connection).await? || !T::begin_pruning(connection).await? {
         return Ok(pruned);
     }
     let result = pieces::<T>(connection, retention, now_ms, random, &mut pruned).await;

@@ -4,14 +4,15 @@
 //! `TEXT` (compared byte by byte), `BLOB` and `SERIAL`, a primary key whose numbers the database
 //! gives. An adapter adds the tables of its change logs.
 
-use super::connection::Connection;
+use super::connection::{Connection, own};
+use super::database::Tracking;
 use crate::error::CentreError;
 
 /// The format version that this code reads and writes.
-pub(crate) const FORMAT_VERSION: i64 = 1;
+const FORMAT_VERSION: i64 = 1;
 
 /// The table that tells the version.
-pub(crate) const META: &str = "tidewater.meta";
+const META: &str = "tidewater.meta";
 
 /// Makes the tables.
 pub(crate) const STATE: &str = "
@@ -146,33 +147,37 @@ CREATE TABLE tidewater.incident (
 );
 ";
 
-/// The tables that a script makes, by their neutral names: each `CREATE TABLE` begins a line.
-pub(crate) fn made_by(script: &str) -> impl Iterator<Item = &str> {
-    let made = script
-        .lines()
-        .filter_map(|line| line.strip_prefix("CREATE TABLE "));
+/// The server's own tables, by their neutral names: each `CREATE TABLE` begins a line.
+pub(crate) fn own_tables<T: Tracking>() -> Vec<&'static str> {
+    let lines = STATE.lines().chain(T::LOGS.lines());
+    let made = lines.filter_map(|line| line.strip_prefix("CREATE TABLE "));
     made.filter_map(|table| table.split_whitespace().next())
+        .collect()
 }
 
-/// Judges which of the server's own tables are there: all of `wanted`, or none. `version` is the
-/// one in [`META`], if that is there.
+/// Whether the server's own tables are there.
 ///
 /// # Errors
-/// Some are missing; or a newer program has been here.
-pub(crate) fn judge<C: Connection>(
-    version: Option<i64>,
-    wanted: &[&str],
-    found: &[&str],
-) -> Result<(), CentreError> {
-    if let Some(version) = version.filter(|&version| version != FORMAT_VERSION) {
-        return Err(newer(version));
+/// Some are missing, though others are there; or a newer program has been here.
+pub(crate) async fn check<T: Tracking>(
+    connection: &mut T::Connection,
+) -> Result<bool, CentreError> {
+    let wanted = own_tables::<T>();
+    let found = T::found_tables(connection, &wanted).await?;
+    if found.contains(&META) {
+        let version = own!("SELECT format_version FROM tidewater.meta");
+        let answer = connection.run_one("reading the state's version", version);
+        let version = answer.await?.rows.first().map(|row| row.get::<i64>(0));
+        let version = version.transpose()?;
+        if let Some(version) = version.filter(|&version| version != FORMAT_VERSION) {
+            return Err(newer(version));
+        }
     }
-    let mut missing = wanted.to_vec();
-    missing.retain(|table| !found.contains(table));
+    let missing = wanted.iter().filter(|table| !found.contains(table));
+    let missing: Vec<String> = missing.map(|it| T::Connection::spell(it)).collect();
     if found.is_empty() || missing.is_empty() {
-        return Ok(());
+        return Ok(!found.is_empty());
     }
-    let missing: Vec<String> = missing.iter().map(|it| C::spell(it)).collect();
     Err(incomplete(&missing))
 }
 

@@ -76,6 +76,8 @@ impl Tracking for Postgres {
 
     const DIALECT: Dialect = Dialect::Postgres;
 
+    const LOGS: &str = state::LOGS;
+
     const UNSEEN: Option<&str> = Some(
         "changes made with session_replication_role = replica or by logical replication are only \
          seen by tables with tracking = \"row\"",
@@ -111,8 +113,11 @@ impl Tracking for Postgres {
         state::state()
     }
 
-    async fn check_state(connection: &mut Connection) -> Result<bool, CentreError> {
-        deploy::check_state(connection.client()).await
+    async fn found_tables(
+        connection: &mut Connection,
+        wanted: &[&'static str],
+    ) -> Result<Vec<&'static str>, CentreError> {
+        deploy::found_tables(connection.client(), wanted).await
     }
 
     async fn prepare(connection: &mut Connection, _: bool) -> Result<Vec<DeployStep>, CentreError> {

@@ -7,18 +7,19 @@ use std::collections::HashSet;
 
 use tokio_postgres::{GenericClient, Row};
 
+use super::Postgres;
 use super::catalog::Catalog;
 use super::connection::{Connection, refused};
 use super::in_place;
 use super::members::{self, Members};
 use super::quote::literal;
-use super::state::{self, ADVISORY_LOCK, PLACE};
+use super::state::{ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use crate::engine::connection::Connection as _;
 use crate::engine::database::ChangeLog;
 use crate::engine::deploy::{FoundLog, InPlace, Lock, Step};
-use crate::engine::state::{META, judge};
+use crate::engine::state::own_tables;
 use crate::error::CentreError;
 
 /// How long deploying waits for a table that is in use.
@@ -230,7 +231,8 @@ pub(super) async fn traces(connection: &Connection) -> Result<Vec<Step>, CentreE
         (!drops.is_empty()).then(|| Step::sql(description, lock(Lock::Everybody, title), drops))
     });
     let mut steps: Vec<Step> = triggers.collect();
-    if is_there(connection.client()).await? {
+    let found = found_tables(connection.client(), &own_tables::<Postgres>()).await?;
+    if !found.is_empty() {
         let description = "remove the schema tidewater with everything in it".to_owned();
         let drop = "DROP SCHEMA tidewater CASCADE".to_owned();
         steps.push(Step::sql(description, String::new(), drop));
@@ -254,43 +256,27 @@ pub(super) async fn check_encoding(client: &impl GenericClient) -> Result<(), Ce
     }
 }
 
-/// Whether our schema is there. One of the same name that is somebody else's is left alone.
-async fn is_there(client: &impl GenericClient) -> Result<bool, CentreError> {
-    let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
-               EXISTS (SELECT FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
-    let row = client.query_one(sql, &[&state::wanted()]).await;
-    let row = row.map_err(refused("reading the deployed state"))?;
-    match (row.get(0), row.get(1)) {
-        (true, false) => Err(CentreError::Configuration {
-            message: "the database has a schema tidewater that Tidewater did not make".into(),
-            hint: "rename that schema, or drop it if it is empty: Tidewater needs the name".into(),
-        }),
-        (_, ours) => Ok(ours),
-    }
-}
-
-/// Whether the server's tables are there.
+/// Those of the server's tables that are there.
 ///
 /// # Errors
-/// Some are missing, though others are there; or a newer program has been here.
-pub(super) async fn check_state(client: &impl GenericClient) -> Result<bool, CentreError> {
-    if !is_there(client).await? {
-        return Ok(false);
+/// There is a schema of our name that is somebody else's: it is left alone.
+pub(super) async fn found_tables(
+    client: &impl GenericClient,
+    wanted: &[&'static str],
+) -> Result<Vec<&'static str>, CentreError> {
+    let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
+               ARRAY (SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
+    let row = client.query_one(sql, &[&wanted]).await;
+    let row = row.map_err(refused("looking for the server's tables"))?;
+    let names: Vec<&str> = row.get(1);
+    if row.get(0) && names.is_empty() {
+        return Err(CentreError::Configuration {
+            message: "the database has a schema tidewater that Tidewater did not make".into(),
+            hint: "rename that schema, or drop it if it is empty: Tidewater needs the name".into(),
+        });
     }
-    let wanted = state::wanted();
-    let sql = "SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL";
-    let rows = client.query(sql, &[&wanted]).await;
-    let rows = rows.map_err(refused("looking for the server's tables"))?;
-    let found: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
-    let mut version = None;
-    if found.contains(&META) {
-        let sql = "SELECT format_version FROM tidewater.meta";
-        let row = client.query_opt(sql, &[]).await;
-        let row = row.map_err(refused("reading the deployed state"))?;
-        version = row.map(|row| row.get(0));
-    }
-    judge::<Connection>(version, &wanted, &found)?;
-    Ok(true)
+    let found = wanted.iter().filter(|table| names.contains(table));
+    Ok(found.copied().collect())
 }
 
 /// Begins a transaction that alone may change what is deployed.

@@ -120,7 +120,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
 
     fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark> {
         Box::pin(async move {
-            let id = self.shared.marks.mark(now_ms).await?;
+            let id = self.shared.marks.ask(now_ms).await?;
             let mut serials = Vec::with_capacity(changes.len());
             if !changes.is_empty() {
                 let mut connection = self.shared.pool.get().await?;
@@ -130,7 +130,6 @@ impl Snapshot for DatabaseSnapshot<'_> {
                     serials.push(change.noted(noted)?);
                 }
             }
-            let id = id.to_vec();
             Ok(Mark { id, serials })
         })
     }

@@ -84,7 +84,7 @@ pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
     let pool = Pool::new(address.clone(), first);
     Ok(Arc::new(EngineCentre(Postgres {
         shared: Arc::new(Shared {
-            marks: Marks::start(address.clone()),
+            marks: watermark::start(address.clone()),
             address,
             pool,
             served: RwLock::default(),

@@ -1,6 +1,6 @@
 //! The server's state in the schema `tidewater`: its tables and their format.
 
-use crate::engine::state::{STATE, made_by};
+use crate::engine::state::STATE;
 
 /// The schema that holds everything of ours but the triggers.
 pub(super) const SCHEMA: &str = "tidewater";
@@ -29,18 +29,13 @@ pub(super) fn state() -> String {
     format!("{SCHEMA_DDL}{own}{LOGS}")
 }
 
-/// The tables that there have to be.
-pub(super) fn wanted() -> Vec<&'static str> {
-    made_by(STATE).chain(made_by(LOGS)).collect()
-}
-
 const SCHEMA_DDL: &str = "
 CREATE SCHEMA tidewater;
 COMMENT ON SCHEMA tidewater IS 'Tidewater: state of the sync server. Removed by: tidewater undeploy';
 ";
 
 /// Makes the tables of the change logs.
-const LOGS: &str = concat!(
+pub(super) const LOGS: &str = concat!(
     "
 -- Every sync writes its row anew.
 ALTER TABLE tidewater.subscription SET (fillfactor = 50);

@@ -5,10 +5,9 @@
 //! committed synchronously after the snapshot was taken. Everything that the snapshot
 //! saw is durable by then, and every transaction id below the mark's is spent.
 
-use tokio::sync::{mpsc, oneshot};
-
 use super::connection::{Address, Connection, refused};
 use super::fill_random;
+use crate::engine::marks;
 use crate::error::CentreError;
 
 const MARK_BYTES: usize = 16;
@@ -43,57 +42,25 @@ fn is_snapshot(text: &str) -> bool {
             }))
 }
 
-/// A download that waits for a mark.
-struct Request {
-    now_ms: i64,
-    reply: oneshot::Sender<Result<[u8; MARK_BYTES], String>>,
-}
+/// Asks for marks, at a time.
+pub(super) type Marks = marks::Marks<i64, Vec<u8>>;
 
-/// Asks the mark service for marks.
-#[derive(Clone, Debug)]
-pub(super) struct Marks(mpsc::UnboundedSender<Request>);
-
-impl Marks {
-    /// Starts the service; it ends when the last handle is gone. It connects at the
-    /// first request.
-    pub(super) fn start(address: Address) -> Marks {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(serve(address, receiver));
-        Marks(sender)
-    }
-
-    /// A mark for a snapshot that was taken before this call.
-    pub(super) async fn mark(&self, now_ms: i64) -> Result<[u8; MARK_BYTES], CentreError> {
-        let gone = || CentreError::Internal {
-            message: "the mark service has ended".into(),
-        };
-        let (reply, answer) = oneshot::channel();
-        self.0.send(Request { now_ms, reply }).map_err(|_| gone())?;
-        let answer = answer.await.map_err(|_| gone())?;
-        answer.map_err(|message| CentreError::Unavailable { message })
-    }
-}
-
-async fn serve(address: Address, mut requests: mpsc::UnboundedReceiver<Request>) {
-    let mut connection: Option<Connection> = None;
-    while let Some(first) = requests.recv().await {
-        // All downloads that wait at this moment share one mark: their snapshots are
-        // taken, and the mark's transaction has not begun.
-        let mut waiting = vec![first];
-        while let Ok(another) = requests.try_recv() {
-            waiting.push(another);
+/// Starts the task that makes marks; it ends when nobody can ask any more. It connects at the
+/// first request.
+pub(super) fn start(address: Address) -> Marks {
+    let (marks, mut asking) = marks::queue::<i64, Vec<u8>>();
+    tokio::spawn(async move {
+        let mut connection: Option<Connection> = None;
+        while let Some((asked, waiting)) = asking.next().await {
+            let oldest = asked.iter().min().copied();
+            let mark = write_mark(&address, &mut connection, oldest.unwrap_or(0)).await;
+            if mark.is_err() {
+                connection = None;
+            }
+            waiting.answer(mark.map(|mark| vec![mark.to_vec(); asked.len()]));
         }
-        let oldest = waiting.iter().map(|request| request.now_ms).min();
-        let result = write_mark(&address, &mut connection, oldest.unwrap_or(0)).await;
-        if result.is_err() {
-            connection = None;
-        }
-        let result = result.map_err(|error| error.to_string());
-        for request in waiting {
-            // Whoever no longer waits was cancelled.
-            let _ = request.reply.send(result.clone());
-        }
-    }
+    });
+    marks
 }
 
 async fn write_mark(

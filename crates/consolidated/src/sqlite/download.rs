@@ -9,8 +9,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 use super::compile::{Compiled, Publication};
-use super::deploy::Served;
 use super::scope::{self, Holder};
+use super::served::Served;
 use super::triggers::Log;
 use super::watermark::{self, Marker, Position, Positions as Logs};
 use super::{failure, quote, state, types};

@@ -5,11 +5,11 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::Connection;
 
+pub use crate::engine::thread::Jobs;
 use crate::error::CentreError;
 
 /// Everything that the adapter for SQLite takes from outside.
@@ -35,16 +35,6 @@ pub type Files = Arc<dyn Fn(&Path) -> io::Result<Option<FileIdentity>> + Send + 
 /// A file's device and number.
 pub type FileIdentity = (u64, u64);
 
-/// Where the jobs of a connection run.
-#[derive(Clone)]
-pub enum Jobs {
-    /// On a thread of its own: SQLite blocks, async code must not.
-    Threads,
-    /// In an async task of its own, for simulations: one thread for everything, and a job
-    /// begins so long after it was its turn.
-    Tasks(Arc<dyn Fn() -> Duration + Send + Sync>),
-}
-
 impl SqliteEnvironment {
     /// The operating system's.
     pub fn real() -> SqliteEnvironment {
@@ -64,23 +54,6 @@ impl SqliteEnvironment {
             Err(CentreError::Internal {
                 message: "the source of random bytes has failed".into(),
             })
-        }
-    }
-
-    /// Runs what may wait for the disk off the async threads.
-    pub(super) async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T, CentreError> + Send + 'static,
-    ) -> Result<T, CentreError> {
-        match &self.jobs {
-            Jobs::Threads => {
-                let done = tokio::task::spawn_blocking(work).await;
-                done.unwrap_or_else(|_| Err(super::thread::ended()))
-            }
-            Jobs::Tasks(delay) => {
-                tokio::time::sleep(delay()).await;
-                work()
-            }
         }
     }
 }

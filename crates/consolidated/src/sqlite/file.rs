@@ -9,13 +9,21 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::environment::{FileIdentity, SqliteEnvironment};
-use super::thread;
+use super::failure;
+use crate::engine::thread::Owned;
 use crate::error::CentreError;
+
+/// How long a statement waits for another writer.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Room for the prepared statements of some publications.
+const STATEMENTS: usize = 512;
 
 /// The database's files as they were when the centre was opened.
 #[derive(Clone)]
@@ -51,7 +59,7 @@ impl DatabaseFile {
     /// A connection to it.
     pub(super) fn open(&self) -> Result<OpenFile, CentreError> {
         self.check()?;
-        let connection = thread::open(&self.path)?;
+        let connection = open(&self.path)?;
         self.check()?;
         (self.environment.opened)(&connection);
         Ok(OpenFile {
@@ -109,14 +117,21 @@ pub(super) struct OpenFile {
     file: DatabaseFile,
 }
 
-impl OpenFile {
-    /// Runs a job. It fails if it may have read or written a file that was replaced.
-    pub(super) fn run<T>(
+impl Owned for OpenFile {
+    type Connection = Connection;
+
+    /// It fails if the job may have read or written a file that was replaced.
+    fn run<T>(
         &mut self,
         job: impl FnOnce(&mut Connection) -> Result<T, CentreError>,
     ) -> Result<T, CentreError> {
         self.file.check()?;
-        let result = job(&mut self.connection)?;
+        let result = job(&mut self.connection);
+        if !self.connection.is_autocommit() {
+            // The error that left the transaction open is told.
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        let result = result?;
         self.file.remember_log();
         self.file.check()?;
         Ok(result)
@@ -134,4 +149,28 @@ impl Drop for OpenFile {
                 .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
     }
+}
+
+/// Opens a connection as every part of the adapter uses it.
+fn open(path: &Path) -> Result<Connection, CentreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let unavailable = |error: rusqlite::Error| CentreError::Unavailable {
+        message: format!("{}: {error}", path.display()),
+    };
+    let connection = Connection::open_with_flags(path, flags).map_err(unavailable)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(unavailable)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    let configure = |error: rusqlite::Error| match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => CentreError::Configuration {
+            message: format!("{} is not an SQLite database", path.display()),
+            hint: "check the path in `consolidated`".into(),
+        },
+        _ => failure("configuring the connection")(error),
+    };
+    connection
+        .execute_batch(
+            "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA recursive_triggers = OFF;",
+        )
+        .map_err(configure)?;
+    Ok(connection)
 }

@@ -1,7 +1,7 @@
 //! The embedded consolidated database: one SQLite file, which applications read and
 //! write with any driver at the same time.
 //!
-//! Each worker owns a connection on a thread of its own ([`thread`]). Writers are
+//! Each worker owns a connection on a thread of its own ([`crate::engine::thread`]). Writers are
 //! serialized by SQLite itself, over all processes; readers have snapshots of their
 //! own (write-ahead log). What changes is noticed by triggers ([`triggers`]) that
 //! append to change logs; [`watermark`] says why nothing is skipped.
@@ -13,7 +13,6 @@
 mod catalog;
 mod compile;
 mod database;
-mod deploy;
 mod download;
 mod environment;
 mod file;
@@ -22,8 +21,9 @@ mod prune;
 mod row;
 mod row_error;
 mod scope;
+mod served;
 mod state;
-mod thread;
+mod tracking;
 mod triggers;
 mod types;
 mod upload;
@@ -36,19 +36,19 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::centre::Centre;
 use crate::engine::centre::EngineCentre;
+use crate::engine::thread::ConnectionThread;
 use crate::error::CentreError;
 
 pub use environment::{FileIdentity, Files, Jobs, Randomness, SqliteEnvironment};
 
-use deploy::Served;
-use file::DatabaseFile;
-use thread::ConnectionThread;
+use file::{DatabaseFile, OpenFile};
+use served::Served;
 use watermark::Marker;
 
 /// A SQLite file as a consolidated database.
 pub(crate) struct SqliteCentre {
     file: DatabaseFile,
-    admin: ConnectionThread,
+    admin: ConnectionThread<OpenFile>,
     marker: Marker,
     served: SharedServed,
 }
@@ -79,11 +79,11 @@ pub async fn connect_in(
     let inside = environment.clone();
     let open = move || {
         let file = DatabaseFile::at(path, inside)?;
-        let admin = ConnectionThread::open(&file)?;
+        let admin = ConnectionThread::start(file.open()?, &file.environment().jobs)?;
         let marker = Marker::start(&file)?;
         Ok((file, admin, marker))
     };
-    let (file, admin, marker) = environment.blocking(open).await?;
+    let (file, admin, marker) = environment.jobs.blocking(open).await?;
     admin
         .run(|connection| {
             let looking = failure("opening the file");

@@ -1,14 +1,14 @@
 //! The server's own tables in the file: whether they are there, and the change logs'.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::own::{PREFIX, spell};
 use super::{failure, quote};
-use crate::engine::state::{META, STATE, judge, made_by};
+use crate::engine::state::STATE;
 use crate::error::CentreError;
 
 /// Makes the tables of the change logs.
-const LOGS: &str = "
+pub(super) const LOGS: &str = "
 -- Entries up to the floor have been pruned; whoever has not come to the entry of `everything`
 -- gets all rows.
 CREATE TABLE tidewater.change_log (
@@ -20,52 +20,20 @@ CREATE TABLE tidewater.mark (
   positions BLOB NOT NULL);
 ";
 
-/// The tables that there have to be, by their neutral names.
-fn wanted() -> Vec<&'static str> {
-    made_by(STATE).chain(made_by(LOGS)).collect()
-}
-
-/// Whether a table is there. It is asked of the file: what SQLite tells of a column's metadata
-/// may be from before another connection dropped the table.
-pub(super) fn is_there(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
-    connection
-        .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?
-        .exists([table])
-}
-
-/// The server's tables that are there, by their neutral names; change logs have their own list.
-///
-/// # Errors
-/// SQLite failed.
-pub(super) fn tables(connection: &Connection) -> Result<Vec<&'static str>, CentreError> {
-    let reading = failure("looking for the server's tables");
+/// Those of some of the server's tables that are there.
+pub(super) fn found(
+    connection: &Connection,
+    wanted: &[&'static str],
+) -> rusqlite::Result<Vec<&'static str>> {
+    let mut statement = connection
+        .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?;
     let mut found = Vec::new();
-    for table in wanted() {
-        if is_there(connection, &spell(table)).map_err(reading)? {
+    for &table in wanted {
+        if statement.exists([spell(table)])? {
             found.push(table);
         }
     }
     Ok(found)
-}
-
-/// Whether the server's tables are there.
-///
-/// # Errors
-/// Some are missing, though others are there; or a newer program has been here.
-pub(super) fn check(connection: &Connection) -> Result<bool, CentreError> {
-    let read = failure("reading the version of the server's state");
-    let found = tables(connection)?;
-    let version = match found.contains(&META) {
-        true => connection
-            .query_row("SELECT format_version FROM tidewater_meta", [], |row| {
-                row.get(0)
-            })
-            .optional()
-            .map_err(read)?,
-        false => None,
-    };
-    judge::<Connection>(version, &wanted(), &found)?;
-    Ok(!found.is_empty())
 }
 
 /// Makes the server's tables.

@@ -11,9 +11,9 @@ use rusqlite::Connection;
 use tidewater_protocol::{Datum, Op, PublicationSchema, RowShape};
 
 use super::compile::{Compiled, Publication};
-use super::deploy::Served;
 use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
 use super::scope::{self, Holder};
+use super::served::Served;
 use super::{deferred_violations, failure};
 use crate::engine::connection::{Connection as _, Own};
 use crate::engine::exact::Membership;

@@ -12,16 +12,18 @@
 //! a row of it leaves. A file in which the mark of a watermark is not found has another
 //! history.
 
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
-use super::{failure, own, state, thread};
+use super::{failure, own, state};
 use crate::engine::download::Mark;
+use crate::engine::marks::{self, Marks};
 use crate::engine::scope::ScopeChange;
+use crate::engine::thread::{self, Owned};
 use crate::error::CentreError;
 
 /// How far change logs go.
@@ -40,18 +42,14 @@ pub(super) struct Position {
     pub(super) position: i64,
 }
 
-/// A download that waits for its mark.
-pub(super) struct Request {
-    now_ms: i64,
-    changes: Vec<ScopeChange>,
-    reply: mpsc::SyncSender<Result<Mark, CentreError>>,
-}
+/// A download that needs a mark: when, and what became of its scopes.
+type Request = (i64, Vec<ScopeChange>);
 
 /// Makes marks, one for all downloads that wait at the same moment.
 #[derive(Clone)]
 pub(super) enum Marker {
     /// On a thread of its own.
-    Thread(mpsc::Sender<Request>),
+    Thread(Marks<Request, Mark>),
     /// On the thread of everything, in a simulation.
     Task(Arc<Mutex<OpenFile>>, SqliteEnvironment),
 }
@@ -65,88 +63,53 @@ impl Marker {
         if let Jobs::Tasks(_) = environment.jobs {
             return Ok(Marker::Task(Arc::new(Mutex::new(file)), environment));
         }
-        let (requests, queue) = mpsc::channel::<Request>();
-        std::thread::Builder::new()
-            .name("sqlite marks".into())
-            .spawn(move || {
-                while let Ok(first) = queue.recv() {
-                    let mut waiting = vec![first];
-                    waiting.extend(queue.try_iter());
-                    answer(&mut file, &environment, waiting);
-                }
-            })
-            .map_err(|error| CentreError::Unavailable {
-                message: format!("no thread for marks: {error}"),
-            })?;
-        Ok(Marker::Thread(requests))
+        let (marks, mut asking) = marks::queue();
+        thread::spawn("connection for marks", move || {
+            while let Some((asked, waiting)) = asking.next_blocking() {
+                waiting.answer(make(&mut file, &environment, &asked));
+            }
+        })?;
+        Ok(Marker::Thread(marks))
     }
 
     /// A mark that is committed after this call began, together with the changes.
     /// Blocks.
     pub(super) fn mark(&self, now_ms: i64, changes: Vec<ScopeChange>) -> Result<Mark, CentreError> {
-        let (reply, wait) = mpsc::sync_channel(1);
-        let request = Request {
-            now_ms,
-            changes,
-            reply,
-        };
         match self {
-            Marker::Thread(requests) => requests.send(request).map_err(|_| thread::ended())?,
+            Marker::Thread(marks) => marks.ask_blocking((now_ms, changes)),
             Marker::Task(file, environment) => {
-                let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                answer(&mut file, environment, vec![request]);
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                let made = make(&mut file, environment, &[(now_ms, changes)])?;
+                made.into_iter().next().ok_or_else(thread::ended)
             }
         }
-        wait.recv().unwrap_or_else(|_| Err(thread::ended()))
     }
 }
 
-fn answer(file: &mut OpenFile, environment: &SqliteEnvironment, waiting: Vec<Request>) {
+fn make(
+    file: &mut OpenFile,
+    environment: &SqliteEnvironment,
+    asked: &[Request],
+) -> Result<Vec<Mark>, CentreError> {
     let mut id = [0; 16];
-    let filled = environment.random(&mut id);
-    let marks = filled.and_then(|()| file.run(|connection| commit(connection, id, &waiting)));
-    // Nobody waits for a reply when the download was cancelled.
-    match marks {
-        Ok(marks) => {
-            for (request, mark) in waiting.into_iter().zip(marks) {
-                let _ = request.reply.send(Ok(mark));
-            }
-        }
-        Err(error) => {
-            let message = error.to_string();
-            let retry = error.is_retryable();
-            let unavailable = matches!(error, CentreError::Unavailable { .. });
-            for request in waiting {
-                let message = message.clone();
-                let _ = request.reply.send(Err(if unavailable {
-                    CentreError::Unavailable { message }
-                } else {
-                    CentreError::Refused {
-                        what: "a mark".into(),
-                        message,
-                        sqlstate: None,
-                        retry,
-                    }
-                }));
-            }
-        }
-    }
+    environment.random(&mut id)?;
+    file.run(|connection| commit(connection, id, asked))
 }
 
 fn commit(
     connection: &mut Connection,
     id: [u8; 16],
-    waiting: &[Request],
+    asked: &[Request],
 ) -> Result<Vec<Mark>, CentreError> {
     let marking = failure("making a mark");
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(marking)?;
-    let now_ms = waiting.iter().map(|request| request.now_ms).max();
+    let now_ms = asked.iter().map(|(now_ms, _)| *now_ms).max();
     insert_mark(&transaction, id, now_ms.unwrap_or_default())?;
-    let mut marks = Vec::with_capacity(waiting.len());
-    for request in waiting {
-        let notes = request.changes.iter().map(|change| {
+    let mut marks = Vec::with_capacity(asked.len());
+    for (_, changes) in asked {
+        let notes = changes.iter().map(|change| {
             let noted = own::run(&transaction, &change.note());
             change.noted(&noted.map_err(failure("noting a scope"))?)
         });
