@@ -10,9 +10,9 @@ use tokio_postgres::Row;
 
 use super::catalog::Catalog;
 use super::connection::{Connection, refused};
-use super::deploy;
 use super::quote::literal;
 use super::tracked;
+use super::tracking;
 use super::triggers::LogSpec;
 use crate::engine::connection::Connection as _;
 use crate::error::CentreError;
@@ -157,7 +157,7 @@ pub(super) fn settle(
         names.push(member.title.clone());
     }
     if !gone.is_empty() {
-        sql.push_str(&deploy::everything(i64::from(id)));
+        sql.push_str(&tracking::everything(i64::from(id)));
     }
     sql.push_str(&register(id, live));
     sql.push_str(&tracked::remember(id, came.oids().chain(gone.oids())));
@@ -192,7 +192,7 @@ pub(super) async fn adopt(
 
 async fn try_adopt(connection: &mut Connection, logs: &[&LogSpec]) -> Result<(), CentreError> {
     let error = |error| refused("tracking new partitions")(error);
-    deploy::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
+    tracking::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
     let client = connection.client();
     // Under the lock: another server may have done it meanwhile.
     let catalog = Catalog::read(client).await?;

@@ -19,7 +19,7 @@ use super::connection::{Connection, refused};
 use super::model::Compiled;
 use super::quote::literal;
 use super::triggers::LogSpec;
-use super::{Shared, deploy, in_place};
+use super::{Shared, in_place, tracking};
 use crate::engine::connection::Connection as _;
 use crate::engine::records::insert_incident;
 use crate::error::CentreError;
@@ -200,7 +200,7 @@ async fn settle(
     shared: &Shared,
     now_ms: i64,
 ) -> Result<(), CentreError> {
-    deploy::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
+    tracking::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
     let catalog = Catalog::read(connection.client()).await?;
     // Under the lock: another server may have seen to it meanwhile.
     for lost in lost(connection.client()).await? {
@@ -277,7 +277,7 @@ impl Found {
     fn fire_again(&self) -> String {
         let id = self.lost.id;
         let remembered = as_they_are(&format!("log_id = {id}"), &format!("l.id = {id}"));
-        deploy::everything(i64::from(id))
+        tracking::everything(i64::from(id))
             + &format!(
                 "DELETE FROM tidewater.untracked WHERE log_id = {id}; {remembered}
                  UPDATE tidewater.column_type k SET type = t.type, number = t.number
