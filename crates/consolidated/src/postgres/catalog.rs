@@ -12,7 +12,7 @@ use tidewater_protocol::ForeignKeyAction;
 use super::binary::Kind;
 use super::connection::refused;
 use super::members::{Members, PARTITIONS};
-use super::model::PgColumn;
+use super::publication::PgColumn;
 use super::quote::{ident, qualified};
 use crate::engine::catalog::{ColumnInfo, Reference, TableInfo, literal_of};
 use crate::error::CentreError;

@@ -19,7 +19,7 @@ use super::Shared;
 use super::array::Array;
 use super::connection::{Connection, refused};
 use super::members;
-use super::model::{Compiled, CompiledTable};
+use super::publication::{Publication, PublishedTable};
 use super::scope::{ScopeQueries, partition_arrays};
 use super::triggers::LogSpec;
 use super::watermark::snapshot;
@@ -66,7 +66,7 @@ struct Known<'c> {
 pub(super) struct DatabaseSnapshot<'p> {
     connection: &'p mut Connection,
     shared: &'p Shared,
-    publications: &'p [Arc<Compiled>],
+    publications: &'p [Arc<Publication>],
     opened: Vec<Opened>,
     /// By subscription.
     logs: Vec<LogReading>,
@@ -87,7 +87,7 @@ impl<'p> DatabaseSnapshot<'p> {
         connection: &'p mut Connection,
         shared: &'p Shared,
         job: &DownloadJob,
-        publications: &'p [Arc<Compiled>],
+        publications: &'p [Arc<Publication>],
     ) -> Result<DatabaseSnapshot<'p>, CentreError> {
         let found = open_adopting(connection, shared, job, publications).await?;
         let (opened, logs) = found.into_iter().unzip();
@@ -100,7 +100,7 @@ impl<'p> DatabaseSnapshot<'p> {
         })
     }
 
-    fn table(&self, place: Place) -> &'p CompiledTable {
+    fn table(&self, place: Place) -> &'p PublishedTable {
         &self.publications[place.subscription].tables[place.table]
     }
 }
@@ -200,7 +200,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
 pub(super) fn publications(
     shared: &Shared,
     job: &DownloadJob,
-) -> Result<Vec<Arc<Compiled>>, CentreError> {
+) -> Result<Vec<Arc<Publication>>, CentreError> {
     let names = job.subscriptions.iter();
     names
         .map(|it| shared.publication(&it.publication))
@@ -215,7 +215,7 @@ async fn open_adopting(
     connection: &mut Connection,
     shared: &Shared,
     job: &DownloadJob,
-    publications: &[Arc<Compiled>],
+    publications: &[Arc<Publication>],
 ) -> Result<Found, CentreError> {
     let (found, strange) = open(connection, job, publications).await?;
     if strange.is_empty() || !shared.may_adopt(job.now_ms) {
@@ -249,13 +249,13 @@ async fn open_adopting(
 async fn open(
     connection: &mut Connection,
     job: &DownloadJob,
-    publications: &[Arc<Compiled>],
+    publications: &[Arc<Publication>],
 ) -> Result<(Found, Vec<i32>), CentreError> {
     let holder = Holder {
         user: &job.user,
         remote_id: job.remote_id,
     };
-    let compiled: Vec<&Compiled> = publications.iter().map(|it| &**it).collect();
+    let compiled: Vec<&Publication> = publications.iter().map(|it| &**it).collect();
     let queries = ScopeQueries::prepare(connection, &holder, &compiled).await?;
     let state = connection.prepare(STATE, &[]).await?;
     let partitioned = Partitioned::of(connection, &compiled).await?;
@@ -348,7 +348,7 @@ fn serials(row: &Row) -> Option<Serials> {
 /// Begins the snapshot with the tables locked as reading them would: what does not go by
 /// snapshots (TRUNCATE, a new type of a column, DETACH) has happened for all of the download
 /// or for none of it.
-fn begin(publications: &[&Compiled]) -> String {
+fn begin(publications: &[&Publication]) -> String {
     let tables = publications.iter().flat_map(|it| &it.tables);
     let tables = tables.filter(|table| table.direction.downloads());
     let tables: BTreeSet<&str> = tables.map(|table| table.sql_name.as_str()).collect();
@@ -371,7 +371,7 @@ struct Partitioned {
 impl Partitioned {
     async fn of(
         connection: &mut Connection,
-        publications: &[&Compiled],
+        publications: &[&Publication],
     ) -> Result<Option<Partitioned>, CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
         let logs = tables.filter(|table| table.log.as_ref().is_some_and(|log| log.partitioned));
@@ -396,7 +396,7 @@ impl Partitioned {
 /// The part of a statement that finds new entries of a log, as `FROM` and `WHERE`:
 /// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
 /// partition values from the parameter `first` on.
-pub(super) fn new_entries(table: &CompiledTable, first: usize) -> String {
+pub(super) fn new_entries(table: &PublishedTable, first: usize) -> String {
     let mut from = format!("{} l", table.log_table());
     let mut conditions = String::new();
     if !table.partition.is_empty() {
@@ -436,7 +436,7 @@ impl<'c> Known<'c> {
     /// What a remote presented, unless it presented nothing, or something of another database.
     async fn of(
         connection: &mut Connection,
-        publication: &Compiled,
+        publication: &Publication,
         subscription: &'c DownloadSubscription,
     ) -> Result<Option<Known<'c>>, CentreError> {
         let presented = subscription.checkpoint.as_ref().and_then(Presented::of);

@@ -13,9 +13,9 @@ mod download;
 mod entry;
 mod in_place;
 mod members;
-mod model;
 mod own;
 mod pool;
+mod publication;
 mod quote;
 mod rows;
 mod scope;
@@ -34,8 +34,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use self::connection::Address;
-use self::model::{Compiled, CompiledTable};
 use self::pool::Pool;
+use self::publication::{Publication, PublishedTable};
 use self::triggers::LogSpec;
 use self::watermark::Marks;
 use crate::centre::Centre;
@@ -94,7 +94,7 @@ pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
 }
 
 /// Publications as they are served.
-type Served = Loaded<CompiledTable>;
+type Served = Loaded<PublishedTable>;
 
 impl Shared {
     fn served(&self) -> Arc<Served> {
@@ -103,7 +103,7 @@ impl Shared {
     }
 
     /// A publication that is served.
-    fn publication(&self, name: &str) -> Result<Arc<Compiled>, CentreError> {
+    fn publication(&self, name: &str) -> Result<Arc<Publication>, CentreError> {
         self.served().publication(name).cloned()
     }
 

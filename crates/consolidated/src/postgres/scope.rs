@@ -10,7 +10,7 @@ use tidewater_protocol::{Datum, Table};
 
 use super::array::Array;
 use super::connection::{Connection, refused};
-use super::model::{Compiled, CompiledTable};
+use super::publication::{Publication, PublishedTable};
 use super::rows::RowDecoder;
 use crate::engine::exact::unpack;
 use crate::engine::scope::{Holder, Question, Questions, ScopeQuery, check_columns, failed, wrong};
@@ -19,7 +19,7 @@ use crate::scope::Scope;
 
 /// The queries of somebody's scopes in some publications, prepared.
 pub(super) struct ScopeQueries<'p> {
-    publications: Vec<&'p Compiled>,
+    publications: Vec<&'p Publication>,
     questions: Questions<'p>,
     statements: Vec<Statement>,
 }
@@ -29,7 +29,7 @@ impl<'p> ScopeQueries<'p> {
     pub(super) async fn prepare(
         connection: &mut Connection,
         holder: &Holder<'_>,
-        publications: &[&'p Compiled],
+        publications: &[&'p Publication],
     ) -> Result<ScopeQueries<'p>, CentreError> {
         let questions = Questions::of(holder, publications);
         let mut statements = Vec::with_capacity(questions.list.len());
@@ -86,7 +86,7 @@ pub(super) async fn check(
     place: &str,
     query: &ScopeQuery,
     schema: &Table,
-    table: &CompiledTable,
+    table: &PublishedTable,
 ) -> Result<(), CentreError> {
     let types = vec![Type::TEXT; query.parameters.len()];
     let inner = client
@@ -171,14 +171,14 @@ fn near(query: &str, position: usize) -> String {
 }
 
 /// The types of a table's partition columns.
-pub(super) fn partition_types(table: &CompiledTable) -> Vec<tidewater_protocol::ColumnType> {
+pub(super) fn partition_types(table: &PublishedTable) -> Vec<tidewater_protocol::ColumnType> {
     let columns = table.partition_columns();
     columns.map(|it| it.kind.column_type(it.scale)).collect()
 }
 
 /// Partitions as array parameters, one array for each partition column.
 pub(super) fn partition_arrays<'a>(
-    table: &CompiledTable,
+    table: &PublishedTable,
     partitions: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Vec<Array>, CentreError> {
     let types = partition_types(table);

@@ -16,7 +16,7 @@ use tokio_postgres::{GenericClient, Row};
 
 use super::catalog::Catalog;
 use super::connection::{Connection, refused};
-use super::model::Compiled;
+use super::publication::Publication;
 use super::quote::literal;
 use super::triggers::LogSpec;
 use super::{Shared, in_place, tracking};
@@ -93,7 +93,7 @@ fn lost_sql() -> String {
 }
 
 /// Remembers the types of published columns as they are.
-fn remember_types(published: &[Compiled]) -> String {
+fn remember_types(published: &[Publication]) -> String {
     let tables = published.iter().flat_map(|publication| &publication.tables);
     let columns = tables.flat_map(|table| {
         let names = table.columns.iter().filter_map(|it| literal(&it.name));
@@ -113,7 +113,7 @@ fn remember_types(published: &[Compiled]) -> String {
 
 /// Remembers all triggers and the types of published columns as they are. Whoever deploys has seen
 /// to it that the triggers are all there.
-pub(super) fn remember_all(published: &[Compiled]) -> String {
+pub(super) fn remember_all(published: &[Publication]) -> String {
     let triggers = as_they_are("TRUE", "TRUE");
     let types = remember_types(published);
     format!("DELETE FROM tidewater.untracked; {triggers}{types}")

@@ -12,7 +12,7 @@ use tidewater_protocol::Table;
 use super::catalog::Catalog;
 use super::connection::{Connection, refused};
 use super::members::{self, Members};
-use super::model::{Compiled, CompiledTable};
+use super::publication::{Publication, PublishedTable};
 use super::quote::literal;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
@@ -35,7 +35,7 @@ impl Tracking for Postgres {
     type Connection = Connection;
 
     type Catalog = Catalog;
-    type Table = CompiledTable;
+    type Table = PublishedTable;
     type Log = LogSpec;
 
     const DIALECT: Dialect = Dialect::Postgres;
@@ -55,11 +55,11 @@ impl Tracking for Postgres {
         Catalog::read(connection.client()).await
     }
 
-    fn table(published: &Published<'_>, _: &Table, catalog: &Catalog) -> CompiledTable {
-        CompiledTable::of(published, catalog)
+    fn table(published: &Published<'_>, _: &Table, catalog: &Catalog) -> PublishedTable {
+        PublishedTable::of(published, catalog)
     }
 
-    fn scope_sql(inner: &str, table: &CompiledTable) -> String {
+    fn scope_sql(inner: &str, table: &PublishedTable) -> String {
         table.scope_sql(inner)
     }
 
@@ -68,7 +68,7 @@ impl Tracking for Postgres {
         place: &str,
         query: &ScopeQuery,
         schema: &Table,
-        table: &CompiledTable,
+        table: &PublishedTable,
     ) -> Result<(), CentreError> {
         scope::check(connection.client(), place, query, schema, table).await
     }
@@ -145,7 +145,7 @@ impl Tracking for Postgres {
         everything(id)
     }
 
-    fn deployed(publications: &[Compiled]) -> String {
+    fn deployed(publications: &[Publication]) -> String {
         tracked::remember_all(publications)
     }
 
@@ -171,7 +171,7 @@ impl Tracking for Postgres {
     /// Remembers how tables are now, to notice in every upload if they no longer are.
     async fn complete(
         connection: &mut Connection,
-        publications: &mut [Compiled],
+        publications: &mut [Publication],
     ) -> Result<i64, CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
         let oids: Vec<u32> = tables.map(|table| table.oid).collect();

@@ -3,7 +3,7 @@
 //! What is in place and what has to be made is `deploy`'s affair.
 
 use super::catalog::Table;
-use super::model::PgColumn;
+use super::publication::PgColumn;
 use super::quote::{ident, ident_list, literal, qualified};
 use super::state::SCHEMA;
 use crate::engine::database::ChangeLog;

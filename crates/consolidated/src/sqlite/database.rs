@@ -5,9 +5,9 @@ use std::sync::{Arc, PoisonError};
 
 use rusqlite::Connection;
 
-use super::compile::Compiled;
 use super::download::FileSnapshot;
 use super::file::OpenFile;
+use super::publication::PublishedTable;
 use super::served::refresh;
 use super::upload::UploadRows;
 use super::watermark::Marker;
@@ -90,7 +90,7 @@ impl Database for SqliteCentre {
         self.file.environment().random(bytes)
     }
 
-    fn serve(&self, loaded: Loaded<Compiled>) {
+    fn serve(&self, loaded: Loaded<PublishedTable>) {
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
-use super::compile::{Compiled, Publication};
+use super::publication::{Publication, PublishedTable};
 use super::scope::{self, Holder};
 use super::served::Served;
 use super::triggers::Log;
@@ -143,7 +143,7 @@ impl<'p> FileSnapshot<'p> {
     /// Whether the log has anything new for some partitions.
     fn has_news(
         &self,
-        table: &Compiled,
+        table: &PublishedTable,
         log: &Log,
         partitions: &BTreeSet<Vec<u8>>,
         since: i64,
@@ -216,7 +216,7 @@ impl<'p> FileSnapshot<'p> {
         Ok(())
     }
 
-    fn table(&self, place: Place) -> &'p Compiled {
+    fn table(&self, place: Place) -> &'p PublishedTable {
         &self.publications[place.subscription].tables[place.table]
     }
 
@@ -458,7 +458,7 @@ pub(super) fn values<'r>(
 }
 
 /// A partition's values as parameters.
-fn partition_values(table: &Compiled, packed: &[u8]) -> Result<Vec<Native>> {
+fn partition_values(table: &PublishedTable, packed: &[u8]) -> Result<Vec<Native>> {
     if table.partition_types.is_empty() {
         return Ok(Vec::new());
     }

@@ -11,13 +11,13 @@
 //! and partition values must be written in canonical form (see [`types`]).
 
 mod catalog;
-mod compile;
 mod database;
 mod download;
 mod environment;
 mod file;
 mod own;
 mod prune;
+mod publication;
 mod row;
 mod row_error;
 mod scope;

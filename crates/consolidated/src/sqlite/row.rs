@@ -7,14 +7,14 @@ use rusqlite::{Connection, params_from_iter};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Row};
 
-use super::compile::{Compiled, Publication};
+use super::publication::{Publication, PublishedTable};
 use super::{deferred_violations, download, failure, row_error, types};
 use crate::engine::upload::incoming;
 use crate::engine::upload::rows::{Central, Met, Refusal};
 use crate::error::CentreError;
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming::Incoming<'u, Compiled>;
+pub(super) type Incoming<'u> = incoming::Incoming<'u, PublishedTable>;
 
 /// What became of a row.
 #[derive(Debug)]

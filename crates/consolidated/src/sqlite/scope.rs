@@ -6,7 +6,7 @@ use rusqlite::{Connection, params_from_iter};
 
 use tidewater_protocol::Table;
 
-use super::compile::Publication;
+use super::publication::Publication;
 use super::{failure, types};
 use crate::engine::scope::{Question, Questions, ScopeQuery, check_columns, failed, wrong};
 pub(super) use crate::engine::{scope::Holder, watermark::held};

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use tidewater_protocol::PublicationSchema;
 
 use super::catalog::Catalog;
-use super::compile::Compiled;
+use super::publication::PublishedTable;
 use super::{SqliteCentre, failure};
 use crate::engine::catalog::named;
 use crate::engine::compile::columns_differ;
@@ -18,7 +18,7 @@ use crate::error::CentreError;
 use crate::publication::PublicationSpec;
 
 /// Publications as they are served.
-pub(super) type Served = Loaded<Compiled>;
+pub(super) type Served = Loaded<PublishedTable>;
 
 /// What is served, checked and compiled anew if the file's schema has changed since: a
 /// new unique index needs a trigger of ours, a new trigger may fail half-way. A column that

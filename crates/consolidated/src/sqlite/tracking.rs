@@ -6,8 +6,8 @@ use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::Table;
 
 use super::catalog::Catalog;
-use super::compile::{Compiled, Publication};
 use super::own::spell;
+use super::publication::{Publication, PublishedTable};
 use super::served::schema_version;
 use super::triggers::{Log, Of};
 use super::watermark::Positions;
@@ -25,7 +25,7 @@ use crate::script::Dialect;
 impl Tracking for SqliteCentre {
     type Connection = Connection;
     type Catalog = Catalog;
-    type Table = Compiled;
+    type Table = PublishedTable;
     type Log = Log;
 
     const DIALECT: Dialect = Dialect::Sqlite;
@@ -40,11 +40,11 @@ impl Tracking for SqliteCentre {
         Catalog::read(connection)
     }
 
-    fn table(published: &Published<'_>, schema: &Table, catalog: &Catalog) -> Compiled {
-        Compiled::new(published, schema, catalog)
+    fn table(published: &Published<'_>, schema: &Table, catalog: &Catalog) -> PublishedTable {
+        PublishedTable::new(published, schema, catalog)
     }
 
-    fn scope_sql(inner: &str, _: &Compiled) -> String {
+    fn scope_sql(inner: &str, _: &PublishedTable) -> String {
         inner.to_owned()
     }
 
@@ -53,7 +53,7 @@ impl Tracking for SqliteCentre {
         place: &str,
         query: &ScopeQuery,
         schema: &Table,
-        _: &Compiled,
+        _: &PublishedTable,
     ) -> Result<(), CentreError> {
         scope::check(connection, place, query, schema)
     }

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 
 use tidewater_protocol::{Datum, Op, PublicationSchema, RowShape};
 
-use super::compile::{Compiled, Publication};
+use super::publication::{Publication, PublishedTable};
 use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
 use super::scope::{self, Holder};
 use super::served::Served;
@@ -53,7 +53,7 @@ pub(super) struct UploadRows<'c> {
 }
 
 impl Target for Publication {
-    type Table = Compiled;
+    type Table = PublishedTable;
 
     fn schema(&self) -> &PublicationSchema {
         &self.schema
@@ -63,12 +63,12 @@ impl Target for Publication {
         &self.shapes
     }
 
-    fn tables(&self) -> &[Compiled] {
+    fn tables(&self) -> &[PublishedTable] {
         &self.tables
     }
 }
 
-impl TargetTable for Compiled {
+impl TargetTable for PublishedTable {
     fn deletes_first(&self) -> bool {
         self.deletes_first
     }
@@ -142,7 +142,7 @@ impl<'c> UploadRows<'c> {
 impl<'c> Rows for UploadRows<'c> {
     type Connection = Connection;
     type Target = Publication;
-    type Table = Compiled;
+    type Table = PublishedTable;
     type Handle = &'c Publication;
 
     fn is_usable(&self) -> bool {
@@ -240,7 +240,11 @@ impl<'c> Rows for UploadRows<'c> {
         Ok(false)
     }
 
-    async fn write(&mut self, batch: &Batch<'_, '_, Compiled>, rows: &[RowRef]) -> Result<Written> {
+    async fn write(
+        &mut self,
+        batch: &Batch<'_, '_, PublishedTable>,
+        rows: &[RowRef],
+    ) -> Result<Written> {
         let table = batch.table;
         let mut written = Written::default();
         let mut ended = None;
@@ -301,7 +305,7 @@ impl<'c> Rows for UploadRows<'c> {
 
     async fn together(
         &mut self,
-        parts: &[Part<'_, '_, Compiled>],
+        parts: &[Part<'_, '_, PublishedTable>],
         ends: Ends,
     ) -> Result<Option<Vec<Vec<usize>>>> {
         self.apply_together(parts, ends)

@@ -13,7 +13,7 @@ use crate::engine::exact::unpack;
 use crate::error::CentreError;
 use crate::postgres::array::Array;
 use crate::postgres::connection::{Connection, refused};
-use crate::postgres::model::CompiledTable;
+use crate::postgres::publication::PublishedTable;
 use crate::postgres::quote::literal;
 use crate::postgres::rows::{RowDecoder, recycle};
 use crate::postgres::scope::{partition_arrays, partition_types};
@@ -24,7 +24,7 @@ const COPY_HEADER_BYTES: usize = 19;
 /// Reads whole partitions of a table.
 pub(super) async fn copy_rows(
     connection: &Connection,
-    table: &CompiledTable,
+    table: &PublishedTable,
     partitions: &[&[u8]],
     take: TakeRow<'_>,
 ) -> Result<(), CentreError> {
@@ -83,7 +83,10 @@ pub(super) async fn copy_rows(
 }
 
 /// ` WHERE` a row is in one of the partitions.
-fn partition_condition(table: &CompiledTable, partitions: &[&[u8]]) -> Result<String, CentreError> {
+fn partition_condition(
+    table: &PublishedTable,
+    partitions: &[&[u8]],
+) -> Result<String, CentreError> {
     let types = partition_types(table);
     let columns: Vec<_> = table.partition_columns().collect();
     let mut rows = Vec::new();
@@ -136,7 +139,7 @@ fn moment(text: &str) -> String {
 /// Reads what changed in partitions since a snapshot, but for what one version wrote.
 pub(super) async fn changes(
     connection: &mut Connection,
-    table: &CompiledTable,
+    table: &PublishedTable,
     (since, own_version): (&str, &str),
     partitions: &[&[u8]],
     take: TakeKey<'_>,
@@ -179,7 +182,7 @@ pub(super) async fn changes(
 /// Reads the rows of keys.
 pub(super) async fn by_keys(
     connection: &mut Connection,
-    table: &CompiledTable,
+    table: &PublishedTable,
     asked: &[Vec<Datum<'_>>],
     take: TakeKey<'_>,
 ) -> Result<(), CentreError> {
@@ -229,7 +232,7 @@ pub(super) async fn by_keys(
 /// Reads a result of keys, whether there is a row, and the row.
 async fn stream_rows(
     connection: &Connection,
-    table: &CompiledTable,
+    table: &PublishedTable,
     statement: &tokio_postgres::Statement,
     parameters: Vec<&(dyn ToSql + Sync)>,
     take: TakeKey<'_>,

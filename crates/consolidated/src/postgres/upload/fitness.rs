@@ -5,7 +5,7 @@ use tidewater_protocol::{Datum, pack};
 use super::sql::Incoming;
 use crate::engine::upload::incoming::Uploaded;
 use crate::postgres::binary::{Kind, decimal_is_exact};
-use crate::postgres::model::PgColumn;
+use crate::postgres::publication::PgColumn;
 
 /// Why a value cannot go into its column, without asking the database.
 pub(super) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Option<String> {

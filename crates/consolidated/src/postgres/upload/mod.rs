@@ -20,8 +20,8 @@ use self::fitness::{is_exact, unfit_value};
 use self::refusal::may_be_data_error;
 use self::sql::Incoming;
 use super::connection::{Connection, centre_error, refused};
-use super::model::{Compiled, CompiledTable};
 use super::own::run_all;
+use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::{FINGERPRINTS, Shared, fill_random};
 use crate::engine::connection::Own;
@@ -78,8 +78,8 @@ struct Live {
     row_security: bool,
 }
 
-impl Target for Compiled {
-    type Table = CompiledTable;
+impl Target for Publication {
+    type Table = PublishedTable;
 
     fn schema(&self) -> &PublicationSchema {
         &self.schema
@@ -89,12 +89,12 @@ impl Target for Compiled {
         &self.shapes
     }
 
-    fn tables(&self) -> &[CompiledTable] {
+    fn tables(&self) -> &[PublishedTable] {
         &self.tables
     }
 }
 
-impl TargetTable for CompiledTable {
+impl TargetTable for PublishedTable {
     fn deletes_first(&self) -> bool {
         self.deletes_first
     }
@@ -130,7 +130,7 @@ impl<'c> UploadRows<'c> {
     }
 
     /// The table as it is now.
-    fn live(&self, table: &CompiledTable) -> Live {
+    fn live(&self, table: &PublishedTable) -> Live {
         let found = self.live.iter().find(|it| it.oid == table.oid);
         found.copied().unwrap_or_default()
     }
@@ -138,9 +138,9 @@ impl<'c> UploadRows<'c> {
 
 impl Rows for UploadRows<'_> {
     type Connection = Connection;
-    type Target = Compiled;
-    type Table = CompiledTable;
-    type Handle = Arc<Compiled>;
+    type Target = Publication;
+    type Table = PublishedTable;
+    type Handle = Arc<Publication>;
 
     fn is_usable(&self) -> bool {
         !self.connection.is_closed()
@@ -150,7 +150,7 @@ impl Rows for UploadRows<'_> {
         self.connection
     }
 
-    fn publication(&self, name: &str) -> Result<Arc<Compiled>> {
+    fn publication(&self, name: &str) -> Result<Arc<Publication>> {
         self.shared.publication(name)
     }
 
@@ -203,7 +203,7 @@ impl Rows for UploadRows<'_> {
     /// All of it goes in one flight.
     async fn admit<'u>(
         &mut self,
-        publication: &'u Compiled,
+        publication: &'u Publication,
         upload: &'u SyncUpload,
         tables: &[Incoming<'u>],
     ) -> Result<Option<Admitted<'u>>> {
@@ -308,7 +308,7 @@ impl Rows for UploadRows<'_> {
 
     async fn write(
         &mut self,
-        batch: &Batch<'_, '_, CompiledTable>,
+        batch: &Batch<'_, '_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Written> {
         self.write_batch(batch, rows).await
@@ -329,7 +329,7 @@ impl Rows for UploadRows<'_> {
 
     async fn together(
         &mut self,
-        parts: &[Part<'_, '_, CompiledTable>],
+        parts: &[Part<'_, '_, PublishedTable>],
         ends: Ends,
     ) -> Result<Option<Vec<Vec<usize>>>> {
         self.apply_together(parts, ends).await

@@ -8,11 +8,11 @@ use tidewater_protocol::Op;
 use crate::engine::upload::incoming;
 use crate::engine::upload::rows::{Image, Part};
 use crate::postgres::array::Array;
-use crate::postgres::model::CompiledTable;
+use crate::postgres::publication::PublishedTable;
 use crate::postgres::quote::ident_list;
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming::Incoming<'u, CompiledTable>;
+pub(super) type Incoming<'u> = incoming::Incoming<'u, PublishedTable>;
 
 fn alias(image: Image, column: usize) -> String {
     match image {
@@ -186,8 +186,8 @@ pub(super) fn deletable(incoming: &Incoming<'_>) -> String {
 /// foreign keys are checked, and act, when all of it is done. Gives back the number of the part
 /// and the ordinal of each row that was written; the parameters are those of all parts, in order.
 /// Deletes are to be first.
-pub(super) fn together(parts: &[Part<'_, '_, CompiledTable>]) -> String {
-    let is_delete = |part: &Part<'_, '_, CompiledTable>| part.op == Op::Delete;
+pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
+    let is_delete = |part: &Part<'_, '_, PublishedTable>| part.op == Op::Delete;
     // PostgreSQL decides which part goes first, unless one needs another's rows.
     let deletes = parts.iter().enumerate().filter(|(_, part)| is_delete(part));
     let done = deletes.map(|(number, _)| format!("(SELECT count(*) FROM p{number}) >= 0"));

@@ -20,7 +20,7 @@ use crate::engine::upload::rows::{Batch, Central, Failed, Image, Met, Refusal, W
 use crate::error::CentreError;
 use crate::postgres::array::Array;
 use crate::postgres::connection::{Connection, centre_error, refused};
-use crate::postgres::model::CompiledTable;
+use crate::postgres::publication::PublishedTable;
 use crate::postgres::rows::{RowDecoder, recycle};
 
 /// The most rows of one statement.
@@ -54,7 +54,7 @@ impl UploadRows<'_> {
     /// See [`Rows::write`](crate::engine::upload::rows::Rows::write).
     pub(super) async fn write_batch(
         &mut self,
-        batch: &Batch<'_, '_, CompiledTable>,
+        batch: &Batch<'_, '_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Written> {
         let &Batch {
@@ -352,7 +352,7 @@ fn inserted_keys(incoming: &Incoming<'_>, result: &[ResultRow]) -> Result<HashSe
 }
 
 /// Whether a row can have this key.
-fn is_possible_key(table: &CompiledTable, key: &[Datum<'_>]) -> bool {
+fn is_possible_key(table: &PublishedTable, key: &[Datum<'_>]) -> bool {
     let mut encoded = Vec::new();
     let columns = table.key.iter().map(|&index| &table.columns[index]);
     columns.zip(key).all(|(column, value)| {

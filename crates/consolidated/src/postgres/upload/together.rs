@@ -7,7 +7,7 @@ use super::statements::{Executed, GUARD, KEEP, UNDO, execute, ordinal, parameter
 use super::{Result, UploadRows};
 use crate::engine::upload::incoming::RowRef;
 use crate::engine::upload::rows::{Ends, Part};
-use crate::postgres::model::CompiledTable;
+use crate::postgres::publication::PublishedTable;
 
 /// About the most bytes of rows that go into one statement: a message to PostgreSQL has less than
 /// a GiB.
@@ -17,7 +17,7 @@ impl UploadRows<'_> {
     /// See [`Rows::together`](crate::engine::upload::rows::Rows::together).
     pub(super) async fn apply_together(
         &mut self,
-        parts: &[Part<'_, '_, CompiledTable>],
+        parts: &[Part<'_, '_, PublishedTable>],
         ends: Ends,
     ) -> Result<Option<Vec<Vec<usize>>>> {
         let lists = parts.iter().flat_map(|it| [&it.rows, &it.successors]);
@@ -73,8 +73,8 @@ impl UploadRows<'_> {
 }
 
 /// Whether rows can be put in the place of others, if they are to be.
-fn can_succeed(part: &Part<'_, '_, CompiledTable>) -> bool {
-    let CompiledTable { columns, key, .. } = part.table.table;
+fn can_succeed(part: &Part<'_, '_, PublishedTable>) -> bool {
+    let PublishedTable { columns, key, .. } = part.table.table;
     let mut changed = part.changed.iter();
     part.successors.is_empty()
         || !changed.any(|&it| columns[it].identity_always)

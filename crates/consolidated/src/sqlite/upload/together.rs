@@ -11,8 +11,8 @@ use super::{Result, UploadRows};
 use crate::engine::upload::incoming::malformed;
 use crate::engine::upload::rows::{Ends, Part};
 use crate::error::CentreError;
-use crate::sqlite::compile::Compiled;
 use crate::sqlite::deferred_violations;
+use crate::sqlite::publication::PublishedTable;
 use crate::sqlite::row::{Fate, Incoming, RowError};
 
 /// A row: its part, and its place there.
@@ -21,7 +21,7 @@ type Place = (usize, usize);
 /// Applies parts.
 struct Attempt<'a, 'c, 'u> {
     rows: &'a mut UploadRows<'c>,
-    parts: &'a [Part<'a, 'u, Compiled>],
+    parts: &'a [Part<'a, 'u, PublishedTable>],
     /// By part, the packed rows, and those that take their places.
     packed: Vec<[Vec<Bytes>; 2]>,
     written: Vec<Vec<usize>>,
@@ -31,7 +31,7 @@ impl UploadRows<'_> {
     /// See [`Rows::together`](crate::engine::upload::rows::Rows::together).
     pub(super) fn apply_together(
         &mut self,
-        parts: &[Part<'_, '_, Compiled>],
+        parts: &[Part<'_, '_, PublishedTable>],
         ends: Ends,
     ) -> Result<Option<Vec<Vec<usize>>>> {
         self.savepoint("SAVEPOINT tidewater_together")?;
@@ -64,7 +64,7 @@ impl UploadRows<'_> {
 impl<'a, 'c, 'u> Attempt<'a, 'c, 'u> {
     fn new(
         rows: &'a mut UploadRows<'c>,
-        parts: &'a [Part<'a, 'u, Compiled>],
+        parts: &'a [Part<'a, 'u, PublishedTable>],
     ) -> Result<Attempt<'a, 'c, 'u>> {
         let packed = parts.iter().map(|part| {
             let lists = [&part.rows, &part.successors];

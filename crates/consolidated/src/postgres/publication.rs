@@ -9,14 +9,14 @@ use super::binary::Kind;
 use super::catalog::Catalog;
 use super::triggers::{LogSpec, log_column};
 use crate::engine::compile::Published;
-use crate::engine::publication::{Publication, ServedTable};
+use crate::engine::publication::{self, ServedTable};
 
 /// A publication, ready to be served.
-pub(super) type Compiled = Publication<CompiledTable>;
+pub(super) type Publication = publication::Publication<PublishedTable>;
 
 /// A table of a publication.
 #[derive(Debug)]
-pub(crate) struct CompiledTable {
+pub(crate) struct PublishedTable {
     pub(super) oid: u32,
     /// Its name in SQL.
     pub(super) sql_name: String,
@@ -151,7 +151,7 @@ impl PgColumn {
     }
 }
 
-impl ServedTable for CompiledTable {
+impl ServedTable for PublishedTable {
     type Log = LogSpec;
 
     fn log(&self) -> Option<&LogSpec> {
@@ -163,15 +163,15 @@ impl ServedTable for CompiledTable {
     }
 }
 
-impl CompiledTable {
-    pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> CompiledTable {
+impl PublishedTable {
+    pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> PublishedTable {
         let live = &catalog.tables[published.table];
         let columns = published.columns.iter();
         let columns: Vec<PgColumn> = columns.map(|&it| live.columns[it].clone()).collect();
         let partition = published.partition.iter();
         let partition: Vec<usize> = partition.map(|&index| published.columns[index]).collect();
         let log = || LogSpec::new(live, &partition, published.spec.tracking);
-        CompiledTable {
+        PublishedTable {
             oid: live.oid,
             sql_name: live.sql_name.clone(),
             title: live.title.clone(),

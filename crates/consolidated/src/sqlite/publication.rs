@@ -10,11 +10,11 @@ use crate::engine::compile::Published;
 use crate::engine::publication::ServedTable;
 
 /// A publication as it is served.
-pub(super) type Publication = crate::engine::publication::Publication<Compiled>;
+pub(super) type Publication = crate::engine::publication::Publication<PublishedTable>;
 
 /// A table of a [`Publication`].
 #[derive(Debug)]
-pub(crate) struct Compiled {
+pub(crate) struct PublishedTable {
     /// Its change log, if its changes are read from one.
     pub(super) log: Option<Log>,
     /// For each column: its declared type, for messages, and whether its affinity is
@@ -46,7 +46,7 @@ pub(crate) struct Compiled {
     name: String,
 }
 
-impl ServedTable for Compiled {
+impl ServedTable for PublishedTable {
     type Log = Log;
 
     fn log(&self) -> Option<&Log> {
@@ -60,8 +60,12 @@ impl ServedTable for Compiled {
     }
 }
 
-impl Compiled {
-    pub(super) fn new(published: &Published<'_>, table: &Table, catalog: &Catalog) -> Compiled {
+impl PublishedTable {
+    pub(super) fn new(
+        published: &Published<'_>,
+        table: &Table,
+        catalog: &Catalog,
+    ) -> PublishedTable {
         let (info, live) = (
             &catalog.infos[published.table],
             &catalog.tables[published.table],
@@ -108,7 +112,7 @@ impl Compiled {
             partition: column_names(&table.partition),
             key: column_names(&table.key),
         };
-        Compiled {
+        PublishedTable {
             log: published.is_logged.then(log),
             partition_as_text: partition_as_text.collect(),
             declared,
