@@ -114,6 +114,7 @@ fn a_deploy_that_a_lock_keeps_waiting_says_which_table_and_exits_with_2() {
 fn a_first_deploy_says_nothing_of_older_formats_or_running_servers() {
     let (place, centre) = (Place::new(), Centre::postgres());
     centre.execute(SCHEMA);
+    centre.execute("CREATE INDEX customer_rep ON customer (rep_id)");
     configure(&place, &centre, "", TABLES);
     let first = place.tidewater(&["deploy"]).done();
     for word in ["migrate", "restarted"] {
