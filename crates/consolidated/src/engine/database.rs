@@ -27,7 +27,7 @@ pub(crate) trait ChangeLog: Clone + Send + Sync {
     fn identity(&self) -> String;
 
     /// Its table, for people.
-    fn table(&self) -> &str;
+    fn title(&self) -> &str;
 
     /// The partition columns' names; none for "everyone".
     fn partition(&self) -> &[String];

@@ -299,7 +299,7 @@ impl<T: Tracking> Plan<T> {
             }
         }
         for log in missing {
-            let table = log.table();
+            let table = log.title();
             let by = match log.partition() {
                 [] => "everyone".to_owned(),
                 columns => columns.join(", "),
@@ -338,7 +338,7 @@ impl<T: Tracking> Plan<T> {
                 };
                 if !sent.contains(&id) {
                     sent.push(id);
-                    let description = format!("send all rows of {} to remotes again", log.table());
+                    let description = format!("send all rows of {} to remotes again", log.title());
                     self.steps
                         .push(Step::sql(description, String::new(), T::everything(id)));
                 }

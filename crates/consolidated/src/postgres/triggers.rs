@@ -59,7 +59,7 @@ impl ChangeLog for LogSpec {
         Self::identity_of(self.table_oid, &self.partition)
     }
 
-    fn table(&self) -> &str {
+    fn title(&self) -> &str {
         &self.title
     }
 

@@ -44,7 +44,7 @@ impl ChangeLog for Log {
         serde_json::json!([self.table, self.partition, self.key]).to_string()
     }
 
-    fn table(&self) -> &str {
+    fn title(&self) -> &str {
         &self.table
     }
 
