@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 use tidewater_protocol::frame::{
-    FrameError, HEADER_BYTES, INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, Message,
-    ROWS_PAYLOAD_BYTES, put_message, rows_header,
+    FrameError, HEADER_BYTES, INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES,
+    MESSAGE_CREDIT_BYTES, Message, ROWS_PAYLOAD_BYTES, put_message, rows_header,
 };
 use tidewater_protocol::message::Control;
 
@@ -35,6 +35,21 @@ impl Incoming {
             Incoming::Message(message) => message.credit(),
         }
     }
+
+    /// The credit without which it may not come: a long message may take more.
+    fn needs(&self) -> i64 {
+        needs(self.credit(), matches!(self, Incoming::Message(_)))
+    }
+}
+
+/// The credit that must be there for a frame which takes so much.
+fn needs(credit: usize, is_message: bool) -> i64 {
+    let most = if is_message {
+        MESSAGE_CREDIT_BYTES
+    } else {
+        u64::MAX
+    };
+    i64::try_from(most.min(credit as u64)).unwrap_or(i64::MAX)
 }
 
 /// What waits to be sent. A control message waits encoded.
@@ -53,14 +68,17 @@ pub(crate) enum Class {
     Rows = 2,
 }
 
+/// Below zero, credit is owed for a message that was longer than it.
 #[derive(Debug)]
 pub(crate) struct Channel {
     incoming: VecDeque<(Incoming, usize)>,
     control_bytes: usize,
     outgoing: VecDeque<Outgoing>,
     outgoing_bytes: usize,
-    send_credit: u64,
-    receive_credit: u64,
+    /// How much of it needs credit.
+    outgoing_credit: usize,
+    send_credit: i64,
+    receive_credit: i64,
     /// Consumed by the handler and not yet granted again.
     consumed: u64,
 }
@@ -72,8 +90,9 @@ impl Channel {
             control_bytes: 0,
             outgoing: VecDeque::new(),
             outgoing_bytes: 0,
-            send_credit: INITIAL_CREDIT_BYTES,
-            receive_credit: INITIAL_CREDIT_BYTES,
+            outgoing_credit: 0,
+            send_credit: INITIAL_CREDIT_BYTES as i64,
+            receive_credit: INITIAL_CREDIT_BYTES as i64,
             consumed: 0,
         }
     }
@@ -85,9 +104,10 @@ impl Channel {
         incoming: Incoming,
         control_bytes: usize,
     ) -> Result<bool, Fault> {
-        let credit = incoming.credit() as u64;
-        let left = self.receive_credit.checked_sub(credit);
-        self.receive_credit = left.ok_or(Fault::TooMuch(channel))?;
+        if incoming.credit() > 0 && incoming.needs() > self.receive_credit {
+            return Err(Fault::TooMuch(channel));
+        }
+        self.receive_credit -= incoming.credit() as i64;
         self.control_bytes += control_bytes;
         if self.control_bytes > MAX_CONTROL_BYTES {
             return Err(Fault::TooMuch(channel));
@@ -97,30 +117,50 @@ impl Channel {
         Ok(first)
     }
 
+    /// Control messages, and everything, that wait for the handler.
+    pub(crate) fn held_bytes(&self) -> [usize; 2] {
+        let granted = self.receive_credit + self.consumed as i64;
+        let taken = (INITIAL_CREDIT_BYTES as i64 - granted).max(0) as usize;
+        [self.control_bytes, self.control_bytes + taken]
+    }
+
     pub(crate) fn receive(&mut self) -> Option<Incoming> {
         let (incoming, control_bytes) = self.incoming.pop_front()?;
         self.control_bytes -= control_bytes;
         Some(incoming)
     }
 
+    pub(crate) fn receive_if(
+        &mut self,
+        is_wanted: impl FnOnce(&Incoming) -> bool,
+    ) -> Option<Incoming> {
+        self.incoming.front().filter(|(next, _)| is_wanted(next))?;
+        self.receive()
+    }
+
     pub(crate) fn consumed(&mut self, bytes: usize) {
         self.consumed += bytes as u64;
         assert!(
-            self.receive_credit + self.consumed <= INITIAL_CREDIT_BYTES,
+            self.receive_credit + self.consumed as i64 <= INITIAL_CREDIT_BYTES as i64,
             "more was consumed than came"
         );
     }
 
-    /// The credit to grant now: not every few bytes, but before the peer has less than half.
+    /// Whether to give credit now: not every few bytes, but before the peer has less than half.
+    pub(crate) fn owes_grant(&self) -> bool {
+        self.consumed >= INITIAL_CREDIT_BYTES / 2
+    }
+
     pub(crate) fn take_grant(&mut self) -> Option<u64> {
-        if self.consumed < INITIAL_CREDIT_BYTES / 2 {
+        if !self.owes_grant() {
             return None;
         }
-        self.receive_credit += self.consumed;
+        self.receive_credit += self.consumed as i64;
         Some(std::mem::take(&mut self.consumed))
     }
 
     pub(crate) fn add_credit(&mut self, bytes: u64) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.send_credit = self.send_credit.saturating_add(bytes);
     }
 
@@ -137,6 +177,7 @@ impl Channel {
             return Err(FrameError::TooLarge(message.payload.len()));
         }
         self.outgoing_bytes += message.credit();
+        self.outgoing_credit += message.credit();
         self.outgoing.push_back(Outgoing::Message(message));
         Ok(())
     }
@@ -144,6 +185,7 @@ impl Channel {
     pub(crate) fn send_rows(&mut self, rows: Bytes) {
         if !rows.is_empty() {
             self.outgoing_bytes += rows.len();
+            self.outgoing_credit += rows.len();
             self.outgoing.push_back(Outgoing::Rows(rows));
         }
     }
@@ -152,29 +194,39 @@ impl Channel {
         self.outgoing_bytes
     }
 
-    /// The class of the next frame, if the smaller of the channel's credit and `allowed` lets
-    /// it go. A channel's own order is never changed: rows belong to the control message before.
-    pub(crate) fn ready(&self, allowed: u64) -> Option<Class> {
-        let credit = self.send_credit.min(allowed);
+    /// How much more may be queued that needs nothing but the network.
+    pub(crate) fn room(&self) -> usize {
+        let left = self.send_credit.saturating_sub(self.outgoing_credit as i64);
+        usize::try_from(left).unwrap_or(0)
+    }
+
+    /// Forgets what waits to be sent.
+    pub(crate) fn drop_unsent(&mut self) {
+        self.outgoing.clear();
+        (self.outgoing_bytes, self.outgoing_credit) = (0, 0);
+    }
+
+    /// The class of the next frame, if credit lets it go. A channel's own order is never
+    /// changed: rows belong to the control message before.
+    pub(crate) fn ready(&self) -> Option<Class> {
         match self.outgoing.front()? {
             Outgoing::Control(_) => Some(Class::Control),
             Outgoing::Message(message) => {
-                (message.credit() as u64 <= credit).then_some(Class::Message)
+                (needs(message.credit(), true) <= self.send_credit).then_some(Class::Message)
             }
-            Outgoing::Rows(_) => (credit > 0).then_some(Class::Rows),
+            Outgoing::Rows(_) => (self.send_credit > 0).then_some(Class::Rows),
         }
     }
 
-    /// Appends the next frame, which is [`Self::ready`]; the credit that it took.
-    pub(crate) fn transmit(&mut self, channel: u8, allowed: u64, out: &mut BytesMut) -> u64 {
-        let credit = self.send_credit.min(allowed);
+    /// Appends the next frame, which is [`Self::ready`].
+    pub(crate) fn transmit(&mut self, channel: u8, out: &mut BytesMut) {
         let spent = match self.outgoing.pop_front().expect("a frame is ready") {
             Outgoing::Control(frame) => {
                 let start = out.len();
                 out.extend_from_slice(&frame);
                 out[start + HEADER_BYTES - 1] = channel;
                 self.outgoing_bytes -= frame.len();
-                return 0;
+                return;
             }
             Outgoing::Message(message) => {
                 put_message(out, channel, &message).expect("its size was looked at");
@@ -182,8 +234,8 @@ impl Channel {
             }
             Outgoing::Rows(mut rows) => {
                 const { assert!(ROWS_PAYLOAD_BYTES <= MAX_PAYLOAD_BYTES) };
-                let allowed = usize::try_from(credit).unwrap_or(usize::MAX);
-                let piece = rows.split_to(rows.len().min(ROWS_PAYLOAD_BYTES).min(allowed));
+                let credit = usize::try_from(self.send_credit).unwrap_or(0);
+                let piece = rows.split_to(rows.len().min(ROWS_PAYLOAD_BYTES).min(credit));
                 out.extend_from_slice(&rows_header(piece.len(), channel));
                 out.extend_from_slice(&piece);
                 if !rows.is_empty() {
@@ -193,7 +245,7 @@ impl Channel {
             }
         };
         self.outgoing_bytes -= spent;
-        self.send_credit -= spent as u64;
-        spent as u64
+        self.outgoing_credit -= spent;
+        self.send_credit -= spent as i64;
     }
 }

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use tidewater_protocol::frame::{
-    AnyFrame, CONNECTION_CHANNEL, Frame, HEADER_BYTES, Message, PREFACE, put_control,
-    take_any_frame, take_preface,
+    CONNECTION_CHANNEL, Frame, HEADER_BYTES, Message, PREFACE, put_control, take_frame,
+    take_preface,
 };
 use tidewater_protocol::message::{Control, Credit, PROTOCOL_VERSION, Ping, Pong};
 
 use crate::Fault;
 use crate::channel::{Channel, Class, Incoming};
 
-/// Rows and messages, of all channels together, that may be sent before the peer is let in.
-pub const STRANGER_BYTES: u64 = 64 << 10;
+/// What the accepting side holds of a peer that is not let in yet; behind it, and behind one
+/// frame more, bytes wait in the network.
+pub const STRANGER_BYTES: usize = 64 << 10;
 
 /// Answers to pings that wait; a peer that takes none gets no more of them.
 const MAX_PONGS: usize = 16;
@@ -36,17 +37,21 @@ pub struct Pings {
 pub enum Event {
     /// The channel had nothing to receive and has something now.
     Readable(u8),
+    /// The channel got credit.
+    Writable(u8),
     /// A Pong arrived.
     Pong(Pong),
 }
 
-/// What may still come and go before the peer is let in.
-#[derive(Debug)]
-struct Stranger {
-    /// Rows and messages, control messages. Only who accepts counts them: who dials may hear
-    /// that it is let in and more in one piece.
-    receive: Option<[u64; 2]>,
-    send: u64,
+/// Who the peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    /// It has said nothing on the connection's own channel.
+    Unknown,
+    /// It has said who it is.
+    Stranger,
+    /// It was let in.
+    Friend,
 }
 
 /// One side of a connection. Times are durations since an origin of the caller's choice.
@@ -69,8 +74,7 @@ pub struct Connection {
     nonce: u64,
     heard: Duration,
     asked: bool,
-    /// Until [`Connection::let_in`].
-    stranger: Option<Stranger>,
+    peer: Peer,
     /// The channel of each class that was served last, and how often the class was passed over
     /// since.
     last: [u8; 3],
@@ -103,10 +107,7 @@ impl Connection {
             nonce: 0,
             heard: now,
             asked: false,
-            stranger: Some(Stranger {
-                receive: (!dials).then_some([STRANGER_BYTES; 2]),
-                send: STRANGER_BYTES,
-            }),
+            peer: if dials { Peer::Friend } else { Peer::Unknown },
             last: [CONNECTION_CHANNEL; 3],
             passed_over: [0; 3],
         }
@@ -117,10 +118,11 @@ impl Connection {
         self.channels.entry(channel).or_insert_with(Channel::new);
     }
 
-    /// The peer has proven who it is: only the credit of each channel counts from now on. The
-    /// accepting side calls it before it says so, the dialling side when it hears it.
+    /// The peer has proven who it is: from now on only the credit of each channel counts, and
+    /// silence. Called by the accepting side, which then calls [`Self::handle_input`] again with
+    /// what was left.
     pub fn let_in(&mut self) {
-        self.stranger = None;
+        self.peer = Peer::Friend;
     }
 
     /// Takes bytes from the peer, cut anyhow.
@@ -128,13 +130,38 @@ impl Connection {
     /// # Errors
     /// The peer broke the protocol; the same fault is returned from then on.
     pub fn handle_bytes(&mut self, bytes: &[u8], now: Duration) -> Result<(), Fault> {
+        let mut input = std::mem::take(&mut self.input);
+        input.extend_from_slice(bytes);
+        let handled = self.handle_input(&mut input, now);
+        if handled.is_ok() {
+            self.input = input;
+        }
+        handled
+    }
+
+    /// The same for callers who have a buffer of their own: takes whole frames off it, as far as
+    /// [`Self::wants_input`].
+    ///
+    /// # Errors
+    /// As those of [`Self::handle_bytes`].
+    pub fn handle_input(&mut self, input: &mut BytesMut, now: Duration) -> Result<(), Fault> {
         self.check()?;
         self.heard = now;
         self.asked = false;
         self.ping_due = false;
-        self.input.extend_from_slice(bytes);
-        let taken = self.take_input();
+        let taken = self.take_input(input);
         self.keep_fault(taken)
+    }
+
+    /// Whether more is taken from the peer now. Always, once it was let in.
+    pub fn wants_input(&self) -> bool {
+        self.peer == Peer::Friend || self.held_bytes()[1] < STRANGER_BYTES
+    }
+
+    /// Bytes of control messages, and of everything, that came and wait for their handlers.
+    pub fn held_bytes(&self) -> [usize; 2] {
+        let channels = self.channels.values().map(Channel::held_bytes);
+        channels.fold([0; 2], |sum, held| [sum[0] + held[0], sum[1] + held[1]])
     }
 
     /// Lets time pass: pings a silent peer.
@@ -143,7 +170,7 @@ impl Connection {
     /// The peer was silent for too long.
     pub fn handle_timeout(&mut self, now: Duration) -> Result<(), Fault> {
         self.check()?;
-        let Some(pings) = self.pings else {
+        let Some(pings) = self.watched() else {
             return Ok(());
         };
         let silent = now.saturating_sub(self.heard);
@@ -159,7 +186,7 @@ impl Connection {
 
     /// When [`Self::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let pings = self.pings.filter(|_| self.fault.is_none())?;
+        let pings = self.watched().filter(|_| self.fault.is_none())?;
         let wait = if self.asked {
             pings.give_up
         } else {
@@ -171,6 +198,15 @@ impl Connection {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// What came next on a channel, if it is wanted.
+    pub fn receive_if(
+        &mut self,
+        channel: u8,
+        is_wanted: impl FnOnce(&Incoming) -> bool,
+    ) -> Option<Incoming> {
+        self.channels.get_mut(&channel)?.receive_if(is_wanted)
     }
 
     /// What came next on a channel. Its credit is the peer's again after [`Self::consumed`].
@@ -209,6 +245,23 @@ impl Connection {
         self.channels.get(&channel).map_or(0, Channel::unsent_bytes)
     }
 
+    /// How many bytes of rows and messages may be queued on a channel so that they wait for
+    /// nothing but the network. What is queued beyond waits for credit, and so does all behind it.
+    pub fn room(&self, channel: u8) -> usize {
+        self.channels.get(&channel).map_or(0, Channel::room)
+    }
+
+    /// Forgets what waits to be sent on a channel, for whoever ends it with a last word.
+    pub fn drop_unsent(&mut self, channel: u8) {
+        self.channel(channel).drop_unsent();
+    }
+
+    /// Whether the connection itself has something to say: credits, pongs, a ping.
+    pub fn has_own_output(&self) -> bool {
+        let owes_pongs = !self.pongs.is_empty() || self.ping_due;
+        owes_pongs || self.channels.values().any(Channel::owes_grant)
+    }
+
     /// Appends frames to `out` until it has about `enough` bytes or nothing can go. Whether
     /// anything was appended.
     pub fn poll_transmit(&mut self, out: &mut BytesMut, enough: usize) -> bool {
@@ -216,16 +269,16 @@ impl Connection {
         if std::mem::take(&mut self.owes_preface) {
             out.put_slice(&PREFACE);
         }
-        self.transmit_own(out);
+        if self.has_own_output() {
+            self.transmit_own(out);
+        }
+        let unsent = self.channels.values().map(Channel::unsent_bytes).sum();
+        out.reserve(enough.min(unsent));
         while out.len() - start < enough {
             let Some(channel) = self.next_channel() else {
                 break;
             };
-            let allowed = self.allowed();
-            let spent = self.channel(channel).transmit(channel, allowed, out);
-            if let Some(stranger) = &mut self.stranger {
-                stranger.send -= spent;
-            }
+            self.channel(channel).transmit(channel, out);
         }
         out.len() > start
     }
@@ -242,31 +295,36 @@ impl Connection {
     fn keep_fault(&mut self, result: Result<(), Fault>) -> Result<(), Fault> {
         if let Err(fault) = &result {
             self.fault = Some(fault.clone());
-            self.input = BytesMut::new();
         }
         result
     }
 
-    fn take_input(&mut self) -> Result<(), Fault> {
+    /// How silence is judged: strangers have their deadlines elsewhere, and are asked nothing.
+    fn watched(&self) -> Option<Pings> {
+        self.pings.filter(|_| self.peer == Peer::Friend)
+    }
+
+    fn take_input(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
         if self.expects_preface {
-            if take_preface(&mut self.input)?.is_none() {
+            if input.is_empty() || take_preface(input)?.is_none() {
                 return Ok(());
             }
             self.expects_preface = false;
         }
-        loop {
-            let before = self.input.len();
-            let Some(frame) = take_any_frame(&mut self.input)? else {
-                return Ok(());
+        while self.wants_input() {
+            let before = input.len();
+            let Some(frame) = take_frame(input)? else {
+                break;
             };
-            let payload = before - self.input.len() - HEADER_BYTES;
+            let payload = before - input.len() - HEADER_BYTES;
             self.take_frame(frame, payload)?;
         }
+        Ok(())
     }
 
-    fn take_frame(&mut self, frame: AnyFrame, payload: usize) -> Result<(), Fault> {
+    fn take_frame(&mut self, frame: Frame, payload: usize) -> Result<(), Fault> {
         let (channel, incoming) = match frame {
-            AnyFrame::Frame(Frame::Control { channel, control }) => match control {
+            Frame::Control { channel, control } => match control {
                 None => return self.known(channel),
                 Some(Control::Ping(ping)) => {
                     if self.pongs.len() < MAX_PONGS {
@@ -283,32 +341,35 @@ impl Connection {
                 Some(Control::Credit(credit)) => return self.take_credit(&credit),
                 Some(control) => (channel, Incoming::Control(control)),
             },
-            AnyFrame::Frame(Frame::Rows { channel, bytes }) if bytes.is_empty() => {
-                return self.known(channel);
-            }
-            AnyFrame::Frame(Frame::Rows { channel, bytes }) => (channel, Incoming::Rows(bytes)),
-            AnyFrame::Message { channel, message } => (channel, Incoming::Message(message)),
+            Frame::Rows { channel, bytes } if bytes.is_empty() => return self.known(channel),
+            Frame::Rows { channel, bytes } => (channel, Incoming::Rows(bytes)),
+            Frame::Message { channel, message } => (channel, Incoming::Message(message)),
         };
+        self.known(channel)?;
+        if self.peer == Peer::Unknown {
+            if channel != CONNECTION_CHANNEL {
+                return Err(Fault::BeforeSignIn(channel));
+            }
+            self.peer = Peer::Stranger;
+        }
         let control_bytes = match incoming {
             // What a decoded message takes beside its payload is counted too.
             Incoming::Control(_) => payload + size_of::<Control>(),
             Incoming::Rows(_) | Incoming::Message(_) => 0,
         };
-        if let Some(left) = self.stranger.as_mut().and_then(|s| s.receive.as_mut()) {
-            for (left, came) in left.iter_mut().zip([incoming.credit(), control_bytes]) {
-                *left = left
-                    .checked_sub(came as u64)
-                    .ok_or(Fault::TooMuch(channel))?;
-            }
-        }
-        let known = self.channels.get_mut(&channel);
-        let known = known.ok_or(Fault::UnknownChannel(channel))?;
-        if known.arrive(channel, incoming, control_bytes)? {
-            self.events
-                .retain(|event| *event != Event::Readable(channel));
-            self.events.push_back(Event::Readable(channel));
+        let first = self
+            .channel(channel)
+            .arrive(channel, incoming, control_bytes)?;
+        if first {
+            self.tell(Event::Readable(channel));
         }
         Ok(())
+    }
+
+    /// Each event waits once.
+    fn tell(&mut self, event: Event) {
+        self.events.retain(|other| *other != event);
+        self.events.push_back(event);
     }
 
     fn known(&self, channel: u8) -> Result<(), Fault> {
@@ -324,6 +385,7 @@ impl Connection {
         known
             .ok_or(Fault::UnknownChannel(number))?
             .add_credit(credit.bytes);
+        self.tell(Event::Writable(number));
         Ok(())
     }
 
@@ -354,14 +416,16 @@ impl Connection {
         }
     }
 
-    /// Who sends next: the best class that can go, but a class that was passed over too often
-    /// goes first; within a class the channels in turn.
+    /// Who sends next: the connection itself; else the best class that can go, but a class that
+    /// was passed over too often goes first; within a class the channels in turn.
     fn next_channel(&mut self) -> Option<u8> {
-        let allowed = self.allowed();
+        if self.channel(CONNECTION_CHANNEL).ready().is_some() {
+            return Some(CONNECTION_CHANNEL);
+        }
         // The lowest channel that is ready after the one that was served last, else the lowest.
         let mut first: [Option<u8>; 3] = [None; 3];
         for (number, channel) in &self.channels {
-            if let Some(class) = channel.ready(allowed) {
+            if let Some(class) = channel.ready() {
                 let last = self.last[class as usize];
                 match &mut first[class as usize] {
                     Some(found) if *found <= last && *number > last => *found = *number,
@@ -385,9 +449,5 @@ impl Connection {
         let channel = first[chosen]?;
         self.last[chosen] = channel;
         Some(channel)
-    }
-
-    fn allowed(&self) -> u64 {
-        self.stranger.as_ref().map_or(u64::MAX, |s| s.send)
     }
 }

@@ -5,8 +5,9 @@
 //! mean, sign-in among them, is left to the handlers of the channels; sockets and TLS are left
 //! to the caller.
 //!
-//! Reading never pauses: what a peer may send before its channel's handler takes it is bounded
-//! by credit for rows and messages, and by [`MAX_CONTROL_BYTES`] for control messages.
+//! Reading never pauses once a peer is let in: what it may send before its channel's handler
+//! takes it is bounded by credit for rows and messages, and by [`MAX_CONTROL_BYTES`] for control
+//! messages.
 
 mod channel;
 mod connection;
@@ -29,6 +30,9 @@ pub enum Fault {
     /// A frame on a channel that is not open.
     #[error("channel {0} does not exist")]
     UnknownChannel(u8),
+    /// Something else than who the peer is came first.
+    #[error("something came on channel {0} before the sign-in")]
+    BeforeSignIn(u8),
     /// More than credit or the limit of control messages allows.
     #[error("channel {0} was sent more than is allowed")]
     TooMuch(u8),
@@ -42,7 +46,7 @@ impl Fault {
     pub fn code(&self) -> Code {
         match self {
             Fault::Frame(error) => error.code(),
-            Fault::UnknownChannel(_) => Code::UnexpectedMessage,
+            Fault::UnknownChannel(_) | Fault::BeforeSignIn(_) => Code::UnexpectedMessage,
             Fault::TooMuch(_) => Code::LimitExceeded,
             Fault::Silent => Code::Timeout,
         }

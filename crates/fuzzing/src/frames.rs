@@ -3,8 +3,8 @@
 use bytes::BytesMut;
 
 use tidewater_protocol::frame::{
-    Frame, FrameError, HEADER_BYTES, MAX_PAYLOAD_BYTES, put_control, put_rows, take_frame,
-    take_preface,
+    Frame, FrameError, HEADER_BYTES, MAX_PAYLOAD_BYTES, put_control, put_message, put_rows,
+    take_frame, take_preface,
 };
 
 use crate::input::Input;
@@ -74,6 +74,9 @@ fn comes_back(frame: &Frame) {
         } => {
             // Decoding skips what this version does not know: it never grows.
             put_control(&mut out, *channel, control.clone()).expect("it fitted when it came");
+        }
+        Frame::Message { channel, message } => {
+            put_message(&mut out, *channel, message).expect("it fitted when it came");
         }
         // An empty piece of rows is not sent; of a message that is not known nothing is
         // kept.

@@ -7,7 +7,7 @@
 use bytes::BytesMut;
 
 use tidewater_protocol::frame::{
-    Frame, HEADER_BYTES, PREFACE, SYNC_CHANNEL, put_control, put_rows, take_frame,
+    Frame, HEADER_BYTES, PREFACE, SYNC_CHANNEL, put_control, put_message, put_rows, take_frame,
 };
 use tidewater_protocol::message::{
     Control, DownloadEnd, Hello, Proof, ResultEnd, SignIn, UploadEnd,
@@ -192,6 +192,9 @@ fn rewrite(bytes: &[u8], change: &mut dyn FnMut(&mut Control)) -> Vec<u8> {
                 sums.control(&mut control);
                 change(&mut control);
                 put_control(&mut out, channel, control).expect("it fitted when it came");
+            }
+            Ok(Some(Frame::Message { channel, message })) => {
+                put_message(&mut out, channel, &message).expect("it fitted when it came");
             }
             Ok(None) | Err(_) => {
                 out.extend_from_slice(&rest);

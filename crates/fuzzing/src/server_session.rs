@@ -94,6 +94,7 @@ fn shows_only_what_is_adas(heard: &[u8], schema: &PublicationSchema) {
                 }
                 None => panic!("the server says what its own version does not know"),
             },
+            Ok(Some(Frame::Message { .. })) => panic!("nobody sends messages yet"),
             // It may have been cut off in the middle.
             Ok(None) => break,
             Err(error) => panic!("the server does not speak the protocol: {error}"),

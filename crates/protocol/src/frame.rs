@@ -30,11 +30,11 @@ pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// The payload size that senders of rows aim at.
 pub const ROWS_PAYLOAD_BYTES: usize = 64 << 10;
 
-/// How many bytes of row payload either side may send on a channel before the
+/// How many bytes of rows and messages either side may send on a channel before the
 /// first [`Control::Credit`].
 pub const INITIAL_CREDIT_BYTES: u64 = 1 << 20;
 
-/// The channel of the connection itself: credits, pings.
+/// The channel of the connection itself: sign-in, credits, pings.
 pub const CONNECTION_CHANNEL: u8 = 0;
 /// The channel of syncs.
 pub const SYNC_CHANNEL: u8 = 1;
@@ -46,9 +46,12 @@ const KIND_MESSAGE: u8 = 3;
 /// What precedes a message's payload in its frame: id, deadline, flags.
 pub const MESSAGE_HEADER_BYTES: usize = 13;
 
-/// The largest payload of a message: with its header it needs half of the first credit, so that
-/// it can always be sent once the peer has consumed what came before.
-pub const MAX_MESSAGE_BYTES: usize = INITIAL_CREDIT_BYTES as usize / 2 - MESSAGE_HEADER_BYTES;
+/// The largest message.
+pub const MAX_MESSAGE_BYTES: usize = MAX_PAYLOAD_BYTES;
+
+/// A message needs no more credit than this, half of the first; what it takes beyond is owed.
+/// So the largest can go once the peer has consumed what came before it.
+pub const MESSAGE_CREDIT_BYTES: u64 = INITIAL_CREDIT_BYTES / 2;
 
 /// A frame that arrived.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,14 +71,6 @@ pub enum Frame {
         /// The piece.
         bytes: Bytes,
     },
-}
-
-/// A frame of any kind. Syncs, and what they keep in files, know no messages: they take a
-/// [`Frame`].
-#[derive(Clone, Debug, PartialEq)]
-pub enum AnyFrame {
-    /// A control message or rows.
-    Frame(Frame),
     /// A message.
     Message {
         /// The channel.
@@ -99,7 +94,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// The bytes of credit that it needs.
+    /// The bytes of credit that it takes.
     pub fn credit(&self) -> usize {
         MESSAGE_HEADER_BYTES + self.payload.len()
     }
@@ -166,35 +161,23 @@ pub fn take_preface(buffer: &mut BytesMut) -> Result<Option<u8>, FrameError> {
     Ok(Some(minor))
 }
 
-/// Takes the next whole frame of a sync off the buffer; `Ok(None)` while it is incomplete.
-///
-/// # Errors
-/// What is there cannot be a frame of a sync; the connection is of no more use.
-pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
-    if buffer.get(4) == Some(&KIND_MESSAGE) {
-        return Err(FrameError::UnknownKind(KIND_MESSAGE));
-    }
-    Ok(take_any_frame(buffer)?.map(|frame| match frame {
-        AnyFrame::Frame(frame) => frame,
-        AnyFrame::Message { .. } => unreachable!("its kind was looked at"),
-    }))
-}
-
-/// Takes the next whole frame of any kind off the buffer; `Ok(None)` while it is incomplete.
+/// Takes the next whole frame off the buffer; `Ok(None)` while it is incomplete.
 ///
 /// # Errors
 /// What is there cannot be a frame; the connection is of no more use.
-pub fn take_any_frame(buffer: &mut BytesMut) -> Result<Option<AnyFrame>, FrameError> {
+pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
     if buffer.len() < HEADER_BYTES {
         return Ok(None);
     }
     let length = u32::from_le_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]) as usize;
     let (kind, channel) = (buffer[4], buffer[5]);
-    if length > MAX_PAYLOAD_BYTES {
+    let limit = match kind {
+        KIND_CONTROL | KIND_ROWS => MAX_PAYLOAD_BYTES,
+        KIND_MESSAGE => MESSAGE_HEADER_BYTES + MAX_MESSAGE_BYTES,
+        _ => return Err(FrameError::UnknownKind(kind)),
+    };
+    if length > limit {
         return Err(FrameError::TooLarge(length));
-    }
-    if !matches!(kind, KIND_CONTROL | KIND_ROWS | KIND_MESSAGE) {
-        return Err(FrameError::UnknownKind(kind));
     }
     if buffer.len() < HEADER_BYTES + length {
         buffer.reserve(HEADER_BYTES + length - buffer.len());
@@ -204,7 +187,7 @@ pub fn take_any_frame(buffer: &mut BytesMut) -> Result<Option<AnyFrame>, FrameEr
     let mut payload = buffer.split_to(length).freeze();
     if kind == KIND_ROWS {
         let bytes = payload;
-        return Ok(Some(AnyFrame::Frame(Frame::Rows { channel, bytes })));
+        return Ok(Some(Frame::Rows { channel, bytes }));
     }
     if kind == KIND_MESSAGE {
         if length < MESSAGE_HEADER_BYTES {
@@ -216,11 +199,11 @@ pub fn take_any_frame(buffer: &mut BytesMut) -> Result<Option<AnyFrame>, FrameEr
             flags: payload.get_u8(),
             payload,
         };
-        return Ok(Some(AnyFrame::Message { channel, message }));
+        return Ok(Some(Frame::Message { channel, message }));
     }
     let control = Control::from_payload(&payload)
         .map_err(|error| FrameError::Malformed(error.to_string()))?;
-    Ok(Some(AnyFrame::Frame(Frame::Control { channel, control })))
+    Ok(Some(Frame::Control { channel, control }))
 }
 
 fn put_header(out: &mut BytesMut, length: usize, kind: u8, channel: u8) {
@@ -357,14 +340,10 @@ mod tests {
         let mut wire = BytesMut::new();
         put_message(&mut wire, 2, &message).unwrap();
         assert_eq!(wire.len(), HEADER_BYTES + message.credit());
-        assert_eq!(
-            take_frame(&mut wire.clone()),
-            Err(FrameError::UnknownKind(KIND_MESSAGE))
-        );
-        let frame = take_any_frame(&mut wire).unwrap();
+        let frame = take_frame(&mut wire).unwrap();
         assert_eq!(
             frame,
-            Some(AnyFrame::Message {
+            Some(Frame::Message {
                 channel: 2,
                 message
             })
@@ -372,7 +351,7 @@ mod tests {
         let mut short =
             BytesMut::from(&[12, 0, 0, 0, 3, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..]);
         assert!(matches!(
-            take_any_frame(&mut short),
+            take_frame(&mut short),
             Err(FrameError::Malformed(_))
         ));
     }
@@ -382,7 +361,7 @@ mod tests {
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut buffer = BytesMut::from(&bytes[..]);
             let _ = take_preface(&mut buffer);
-            while let Ok(Some(_)) = take_any_frame(&mut buffer) {}
+            while let Ok(Some(_)) = take_frame(&mut buffer) {}
         }
     }
 }

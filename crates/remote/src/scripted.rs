@@ -399,7 +399,7 @@ impl Sent {
     pub(crate) fn controls(&self) -> impl Iterator<Item = &Control> {
         self.frames.iter().filter_map(|frame| match frame {
             Frame::Control { control, .. } => control.as_ref(),
-            Frame::Rows { .. } => None,
+            Frame::Rows { .. } | Frame::Message { .. } => None,
         })
     }
 
@@ -410,7 +410,7 @@ impl Sent {
     pub(crate) fn rows(&self) -> Vec<u8> {
         let pieces = self.frames.iter().filter_map(|frame| match frame {
             Frame::Rows { bytes, .. } => Some(bytes),
-            Frame::Control { .. } => None,
+            Frame::Control { .. } | Frame::Message { .. } => None,
         });
         pieces.fold(Vec::new(), |mut all, bytes: &Bytes| {
             all.extend_from_slice(bytes);

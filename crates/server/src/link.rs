@@ -353,6 +353,7 @@ impl Link {
                 control if channel == SYNC_CHANNEL => self.push_event(Event::Control(control)),
                 _ => return Err(unknown_channel(channel)),
             },
+            Frame::Message { .. } => return Err(Fault::unexpected("a message frame")),
             Frame::Rows { channel, bytes } => {
                 if channel != SYNC_CHANNEL {
                     return Err(unknown_channel(channel));

@@ -40,7 +40,7 @@ impl Feed {
                 progress.rows += rows;
                 return Ok(());
             }
-            Frame::Control { control: None, .. } => return Ok(()),
+            Frame::Control { control: None, .. } | Frame::Message { .. } => return Ok(()),
             Frame::Control {
                 control: Some(control),
                 ..

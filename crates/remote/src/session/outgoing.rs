@@ -351,6 +351,7 @@ impl Outgoing {
     ) -> Result<Option<Sending>, SyncError> {
         match kept::next_frame(&mut frames)? {
             None => return Ok(None),
+            Some(Frame::Message { .. }) => {}
             Some(Frame::Rows { bytes, .. }) => self.rows = bytes,
             Some(Frame::Control { control, .. }) => {
                 if let Some(Control::TableBegin(begin)) = &control {

@@ -80,9 +80,9 @@ impl Session {
                     self.late(control)
                 }
             }
-            Frame::Control { channel, .. } => Err(SyncError::unexpected(format!(
-                "a message on channel {channel}"
-            ))),
+            Frame::Control { channel, .. } | Frame::Message { channel, .. } => Err(
+                SyncError::unexpected(format!("a message on channel {channel}")),
+            ),
         }
     }
 
@@ -367,7 +367,7 @@ impl Session {
                 put_control(&mut bytes, *channel, control.clone())?;
                 self.spool.append(&bytes)
             }
-            Frame::Control { control: None, .. } => Ok(()),
+            Frame::Control { control: None, .. } | Frame::Message { .. } => Ok(()),
         };
         kept.map_err(SyncError::Spool)
     }

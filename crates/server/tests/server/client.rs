@@ -310,7 +310,7 @@ impl Client {
     pub(crate) async fn control(&mut self) -> Option<Control> {
         match self.frame().await? {
             Frame::Control { control, .. } => control,
-            Frame::Rows { .. } => panic!("rows"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -331,6 +331,7 @@ impl Client {
                     continue;
                 }
                 Frame::Control { control, .. } => control.unwrap(),
+                Frame::Message { .. } => panic!("nobody sends messages yet"),
             };
             match control {
                 Control::SignedIn(signed_in) => reply.signed_in = Some(signed_in),
@@ -423,6 +424,7 @@ impl Client {
                     put_control(&mut kept, channel, control.unwrap()).unwrap();
                 }
                 Frame::Rows { bytes, channel } => put_rows(&mut kept, channel, &bytes),
+                Frame::Message { .. } => panic!("nobody sends messages yet"),
             }
         }
         kept.extend_from_slice(&self.buffer);

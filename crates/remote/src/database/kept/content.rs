@@ -96,6 +96,7 @@ fn each_part(
                 continue;
             }
             Some(Frame::Control { control, .. }) => control,
+            Some(Frame::Message { .. }) => None,
             None => return Ok(()),
         };
         if let Some((begin, rows)) = table.take() {

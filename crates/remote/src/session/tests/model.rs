@@ -49,6 +49,7 @@ impl Request {
             match frame {
                 Frame::Rows { bytes, .. } if asking => request.asked.extend_from_slice(bytes),
                 Frame::Rows { bytes, .. } => request.uploaded.extend_from_slice(bytes),
+                Frame::Message { .. } => panic!("a sync has no messages"),
                 Frame::Control { control, .. } => match control.as_ref().unwrap() {
                     Control::Hello(hello) => request.hello = Some(hello.subscriptions[0].clone()),
                     Control::UploadBegin(begin) => request.upload = Some(begin.clone()),

@@ -72,6 +72,7 @@ impl Request {
                     continue;
                 }
                 Frame::Control { control, .. } => control.as_ref().unwrap(),
+                Frame::Message { .. } => panic!("a sync has no messages"),
             };
             match control {
                 Control::SignIn(sign_in) => {

@@ -577,7 +577,7 @@ fn what_sqlite_keeps_differently_here_and_there_compares_equal() {
 fn control(frame: &[u8]) -> Option<Control> {
     match take_frame(&mut BytesMut::from(frame)).ok()?? {
         Frame::Control { control, .. } => control,
-        Frame::Rows { .. } => None,
+        Frame::Rows { .. } | Frame::Message { .. } => None,
     }
 }
 
