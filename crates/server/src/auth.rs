@@ -5,7 +5,6 @@
 //! session looks users and remotes up and asks here what they are worth.
 
 pub(crate) mod credential;
-pub(crate) mod guests;
 pub(crate) mod password;
 pub(crate) mod signing;
 pub(crate) mod throttle;

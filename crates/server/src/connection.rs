@@ -1,56 +1,129 @@
-//! A connection from its SignIn to its end.
+//! A connection from its first byte to its last.
 //!
-//! Owns who is on the other side: channel 0. What channel 1 carries is the session's.
+//! Owns who is on the other side: channel 0. What channel 1 carries is the session's; bytes are
+//! the wire's.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite, split};
 use tokio::time::timeout;
 
+use tidewater_connection::Incoming;
 use tidewater_protocol::message::{Control, Proof, SignIn, SignedIn};
 
 use crate::fault::Fault;
-use crate::link::{Event, Link, SERVER_NAME};
 use crate::server::Shared;
 use crate::session::{self, Arrival, LookedUp};
 use crate::sign_in::{self, Claim, Guest};
+use crate::wire::{Channel, SERVER_NAME, Wire};
 
-/// Serves a connection until it ends. What remains to be sent is left in the link.
-pub(crate) async fn run(server: &Arc<Shared>, link: &Link, peer: &str) {
+/// How long a closing connection may take to send its last words and to see the
+/// remote close its side.
+pub(crate) const LINGER: Duration = Duration::from_secs(3);
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve(
+    server: &Arc<Shared>,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: &str,
+) {
+    let (read_half, write_half) = split(stream);
+    let wire = Wire::new(server.budget.of_session(), &server.limits);
+    let mut reader = pin!(wire.read(read_half));
+    let mut writer = pin!(wire.write(write_half));
+    let (mut reading, mut writing) = (true, true);
+    {
+        let mut handlers = pin!(handle(server, &wire, peer));
+        let mut time = pin!(wire.keep_time());
+        let mut timed = true;
+        // In this order, so that what arrives is answered in the same wake-up.
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut reader, if reading => reading = false,
+                () = &mut handlers => break,
+                () = &mut time, if timed => timed = false,
+                () = &mut writer, if writing => writing = false,
+            }
+        }
+    }
+    wire.close();
+    let goodbye = async {
+        while reading || writing {
+            tokio::select! {
+                biased;
+                () = &mut reader, if reading => reading = false,
+                () = &mut writer, if writing => writing = false,
+            }
+        }
+    };
+    // Whoever takes longer is cut off.
+    let _ = timeout(LINGER, goodbye).await;
+}
+
+/// Signs the remote in and serves its channels. What remains to be sent is left on the wire.
+async fn handle(server: &Arc<Shared>, wire: &Wire, peer: &str) {
     let served = async {
-        let (guest, arrival) = admit(server, link, peer).await?;
-        let stay = server.guests.enter(guest.remote_id);
-        session::run(server, link, &guest, &stay, arrival).await
+        let (guest, arrival) = admit(server, wire, peer).await?;
+        let stay = server.registry.enter(guest.remote_id, &guest.user);
+        let syncs = session::run(server, wire.sync(), &guest, &stay, arrival);
+        tokio::select! {
+            biased;
+            () = watch_own(wire) => unreachable!("it never ends"),
+            ended = Box::pin(syncs) => ended,
+        }
     };
     if let Err(fault) = served.await
         && !fault.silent
     {
         tracing::debug!(peer, code = %fault.code, "{fault}");
         // A message of a few hundred bytes fits into a frame.
-        let _ = link.send_own(fault.to_control());
-        link.flush();
+        let _ = wire.own().send(fault.to_control());
     }
+}
+
+/// Whoever is in has nothing more to say on the connection's own channel. Never ends: of what is
+/// wrong the handlers hear.
+async fn watch_own(wire: &Wire) {
+    // What was produced is the other handlers'.
+    match wire.own().incoming_without_flush().await {
+        Ok(Incoming::Control(Control::Failure(_))) => wire.fail(Fault::gone()),
+        Ok(_) => wire.fail(Fault::unexpected(
+            "a message on the connection's own channel",
+        )),
+        Err(_) => {}
+    }
+    std::future::pending().await
 }
 
 /// Signs a remote in, and looks up what its Hello asks, if that has come with the SignIn.
 async fn admit(
     server: &Arc<Shared>,
-    link: &Link,
+    wire: &Wire,
     peer: &str,
 ) -> Result<(Guest, Option<Arrival>), Fault> {
-    let sign_in = first_message(server, link).await.inspect_err(|fault| {
-        if !fault.is_gone() {
-            tracing::warn!(peer, code = %fault.code, "a connection without a sign-in: {fault}");
-        }
-    })?;
+    let sign_in = first_message(server, wire.own())
+        .await
+        .inspect_err(|fault| {
+            if !fault.is_gone() {
+                tracing::warn!(peer, code = %fault.code, "a connection without a sign-in: {fault}");
+            }
+        })?;
     let (user, client) = (sign_in.user.clone(), sign_in.client.clone());
-    let arrival = link
-        .try_hello()
-        .map(|hello| Arrival::of(hello, server, link));
+    let is_hello = |it: &Incoming| matches!(it, Incoming::Control(Control::Hello(_)));
+    let arrival = match wire.sync().incoming_if(is_hello) {
+        Some(Incoming::Control(Control::Hello(hello))) => {
+            Some(Arrival::of(hello, server, wire.sync()))
+        }
+        _ => None,
+    };
     let signing_in = async {
         let claim = Claim::check(sign_in)?;
         let entering = timeout(
             server.limits.sync,
-            enter(server, link, claim, arrival, peer),
+            enter(server, wire, claim, arrival, peer),
         );
         let entered = tokio::select! {
             biased;
@@ -65,11 +138,10 @@ async fn admit(
     })
 }
 
-async fn first_message(server: &Shared, link: &Link) -> Result<SignIn, Fault> {
+async fn first_message(server: &Shared, own: Channel<'_>) -> Result<SignIn, Fault> {
     let wait = async {
-        match link.event().await {
-            Event::SignIn(sign_in) => Ok(sign_in),
-            Event::End(fault) => Err(fault),
+        match own.incoming().await? {
+            Incoming::Control(Control::SignIn(sign_in)) => Ok(sign_in),
             _ => Err(Fault::unexpected("a message before the SignIn")),
         }
     };
@@ -84,7 +156,7 @@ async fn first_message(server: &Shared, link: &Link) -> Result<SignIn, Fault> {
 
 async fn enter(
     server: &Arc<Shared>,
-    link: &Link,
+    wire: &Wire,
     claim: Claim,
     mut arrival: Option<Arrival>,
     peer: &str,
@@ -104,8 +176,8 @@ async fn enter(
     }
     let asked = greeting.as_ref().map_or(Vec::new(), |it| it.asked());
     let entered = sign_in::sign_in(server, &claim, asked, &keyring, peer).await?;
-    link.sign_in();
-    link.send_own(Control::SignedIn(SignedIn {
+    wire.let_in();
+    wire.own().send(Control::SignedIn(SignedIn {
         protocol_version: claim.version,
         remote_id: entered.remote_id.to_vec(),
         token: entered.token,

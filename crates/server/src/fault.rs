@@ -166,6 +166,16 @@ impl From<FrameError> for Fault {
     }
 }
 
+impl From<tidewater_connection::Fault> for Fault {
+    fn from(fault: tidewater_connection::Fault) -> Fault {
+        match fault {
+            tidewater_connection::Fault::Frame(error) => error.into(),
+            tidewater_connection::Fault::Silent => Fault::timeout("the remote is silent"),
+            other => Fault::peer(other.code(), other.to_string()),
+        }
+    }
+}
+
 /// Remotes are told what to do; what the database says is for the server's log.
 impl From<CentreError> for Fault {
     fn from(error: CentreError) -> Fault {

@@ -13,14 +13,15 @@ pub mod environment;
 mod error;
 mod fault;
 mod lane;
-mod link;
 mod listener;
 mod memory;
+mod registry;
 mod server;
 mod session;
 mod sign_in;
 mod signal;
 mod spool;
+mod wire;
 mod worker;
 
 pub use auth::{KEY_SIGNS_AFTER_MS, check_password_hash, hash_password, new_signing_key};

@@ -1,7 +1,6 @@
 //! The server as a whole: starting, accepting, housekeeping, shutting down.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,26 +13,21 @@ use tidewater_carrier::listen::{Incoming, Listener, Stream, Tls};
 use tidewater_carrier::{ServerUrl, Transport};
 use tidewater_consolidated::Centre;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
-use tidewater_protocol::{Code, PublicationSchema};
+use tidewater_protocol::{Code, PublicationSchema, RemoteId};
 
-use crate::auth::guests::{Guests, WATCH_EVERY};
 use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
 use crate::config::{Config, Limits, RetentionConfig};
-use crate::connection;
+use crate::connection::{self, LINGER};
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::fault::Fault;
-use crate::link::{self, Link};
 use crate::listener;
 use crate::memory::{MemoryBudget, MemoryGauge};
+use crate::registry::{Registry, WATCH_EVERY};
 use crate::signal::Signal;
 use crate::worker::{DrainRate, SessionTask, Workers};
-
-/// How long a closing connection may take to send its last words and to see the
-/// remote close its side.
-const LINGER: Duration = Duration::from_secs(3);
 
 /// Connections over the limit that are told so at the same time; others are closed.
 const TURNED_AWAY: usize = 64;
@@ -68,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) signer: Signer,
     pub(crate) passwords: PasswordChecks,
     pub(crate) throttle: Throttle,
-    pub(crate) guests: Guests,
+    pub(crate) registry: Registry,
     pub(crate) budget: MemoryBudget,
     pub(crate) workers: Workers,
     pub(crate) drain: DrainRate,
@@ -176,7 +170,7 @@ impl Server {
             signer,
             passwords: PasswordChecks::new(environment.blocking.clone(), limits.password_checks),
             throttle: Throttle::default(),
-            guests: Guests::default(),
+            registry: Registry::default(),
             budget: MemoryBudget::new(limits.memory_bytes),
             workers: Workers::start(centre.clone(), &limits),
             drain: DrainRate::new(),
@@ -228,6 +222,11 @@ impl Running {
     /// What becomes of the memory budget.
     pub fn memory(&self) -> MemoryGauge {
         self.shared.budget.gauge()
+    }
+
+    /// The remotes that are connected now, with their users; one may be several times.
+    pub fn connected(&self) -> Vec<(RemoteId, String)> {
+        self.shared.registry.connected()
     }
 
     /// Stops: no new connections and syncs; running syncs may finish within
@@ -349,35 +348,7 @@ async fn serve(
             }
         }
     };
-    let (read_half, write_half) = tokio::io::split(stream);
-    let link = Link::new(shared.budget.of_session());
-    let mut reader = pin!(link::read(&link, read_half));
-    let mut writer = pin!(link::write(&link, write_half));
-    let (mut reading, mut writing) = (true, true);
-    {
-        let mut connection = pin!(connection::run(&shared, &link, &peer));
-        // In this order, so that what arrives is answered in the same wake-up.
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut reader, if reading => reading = false,
-                () = &mut connection => break,
-                () = &mut writer, if writing => writing = false,
-            }
-        }
-    }
-    link.close();
-    let goodbye = async {
-        while reading || writing {
-            tokio::select! {
-                biased;
-                () = &mut reader, if reading => reading = false,
-                () = &mut writer, if writing => writing = false,
-            }
-        }
-    };
-    // Whoever takes longer is cut off.
-    let _ = timeout(LINGER, goodbye).await;
+    connection::serve(&shared, stream, &peer).await;
 }
 
 /// Learns what operators changed: signing keys, and who may go on no longer.
@@ -388,14 +359,18 @@ async fn watch_regularly(shared: Arc<Shared>) {
             .signer
             .refresh(shared.environment.clock.now_ms())
             .await;
-        for remotes in shared.guests.inside_for(WATCH_EVERY).chunks(ASKED_AT_ONCE) {
+        for remotes in shared
+            .registry
+            .inside_for(WATCH_EVERY)
+            .chunks(ASKED_AT_ONCE)
+        {
             let (reply, answer) = oneshot::channel();
             let remotes = remotes.to_vec();
             let ask = SessionTask::ShutOut { remotes, reply };
             shared.workers.sessions.submit(ask);
             // Without an answer, the next round asks again.
             if let Ok(Ok(shut_out)) = answer.await {
-                shared.guests.end(&shut_out);
+                shared.registry.end(&shut_out);
             }
         }
     }

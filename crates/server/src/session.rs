@@ -2,7 +2,7 @@
 //! downloads, the end. Who syncs is known by then.
 //!
 //! The stages are in the modules below; here is their order, their deadlines, and
-//! what is logged and recorded of each sync. Sockets belong to [`crate::link`],
+//! what is logged and recorded of each sync. Sockets belong to [`crate::wire`],
 //! database connections to [`crate::worker`]; a session owns neither.
 
 mod compare;
@@ -13,6 +13,7 @@ mod upload;
 
 use std::sync::Arc;
 
+use tidewater_connection::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
@@ -29,14 +30,14 @@ pub(crate) use self::hello::Greeting;
 use self::opening::Opened;
 use self::reply::Watch;
 use self::upload::{Expected, Received, Receiver};
-use crate::auth::guests::{Standing, Stay};
 use crate::auth::signing::Keyring;
 use crate::fault::Fault;
-use crate::link::{Event, Link};
 use crate::memory::Reservation;
+use crate::registry::{Standing, Stay};
 use crate::server::Shared;
 use crate::sign_in::{Guest, answered};
 use crate::spool::download_spool;
+use crate::wire::Channel;
 use crate::worker::{ApplyTask, DownloadTask};
 
 /// What was looked up for a Hello.
@@ -53,19 +54,19 @@ pub(crate) struct Arrival {
     pub(crate) looked_up: Option<LookedUp>,
     publications: String,
     started: Instant,
-    /// Events that had come by then.
-    events: u64,
+    /// Bytes that had been received by then.
+    received: u64,
 }
 
 impl Arrival {
-    pub(crate) fn of(hello: Hello, server: &Shared, link: &Link) -> Arrival {
+    pub(crate) fn of(hello: Hello, server: &Shared, channel: Channel<'_>) -> Arrival {
         let names = hello.subscriptions.iter().map(|it| it.publication.as_str());
         Arrival {
             publications: names.collect::<Vec<_>>().join(","),
             greeting: Greeting::check(hello, server.limits.subscriptions),
             looked_up: None,
             started: Instant::now(),
-            events: link.events(),
+            received: channel.bytes()[0],
         }
     }
 }
@@ -73,7 +74,7 @@ impl Arrival {
 /// Serves the syncs of a connection until it ends. The fault is one that no sync was told of.
 pub(crate) async fn run(
     server: &Arc<Shared>,
-    link: &Link,
+    channel: Channel<'_>,
     guest: &Guest,
     stay: &Stay<'_>,
     mut arrival: Option<Arrival>,
@@ -82,16 +83,16 @@ pub(crate) async fn run(
     loop {
         let bytes_before = match before {
             Before::Nothing => [0; 2],
-            _ => link.bytes(),
+            _ => channel.bytes(),
         };
         let arrival = match arrival.take() {
             Some(arrival) => arrival,
             None => {
-                let hello = next_hello(server, link, stay, before).await?;
-                Arrival::of(hello, server, link)
+                let hello = next_hello(server, channel, stay, before).await?;
+                Arrival::of(hello, server, channel)
             }
         };
-        let mut sync = Sync::new(server, link, guest, &arrival, bytes_before);
+        let mut sync = Sync::new(server, channel, guest, &arrival, bytes_before);
         let result = tokio::select! {
             biased;
             () = server.aborted() => Err(Fault::shutting_down()),
@@ -105,9 +106,9 @@ pub(crate) async fn run(
             && fault.code != Code::Cancelled
         {
             // A message of a few hundred bytes fits into a frame.
-            let _ = link.send(fault.to_control());
+            let _ = channel.send(fault.to_control());
         }
-        link.flush();
+        channel.flush();
         sync.conclude(&result);
         before = match result {
             Ok(end) => end,
@@ -131,21 +132,20 @@ enum Before {
 /// The next Hello. What is left of an abandoned sync before it is dropped.
 async fn next_hello(
     server: &Shared,
-    link: &Link,
+    channel: Channel<'_>,
     stay: &Stay<'_>,
     before: Before,
 ) -> Result<Hello, Fault> {
     let wait = async {
         loop {
-            match link.event().await {
-                Event::Control(Control::Hello(hello)) => return Ok(hello),
-                Event::Control(Control::Failure(_)) => return Err(Fault::gone()),
-                Event::End(fault) => return Err(fault),
-                Event::Rows(bytes) if before == Before::AbandonedSync => {
-                    link.consumed(bytes.len());
+            match channel.incoming().await? {
+                Incoming::Control(Control::Hello(hello)) => return Ok(hello),
+                Incoming::Control(Control::Failure(_)) => return Err(Fault::gone()),
+                Incoming::Rows(bytes) if before == Before::AbandonedSync => {
+                    channel.consumed(bytes.len());
                 }
-                Event::Control(_) if before == Before::AbandonedSync => {}
-                Event::Control(Control::Ack(_)) if before == Before::CompleteSync => {}
+                Incoming::Control(_) if before == Before::AbandonedSync => {}
+                Incoming::Control(Control::Ack(_)) if before == Before::CompleteSync => {}
                 _ => return Err(Fault::unexpected("a message before the Hello")),
             }
         }
@@ -162,11 +162,11 @@ async fn next_hello(
 /// One sync.
 struct Sync<'a> {
     server: &'a Arc<Shared>,
-    link: &'a Link,
+    channel: Channel<'a>,
     guest: &'a Guest,
     started: Instant,
-    /// Events that had come by then.
-    events_before: u64,
+    /// Bytes that had been received by then.
+    received_before: u64,
     bytes_before: [u64; 2],
     record: SyncRecord,
     /// The Hello was looked into.
@@ -211,17 +211,17 @@ impl Applied {
 impl<'a> Sync<'a> {
     fn new(
         server: &'a Arc<Shared>,
-        link: &'a Link,
+        channel: Channel<'a>,
         guest: &'a Guest,
         arrival: &Arrival,
         bytes_before: [u64; 2],
     ) -> Sync<'a> {
         Sync {
             server,
-            link,
+            channel,
             guest,
             started: arrival.started,
-            events_before: arrival.events,
+            received_before: arrival.received,
             bytes_before,
             record: SyncRecord {
                 remote_id: Some(guest.remote_id),
@@ -239,7 +239,7 @@ impl<'a> Sync<'a> {
             return Err(self.server.busy());
         }
         let Some(opened) = self.open(arrival.greeting?, arrival.looked_up).await? else {
-            self.link.send(Control::SyncEnd(SyncEnd {}))?;
+            self.channel.send(Control::SyncEnd(SyncEnd {}))?;
             return Ok(Before::AbandonedSync);
         };
         let Arrived {
@@ -283,7 +283,7 @@ impl<'a> Sync<'a> {
             upload_only: request.upload_only,
         };
         self.download(&opened, applied, wanted, standing).await?;
-        self.link.send(Control::SyncEnd(SyncEnd {}))?;
+        self.channel.send(Control::SyncEnd(SyncEnd {}))?;
         if downloads {
             let published = opened.subscriptions.iter().map(|it| &it.published);
             let known = published.map(|it| (it.schema.name.clone(), it.hash.to_vec()));
@@ -294,7 +294,7 @@ impl<'a> Sync<'a> {
 
     /// How certain it is that the remote may go on.
     fn standing(&self) -> Standing {
-        if self.link.events() == self.events_before {
+        if self.channel.bytes()[0] == self.received_before {
             Standing::known_since(self.started)
         } else {
             Standing::doubtful()
@@ -311,7 +311,7 @@ impl<'a> Sync<'a> {
             sequence: subscription.sequence,
             upload_id: subscription.pending,
         });
-        let budget = self.link.budget();
+        let budget = self.channel.budget();
         let mut receiver = Receiver::new(limits, budget, expected.collect());
         let expected = opened
             .subscriptions
@@ -323,13 +323,13 @@ impl<'a> Sync<'a> {
             });
         let mut comparing = Comparing::new(expected.collect(), budget);
         loop {
-            let event = timeout(limits.idle, self.link.event()).await;
-            match event.map_err(|_| Fault::timeout("the remote is silent"))? {
-                Event::Rows(bytes) => {
+            let incoming = timeout(limits.idle, self.channel.incoming()).await;
+            match incoming.map_err(|_| Fault::timeout("the remote is silent"))?? {
+                Incoming::Rows(bytes) => {
                     receiver.rows(&bytes)?;
-                    self.link.consumed(bytes.len());
+                    self.channel.consumed(bytes.len());
                 }
-                Event::Control(control) => match control {
+                Incoming::Control(control) => match control {
                     Control::UploadBegin(begin) => receiver.upload_begin(begin)?,
                     Control::TableBegin(begin) => receiver.table_begin(begin)?,
                     Control::UploadEnd(end) => receiver.upload_end(end)?,
@@ -352,8 +352,7 @@ impl<'a> Sync<'a> {
                     Control::Failure(_) => return Err(Fault::gone()),
                     _ => return Err(Fault::unexpected("a message")),
                 },
-                Event::SignIn(_) => return Err(Fault::unexpected("a second SignIn")),
-                Event::End(fault) => return Err(fault),
+                Incoming::Message(_) => return Err(Fault::unexpected("a message frame")),
             }
         }
     }
@@ -370,7 +369,7 @@ impl<'a> Sync<'a> {
             return Err(self.server.busy());
         }
         let ticket = lane.submit(task);
-        let mut watch = Watch::new(self.link, self.server.limits.waiting);
+        let mut watch = Watch::new(self.channel, self.server.limits.waiting);
         let outcomes = {
             let mut answer = std::pin::pin!(answered(answer));
             loop {
@@ -481,10 +480,10 @@ impl<'a> Sync<'a> {
 
     /// Logs and records the sync.
     fn conclude(mut self, result: &Result<Before, Fault>) {
-        let [received, sent] = self.link.bytes();
+        let [received, sent] = self.channel.bytes();
         self.record.bytes = [
             received - self.bytes_before[0],
-            sent + self.link.unsent_bytes() - self.bytes_before[1],
+            sent + self.channel.unsent_bytes() - self.bytes_before[1],
         ];
         let now = Instant::now();
         self.record.duration_ms =

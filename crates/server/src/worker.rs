@@ -19,10 +19,10 @@ use tidewater_consolidated::records::{
 use tidewater_consolidated::{Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker};
 use tidewater_protocol::RemoteId;
 
-use crate::auth::guests::Standing;
 use crate::config::Limits;
 pub(crate) use crate::lane::{Lane, Ticket};
 use crate::memory::Reservation;
+use crate::registry::Standing;
 use crate::spool::SpoolWriter;
 
 /// What one transaction takes at most, beyond the first sync of the list.

@@ -89,7 +89,7 @@ impl Sync<'_> {
         let goes_on = subscriptions.iter().all(OpenSubscription::goes_on);
         let answers = subscriptions.iter().map(OpenSubscription::answer);
         welcome.subscriptions = answers.collect();
-        self.link.send(Control::Welcome(welcome))?;
+        self.channel.send(Control::Welcome(welcome))?;
         let known = greeting.subscriptions.iter();
         let known = known.filter(|subscription| !subscription.schema_hash.is_empty());
         self.record.schemas = known

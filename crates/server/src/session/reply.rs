@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use tidewater_connection::Incoming;
 use tokio::time::{Instant, sleep_until};
 
 use tidewater_consolidated::UploadResult;
@@ -12,21 +14,21 @@ use tidewater_protocol::message::{
 use super::{Opened, Sync};
 use crate::auth::signing::CheckpointFor;
 use crate::fault::Fault;
-use crate::link::{Event, Link};
 use crate::spool::{SpoolItem, SpoolReader};
+use crate::wire::Channel;
 use crate::worker::Ticket;
 
 /// Keeps an eye on the remote while the server works for it.
 pub(super) struct Watch<'a> {
-    link: &'a Link,
+    channel: Channel<'a>,
     every: Duration,
     next: Instant,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(link: &'a Link, every: Duration) -> Watch<'a> {
+    pub(super) fn new(channel: Channel<'a>, every: Duration) -> Watch<'a> {
         Watch {
-            link,
+            channel,
             every,
             next: Instant::now() + every,
         }
@@ -35,11 +37,11 @@ impl<'a> Watch<'a> {
     /// Ends only when the remote gives up, goes away, or says something that it
     /// must not say now. Safe to drop.
     pub(super) async fn interrupted(&self) -> Fault {
-        match self.link.event_without_flush().await {
-            Event::Control(Control::Cancel(_)) => Fault::cancelled(),
-            Event::Control(Control::Failure(_)) => Fault::gone(),
-            Event::End(fault) => fault,
-            _ => Fault::unexpected("a message after the request for the download"),
+        match self.channel.incoming_without_flush().await {
+            Ok(Incoming::Control(Control::Cancel(_))) => Fault::cancelled(),
+            Ok(Incoming::Control(Control::Failure(_))) => Fault::gone(),
+            Err(fault) => fault,
+            Ok(_) => Fault::unexpected("a message after the request for the download"),
         }
     }
 
@@ -51,15 +53,9 @@ impl<'a> Watch<'a> {
     /// Tells it how many syncs are before its own.
     pub(super) fn waiting(&mut self, ahead: u64) -> Result<(), Fault> {
         self.next = Instant::now() + self.every;
-        self.link.send(Control::Waiting(Waiting { ahead }))?;
-        self.link.flush();
+        self.channel.send(Control::Waiting(Waiting { ahead }))?;
+        self.channel.flush();
         Ok(())
-    }
-
-    /// Tells it in the middle of an answer.
-    fn ping(&mut self) {
-        self.next = Instant::now() + self.every;
-        self.link.ping();
     }
 }
 
@@ -77,18 +73,18 @@ pub(super) async fn send_results(
         // others. Where none follows, nobody would know of them at the next one.
         let compare = upload_only && !result.gained.is_empty()
             || result.is_of_another_scope(subscription.checkpoint.as_ref());
-        sync.link.send(Control::ResultBegin(ResultBegin {
+        sync.channel.send(Control::ResultBegin(ResultBegin {
             subscription: index as u32,
             sequence: subscription.sequence,
             upload_id: subscription.upload_id().to_vec(),
         }))?;
         let mut checksum = crc32fast::Hasher::new();
         for table in result.tables {
-            sync.link.send(Control::TableBegin(table.begin))?;
+            sync.channel.send(Control::TableBegin(table.begin))?;
             checksum.update(&table.rows);
-            send_rows(sync, &table.rows).await?;
+            send_rows(sync, table.rows.into()).await?;
         }
-        sync.link.send(Control::ResultEnd(ResultEnd {
+        sync.channel.send(Control::ResultEnd(ResultEnd {
             inserts: result.inserts,
             updates: result.updates,
             deletes: result.deletes,
@@ -102,11 +98,11 @@ pub(super) async fn send_results(
 }
 
 /// Sends rows; meanwhile the remote may give up.
-async fn send_rows(sync: &Sync<'_>, rows: &[u8]) -> Result<(), Fault> {
-    let watch = Watch::new(sync.link, sync.server.limits.waiting);
+async fn send_rows(sync: &Sync<'_>, rows: Bytes) -> Result<(), Fault> {
+    let watch = Watch::new(sync.channel, sync.server.limits.waiting);
     tokio::select! {
         biased;
-        result = sync.link.send_rows(rows, sync.server.limits.idle) => result,
+        result = sync.channel.send_rows(rows, sync.server.limits.idle) => result,
         fault = watch.interrupted() => Err(fault),
     }
 }
@@ -120,7 +116,7 @@ pub(super) async fn send_all(
     mut spool: SpoolReader,
     ticket: Ticket,
 ) -> Result<(), Fault> {
-    let mut watch = Watch::new(sync.link, sync.server.limits.waiting);
+    let mut watch = Watch::new(sync.channel, sync.server.limits.waiting);
     let mut checksum = crc32fast::Hasher::new();
     // `Waiting` may only come before the results, and stored results are the first
     // thing to come out of the spool.
@@ -134,13 +130,9 @@ pub(super) async fn send_all(
                 biased;
                 () = spool.ready() => {}
                 fault = watch.interrupted() => return Err(fault),
-                () = watch.tick() => match &results {
-                    Some(_) => {
-                        let ahead = sync.server.workers.downloads.ahead(ticket);
-                        watch.waiting(ahead)?;
-                    }
-                    None => watch.ping(),
-                },
+                () = watch.tick(), if results.is_some() => {
+                    watch.waiting(sync.server.workers.downloads.ahead(ticket))?;
+                }
             }
             continue;
         };
@@ -155,15 +147,15 @@ pub(super) async fn send_all(
             SpoolItem::Stored(..) => {}
             SpoolItem::Begin(index, scope_changed) => {
                 checksum = crc32fast::Hasher::new();
-                sync.link.send(Control::DownloadBegin(DownloadBegin {
+                sync.channel.send(Control::DownloadBegin(DownloadBegin {
                     subscription: index as u32,
                     scope_changed,
                 }))?;
             }
-            SpoolItem::Table(begin) => sync.link.send(Control::TableBegin(begin))?,
+            SpoolItem::Table(begin) => sync.channel.send(Control::TableBegin(begin))?,
             SpoolItem::Rows(rows) => {
                 checksum.update(&rows);
-                send_rows(sync, &rows).await?;
+                send_rows(sync, rows).await?;
             }
             SpoolItem::End(index, outcome) => {
                 let checkpoint = outcome.checkpoint.and_then(|checkpoint| {
@@ -177,7 +169,7 @@ pub(super) async fn send_all(
                 });
                 sync.record.downloaded[0] += outcome.upserts;
                 sync.record.downloaded[1] += outcome.removals;
-                sync.link.send(Control::DownloadEnd(DownloadEnd {
+                sync.channel.send(Control::DownloadEnd(DownloadEnd {
                     checkpoint: checkpoint.unwrap_or_default(),
                     upserts: outcome.upserts,
                     removals: outcome.removals,

@@ -105,6 +105,7 @@ pub(crate) const NAME: &str = "memory";
 pub(crate) struct MemoryCentre {
     state: Mutex<State>,
     /// Uploads and downloads wait while these are closed.
+    pub(crate) session_gate: watch::Sender<bool>,
     pub(crate) apply_gate: watch::Sender<bool>,
     pub(crate) download_gate: watch::Sender<bool>,
     pub(crate) unavailable: AtomicBool,
@@ -130,6 +131,7 @@ impl MemoryCentre {
                 keys: vec![key],
                 ..State::default()
             }),
+            session_gate: watch::Sender::new(true),
             apply_gate: watch::Sender::new(true),
             download_gate: watch::Sender::new(true),
             unavailable: AtomicBool::new(false),
@@ -474,6 +476,7 @@ impl Worker for MemoryWorker {
         asked: &'a [AskedSubscription],
     ) -> CentreResult<'a, SessionState> {
         Box::pin(async move {
+            pass(&self.0.session_gate).await;
             self.check()?;
             let state = self.0.state();
             let histories = asked.iter().map(|it| {

@@ -226,6 +226,18 @@ impl Client {
         }))
     }
 
+    /// Signs in without a Hello.
+    pub(crate) async fn sign_in(&mut self, opening: Opening) -> SignedIn {
+        self.signed_in = true;
+        let sign_in = Control::SignIn(opening.sign_in);
+        put_control(&mut self.out, CONNECTION_CHANNEL, sign_in).unwrap();
+        self.flush().await;
+        match self.control().await {
+            Some(Control::SignedIn(signed_in)) => signed_in,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// What the server says to the opening.
     pub(crate) async fn welcome(&mut self) {
         assert!(matches!(self.control().await, Some(Control::SignedIn(_))));
@@ -307,10 +319,17 @@ impl Client {
         }
     }
 
+    /// The next message, but for pings.
     pub(crate) async fn control(&mut self) -> Option<Control> {
-        match self.frame().await? {
-            Frame::Control { control, .. } => control,
-            other => panic!("{other:?}"),
+        loop {
+            match self.frame().await? {
+                Frame::Control {
+                    control: Some(Control::Ping(_)),
+                    ..
+                } => {}
+                Frame::Control { control, .. } => return control,
+                other => panic!("{other:?}"),
+            }
         }
     }
 

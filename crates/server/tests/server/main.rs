@@ -4,6 +4,7 @@
 //! the network and the time are simulated, and the other side is a real remote.
 
 mod centre;
+mod channels;
 mod client;
 mod hostile;
 mod keys;

@@ -1,10 +1,10 @@
-//! Who is inside: the remotes of running syncs, and the end of those that are shut out.
+//! Who is connected, and the end of those that are shut out.
 //!
-//! Who signs in is looked up at the Hello. Afterwards nothing is asked for each message;
-//! instead, before an upload is applied and before a download is read, whatever came over
-//! the network since the look-up ([`Standing`]) makes the worker ask once more, and the
-//! remotes of all syncs that go on for longer are asked about together at a fixed
-//! interval ([`Guests`]). What is asked, and of whom, is the workers' and the server's.
+//! Who signs in is looked up once. Afterwards nothing is asked for each message; instead, before
+//! an upload is applied and before a download is read, whatever came over the network since the
+//! look-up ([`Standing`]) makes the worker ask once more, and the remotes of all connections that
+//! go on for longer are asked about together at a fixed interval. What is asked, and of whom, is
+//! the workers' and the server's.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tidewater_consolidated::records::ShutOut;
 use tidewater_protocol::RemoteId;
 
-/// How often the remotes of running syncs are asked about.
+/// How often connected remotes are asked about.
 pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// How long an answer is as good as new.
@@ -44,71 +44,82 @@ impl Standing {
     }
 }
 
-/// The remotes of all running syncs.
+/// The remotes that are connected. One may be several times.
 #[derive(Default)]
-pub(crate) struct Guests {
-    inside: Mutex<HashMap<u64, Guest>>,
+pub(crate) struct Registry {
+    inside: Mutex<HashMap<u64, Entry>>,
     next: AtomicU64,
 }
 
-struct Guest {
+struct Entry {
     remote_id: RemoteId,
+    user: String,
     entered: Instant,
     call: Arc<Call>,
 }
 
-/// Tells one sync that it is over.
+/// Tells one connection that it is over.
 #[derive(Default)]
 struct Call {
     reason: OnceLock<ShutOut>,
     ready: Notify,
 }
 
-/// One sync's place among the guests, from its Hello to its end.
+/// One connection's place in the registry, from its sign-in to its end.
 pub(crate) struct Stay<'a> {
-    guests: &'a Guests,
+    registry: &'a Registry,
     number: u64,
     call: Arc<Call>,
 }
 
-impl Guests {
-    fn inside(&self) -> MutexGuard<'_, HashMap<u64, Guest>> {
+impl Registry {
+    fn inside(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The remote of a connection comes in.
-    pub(crate) fn enter(&self, remote_id: RemoteId) -> Stay<'_> {
+    pub(crate) fn enter(&self, remote_id: RemoteId, user: &str) -> Stay<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let call = Arc::<Call>::default();
-        let guest = Guest {
+        let entry = Entry {
             remote_id,
+            user: user.to_owned(),
             entered: Instant::now(),
             call: call.clone(),
         };
-        self.inside().insert(number, guest);
+        self.inside().insert(number, entry);
         Stay {
-            guests: self,
+            registry: self,
             number,
             call,
         }
     }
 
+    /// Every connection's remote and its user.
+    pub(crate) fn connected(&self) -> Vec<(RemoteId, String)> {
+        let inside = self.inside();
+        let entries = inside.values();
+        let mut connected: Vec<_> = entries.map(|it| (it.remote_id, it.user.clone())).collect();
+        connected.sort();
+        connected
+    }
+
     /// The remotes that have been inside for at least so long.
     pub(crate) fn inside_for(&self, duration: Duration) -> Vec<RemoteId> {
         let inside = self.inside();
-        let guests = inside.values();
-        let long = guests.filter(|guest| guest.entered.elapsed() >= duration);
-        long.map(|guest| guest.remote_id).collect()
+        let entries = inside.values();
+        let long = entries.filter(|entry| entry.entered.elapsed() >= duration);
+        long.map(|entry| entry.remote_id).collect()
     }
 
-    /// Ends the syncs of these remotes.
+    /// Ends the connections of these remotes.
     pub(crate) fn end(&self, shut_out: &[(RemoteId, ShutOut)]) {
         let inside = self.inside();
         for (remote_id, reason) in shut_out {
-            for guest in inside.values().filter(|it| it.remote_id == *remote_id) {
+            for entry in inside.values().filter(|it| it.remote_id == *remote_id) {
                 // The first reason is as good as the second.
-                let _ = guest.call.reason.set(*reason);
-                guest.call.ready.notify_one();
+                let _ = entry.call.reason.set(*reason);
+                entry.call.ready.notify_one();
             }
         }
     }
@@ -128,7 +139,7 @@ impl Stay<'_> {
 
 impl Drop for Stay<'_> {
     fn drop(&mut self) {
-        self.guests.inside().remove(&self.number);
+        self.registry.inside().remove(&self.number);
     }
 }
 
@@ -140,20 +151,24 @@ mod tests {
     const BOB: RemoteId = RemoteId([2; 16]);
 
     #[tokio::test(start_paused = true)]
-    async fn only_syncs_of_the_remote_that_is_shut_out_end() {
-        let guests = Guests::default();
-        let ada = guests.enter(ADA);
+    async fn only_connections_of_the_remote_that_is_shut_out_end() {
+        let registry = Registry::default();
+        let ada = registry.enter(ADA, "ada");
         tokio::time::advance(WATCH_EVERY).await;
-        let bob = guests.enter(BOB);
-        assert_eq!(guests.inside_for(WATCH_EVERY), [ADA]);
-        assert_eq!(guests.inside_for(Duration::ZERO).len(), 2);
-        guests.end(&[(ADA, ShutOut::UserDisabled)]);
+        let bob = registry.enter(BOB, "bob");
+        assert_eq!(registry.inside_for(WATCH_EVERY), [ADA]);
+        let again = registry.enter(BOB, "bob");
+        let (ada_too, bob_too) = ((ADA, "ada".to_owned()), (BOB, "bob".to_owned()));
+        assert_eq!(registry.connected(), [ada_too, bob_too.clone(), bob_too]);
+        drop(again);
+        assert_eq!(registry.inside_for(Duration::ZERO).len(), 2);
+        registry.end(&[(ADA, ShutOut::UserDisabled)]);
         assert_eq!(ada.shut_out().await, ShutOut::UserDisabled);
         let patience = Duration::from_secs(60);
         let waited = tokio::time::timeout(patience, bob.shut_out()).await;
         assert!(waited.is_err());
         drop((ada, bob));
-        assert!(guests.inside().is_empty());
+        assert!(registry.inside().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
