@@ -118,9 +118,9 @@ pub struct Limits {
     /// Passwords that are checked at the same time (19 MiB and some ten milliseconds
     /// of a core each).
     pub password_checks: usize,
-    /// From the accepted connection to the complete Hello.
+    /// From the accepted connection to the complete SignIn.
     pub handshake: Duration,
-    /// Silence of a remote that has to say something, or takes nothing.
+    /// Silence of a remote that has to say something, takes nothing, or does not sync.
     pub idle: Duration,
     /// One whole sync.
     pub sync: Duration,
