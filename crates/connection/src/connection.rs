@@ -1,6 +1,6 @@
 //! The machine of one connection: from bytes to channels and back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
@@ -67,7 +67,8 @@ pub struct Connection {
     /// The preface is still to come, or to be sent.
     expects_preface: bool,
     owes_preface: bool,
-    channels: BTreeMap<u8, Channel>,
+    /// In the order of their numbers: few, and in a small place.
+    channels: Vec<(u8, Channel)>,
     events: VecDeque<Event>,
     pongs: VecDeque<u64>,
     ping_due: bool,
@@ -100,7 +101,7 @@ impl Connection {
             input: BytesMut::new(),
             expects_preface: !dials,
             owes_preface: dials,
-            channels: BTreeMap::from([(CONNECTION_CHANNEL, Channel::new())]),
+            channels: vec![(CONNECTION_CHANNEL, Channel::new())],
             events: VecDeque::new(),
             pongs: VecDeque::new(),
             ping_due: false,
@@ -115,7 +116,12 @@ impl Connection {
 
     /// Opens a channel; both sides know which there are. One that is open stays as it is.
     pub fn open(&mut self, channel: u8) {
-        self.channels.entry(channel).or_insert_with(Channel::new);
+        let place = self
+            .channels
+            .partition_point(|(number, _)| *number < channel);
+        if self.find(channel).is_none() {
+            self.channels.insert(place, (channel, Channel::new()));
+        }
     }
 
     /// The peer has proven who it is: from now on only the credit of each channel counts, and
@@ -160,7 +166,7 @@ impl Connection {
 
     /// Bytes of control messages, and of everything, that came and wait for their handlers.
     pub fn held_bytes(&self) -> [usize; 2] {
-        let channels = self.channels.values().map(Channel::held_bytes);
+        let channels = self.channels.iter().map(|(_, it)| it.held_bytes());
         channels.fold([0; 2], |sum, held| [sum[0] + held[0], sum[1] + held[1]])
     }
 
@@ -206,12 +212,12 @@ impl Connection {
         channel: u8,
         is_wanted: impl FnOnce(&Incoming) -> bool,
     ) -> Option<Incoming> {
-        self.channels.get_mut(&channel)?.receive_if(is_wanted)
+        self.find_mut(channel)?.receive_if(is_wanted)
     }
 
     /// What came next on a channel. Its credit is the peer's again after [`Self::consumed`].
     pub fn receive(&mut self, channel: u8) -> Option<Incoming> {
-        self.channels.get_mut(&channel)?.receive()
+        self.find_mut(channel)?.receive()
     }
 
     /// The handler is done with so many bytes of credit of what it received.
@@ -242,13 +248,13 @@ impl Connection {
 
     /// The bytes that wait to be sent on a channel: producers look at it before they go on.
     pub fn unsent_bytes(&self, channel: u8) -> usize {
-        self.channels.get(&channel).map_or(0, Channel::unsent_bytes)
+        self.find(channel).map_or(0, Channel::unsent_bytes)
     }
 
     /// How many bytes of rows and messages may be queued on a channel so that they wait for
     /// nothing but the network. What is queued beyond waits for credit, and so does all behind it.
     pub fn room(&self, channel: u8) -> usize {
-        self.channels.get(&channel).map_or(0, Channel::room)
+        self.find(channel).map_or(0, Channel::room)
     }
 
     /// Forgets what waits to be sent on a channel, for whoever ends it with a last word.
@@ -259,7 +265,7 @@ impl Connection {
     /// Whether the connection itself has something to say: credits, pongs, a ping.
     pub fn has_own_output(&self) -> bool {
         let owes_pongs = !self.pongs.is_empty() || self.ping_due;
-        owes_pongs || self.channels.values().any(Channel::owes_grant)
+        owes_pongs || self.channels.iter().any(|(_, it)| it.owes_grant())
     }
 
     /// Appends frames to `out` until it has about `enough` bytes or nothing can go. Whether
@@ -272,7 +278,8 @@ impl Connection {
         if self.has_own_output() {
             self.transmit_own(out);
         }
-        let unsent = self.channels.values().map(Channel::unsent_bytes).sum();
+        let unsent = self.channels.iter().map(|(_, it)| it.unsent_bytes());
+        let unsent = unsent.sum();
         out.reserve(enough.min(unsent));
         while out.len() - start < enough {
             let Some(channel) = self.next_channel() else {
@@ -283,8 +290,22 @@ impl Connection {
         out.len() > start
     }
 
+    fn find(&self, channel: u8) -> Option<&Channel> {
+        let mut channels = self.channels.iter();
+        channels
+            .find(|(number, _)| *number == channel)
+            .map(|(_, it)| it)
+    }
+
+    fn find_mut(&mut self, channel: u8) -> Option<&mut Channel> {
+        let mut channels = self.channels.iter_mut();
+        channels
+            .find(|(number, _)| *number == channel)
+            .map(|(_, it)| it)
+    }
+
     fn channel(&mut self, channel: u8) -> &mut Channel {
-        let known = self.channels.get_mut(&channel);
+        let known = self.find_mut(channel);
         known.expect("the caller opened the channel")
     }
 
@@ -373,15 +394,15 @@ impl Connection {
     }
 
     fn known(&self, channel: u8) -> Result<(), Fault> {
-        match self.channels.contains_key(&channel) {
-            true => Ok(()),
-            false => Err(Fault::UnknownChannel(channel)),
+        match self.find(channel) {
+            Some(_) => Ok(()),
+            None => Err(Fault::UnknownChannel(channel)),
         }
     }
 
     fn take_credit(&mut self, credit: &Credit) -> Result<(), Fault> {
         let number = u8::try_from(credit.channel).unwrap_or(u8::MAX);
-        let known = self.channels.get_mut(&number);
+        let known = self.find_mut(number);
         known
             .ok_or(Fault::UnknownChannel(number))?
             .add_credit(credit.bytes);

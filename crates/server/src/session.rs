@@ -81,10 +81,6 @@ pub(crate) async fn run(
 ) -> Result<(), Fault> {
     let mut before = Before::Nothing;
     loop {
-        let bytes_before = match before {
-            Before::Nothing => [0; 2],
-            _ => channel.bytes(),
-        };
         let arrival = match arrival.take() {
             Some(arrival) => arrival,
             None => {
@@ -92,7 +88,7 @@ pub(crate) async fn run(
                 Arrival::of(hello, server, channel)
             }
         };
-        let mut sync = Sync::new(server, channel, guest, &arrival, bytes_before);
+        let mut sync = Sync::new(server, channel, guest, &arrival, before);
         let result = tokio::select! {
             biased;
             () = server.aborted() => Err(Fault::shutting_down()),
@@ -167,6 +163,8 @@ struct Sync<'a> {
     started: Instant,
     /// Bytes that had been received by then.
     received_before: u64,
+    /// It is the first of its connection, which counts with it.
+    is_first: bool,
     bytes_before: [u64; 2],
     record: SyncRecord,
     /// The Hello was looked into.
@@ -214,7 +212,7 @@ impl<'a> Sync<'a> {
         channel: Channel<'a>,
         guest: &'a Guest,
         arrival: &Arrival,
-        bytes_before: [u64; 2],
+        before: Before,
     ) -> Sync<'a> {
         Sync {
             server,
@@ -222,7 +220,11 @@ impl<'a> Sync<'a> {
             guest,
             started: arrival.started,
             received_before: arrival.received,
-            bytes_before,
+            is_first: before == Before::Nothing,
+            bytes_before: match before {
+                Before::Nothing => [0; 2],
+                _ => channel.bytes(),
+            },
             record: SyncRecord {
                 remote_id: Some(guest.remote_id),
                 user: guest.user.clone(),

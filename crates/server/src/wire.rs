@@ -145,6 +145,7 @@ impl Wire {
     pub(crate) fn close(&self) {
         self.state().close = true;
         self.to_write.notify_one();
+        self.room.notify_one();
     }
 
     fn flush(&self, state: &mut State) {
@@ -221,6 +222,8 @@ impl Wire {
         loop {
             match self.take(&mut buffer) {
                 Ok(true) => {}
+                // A stranger that is not let in: what it goes on to say is dropped.
+                Ok(false) if self.state().close => return Fault::cancelled(),
                 Ok(false) => {
                     self.room.notified().await;
                     continue;

@@ -165,7 +165,7 @@ impl Sync<'_> {
             });
             self.record.incidents.extend(incidents);
         }
-        if let Some(was) = guest.was {
+        if let Some(was) = guest.was.filter(|_| self.is_first) {
             self.note_successor(greeting, was);
         }
     }

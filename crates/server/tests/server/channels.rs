@@ -150,6 +150,21 @@ async fn pings_are_answered_while_a_sync_is_stuck_either_way() {
 }
 
 #[tokio::test]
+async fn a_stranger_who_says_more_than_is_taken_hears_all_the_same_why_it_is_not_let_in() {
+    let world = World::start().await;
+    let mut client = world.connect().await;
+    client.put_opening(Remote::new("ada").password("wrong"));
+    client.put_upload_begin(1, 1, &[], 1);
+    for _ in 0..30 {
+        client.put_rows(&[0; 30_000]);
+    }
+    client.flush().await;
+    let (failure, own) = last_word(&mut client).await;
+    assert_eq!(failure.unwrap().code, Code::WrongPassword.number());
+    assert!(own);
+}
+
+#[tokio::test]
 async fn other_channels_and_a_second_sign_in_end_the_connection() {
     let world = World::start().await;
     let ada = world.remote("ada").await;
