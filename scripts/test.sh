@@ -59,6 +59,8 @@ fi
 if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
   rustup component add rustfmt clippy
 fi
+[ -d "$(rustc --print target-libdir --target wasm32-unknown-unknown)" ] ||
+  rustup target add wasm32-unknown-unknown
 have cc || need "a C compiler, which SQLite and ring are built with" gcc libc6-dev
 have sqlite3 || need "the sqlite3 program, which the documents' examples use" sqlite3
 have_postgres || need "a PostgreSQL server, of which the tests start their own" postgresql
@@ -81,6 +83,9 @@ if have cargo-deny; then
   part "Dependencies" cargo deny --log-level error check bans licenses sources
 fi
 part "Lints" cargo clippy --workspace --all-targets --locked -- -D warnings
+# A remote also has to build for browsers: it opens no socket, and SQLite comes from elsewhere.
+part "WebAssembly" cargo check --locked --target wasm32-unknown-unknown \
+  -p tidewater-protocol -p tidewater-connection -p tidewater-remote
 
 build() {
   cargo test --workspace --locked --no-run

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tempfile::TempDir;
 
+use tidewater_client::{Remote, SyncDirection};
 use tidewater_consolidated::records::UserRecord;
-use tidewater_remote::{Remote, SyncDirection};
 use tidewater_server::{Config, Environment, Server, hash_password};
 use tidewater_testing::postgres::{Postgres, PostgresOptions};
 use tidewater_testing::purchase;

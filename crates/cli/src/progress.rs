@@ -3,7 +3,7 @@
 //! Nothing is written when standard error is not a terminal: logs of scripts stay clean.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tidewater_remote::{Phase, Progress};
+use tidewater_client::{Phase, Progress};
 
 use crate::output::{bytes, counted, printable};
 

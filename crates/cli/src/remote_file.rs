@@ -5,9 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
+use tidewater_client::{Database, RemoteError};
 use tidewater_protocol::Code;
-use tidewater_remote::RemoteError;
-use tidewater_remote::database::Database;
 
 use crate::failure::Failure;
 

@@ -4,8 +4,7 @@
 //! and with what the file knows beyond the one sync. Fields are only ever added.
 
 use serde::Serialize;
-use tidewater_remote::Report;
-use tidewater_remote::report::{Downloaded, Uploaded};
+use tidewater_client::{Downloaded, Report, Uploaded};
 
 use crate::kept::{Embedded, embedded};
 

@@ -1,6 +1,8 @@
 //! Control messages. Their encoding is Protocol Buffers; the tags are normative and
 //! written down in `docs/protocol.md`.
 
+mod name;
+
 use prost::Message;
 
 use crate::code::Code;

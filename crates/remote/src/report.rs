@@ -68,28 +68,12 @@ pub struct Downloaded {
     pub removals: u64,
 }
 
-/// What [`crate::Remote::verify`] found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Verification {
-    /// Whether all tables are equal to the centre now.
-    pub is_equal: bool,
-    /// Whether something differed and the centre's rows were taken.
-    pub repaired: bool,
-    /// The tables that were missing, or lacked a column or their key, and were made again.
-    pub rebuilt: Vec<String>,
-    /// What was found in each table, before the repair.
-    pub tables: Vec<TableDifferences>,
-    /// The sync before the compare.
-    pub sync: Report,
-}
-
 /// How many rows that lost, and how many that were refused, are told by their keys.
 pub(crate) const ROWS_TOLD: usize = 100;
 
 impl Report {
     /// Takes over what a second sync moved that belongs to the same call.
-    pub(crate) fn add(&mut self, later: Report) {
+    pub fn add(&mut self, later: Report) {
         self.uploaded.add(later.uploaded);
         self.downloaded.upserts += later.downloaded.upserts;
         self.downloaded.removals += later.downloaded.removals;

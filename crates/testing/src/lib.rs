@@ -11,6 +11,7 @@ pub mod generate;
 pub mod postgres;
 pub mod proxy;
 pub mod purchase;
+pub mod scripted;
 
 mod copy;
 

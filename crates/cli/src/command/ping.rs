@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use tidewater_carrier::ServerUrl;
+use tidewater_client::{ClientError, SyncError, SyncOptions, ping};
 use tidewater_protocol::Code;
-use tidewater_remote::blocking::SyncOptions;
-use tidewater_remote::{SyncError, ping};
 
 use crate::Done;
 use crate::args::with_exit_codes;
@@ -42,10 +41,10 @@ pub(crate) struct PingArgs {
 }
 
 /// What no answer means to somebody who has nothing to lose.
-fn unanswered(url: &ServerUrl, error: SyncError) -> Failure {
+fn unanswered(url: &ServerUrl, error: ClientError) -> Failure {
     let silent = matches!(
         error,
-        SyncError::ConnectionLost { .. } | SyncError::Timeout { .. }
+        ClientError::Sync(SyncError::ConnectionLost { .. } | SyncError::Timeout { .. })
     );
     let mut failure = Failure::from(error);
     if silent {
@@ -59,7 +58,7 @@ fn unanswered(url: &ServerUrl, error: SyncError) -> Failure {
 }
 
 pub(crate) fn run(args: &PingArgs) -> Result<Done, Failure> {
-    let url: ServerUrl = args.url.parse().map_err(SyncError::from)?;
+    let url: ServerUrl = args.url.parse().map_err(ClientError::from)?;
     sync::check_transport(&url, args.insecure)?;
     let options = SyncOptions {
         ca_file: args.ca.clone(),

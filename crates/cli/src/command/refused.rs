@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tidewater_remote::database::{RefusedRow, Which};
+use tidewater_client::{RefusedRow, Which};
 
 use crate::Done;
 use crate::args::with_exit_codes;

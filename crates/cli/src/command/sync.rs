@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidewater_carrier::ServerUrl;
+use tidewater_client::{Account, ClientError, Remote, Report, SyncDirection, SyncError};
 use tidewater_protocol::Code;
-use tidewater_remote::database::Account;
-use tidewater_remote::{Remote, Report, SyncDirection, SyncError};
 
 use crate::Done;
 use crate::args::with_exit_codes;
@@ -126,7 +125,7 @@ pub(super) fn signed_in<T>(
     remote: &mut Remote,
     asked: &PasswordArgs,
     mut password: Option<String>,
-    mut attempt: impl FnMut(&mut Remote) -> Result<T, SyncError>,
+    mut attempt: impl FnMut(&mut Remote) -> Result<T, ClientError>,
 ) -> Result<T, Failure> {
     loop {
         let may_ask = password.is_none() && password::can_ask();
@@ -150,7 +149,11 @@ pub(super) fn refused_before(remote: &mut Remote, report: &Report) -> Result<u64
     Ok(all.saturating_sub(report.refused))
 }
 
-fn sync(remote: &mut Remote, args: &SyncArgs, interrupt: &Interrupt) -> Result<Report, SyncError> {
+fn sync(
+    remote: &mut Remote,
+    args: &SyncArgs,
+    interrupt: &Interrupt,
+) -> Result<Report, ClientError> {
     let line = ProgressLine::new(!args.quiet);
     remote.sync(&mut |progress| {
         line.show(progress);
@@ -162,8 +165,8 @@ fn sync(remote: &mut Remote, args: &SyncArgs, interrupt: &Interrupt) -> Result<R
     })
 }
 
-impl From<SyncError> for Failure {
-    fn from(error: SyncError) -> Failure {
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
         let mut hint = error.hint();
         if error.code() == Code::CredentialInvalid {
             hint = format!("{hint}: pipe it in with --password-stdin, or set TIDEWATER_PASSWORD");
@@ -173,7 +176,7 @@ impl From<SyncError> for Failure {
             message: error.to_string(),
             hint,
             retry_after_ms: error.retry_after_ms(),
-            of_server: matches!(error, SyncError::Server { .. }),
+            of_server: matches!(error, ClientError::Sync(SyncError::Server { .. })),
         }
     }
 }
@@ -203,7 +206,7 @@ fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
             format!("add {}", missing.join(", ")),
         ));
     }
-    let server: ServerUrl = server.parse().map_err(SyncError::from)?;
+    let server: ServerUrl = server.parse().map_err(ClientError::from)?;
     check_transport(&server, args.insecure)?;
     let password = match known.credential {
         Some(_) => args.password.given()?,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_remote::{Remote, Verification};
+use tidewater_client::{Remote, Verification};
 
 use super::sync;
 use crate::Done;

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
 
+use tidewater_client::{Remote, Report};
 use tidewater_consolidated::Centre;
 use tidewater_consolidated::records::UserRecord;
 use tidewater_protocol::Code;
-use tidewater_remote::{Remote, Report};
 use tidewater_server::{Config, Environment, Running, Server, hash_password};
 
 use crate::Done;

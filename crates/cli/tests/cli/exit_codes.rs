@@ -80,7 +80,7 @@ fn what_was_meant_is_told_to_who_names_the_wrong_file_or_none() {
         .tidewater_as("x", &first)
         .exits(1)
         .tells(&["the folder nodir does not exist"]);
-    drop(tidewater_remote::Remote::open(place.path("nancy.db")).unwrap());
+    drop(tidewater_client::Remote::open(place.path("nancy.db")).unwrap());
     place
         .tidewater_as("x", &[&["sync", "nancy.db"][..], &account].concat())
         .exits(1)

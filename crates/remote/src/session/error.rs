@@ -2,8 +2,6 @@
 
 use std::io;
 
-use serde::ser::SerializeStruct;
-use serde::{Serialize, Serializer};
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::FrameError;
 use tidewater_protocol::message::Failure;
@@ -67,32 +65,6 @@ pub enum SyncError {
     /// The download could not be kept until it was complete.
     #[error("the download cannot be kept beside the database: {0}")]
     Spool(#[source] io::Error),
-    /// The server cannot be reached.
-    #[error("{server} cannot be reached: {source}")]
-    Unreachable {
-        /// Its URL.
-        server: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The server did not prove that it is the one it should be.
-    #[error("the certificate of {server} is not trusted: {what}")]
-    Certificate {
-        /// Its URL.
-        server: String,
-        /// What is wrong with it.
-        what: String,
-        /// It is not valid at the time that it is on this device.
-        by_the_clock: bool,
-    },
-    /// Encryption could not be agreed on.
-    #[error("no encrypted connection to {server}: {what}")]
-    Tls {
-        /// Its URL.
-        server: String,
-        /// What is wrong.
-        what: String,
-    },
     /// The server was silent for too long.
     #[error("the server was silent for {} seconds ({during})", .after_ms / 1000)]
     Timeout {
@@ -139,9 +111,6 @@ impl SyncError {
             SyncError::PasswordMissing => Code::CredentialInvalid,
             SyncError::Remote(error) => error.code(),
             SyncError::Spool(_) => Code::RemoteDatabase,
-            SyncError::Unreachable { .. } => Code::Unreachable,
-            SyncError::Certificate { .. } => Code::CertificateInvalid,
-            SyncError::Tls { .. } => Code::Unreachable,
             SyncError::Timeout { .. } => Code::Timeout,
             SyncError::ConnectionLost { .. } => Code::ConnectionLost,
             SyncError::Cancelled => Code::Cancelled,
@@ -170,24 +139,6 @@ impl SyncError {
             SyncError::Spool(_) => {
                 "make room on the disk, and see that the database's folder can be written"
             }
-            SyncError::Unreachable { .. } => {
-                "see that the server runs, that its address is right and that the network lets \
-                 you through; local changes are kept"
-            }
-            SyncError::Certificate {
-                by_the_clock: true, ..
-            } => {
-                "see that date and time of this device are right; if they are, the server's \
-                 certificate has to be renewed; local changes are kept"
-            }
-            SyncError::Certificate { .. } => {
-                "see that the address is right; for a certificate of your own, name the file \
-                 with the certificate of its authority (--ca FILE)"
-            }
-            SyncError::Tls { .. } => {
-                "see that the server listens on tls:// at this port; if it listens on tcp:// \
-                 there, write tcp:// instead of tls://"
-            }
             SyncError::Timeout { .. } | SyncError::ConnectionLost { .. } => {
                 "nothing is lost; sync again when the network is better"
             }
@@ -207,7 +158,7 @@ impl SyncError {
 
     /// Checks the first bytes that come over a plain connection: a TLS server's alert looks
     /// like the beginning of a frame that never ends.
-    pub(crate) fn check_unencrypted(first: &[u8]) -> Result<(), SyncError> {
+    pub fn check_unencrypted(first: &[u8]) -> Result<(), SyncError> {
         match first {
             [0x15, 3, 0..=4, 0, 2, ..] => Err(SyncError::NotTidewater {
                 what: "it answers with a TLS alert, so it listens on tls:// at this port".into(),
@@ -296,33 +247,9 @@ fn printable(text: &str) -> String {
     text.chars().take(MAX_SERVER_TEXT).map(replace).collect()
 }
 
-/// The object that `--json` prints under `error`.
-impl Serialize for SyncError {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("SyncError", 4)?;
-        object.serialize_field("code", self.code().name())?;
-        object.serialize_field("message", &self.to_string())?;
-        object.serialize_field("hint", &self.hint())?;
-        object.serialize_field("retry_after_ms", &self.retry_after_ms())?;
-        object.end()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn json_has_the_documented_fields() {
-        let busy = SyncError::Busy {
-            retry_after_ms: 1500,
-        };
-        assert_eq!(
-            serde_json::to_string(&busy).unwrap(),
-            "{\"code\":\"busy\",\"message\":\"the server is busy\",\
-             \"hint\":\"nothing was changed; sync again later\",\"retry_after_ms\":1500}"
-        );
-    }
 
     #[test]
     fn a_servers_words_cannot_move_the_cursor_of_a_terminal() {

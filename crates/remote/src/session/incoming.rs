@@ -147,7 +147,7 @@ impl Incoming {
             }
             _ => Err(SyncError::unexpected(format!(
                 "a {} came {}, where it does not belong",
-                name(control),
+                control.name(),
                 self.during()
             ))),
         }
@@ -217,34 +217,5 @@ fn check_result(
             begin.sequence,
             subscription.sequence + 1
         )))
-    }
-}
-
-/// A message's name, for messages to people.
-pub(crate) fn name(control: &Control) -> &'static str {
-    match control {
-        Control::SignIn(_) => "SignIn",
-        Control::SignedIn(_) => "SignedIn",
-        Control::Hello(_) => "Hello",
-        Control::Welcome(_) => "Welcome",
-        Control::UploadBegin(_) => "UploadBegin",
-        Control::TableBegin(_) => "TableBegin",
-        Control::UploadEnd(_) => "UploadEnd",
-        Control::RequestBegin(_) => "RequestBegin",
-        Control::DownloadRequest(_) => "DownloadRequest",
-        Control::ResultBegin(_) => "ResultBegin",
-        Control::ResultEnd(_) => "ResultEnd",
-        Control::DownloadBegin(_) => "DownloadBegin",
-        Control::DownloadEnd(_) => "DownloadEnd",
-        Control::SyncEnd(_) => "SyncEnd",
-        Control::Ack(_) => "Ack",
-        Control::Busy(_) => "Busy",
-        Control::Failure(_) => "Failure",
-        Control::Credit(_) => "Credit",
-        Control::Ping(_) => "Ping",
-        Control::Pong(_) => "Pong",
-        Control::Waiting(_) => "Waiting",
-        Control::Cancel(_) => "Cancel",
-        Control::CompareTable(_) => "CompareTable",
     }
 }

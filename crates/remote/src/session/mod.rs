@@ -21,9 +21,6 @@ mod welcome;
 pub use error::SyncError;
 pub use progress::{Phase, Progress};
 
-#[cfg(test)]
-pub(crate) use incoming::name as message_name;
-
 use bytes::{Bytes, BytesMut};
 use sha2::{Digest, Sha256};
 use tidewater_protocol::frame::SYNC_CHANNEL;
@@ -227,7 +224,7 @@ impl Session {
             silence_ms,
             last_activity_ms: now.ticks_ms,
             report: Report::default(),
-            progress: Progress::new(),
+            progress: Progress::default(),
             reported: None,
         };
         if let Err(error) = session.open(password.as_deref(), &client) {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 /// What a sync is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
     /// Reaching the server and signing in.
+    #[default]
     Connecting,
     /// Sending changes.
     Uploading,
@@ -26,7 +27,7 @@ pub enum Phase {
 }
 
 /// How far a sync is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
     /// What it is at.
@@ -44,17 +45,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new() -> Progress {
-        Progress {
-            phase: Phase::Connecting,
-            table: None,
-            rows: 0,
-            expected_rows: 0,
-            bytes_sent: 0,
-            bytes_received: 0,
-        }
-    }
-
     pub(crate) fn phase(&mut self, phase: Phase) {
         if self.phase != phase {
             self.phase = phase;

@@ -14,7 +14,6 @@ use super::progress::Phase;
 use super::welcome::{Admission, Answer};
 use super::{
     MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify,
-    incoming,
 };
 use crate::database::{NewIdentity, Said};
 use crate::report::Uploaded;
@@ -128,7 +127,7 @@ impl Session {
             | Control::Cancel(_)
             | Control::CompareTable(_) => Err(SyncError::unexpected(format!(
                 "it sent a {}, which only remotes send",
-                incoming::name(control)
+                control.name()
             ))),
         }
     }

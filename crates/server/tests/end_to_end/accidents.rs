@@ -7,10 +7,10 @@
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+use tidewater_client::ClientError;
 use tidewater_consolidated::records::IncidentKind;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
-use tidewater_remote::SyncError;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::{Backend, execute_sqlite, open_sqlite, rows_sqlite, save_sqlite};
@@ -47,7 +47,7 @@ fn remote_id(device: &mut Device) -> Option<tidewater_protocol::RemoteId> {
 
 /// It says why it did not happen, and what to do.
 #[track_caller]
-fn assert_told(error: &SyncError, code: Code) {
+fn assert_told(error: &ClientError, code: Code) {
     assert_eq!(error.code(), code, "{error}");
     assert!(code.is_transient());
     assert!(error.hint().contains("sync again"), "{}", error.hint());

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use tidewater_client::Phase;
 use tidewater_protocol::frame::{Frame, take_frame};
 use tidewater_protocol::message::{Control, UploadBegin};
-use tidewater_remote::Phase;
 use tidewater_testing::proxy::{Accident, Journey, Place, Way};
 
 use crate::backend::{Backend, Transaction};

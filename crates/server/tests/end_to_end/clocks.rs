@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use tempfile::TempDir;
+use tidewater_client::{Progress, Remote};
 use tidewater_consolidated::records::Retention;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
-use tidewater_remote::{Progress, Remote};
 use tidewater_server::Environment;
 use tidewater_server::environment::Clock;
 use tidewater_testing::proxy::{Accident, Place, Way};

@@ -1,7 +1,7 @@
 //! Whatever happened: when everybody has synced and nobody writes, all are equal.
 
+use tidewater_client::Which;
 use tidewater_protocol::message::Control;
-use tidewater_remote::database::Which;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;

@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tidewater_remote::database::{RefusedRow, Which};
-use tidewater_remote::session::SyncDirection;
-use tidewater_remote::{Remote, Report, SyncError};
+use tidewater_client::{ClientError, RefusedRow, Remote, Report, SyncDirection, Which};
 use tidewater_testing::FrameProxy;
 
 use crate::backend::{execute_sqlite, open_sqlite, rows_sqlite};
@@ -100,7 +98,7 @@ impl Device {
     }
 
     /// Syncs, whatever comes of it.
-    pub(crate) fn try_sync(&mut self) -> Result<Report, SyncError> {
+    pub(crate) fn try_sync(&mut self) -> Result<Report, ClientError> {
         self.remote.sync(&mut |_| ControlFlow::Continue(()))
     }
 

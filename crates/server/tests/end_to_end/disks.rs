@@ -8,8 +8,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use tidewater_client::Remote;
 use tidewater_protocol::Code;
-use tidewater_remote::Remote;
 use tidewater_testing::disk::{Disk, Fault, KILLED};
 
 use crate::backend::Backend;
@@ -63,7 +63,7 @@ fn open(file: &Path, url: &str, user: &str) -> Remote {
     remote
 }
 
-fn sync(remote: &mut Remote) -> Result<(), tidewater_remote::SyncError> {
+fn sync(remote: &mut Remote) -> Result<(), tidewater_client::ClientError> {
     let report = remote.sync(&mut |_| ControlFlow::Continue(()));
     report.map(drop)
 }

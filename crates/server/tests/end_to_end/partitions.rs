@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use tidewater_client::SyncDirection;
 use tidewater_consolidated::Centre;
 use tidewater_protocol::message::Control;
-use tidewater_remote::session::SyncDirection;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::{Backend, save_sqlite};

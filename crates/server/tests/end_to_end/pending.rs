@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use tidewater_remote::database::Which;
+use tidewater_client::Which;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;

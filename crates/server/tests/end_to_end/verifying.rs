@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use tidewater_remote::Verification;
+use tidewater_client::Verification;
 
 use tidewater_testing::proxy::{Accident, Place, Way};
 

@@ -68,7 +68,7 @@ fn an_answer_in_single_bytes_is_the_same_answer() {
     let remote = Remote::changed();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     for &byte in &later_reply(&sent).0 {
         assert!(!session.wants_work());
         session.handle_bytes(&[byte], NOW);
@@ -97,7 +97,7 @@ fn an_edit_between_taking_and_reading_is_of_the_next_upload() {
     let mut session = remote.session(options());
     remote.run("UPDATE item SET name = 'drei' WHERE id = 3; DELETE FROM item WHERE id = 1");
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert_eq!(sent.rows(), items(Op::Insert, &[(3, "three")]));
     answer(&mut session, &later_reply(&sent).0);
     assert!(matches!(session.finish().1, Outcome::Done(_)));
@@ -111,7 +111,7 @@ fn a_connection_lost_after_the_end_of_the_sync_loses_nothing() {
     let remote = Remote::changed();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     session.handle_bytes(&later_reply(&sent).0, NOW);
     session.handle_end(None);
     while session.wants_work() {

@@ -117,7 +117,7 @@ fn a_lost_acknowledgement_is_made_good_without_sending_the_rows_again() {
         NOW,
     );
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert_eq!(sent.names(), ["SignIn", "Hello", "DownloadRequest"]);
     let rest = Reply::default()
         .result(&first.upload(), &[])
@@ -145,7 +145,7 @@ fn a_large_upload_waits_for_credit() {
     let remote = large_upload();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES);
     assert_eq!(
         sent.names(),
@@ -156,14 +156,14 @@ fn a_large_upload_waits_for_credit() {
         bytes: 1000,
     });
     session.handle_bytes(&Reply::default().connection(credit).0, NOW);
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES + 1000);
     let credit = Control::Credit(Credit {
         channel: 1,
         bytes: u64::MAX,
     });
     session.handle_bytes(&Reply::default().connection(credit).0, NOW);
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert_eq!(sent.names()[4..], ["UploadEnd", "DownloadRequest"]);
     let Some(Control::UploadEnd(end)) = sent.controls().nth(4) else {
         panic!("no UploadEnd");
@@ -184,11 +184,11 @@ fn an_upload_that_the_server_has_is_abandoned_in_the_middle() {
     let remote = large_upload();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     let upload = sent.upload();
     let reply = Reply::default().welcome(UploadState::AlreadyApplied, None);
     session.handle_bytes(&reply.0, NOW);
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert_eq!(sent.names()[4..], ["UploadEnd", "DownloadRequest"]);
     let Some(Control::UploadEnd(end)) = sent.controls().nth(4) else {
         panic!("no UploadEnd");
@@ -271,7 +271,7 @@ fn a_row_that_could_not_be_applied_is_asked_for_again() {
     let remote = Remote::synced();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     // The application changes a row while its download is on the way.
     remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
     let reply = Reply::default()
@@ -431,7 +431,7 @@ fn waiting_shows_as_progress_and_pings_are_answered() {
     let remote = Remote::synced();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert_eq!(session.progress().phase, Phase::Waiting { ahead: 0 });
     let reply = Reply::default()
         .control(Control::Waiting(Waiting { ahead: 17 }))
@@ -442,7 +442,7 @@ fn waiting_shows_as_progress_and_pings_are_answered() {
         Phase::Waiting { ahead: 17 }
     );
     assert!(session.poll_progress().is_none());
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert!(matches!(
         sent.controls().last(),
         Some(Control::Pong(pong)) if pong.nonce == 99
@@ -457,7 +457,7 @@ fn a_download_in_many_frames_is_given_credit() {
     let rows = items(Op::Upsert, &rows);
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     let begin = Reply::default()
         .welcome(UploadState::InSequence, Some(&schema()))
         .control(download_begin(0))
@@ -465,7 +465,7 @@ fn a_download_in_many_frames_is_given_credit() {
     session.handle_bytes(&begin.0, NOW);
     for piece in rows.chunks(100_001) {
         session.handle_bytes(&Reply::default().rows(piece).0, NOW);
-        sent.take(&mut session);
+        sent.take(|| session.poll_transmit(NOW));
     }
     assert_eq!(session.progress().rows, 1500);
     assert_eq!(session.progress().table.as_deref(), Some("item"));
@@ -495,7 +495,7 @@ fn an_application_that_has_tables_in_the_file_can_write_during_the_first_downloa
     remote.run("CREATE TABLE own (x)");
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     let reply = first_reply().0;
     session.handle_bytes(&reply[..reply.len() - 10], NOW);
     remote.run("INSERT INTO own VALUES (1)");

@@ -62,14 +62,14 @@ fn send(remote: &Remote) -> (Session, Sent) {
     let mut session = remote.session(options());
     let mut sent = Sent::default();
     for (number, bytes) in [100_001, 33, 500_000, 1 << 30].into_iter().enumerate() {
-        sent.take(&mut session);
+        sent.take(|| session.poll_transmit(NOW));
         remote.run(&format!(
             "UPDATE item SET name = 'later {number}' WHERE id IN (1, 20, 4000 + {number}); \
              DELETE FROM item WHERE id = 30 + {number}"
         ));
         credit(&mut session, bytes);
     }
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert!(sent.names().contains(&"DownloadRequest"));
     (session, sent)
 }
@@ -91,7 +91,7 @@ fn what_is_kept_is_the_same_copied_while_sent_or_read_after_a_lost_acknowledgeme
     let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
     session.handle_bytes(&welcome.0, NOW);
     let mut retry = Sent::default();
-    retry.take(&mut session);
+    retry.take(|| session.poll_transmit(NOW));
     assert!(!retry.names().contains(&"UploadBegin"));
     tell_result(session, Reply::default(), &again.upload(), &[]);
 
@@ -110,11 +110,11 @@ fn an_upload_that_was_given_up_halfway_is_read_out_of_the_file() {
 
     let mut session = remote.session(options());
     let mut half = Sent::default();
-    half.take(&mut session);
+    half.take(|| session.poll_transmit(NOW));
     assert!(!half.names().contains(&"UploadEnd"));
     let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
     session.handle_bytes(&welcome.0, NOW);
-    half.take(&mut session);
+    half.take(|| session.poll_transmit(NOW));
     assert!(half.rows().len() < sent.rows().len());
     tell_result(session, Reply::default(), &half.upload(), &[]);
     assert!(kept(&copied) == kept(&remote), "they differ");
@@ -125,7 +125,7 @@ fn what_was_sent_is_not_read_again_to_be_kept() {
     let remote = Remote::changed();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     // There is nothing left that could be read.
     remote.run("DELETE FROM tidewater_change_item");
     acknowledge(session, &sent.upload(), &[]);
@@ -141,7 +141,7 @@ fn what_was_too_large_when_it_was_sent_is_not_read_again_either() {
     let mut session = remote.session(options());
     credit(&mut session, 1 << 30);
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert!(sent.rows().len() > 8 << 20);
     // What is left would be small enough.
     remote.run("DELETE FROM tidewater_change_item WHERE key_id = 4");
@@ -157,7 +157,7 @@ fn what_was_refused_is_not_kept_of_a_copy() {
     remote.run("INSERT INTO item VALUES (4, 'secret')");
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert!(holds(&sent.rows(), "secret"));
     acknowledge(session, &sent.upload(), &[(4, "no")]);
     let first = kept(&remote);
@@ -167,7 +167,7 @@ fn what_was_refused_is_not_kept_of_a_copy() {
     remote.run("INSERT INTO item VALUES (5, 'hidden')");
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     acknowledge(session, &sent.upload(), &[(5, "no")]);
     assert!(kept(&remote) == first, "nothing is left of it");
 }

@@ -155,7 +155,7 @@ fn a_schema_that_never_came_is_missed() {
 fn more_rows_than_credit_are_refused() {
     let remote = Remote::synced();
     let mut session = remote.session(options());
-    Sent::default().take(&mut session);
+    Sent::default().take(|| session.poll_transmit(NOW));
     let begin = Reply::default()
         .welcome(UploadState::InSequence, None)
         .control(download_begin(0))
@@ -198,7 +198,7 @@ fn other_protocols_and_oversized_frames_are_told_apart() {
 fn a_silent_server_is_given_up() {
     let remote = Remote::changed();
     let mut session = remote.session(options());
-    Sent::default().take(&mut session);
+    Sent::default().take(|| session.poll_transmit(NOW));
     let deadline = session.poll_timeout().unwrap();
     let at = |ticks_ms| Now { ticks_ms, ..NOW };
     session.handle_timeout(at(deadline - 1));
@@ -220,7 +220,7 @@ fn a_clock_that_is_wrong_by_years_is_no_obstacle() {
         let remote = Remote::changed();
         let mut session = remote.session(options());
         let mut sent = Sent::default();
-        sent.take(&mut session);
+        sent.take(|| session.poll_transmit(NOW));
         let now = Now { unix_ms, ..NOW };
         session.handle_bytes(&later_reply(&sent).0, now);
         while session.wants_work() {
@@ -249,7 +249,7 @@ fn a_cancelled_sync_changes_nothing_wherever_it_is() {
         let remote = Remote::changed();
         let mut session = remote.session(options());
         let mut sent = Sent::default();
-        sent.take(&mut session);
+        sent.take(|| session.poll_transmit(NOW));
         let before = remote.dump();
         if steps > 0 {
             session.handle_bytes(&later_reply(&sent).0, NOW);
@@ -260,7 +260,7 @@ fn a_cancelled_sync_changes_nothing_wherever_it_is() {
             assert!(session.wants_work());
         }
         session.cancel();
-        sent.take(&mut session);
+        sent.take(|| session.poll_transmit(NOW));
         assert_eq!(sent.names().last(), Some(&"Cancel"));
         let (database, outcome) = session.finish();
         drop(database);
@@ -274,7 +274,7 @@ fn of_two_syncs_of_one_file_one_goes_ahead() {
     let remote = Remote::changed();
     let mut slow = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(&mut slow);
+    sent.take(|| slow.poll_transmit(NOW));
     let (outcome, _) = remote.sync(later_reply);
     assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
     let after = remote.dump();

@@ -250,7 +250,7 @@ fn a_value_larger_than_a_frame_goes_up_and_comes_down() {
     });
     session.handle_bytes(&Reply::default().connection(credit).0, NOW);
     let mut sent = Sent::default();
-    sent.take(&mut session);
+    sent.take(|| session.poll_transmit(NOW));
     assert!(sent.rows() == items(Op::Insert, &[(3, &"x".repeat(size))]));
     let begin = Reply::default()
         .welcome(UploadState::InSequence, None)
@@ -261,7 +261,7 @@ fn a_value_larger_than_a_frame_goes_up_and_comes_down() {
     let rows = items(Op::Upsert, &[(4, &"y".repeat(size))]);
     for piece in rows.chunks(300_000) {
         session.handle_bytes(&Reply::default().rows(piece).0, NOW);
-        sent.take(&mut session);
+        sent.take(|| session.poll_transmit(NOW));
     }
     let end = Reply::default().control(Control::DownloadEnd(DownloadEnd {
         upserts: 1,

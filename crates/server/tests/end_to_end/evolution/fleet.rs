@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use tidewater_client::SyncDirection;
 use tidewater_protocol::message::Control;
-use tidewater_remote::SyncDirection;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use crate::backend::Backend;

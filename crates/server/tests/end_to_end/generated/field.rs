@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
+use tidewater_client::Which;
 use tidewater_protocol::Code;
-use tidewater_remote::database::Which;
 use tidewater_server::Config;
 use tidewater_testing::generate::history::{Place, REMOTES, Step};
 use tidewater_testing::generate::schema::{Schema, Table, TableId};

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use tidewater_client::RefusedRow;
 use tidewater_protocol::{Code, Value};
-use tidewater_remote::database::RefusedRow;
 use tidewater_testing::generate::schema::{Schema, Table, TableId};
 use tidewater_testing::generate::triggers::THEN;
 

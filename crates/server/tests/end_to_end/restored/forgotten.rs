@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 
 use bytes::BytesMut;
+use tidewater_client::SyncDirection;
 use tidewater_consolidated::records::IncidentKind;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{Frame, take_frame};
 use tidewater_protocol::message::Control;
-use tidewater_remote::SyncDirection;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use super::{backup, restore};

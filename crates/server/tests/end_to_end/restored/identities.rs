@@ -6,9 +6,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tidewater_client::SyncDirection;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
-use tidewater_remote::SyncDirection;
 use tidewater_testing::proxy::{Accident, Place, Way};
 
 use super::{backup, restore};

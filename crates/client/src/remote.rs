@@ -4,13 +4,30 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Serialize;
 use tidewater_carrier::ServerUrl;
+use tidewater_remote::database::{Account, Database, RefusedRow, Status, TableDifferences, Which};
+use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
 
-use crate::blocking::{self, SyncOptions};
-use crate::database::{Account, Database, RefusedRow, Status, TableDifferences, Which};
-use crate::error::RemoteError;
-use crate::report::{Report, Verification};
-use crate::session::{Progress, SyncDirection, SyncError, Verify};
+use crate::driver;
+use crate::error::ClientError;
+use crate::options::SyncOptions;
+
+/// What [`Remote::verify`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Verification {
+    /// Whether all tables are equal to the centre now.
+    pub is_equal: bool,
+    /// Whether something differed and the centre's rows were taken.
+    pub repaired: bool,
+    /// The tables that were missing, or lacked a column or their key, and were made again.
+    pub rebuilt: Vec<String>,
+    /// What was found in each table, before the repair.
+    pub tables: Vec<TableDifferences>,
+    /// The sync before the compare.
+    pub sync: Report,
+}
 
 /// A remote database and how to sync it.
 ///
@@ -51,7 +68,7 @@ impl Remote {
         server: &str,
         user: &str,
         publications: &[&str],
-    ) -> Result<(), SyncError> {
+    ) -> Result<(), ClientError> {
         let server = server.parse::<ServerUrl>()?.to_string();
         let database = self.database()?;
         database.subscribe(&server, user, publications)?;
@@ -115,11 +132,11 @@ impl Remote {
     /// breaks, the sync is cancelled and the remote is as it was before.
     ///
     /// # Errors
-    /// See [`SyncError`]; [`SyncError::hint`] tells what to do next.
+    /// See [`ClientError`]; [`ClientError::hint`] tells what to do next.
     pub fn sync(
         &mut self,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<Report, SyncError> {
+    ) -> Result<Report, ClientError> {
         let uploads = self.options.direction != SyncDirection::DownloadOnly;
         let subscriptions = self.database()?.subscriptions()?;
         let in_flight = uploads && subscriptions.iter().any(|it| it.taken.is_some());
@@ -137,16 +154,14 @@ impl Remote {
     /// columns are made again. Rows with local changes, pending or refused, are left out.
     ///
     /// # Errors
-    /// See [`SyncError`].
+    /// See [`ClientError`].
     pub fn verify(
         &mut self,
         repair: bool,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<Verification, SyncError> {
+    ) -> Result<Verification, ClientError> {
         let rebuilt = match repair {
-            true => self
-                .database()?
-                .rebuild_broken_tables(blocking::unix_ms())?,
+            true => self.database()?.rebuild_broken_tables(driver::unix_ms())?,
             false => Vec::new(),
         };
         let direction = std::mem::replace(&mut self.options.direction, SyncDirection::Both);
@@ -164,7 +179,7 @@ impl Remote {
         &mut self,
         repair: bool,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<Verification, SyncError> {
+    ) -> Result<Verification, ClientError> {
         let sync = self.sync(progress)?;
         self.options.verify = Verify::Look;
         let mut tables = self.sync_once(progress)?.compared;
@@ -191,14 +206,15 @@ impl Remote {
     fn sync_once(
         &mut self,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<Report, SyncError> {
+    ) -> Result<Report, ClientError> {
         self.database()?;
         let Some(database) = self.database.take() else {
             return Err(SyncError::Defect {
                 what: "an open database is gone",
-            });
+            }
+            .into());
         };
-        let (database, result) = blocking::sync(database, &self.options, progress);
+        let (database, result) = driver::sync(database, &self.options, progress);
         self.database = Some(database);
         result
     }

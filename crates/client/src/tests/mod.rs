@@ -11,14 +11,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rusqlite::Connection;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tempfile::TempDir;
 use tidewater_carrier::tls;
 
-use super::SyncOptions;
-use crate::report::Report;
-use crate::scripted::{Remote, Sent};
-use crate::session::{Progress, SyncError};
+use tidewater_remote::database::Database;
+use tidewater_remote::{Progress, Report, SyncError};
+use tidewater_testing::scripted::{Reply, Sent, first_reply};
+
+use crate::{ClientError, SyncOptions, driver};
 
 /// What a server does with one connection.
 type Behaviour = Box<dyn FnOnce(&mut Peer) + Send>;
@@ -71,6 +73,17 @@ impl Server {
     fn done(mut self) {
         self.thread.take().unwrap().join().unwrap();
     }
+}
+
+/// Answers a sync as the script says and waits for the remote to close.
+fn serve(script: fn(&Sent) -> Reply) -> Behaviour {
+    Box::new(move |peer| {
+        peer.read_until("DownloadRequest");
+        let reply = script(&peer.sent);
+        peer.write(&reply.0);
+        peer.read_to_end();
+        assert_eq!(peer.sent.names().last(), Some(&"Ack"));
+    })
 }
 
 trait Stream: Read + Write {}
@@ -181,16 +194,81 @@ fn options() -> SyncOptions {
 }
 
 /// Points a remote at a server, whatever it knew before, and syncs.
-fn sync(remote: &Remote, server: &str, options: &SyncOptions) -> Result<Report, SyncError> {
+fn sync(remote: &File, server: &str, options: &SyncOptions) -> Result<Report, ClientError> {
     sync_watched(remote, server, options, &mut |_| ControlFlow::Continue(()))
 }
 
 fn sync_watched(
-    remote: &Remote,
+    remote: &File,
     server: &str,
     options: &SyncOptions,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-) -> Result<Report, SyncError> {
+) -> Result<Report, ClientError> {
     remote.point_at(server);
-    super::sync(remote.open(), options, progress).1
+    driver::sync(remote.open(), options, progress).1
+}
+
+/// A remote's file.
+struct File {
+    folder: TempDir,
+}
+
+impl File {
+    /// One that has never synced.
+    fn new() -> File {
+        let file = File {
+            folder: TempDir::new().unwrap(),
+        };
+        file.open()
+            .subscribe("tcp://127.0.0.1:7439", "ann", &["sales"])
+            .unwrap();
+        file
+    }
+
+    /// One that holds the rows (1, one) and (2, two).
+    fn synced() -> File {
+        let file = File::new();
+        let server = Server::tcp(vec![serve(|_| first_reply())]);
+        sync(&file, &server.url, &options()).unwrap();
+        server.done();
+        file
+    }
+
+    /// The same, with (3, three) inserted by the application.
+    fn changed() -> File {
+        let file = File::synced();
+        file.run("INSERT INTO item VALUES (3, 'three')");
+        file
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("remote.db")
+    }
+
+    fn open(&self) -> Database {
+        Database::open(&self.path()).unwrap()
+    }
+
+    /// Makes the remote believe that this was its server all along.
+    fn point_at(&self, server: &str) {
+        let connection = Connection::open(self.path()).unwrap();
+        connection
+            .execute("UPDATE tidewater_state SET server = ?1", [server])
+            .unwrap();
+    }
+
+    fn run(&self, sql: &str) {
+        let application = Connection::open(self.path()).unwrap();
+        application.execute_batch(sql).unwrap();
+    }
+
+    /// The rows of table `item`.
+    fn items(&self) -> Vec<(i64, String)> {
+        let connection = Connection::open(self.path()).unwrap();
+        let mut rows = connection
+            .prepare("SELECT id, name FROM item ORDER BY id")
+            .unwrap();
+        let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+        rows.unwrap().map(Result::unwrap).collect()
+    }
 }

@@ -11,8 +11,11 @@ use tidewater_protocol::frame::{
 };
 use tidewater_protocol::message::{Control, Ping, Pong};
 
-use super::SyncOptions;
-use crate::session::SyncError;
+use tidewater_remote::SyncError;
+
+use crate::driver::{TICK, dial};
+use crate::error::ClientError;
+use crate::options::SyncOptions;
 
 /// The answer of a server.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,12 +38,12 @@ pub struct PingReport {
 ///
 /// # Errors
 /// It is not there, not trusted, or no Tidewater server.
-pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, SyncError> {
+pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError> {
     let url: ServerUrl = url.parse()?;
     let start = Instant::now();
     let ca_file = options.ca_file.as_deref();
     let go_on = &mut || ControlFlow::Continue(());
-    let mut carrier = super::dial(&url, ca_file, options, go_on)?;
+    let mut carrier = dial(&url, ca_file, options, go_on)?;
     // The first answer pays for the handshake, the second measures the way.
     let mut input = BytesMut::new();
     let mut out = BytesMut::from(&PREFACE[..]);
@@ -73,9 +76,9 @@ fn exchange(
     out: &mut BytesMut,
     nonce: u64,
     timeout: Duration,
-) -> Result<Pong, SyncError> {
+) -> Result<Pong, ClientError> {
     let during = "waiting for the answer to a ping";
-    put_control(out, CONNECTION_CHANNEL, Control::Ping(Ping { nonce }))?;
+    put_control(out, CONNECTION_CHANNEL, Control::Ping(Ping { nonce })).map_err(SyncError::from)?;
     carrier.push(out.split().freeze());
     let deadline = Instant::now() + timeout;
     loop {
@@ -87,9 +90,10 @@ fn exchange(
             return Err(SyncError::Timeout {
                 after_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
                 during,
-            });
+            }
+            .into());
         }
-        let wait = (!carrier.has_output()).then(|| left.min(super::TICK));
+        let wait = (!carrier.has_output()).then(|| left.min(TICK));
         let received = carrier.receive(wait, &mut |bytes| input.extend_from_slice(bytes))?;
         SyncError::check_unencrypted(input)?;
         while let Some(frame) = take_frame(input).map_err(not_tidewater)? {
@@ -98,17 +102,18 @@ fn exchange(
             };
             match control {
                 Some(Control::Pong(pong)) if pong.nonce == nonce => return Ok(pong),
-                Some(Control::Failure(failure)) => return Err(failure.into()),
+                Some(Control::Failure(failure)) => return Err(SyncError::from(failure).into()),
                 Some(Control::Busy(busy)) => {
                     return Err(SyncError::Busy {
                         retry_after_ms: busy.retry_after_ms,
-                    });
+                    }
+                    .into());
                 }
                 _ => {}
             }
         }
         if let Received::End(source) = received {
-            return Err(SyncError::ConnectionLost { during, source });
+            return Err(SyncError::ConnectionLost { during, source }.into());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Syncing on the caller's thread, over TCP and TLS.
+//! Syncing on the caller's thread, over whatever carries the connection.
 //!
 //! Owns the loop between a [`Session`] and a connection, and the clock and randomness that
 //! a session must not have. Leaves sockets and certificates to the carrier.
@@ -6,107 +6,41 @@
 //! One thread does everything and never waits for the server to read without reading
 //! itself: two sides that only write would wait for each other for ever.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a driver is where real time comes from"
-)]
-
-mod ping;
-
-pub use ping::{PingReport, ping};
-
-use std::fmt;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tidewater_carrier::{Carrier, CarrierError, DialOptions, Received, ServerUrl, UrlError, tls};
-
-use crate::database::{Account, Database};
-use crate::report::Report;
-use crate::session::{
-    Now, Outcome, Progress, ProofKind, Session, SessionOptions, SyncDirection, SyncError, Verify,
+use tidewater_carrier::{Carrier, CarrierError, DialOptions, Received, ServerUrl, tls};
+use tidewater_protocol::Code;
+use tidewater_remote::Report;
+use tidewater_remote::database::{Account, Database};
+use tidewater_remote::session::{
+    Now, Outcome, Progress, ProofKind, Session, SessionOptions, SyncError,
 };
-use crate::spool::FileSpool;
+use tidewater_remote::spool::FileSpool;
+
+use crate::error::ClientError;
+use crate::options::SyncOptions;
 
 /// How often the progress callback is asked whether to go on while nothing happens.
-const TICK: Duration = Duration::from_millis(200);
+pub(crate) const TICK: Duration = Duration::from_millis(200);
 
 /// How long the last words may take: nothing depends on them.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How many connections one sync may need in vain: token refused, credential refused, new
 /// identity, centre restored, compare asked for.
-const MAX_VAIN_CONNECTIONS: usize = 6;
-
-/// How to sync.
-#[derive(Clone)]
-pub struct SyncOptions {
-    /// The user's password, for the first sync or when the credential is no longer valid.
-    pub password: Option<String>,
-    /// Another address of the server than the one that the remote remembers. It is
-    /// remembered as soon as the server there lets the remote in.
-    pub server: Option<String>,
-    /// Whether the file may go over to another centre: its rows then take the place of those
-    /// that the file has of the former one. Otherwise that is [`SyncError::AnotherCentre`].
-    pub other_centre: bool,
-    /// Which way.
-    pub direction: SyncDirection,
-    /// Whether everything is compared instead: see [`Verify`].
-    pub verify: Verify,
-    /// A PEM file with the authorities to trust, instead of those that the remote
-    /// remembers.
-    pub ca_file: Option<PathBuf>,
-    /// Whether `tcp://` to other machines is allowed.
-    pub insecure: bool,
-    /// How long the server may be silent.
-    pub timeout: Duration,
-    /// The program that syncs, for the server's logs.
-    pub client: String,
-}
-
-impl Default for SyncOptions {
-    fn default() -> SyncOptions {
-        SyncOptions {
-            password: None,
-            server: None,
-            other_centre: false,
-            direction: SyncDirection::Both,
-            verify: Verify::No,
-            ca_file: None,
-            insecure: false,
-            timeout: Duration::from_secs(120),
-            client: concat!("tidewater-remote/", env!("CARGO_PKG_VERSION")).into(),
-        }
-    }
-}
-
-/// A password is not for logs.
-impl fmt::Debug for SyncOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SyncOptions")
-            .field("password", &self.password.as_ref().map(|_| "..."))
-            .field("server", &self.server)
-            .field("other_centre", &self.other_centre)
-            .field("direction", &self.direction)
-            .field("verify", &self.verify)
-            .field("ca_file", &self.ca_file)
-            .field("insecure", &self.insecure)
-            .field("timeout", &self.timeout)
-            .field("client", &self.client)
-            .finish()
-    }
-}
+pub(crate) const MAX_VAIN_CONNECTIONS: usize = 6;
 
 /// Syncs, and gives the database back.
 ///
 /// # Errors
-/// See [`SyncError`].
-pub fn sync(
+/// See [`ClientError`].
+pub(crate) fn sync(
     database: Database,
     options: &SyncOptions,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-) -> (Database, Result<Report, SyncError>) {
+) -> (Database, Result<Report, ClientError>) {
     let clock = Clock::start();
     let account = match database.account() {
         Ok(account) => account,
@@ -125,7 +59,7 @@ pub fn sync(
         };
         let seed = match random_seed() {
             Ok(seed) => seed,
-            Err(error) => return (database, Err(error)),
+            Err(error) => return (database, Err(error.into())),
         };
         let session_options = SessionOptions {
             direction: options.direction,
@@ -139,7 +73,7 @@ pub fn sync(
             spool: Box::new(FileSpool::beside(database.path())),
         };
         let mut session = Session::new(database, session_options, seed, clock.now());
-        Drive {
+        let driven = Drive {
             session: &mut session,
             carrier,
             clock: &clock,
@@ -150,6 +84,9 @@ pub fn sync(
         received += traffic.1;
         let (back, outcome) = session.finish();
         database = back;
+        if let Err(error) = driven {
+            return (database, Err(error.into()));
+        }
         match outcome {
             Outcome::Done(report) => {
                 total.add(report);
@@ -164,93 +101,50 @@ pub fn sync(
                 in_vain = 0;
             }
             Outcome::Again(proof) => first_proof = proof,
-            Outcome::Failed(error) => return (database, Err(error)),
+            Outcome::Failed(error) => return (database, Err(error.into())),
+            _ => break,
         }
     }
-    let error = SyncError::unexpected("it sent the remote away again and again");
-    (database, Err(error))
+    let error = SyncError::Protocol {
+        code: Code::UnexpectedMessage,
+        what: "it sent the remote away again and again".into(),
+    };
+    (database, Err(error.into()))
 }
 
 fn dial_server(
     account: &Account,
     options: &SyncOptions,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-) -> Result<Carrier, SyncError> {
+) -> Result<Carrier, ClientError> {
     let server = options.server.as_deref().unwrap_or(&account.server);
     if server.is_empty() {
         return Err(SyncError::Usage {
             what: "the remote does not know its server yet".into(),
             hint: "name a server, a user and a publication at the first sync".into(),
-        });
+        }
+        .into());
     }
     let url: ServerUrl = server.parse()?;
     let remembered = account.ca.as_deref().map(Path::new);
     let ca_file = options.ca_file.as_deref().or(remembered);
-    let connecting = Progress::new();
+    let connecting = Progress::default();
     let go_on = &mut || progress(&connecting);
     dial(&url, ca_file, options, go_on)
 }
 
-fn dial(
+pub(crate) fn dial(
     url: &ServerUrl,
     ca_file: Option<&Path>,
     options: &SyncOptions,
     go_on: &mut dyn FnMut() -> ControlFlow<()>,
-) -> Result<Carrier, SyncError> {
+) -> Result<Carrier, ClientError> {
     let options = DialOptions {
         ca_file,
         insecure: options.insecure,
         timeout: options.timeout,
     };
     Ok(Carrier::dial(url, &options, go_on)?)
-}
-
-impl From<UrlError> for SyncError {
-    fn from(error: UrlError) -> SyncError {
-        SyncError::Usage {
-            what: error.to_string(),
-            hint: "write it as tls://host:port or tcp://127.0.0.1:port".into(),
-        }
-    }
-}
-
-impl From<CarrierError> for SyncError {
-    fn from(error: CarrierError) -> SyncError {
-        let usage = |hint: &str| SyncError::Usage {
-            what: error.to_string(),
-            hint: hint.into(),
-        };
-        match error {
-            CarrierError::Exposed { .. } => {
-                usage("use tls://, or allow it with the option `insecure`")
-            }
-            CarrierError::HostName { .. } => usage("write the server's address as tls://host:port"),
-            CarrierError::File { .. } => {
-                usage("name a PEM file with the certificate of the server's authority")
-            }
-            CarrierError::Unreachable { server, source } => {
-                SyncError::Unreachable { server, source }
-            }
-            CarrierError::Certificate {
-                server,
-                what,
-                by_the_clock,
-            } => SyncError::Certificate {
-                server,
-                what,
-                by_the_clock,
-            },
-            CarrierError::Tls { server, what } => SyncError::Tls { server, what },
-            CarrierError::Lost(source) => SyncError::ConnectionLost {
-                during: "at the socket",
-                source: Some(source),
-            },
-            CarrierError::Cancelled => SyncError::Cancelled,
-            _ => SyncError::Defect {
-                what: "the TLS library refuses its own defaults",
-            },
-        }
-    }
 }
 
 fn random_seed() -> Result<[u8; 32], SyncError> {
@@ -300,10 +194,15 @@ struct Drive<'a> {
 }
 
 impl Drive<'_> {
-    fn run(mut self, progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>) {
+    fn run(
+        mut self,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<(), CarrierError> {
+        let mut broken = Ok(());
         while !self.session.is_finished() {
             if let Err(error) = self.turn() {
-                self.session.fail(error);
+                broken = Err(error);
+                self.session.cancel();
             }
             self.session.handle_timeout(self.clock.now());
             if let ControlFlow::Break(()) = progress(self.session.progress()) {
@@ -312,10 +211,11 @@ impl Drive<'_> {
         }
         // What is left to say is a courtesy to the server.
         let _ = self.farewell();
+        broken
     }
 
     /// Applies, sends and receives what is possible now, or waits a moment for it.
-    fn turn(&mut self) -> Result<(), SyncError> {
+    fn turn(&mut self) -> Result<(), CarrierError> {
         self.refill();
         if self.session.wants_work() {
             // Everything has come: that the connection may end now is of no importance.
@@ -346,7 +246,7 @@ impl Drive<'_> {
     }
 
     /// Whether something came.
-    fn receive(&mut self, wait: Option<Duration>) -> Result<bool, SyncError> {
+    fn receive(&mut self, wait: Option<Duration>) -> Result<bool, CarrierError> {
         let session = &mut *self.session;
         let clock = self.clock;
         let mut handle = |bytes: &[u8]| session.handle_bytes(bytes, clock.now());
@@ -368,7 +268,7 @@ impl Drive<'_> {
 
     /// Sends what is left and waits for the server to close: to close with unread bytes
     /// would destroy what is still on its way.
-    fn farewell(&mut self) -> Result<(), SyncError> {
+    fn farewell(&mut self) -> Result<(), CarrierError> {
         let end = Instant::now() + FAREWELL;
         loop {
             self.refill();
@@ -390,6 +290,3 @@ impl Drive<'_> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

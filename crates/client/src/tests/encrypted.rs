@@ -1,9 +1,10 @@
 //! Over TLS.
 
+use tidewater_carrier::CarrierError;
 use tidewater_protocol::Code;
 
 use super::*;
-use crate::scripted::{first_reply, later_reply};
+use tidewater_testing::scripted::later_reply;
 
 fn serve_first() -> Behaviour {
     Box::new(|peer| {
@@ -33,7 +34,7 @@ fn trusting(certificate: &Certificate) -> SyncOptions {
 fn a_sync_goes_through_an_encrypted_connection() {
     let certificate = Certificate::here();
     let server = Server::tls(&certificate, vec![serve_first()]);
-    let remote = Remote::new();
+    let remote = File::new();
     let report = sync(&remote, &server.url, &trusting(&certificate)).unwrap();
     assert_eq!(report.downloaded.upserts, 2);
     assert_eq!(remote.items().len(), 2);
@@ -43,7 +44,7 @@ fn a_sync_goes_through_an_encrypted_connection() {
 #[test]
 fn a_large_upload_goes_through_an_encrypted_connection() {
     let certificate = Certificate::here();
-    let remote = Remote::synced();
+    let remote = File::synced();
     remote.run(
         "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 900)
          INSERT INTO item SELECT i, printf('%.*c', 1000, 'x') FROM n",
@@ -80,7 +81,7 @@ fn the_certificate_file_is_remembered_by_the_remote() {
 fn a_certificate_that_nobody_vouches_for_is_refused() {
     let certificate = Certificate::here();
     let server = Server::tls(&certificate, vec![refuse(), refuse()]);
-    let remote = Remote::changed();
+    let remote = File::changed();
     let error = sync(&remote, &server.url, &options()).unwrap_err();
     assert_eq!(error.code(), Code::CertificateInvalid, "{error}");
     assert!(error.hint().contains("--ca"));
@@ -94,7 +95,7 @@ fn a_certificate_that_nobody_vouches_for_is_refused() {
 fn a_certificate_for_another_name_is_refused() {
     let certificate = Certificate::for_names(&["sync.example.com"]);
     let server = Server::tls(&certificate, vec![refuse()]);
-    let error = sync(&Remote::changed(), &server.url, &trusting(&certificate)).unwrap_err();
+    let error = sync(&File::changed(), &server.url, &trusting(&certificate)).unwrap_err();
     assert_eq!(error.code(), Code::CertificateInvalid, "{error}");
     server.done();
 }
@@ -105,7 +106,7 @@ fn a_certificate_of_another_time_is_told_with_the_clock() {
     for (from, until) in [(1990, 2001), (2990, 3001)] {
         let certificate = Certificate::valid(from, until);
         let server = Server::tls(&certificate, vec![refuse()]);
-        let remote = Remote::changed();
+        let remote = File::changed();
         let before = remote.items();
         let error = sync(&remote, &server.url, &trusting(&certificate)).unwrap_err();
         assert_eq!(error.code(), Code::CertificateInvalid, "{error}");
@@ -120,7 +121,7 @@ fn the_wrong_scheme_is_told_either_way() {
     let certificate = Certificate::here();
     let server = Server::tls(&certificate, vec![refuse()]);
     let plain = server.url.replace("tls://", "tcp://");
-    let error = sync(&Remote::changed(), &plain, &options()).unwrap_err();
+    let error = sync(&File::changed(), &plain, &options()).unwrap_err();
     assert!(error.hint().contains("tls://"), "{error}");
     server.done();
     // A server without TLS does not answer what is no preface.
@@ -129,8 +130,11 @@ fn the_wrong_scheme_is_told_either_way() {
         let _ = peer.stream.read(&mut buffer);
     })]);
     let encrypted = server.url.replace("tcp://", "tls://");
-    let error = sync(&Remote::changed(), &encrypted, &trusting(&certificate)).unwrap_err();
-    assert!(matches!(error, SyncError::Tls { .. }), "{error}");
+    let error = sync(&File::changed(), &encrypted, &trusting(&certificate)).unwrap_err();
+    assert!(
+        matches!(error, ClientError::Carrier(CarrierError::Tls { .. })),
+        "{error}"
+    );
     server.done();
 }
 
@@ -145,7 +149,7 @@ fn an_encrypted_connection_that_ends_in_the_middle_is_a_lost_connection() {
             peer.write(&reply.0[..100]);
         })],
     );
-    let remote = Remote::changed();
+    let remote = File::changed();
     let before = remote.items();
     let error = sync(&remote, &server.url, &trusting(&certificate)).unwrap_err();
     assert_eq!(error.code(), Code::ConnectionLost, "{error}");
@@ -163,7 +167,7 @@ fn a_certificate_file_that_is_none_is_told() {
             ca_file: Some(file.clone()),
             ..options()
         };
-        let error = sync(&Remote::changed(), "tls://127.0.0.1:1", &options).unwrap_err();
+        let error = sync(&File::changed(), "tls://127.0.0.1:1", &options).unwrap_err();
         assert_eq!(error.code(), Code::Usage);
         assert!(error.to_string().contains(file.to_str().unwrap()));
     }

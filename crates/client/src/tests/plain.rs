@@ -10,25 +10,14 @@ use tidewater_protocol::message::{
 use tidewater_protocol::{Code, Op};
 
 use super::*;
-use crate::blocking::ping;
-use crate::scripted::{Reply, download_begin, first_reply, items, later_reply};
-use crate::session::{Phase, SyncDirection};
-
-/// Answers a sync as the script says and waits for the remote to close.
-fn serve(script: fn(&Sent) -> Reply) -> Behaviour {
-    Box::new(move |peer| {
-        peer.read_until("DownloadRequest");
-        let reply = script(&peer.sent);
-        peer.write(&reply.0);
-        peer.read_to_end();
-        assert_eq!(peer.sent.names().last(), Some(&"Ack"));
-    })
-}
+use crate::ping;
+use tidewater_remote::{Phase, SyncDirection};
+use tidewater_testing::scripted::{download_begin, items, later_reply};
 
 #[test]
 fn a_sync_goes_through_and_tells_what_it_moved() {
     let server = Server::tcp(vec![serve(|_| first_reply()), serve(later_reply)]);
-    let remote = Remote::new();
+    let remote = File::new();
     let mut phases = Vec::new();
     let report = sync_watched(&remote, &server.url, &options(), &mut |progress| {
         phases.push(progress.phase);
@@ -60,7 +49,7 @@ fn a_refused_token_and_credential_end_in_one_successful_sync() {
         refuse(Code::CredentialInvalid),
         serve(later_reply),
     ]);
-    let remote = Remote::changed();
+    let remote = File::changed();
     let report = sync(&remote, &server.url, &options()).unwrap();
     assert_eq!(report.uploaded.inserts, 1);
     server.done();
@@ -76,12 +65,8 @@ fn a_server_that_sends_the_remote_away_for_ever_is_given_up() {
             peer.read_to_end();
         })
     };
-    let server = Server::tcp(
-        (0..crate::blocking::MAX_VAIN_CONNECTIONS)
-            .map(|_| again())
-            .collect(),
-    );
-    let error = sync(&Remote::changed(), &server.url, &options()).unwrap_err();
+    let server = Server::tcp((0..driver::MAX_VAIN_CONNECTIONS).map(|_| again()).collect());
+    let error = sync(&File::changed(), &server.url, &options()).unwrap_err();
     assert_eq!(error.code(), Code::UnexpectedMessage);
     server.done();
 }
@@ -102,7 +87,7 @@ fn a_server_that_closes_at_once_or_in_the_middle_is_a_lost_connection() {
         cut(120),
         serve(later_reply),
     ]);
-    let remote = Remote::changed();
+    let remote = File::changed();
     let before = remote.items();
     for _ in 0..4 {
         let error = sync(&remote, &server.url, &options()).unwrap_err();
@@ -115,7 +100,7 @@ fn a_server_that_closes_at_once_or_in_the_middle_is_a_lost_connection() {
 
 #[test]
 fn a_reason_given_before_closing_is_heard_also_in_the_middle_of_an_upload() {
-    let remote = Remote::synced();
+    let remote = File::synced();
     remote.run(
         "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 900)
          INSERT INTO item SELECT i, printf('%.*c', 1000, 'x') FROM n",
@@ -140,7 +125,7 @@ fn a_server_that_stalls_is_given_up_after_the_timeout() {
         ..options()
     };
     let start = Instant::now();
-    let error = sync(&Remote::changed(), &server.url, &hasty).unwrap_err();
+    let error = sync(&File::changed(), &server.url, &hasty).unwrap_err();
     assert_eq!(error.code(), Code::Timeout);
     assert!(start.elapsed() >= Duration::from_millis(300));
     server.done();
@@ -152,7 +137,7 @@ fn a_sync_is_cancelled_from_its_progress_while_the_server_is_silent() {
         peer.read_to_end();
         assert_eq!(peer.sent.names().last(), Some(&"Cancel"));
     })]);
-    let remote = Remote::changed();
+    let remote = File::changed();
     let error = sync_watched(
         &remote,
         &server.url,
@@ -162,7 +147,10 @@ fn a_sync_is_cancelled_from_its_progress_while_the_server_is_silent() {
             _ => ControlFlow::Continue(()),
         },
     );
-    assert!(matches!(error, Err(SyncError::Cancelled)));
+    assert!(matches!(
+        error,
+        Err(ClientError::Sync(SyncError::Cancelled))
+    ));
     server.done();
 }
 
@@ -173,8 +161,11 @@ fn garbage_is_told_from_the_protocol() {
         peer.write(b"SSH-2.0-OpenSSH_9.2\r\n");
         peer.read_to_end();
     })]);
-    let error = sync(&Remote::changed(), &server.url, &options()).unwrap_err();
-    assert!(matches!(error, SyncError::NotTidewater { .. }), "{error}");
+    let error = sync(&File::changed(), &server.url, &options()).unwrap_err();
+    assert!(
+        matches!(error, ClientError::Sync(SyncError::NotTidewater { .. })),
+        "{error}"
+    );
     server.done();
 }
 
@@ -182,7 +173,7 @@ fn garbage_is_told_from_the_protocol() {
 /// holds less than what each of them sends.
 #[test]
 fn a_server_that_writes_before_it_reads_and_a_large_upload_do_not_wait_for_each_other() {
-    let remote = Remote::synced();
+    let remote = File::synced();
     remote.run(
         "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 16000)
          INSERT INTO item SELECT i, printf('%.*c', 1000, 'x') FROM n",
@@ -235,7 +226,7 @@ fn a_large_download_waits_in_a_file_that_nobody_sees() {
         peer.write(&Reply::default().control(end).end().0);
         peer.read_to_end();
     })]);
-    let remote = Remote::synced();
+    let remote = File::synced();
     let mut applied = 0;
     let report = sync_watched(&remote, &server.url, &options(), &mut |progress| {
         if progress.phase == Phase::Applying {
@@ -266,7 +257,7 @@ fn a_server_that_is_not_there_cannot_be_reached() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("tcp://{}", listener.local_addr().unwrap());
     drop(listener);
-    let error = sync(&Remote::changed(), &url, &options()).unwrap_err();
+    let error = sync(&File::changed(), &url, &options()).unwrap_err();
     assert_eq!(error.code(), Code::Unreachable);
     assert!(error.to_string().contains(&url), "{error}");
     assert_eq!(
@@ -277,7 +268,7 @@ fn a_server_that_is_not_there_cannot_be_reached() {
 
 #[test]
 fn unencrypted_connections_to_other_machines_are_refused_unless_allowed() {
-    let error = sync(&Remote::changed(), "tcp://192.0.2.1:7439", &options()).unwrap_err();
+    let error = sync(&File::changed(), "tcp://192.0.2.1:7439", &options()).unwrap_err();
     assert_eq!(error.code(), Code::Usage);
     assert!(error.hint().contains("tls://"));
 }
@@ -339,7 +330,7 @@ fn what_was_changed_after_a_broken_sync_goes_up_in_the_next_call_too() {
             peer.read_to_end();
         }),
     ]);
-    let file = Remote::changed();
+    let file = File::changed();
     file.point_at(&server.url);
     let mut remote = crate::Remote::open(file.path()).unwrap();
     let go_on = &mut |_: &Progress| ControlFlow::Continue(());

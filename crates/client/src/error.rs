@@ -1,0 +1,110 @@
+//! Why a sync did not happen, with the connection under it.
+
+use tidewater_carrier::{CarrierError, UrlError};
+use tidewater_protocol::Code;
+use tidewater_remote::{RemoteError, SyncError};
+
+/// Why a call failed. The remote is as it was before, except for what the error is about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The sync itself.
+    #[error(transparent)]
+    Sync(SyncError),
+    /// There is no connection to the server.
+    #[error(transparent)]
+    Carrier(CarrierError),
+    /// The server's address is none.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+}
+
+impl ClientError {
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        match self {
+            ClientError::Sync(error) => error.code(),
+            ClientError::Url(_) => Code::Usage,
+            ClientError::Carrier(error) => match error {
+                CarrierError::Exposed { .. }
+                | CarrierError::HostName { .. }
+                | CarrierError::File { .. } => Code::Usage,
+                CarrierError::Unreachable { .. } | CarrierError::Tls { .. } => Code::Unreachable,
+                CarrierError::Certificate { .. } => Code::CertificateInvalid,
+                _ => Code::Internal,
+            },
+        }
+    }
+
+    /// What to do next.
+    pub fn hint(&self) -> String {
+        let error = match self {
+            ClientError::Sync(error) => return error.hint(),
+            ClientError::Url(_) => {
+                return "write it as tls://host:port or tcp://127.0.0.1:port".into();
+            }
+            ClientError::Carrier(error) => error,
+        };
+        match error {
+            CarrierError::Exposed { .. } => "use tls://, or allow it with the option `insecure`",
+            CarrierError::HostName { .. } => "write the server's address as tls://host:port",
+            CarrierError::File { .. } => {
+                "name a PEM file with the certificate of the server's authority"
+            }
+            CarrierError::Unreachable { .. } => {
+                "see that the server runs, that its address is right and that the network lets \
+                 you through; local changes are kept"
+            }
+            CarrierError::Certificate {
+                by_the_clock: true, ..
+            } => {
+                "see that date and time of this device are right; if they are, the server's \
+                 certificate has to be renewed; local changes are kept"
+            }
+            CarrierError::Certificate { .. } => {
+                "see that the address is right; for a certificate of your own, name the file \
+                 with the certificate of its authority (--ca FILE)"
+            }
+            CarrierError::Tls { .. } => {
+                "see that the server listens on tls:// at this port; if it listens on tcp:// \
+                 there, write tcp:// instead of tls://"
+            }
+            _ => "nothing was changed; update both programs, and report it if it happens again",
+        }
+        .into()
+    }
+
+    /// When to come back, where the server said so.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            ClientError::Sync(error) => error.retry_after_ms(),
+            ClientError::Carrier(_) | ClientError::Url(_) => None,
+        }
+    }
+}
+
+impl From<SyncError> for ClientError {
+    fn from(error: SyncError) -> ClientError {
+        ClientError::Sync(error)
+    }
+}
+
+impl From<RemoteError> for ClientError {
+    fn from(error: RemoteError) -> ClientError {
+        ClientError::Sync(error.into())
+    }
+}
+
+/// That a connection is lost, or nobody waits for it, is the same wherever it is noticed.
+impl From<CarrierError> for ClientError {
+    fn from(error: CarrierError) -> ClientError {
+        match error {
+            CarrierError::Lost(source) => ClientError::Sync(SyncError::ConnectionLost {
+                during: "at the socket",
+                source: Some(source),
+            }),
+            CarrierError::Cancelled => ClientError::Sync(SyncError::Cancelled),
+            other => ClientError::Carrier(other),
+        }
+    }
+}

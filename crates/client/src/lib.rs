@@ -1,0 +1,49 @@
+//! What applications use: a remote database and its syncs.
+//!
+//! [`Remote`] is the paved path: open a file, subscribe, sync.
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//! use tidewater_client::Remote;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut remote = Remote::open("orders.db")?;
+//! remote.subscribe("tcp://127.0.0.1:7439", "anna", &["sales"])?;
+//! remote.set_password("her password");
+//! let report = remote.sync(&mut |progress| {
+//!     println!("{:?} {:?} {}", progress.phase, progress.table, progress.rows);
+//!     ControlFlow::Continue(())
+//! })?;
+//! println!("{} rows came down", report.downloaded.upserts);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Owns the driver that gives a sync its sockets, its clock and its chance. What a sync is, and
+//! what is in the file, is `tidewater-remote`'s; what an application needs of that is here too.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a driver is where real time comes from"
+)]
+
+mod driver;
+mod error;
+mod options;
+mod ping;
+mod remote;
+#[cfg(test)]
+mod tests;
+
+pub use error::ClientError;
+pub use options::SyncOptions;
+pub use ping::{PingReport, ping};
+pub use remote::{Remote, Verification};
+pub use tidewater_remote::database::{
+    Account, ConflictSummary, Database, RefusedRow, RefusedSummary, Status, SubscriptionStatus,
+    TableDifferences, TableStatus, Which,
+};
+pub use tidewater_remote::report::{Downloaded, Uploaded};
+pub use tidewater_remote::{
+    Phase, Progress, RemoteError, Report, SyncDirection, SyncError, Verify,
+};

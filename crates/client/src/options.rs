@@ -1,0 +1,66 @@
+//! How to sync.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tidewater_remote::{SyncDirection, Verify};
+
+/// How to sync.
+#[derive(Clone)]
+pub struct SyncOptions {
+    /// The user's password, for the first sync or when the credential is no longer valid.
+    pub password: Option<String>,
+    /// Another address of the server than the one that the remote remembers. It is
+    /// remembered as soon as the server there lets the remote in.
+    pub server: Option<String>,
+    /// Whether the file may go over to another centre: its rows then take the place of those
+    /// that the file has of the former one. Otherwise that is [`SyncError::AnotherCentre`].
+    pub other_centre: bool,
+    /// Which way.
+    pub direction: SyncDirection,
+    /// Whether everything is compared instead: see [`Verify`].
+    pub verify: Verify,
+    /// A PEM file with the authorities to trust, instead of those that the remote
+    /// remembers.
+    pub ca_file: Option<PathBuf>,
+    /// Whether `tcp://` to other machines is allowed.
+    pub insecure: bool,
+    /// How long the server may be silent.
+    pub timeout: Duration,
+    /// The program that syncs, for the server's logs.
+    pub client: String,
+}
+
+impl Default for SyncOptions {
+    fn default() -> SyncOptions {
+        SyncOptions {
+            password: None,
+            server: None,
+            other_centre: false,
+            direction: SyncDirection::Both,
+            verify: Verify::No,
+            ca_file: None,
+            insecure: false,
+            timeout: Duration::from_secs(120),
+            client: concat!("tidewater-client/", env!("CARGO_PKG_VERSION")).into(),
+        }
+    }
+}
+
+/// A password is not for logs.
+impl fmt::Debug for SyncOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SyncOptions")
+            .field("password", &self.password.as_ref().map(|_| "..."))
+            .field("server", &self.server)
+            .field("other_centre", &self.other_centre)
+            .field("direction", &self.direction)
+            .field("verify", &self.verify)
+            .field("ca_file", &self.ca_file)
+            .field("insecure", &self.insecure)
+            .field("timeout", &self.timeout)
+            .field("client", &self.client)
+            .finish()
+    }
+}
