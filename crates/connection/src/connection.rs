@@ -190,6 +190,11 @@ impl Connection {
         Ok(())
     }
 
+    /// The peer's network takes bytes: to a sender that counts like hearing from it.
+    pub fn handle_sent(&mut self, now: Duration) {
+        self.heard = now;
+    }
+
     /// When [`Self::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let pings = self.watched().filter(|_| self.fault.is_none())?;

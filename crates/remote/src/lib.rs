@@ -1,9 +1,11 @@
 //! The remote: an ordinary SQLite file in two-way sync with a server.
 //!
 //! [`database`] owns what is in the file: internal tables, tracking, taking an upload,
-//! applying a download. [`session`] is a sync as a state machine without sockets, clocks
-//! or randomness. Applications use `tidewater-client`, which drives it.
+//! applying a download. [`connection`] and [`session`] are a connection to a server and a sync
+//! on it, as state machines without sockets, clocks, threads or randomness. Applications use
+//! `tidewater-client`, which drives them.
 
+pub mod connection;
 pub mod database;
 pub mod error;
 pub mod report;
@@ -12,6 +14,7 @@ mod scripted;
 pub mod session;
 pub mod spool;
 
+pub use connection::{Connection, Event};
 pub use error::RemoteError;
 pub use report::Report;
 pub use session::{Phase, Progress, SyncDirection, SyncError, Verify};

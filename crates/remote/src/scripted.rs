@@ -2,16 +2,19 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use rusqlite::Connection;
 use tempfile::TempDir;
+use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 pub(crate) use tidewater_testing::scripted::*;
 
+use crate::Connection;
 use crate::database::Database;
-use crate::session::{
-    Now, Outcome, ProofKind, Session, SessionOptions, SyncDirection, SyncError, Verify,
-};
+use crate::session::{Now, Outcome, ProofKind, SessionOptions, SyncDirection, SyncError, Verify};
 use crate::spool::MemorySpool;
+
+/// How long a server may be silent.
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const NOW: Now = Now {
     ticks_ms: 1_000,
@@ -64,7 +67,7 @@ impl Remote {
     }
 
     pub(crate) fn run(&self, sql: &str) {
-        let application = Connection::open(self.path()).unwrap();
+        let application = rusqlite::Connection::open(self.path()).unwrap();
         application.execute_batch(sql).unwrap();
     }
 
@@ -72,7 +75,7 @@ impl Remote {
     pub(crate) fn copy(&self) -> Remote {
         let folder = TempDir::new().unwrap();
         let target = folder.path().join("remote.db");
-        let connection = Connection::open(self.path()).unwrap();
+        let connection = rusqlite::Connection::open(self.path()).unwrap();
         connection
             .execute("VACUUM INTO ?1", [target.to_str().unwrap()])
             .unwrap();
@@ -84,7 +87,7 @@ impl Remote {
 
     /// Everything in the file but how it signs in, as text.
     pub(crate) fn dump(&self) -> String {
-        let connection = Connection::open(self.path()).unwrap();
+        let connection = rusqlite::Connection::open(self.path()).unwrap();
         let mut text = String::new();
         let mut tables = connection
             .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
@@ -111,7 +114,7 @@ impl Remote {
 
     /// The rows of table `item`.
     pub(crate) fn items(&self) -> Vec<(i64, String)> {
-        let connection = Connection::open(self.path()).unwrap();
+        let connection = rusqlite::Connection::open(self.path()).unwrap();
         let mut rows = connection
             .prepare("SELECT id, name FROM item ORDER BY id")
             .unwrap();
@@ -119,10 +122,12 @@ impl Remote {
         rows.unwrap().map(Result::unwrap).collect()
     }
 
-    pub(crate) fn session(&self, options: SessionOptions) -> Session {
+    pub(crate) fn session(&self, options: SessionOptions) -> Connection {
         let number = self.sessions.get().wrapping_add(1);
         self.sessions.set(number);
-        Session::new(self.open(), options, [number; 32], NOW)
+        let mut connection = Connection::dial("test", SILENCE, NOW);
+        connection.sync(self.open(), options, [number; 32]);
+        connection
     }
 
     /// A whole sync against a server that answers the first flight with a script and then
@@ -138,11 +143,11 @@ impl Remote {
     ) -> (Outcome, Sent) {
         let mut session = self.session(options);
         let mut sent = Sent::default();
-        sent.take(|| session.poll_transmit(NOW));
+        sent.take(|| session.poll_transmit());
         let reply = script(&sent);
         answer(&mut session, &reply.0);
-        sent.take(|| session.poll_transmit(NOW));
-        (session.finish().1, sent)
+        sent.take(|| session.poll_transmit());
+        (session.end_sync().unwrap().1, sent)
     }
 
     /// A sync that must fail; returns the error.
@@ -154,12 +159,26 @@ impl Remote {
     }
 }
 
-/// Hands in all bytes of a server, then the end of the connection.
-pub(crate) fn answer(session: &mut Session, reply: &[u8]) {
-    session.handle_bytes(reply, NOW);
-    while session.wants_work() {
-        session.handle_work(NOW);
+/// Does the work that there is.
+pub(crate) fn work(connection: &mut Connection, now: Now) {
+    if let Some(mut work) = connection.poll_work() {
+        while !work.is_done() {
+            work.step(now);
+        }
+        connection.handle_work(work);
     }
+}
+
+/// Hands in all bytes of a server, then the end of the connection.
+pub(crate) fn answer(session: &mut Connection, reply: &[u8]) {
+    // A server sends what it has credit for.
+    for piece in reply.chunks(ROWS_PAYLOAD_BYTES) {
+        session.handle_bytes(piece, NOW);
+        if reply.len() > piece.len() {
+            session.poll_transmit();
+        }
+    }
+    work(session, NOW);
     session.handle_end(None);
 }
 
@@ -171,8 +190,6 @@ pub(crate) fn options() -> SessionOptions {
         server: None,
         other_centre: false,
         first_proof: ProofKind::Token,
-        client: "test".into(),
-        silence_ms: 60_000,
         spool: Box::new(MemorySpool::default()),
     }
 }

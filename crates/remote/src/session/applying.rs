@@ -1,10 +1,13 @@
 //! From messages to the applier: while they arrive, or out of the spool.
 //!
-//! Owns the count of rows against what the server announced. Leaves the order of messages
-//! and their checksums to [`super::incoming`]: what comes here passed it.
+//! Owns the count of rows against what the server announced, and how messages are kept in the
+//! spool: as frames. Leaves the order of messages and their checksums to [`super::incoming`]:
+//! what comes here passed it.
 
 use bytes::BytesMut;
-use tidewater_protocol::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD_BYTES, take_frame};
+use tidewater_protocol::frame::{
+    Frame, HEADER_BYTES, MAX_PAYLOAD_BYTES, SYNC_CHANNEL, put_control, rows_header, take_frame,
+};
 use tidewater_protocol::message::Control;
 
 use super::error::SyncError;
@@ -14,6 +17,21 @@ use crate::spool::Spool;
 
 /// How much of the spool one step applies.
 const STEP_BYTES: usize = 256 << 10;
+
+/// Keeps a message.
+pub(super) fn keep_control(spool: &mut dyn Spool, control: Control) -> Result<(), SyncError> {
+    let mut bytes = BytesMut::new();
+    put_control(&mut bytes, SYNC_CHANNEL, control)?;
+    spool.append(&bytes).map_err(SyncError::Spool)
+}
+
+/// Keeps a piece of rows.
+pub(super) fn keep_rows(spool: &mut dyn Spool, rows: &[u8]) -> Result<(), SyncError> {
+    let kept = spool
+        .append(&rows_header(rows.len(), SYNC_CHANNEL))
+        .and_then(|()| spool.append(rows));
+    kept.map_err(SyncError::Spool)
+}
 
 /// Feeds an applier.
 #[derive(Debug, Default)]
@@ -25,27 +43,27 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Applies one message or piece of rows.
-    pub(super) fn frame(
+    /// Applies a piece of rows.
+    pub(super) fn rows(
         &mut self,
         applier: &mut Applier,
-        frame: &Frame,
+        bytes: &[u8],
+        progress: &mut Progress,
+    ) -> Result<(), SyncError> {
+        let rows = applier.rows(bytes)?;
+        self.rows += rows;
+        progress.rows += rows;
+        Ok(())
+    }
+
+    /// Applies a message.
+    pub(super) fn control(
+        &mut self,
+        applier: &mut Applier,
+        control: &Control,
         phase: Phase,
         progress: &mut Progress,
     ) -> Result<(), SyncError> {
-        let control = match frame {
-            Frame::Rows { bytes, .. } => {
-                let rows = applier.rows(bytes)?;
-                self.rows += rows;
-                progress.rows += rows;
-                return Ok(());
-            }
-            Frame::Control { control: None, .. } | Frame::Message { .. } => return Ok(()),
-            Frame::Control {
-                control: Some(control),
-                ..
-            } => control,
-        };
         match control {
             Control::ResultBegin(begin) => {
                 self.rows = 0;
@@ -91,7 +109,14 @@ impl Feed {
         while applied < STEP_BYTES {
             let before = self.buffer.len();
             while let Some(frame) = take_frame(&mut self.buffer)? {
-                self.frame(applier, &frame, Phase::Applying, progress)?;
+                match frame {
+                    Frame::Rows { bytes, .. } => self.rows(applier, &bytes, progress)?,
+                    Frame::Message { .. } => return Err(BROKEN_SPOOL),
+                    Frame::Control { control, .. } => {
+                        let control = control.ok_or(BROKEN_SPOOL)?;
+                        self.control(applier, &control, Phase::Applying, progress)?;
+                    }
+                }
             }
             applied += before - self.buffer.len();
             debug_assert!(self.buffer.len() < HEADER_BYTES + MAX_PAYLOAD_BYTES);
@@ -102,15 +127,16 @@ impl Feed {
                 .map_err(SyncError::Spool)?;
             self.buffer.truncate(at + count);
             if count == 0 {
-                return if self.buffer.is_empty() {
-                    Ok(false)
-                } else {
-                    Err(SyncError::Defect {
-                        what: "the spool ends inside of a frame",
-                    })
+                return match self.buffer.is_empty() {
+                    true => Ok(false),
+                    false => Err(BROKEN_SPOOL),
                 };
             }
         }
         Ok(true)
     }
 }
+
+const BROKEN_SPOOL: SyncError = SyncError::Defect {
+    what: "the spool does not hold what was put into it",
+};

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use tidewater_connection::Fault;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::FrameError;
 use tidewater_protocol::message::Failure;
@@ -158,7 +159,7 @@ impl SyncError {
 
     /// Checks the first bytes that come over a plain connection: a TLS server's alert looks
     /// like the beginning of a frame that never ends.
-    pub fn check_unencrypted(first: &[u8]) -> Result<(), SyncError> {
+    pub(crate) fn check_unencrypted(first: &[u8]) -> Result<(), SyncError> {
         match first {
             [0x15, 3, 0..=4, 0, 2, ..] => Err(SyncError::NotTidewater {
                 what: "it answers with a TLS alert, so it listens on tls:// at this port".into(),
@@ -204,6 +205,16 @@ impl From<FrameError> for SyncError {
         SyncError::Protocol {
             code: error.code(),
             what: error.to_string(),
+        }
+    }
+}
+
+/// The server broke the rules of the connection.
+impl From<Fault> for SyncError {
+    fn from(fault: Fault) -> SyncError {
+        SyncError::Protocol {
+            code: fault.code(),
+            what: fault.to_string(),
         }
     }
 }

@@ -1,49 +1,11 @@
-//! Opening a sync: who we are, how we prove it, what we subscribe to.
+//! Opening a sync: what we subscribe to, and what we know of it.
 
-use bytes::BytesMut;
-use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, SYNC_CHANNEL, put_control};
-use tidewater_protocol::message::{
-    self, Control, Hello, HelloSubscription, PROTOCOL_VERSION, Proof, SignIn,
-};
+use tidewater_protocol::message::{self, Control, Hello, HelloSubscription};
 
-use super::ProofKind;
-use super::error::SyncError;
-use crate::database::{Account, CompareDue, Former, SubscriptionState};
+use crate::database::{CompareDue, Former, SubscriptionState};
 
-/// The proof to present: the cheapest at hand from `from` on; those before it were refused.
-pub(super) fn choose_proof(
-    account: &Account,
-    from: ProofKind,
-    password: Option<&str>,
-) -> Result<(ProofKind, Proof), SyncError> {
-    // A remote without an id is not known to the server: only the password speaks for it.
-    let known = account.remote_id.is_some();
-    if known
-        && from == ProofKind::Token
-        && let Some(token) = &account.token
-    {
-        return Ok((ProofKind::Token, Proof::Token(token.clone())));
-    }
-    if known
-        && from != ProofKind::Password
-        && let Some(credential) = &account.credential
-    {
-        return Ok((ProofKind::Credential, Proof::Credential(credential.clone())));
-    }
-    match password {
-        Some(password) => Ok((ProofKind::Password, Proof::Password(password.to_owned()))),
-        None => Err(SyncError::PasswordMissing),
-    }
-}
-
-/// The preface, who we are, and the Hello. `downloads`: whether more than results is asked for.
-pub(super) fn opening(
-    account: &Account,
-    proof: Proof,
-    client: &str,
-    subscriptions: &[SubscriptionState],
-    downloads: bool,
-) -> Result<BytesMut, SyncError> {
+/// The Hello. `downloads`: whether more than results is asked for.
+pub(super) fn hello(subscriptions: &[SubscriptionState], downloads: bool) -> Control {
     let subscriptions = subscriptions.iter().map(|subscription| HelloSubscription {
         publication: subscription.publication.clone(),
         sequence: subscription.sequence,
@@ -62,21 +24,9 @@ pub(super) fn opening(
         compares: subscription.compares,
         formers: subscription.formers.iter().map(former).collect(),
     });
-    let sign_in = SignIn {
-        protocol_version: PROTOCOL_VERSION,
-        remote_id: account.remote_id.map(|id| id.to_vec()).unwrap_or_default(),
-        user: account.user.clone(),
-        proof: Some(proof),
-        client: client.to_owned(),
-        centre: account.centre.clone(),
-    };
-    let hello = Hello {
+    Control::Hello(Hello {
         subscriptions: subscriptions.collect(),
-    };
-    let mut out = BytesMut::from(&PREFACE[..]);
-    put_control(&mut out, CONNECTION_CHANNEL, Control::SignIn(sign_in))?;
-    put_control(&mut out, SYNC_CHANNEL, Control::Hello(hello))?;
-    Ok(out)
+    })
 }
 
 fn former(former: &Former) -> message::Former {

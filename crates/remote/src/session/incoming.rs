@@ -1,11 +1,8 @@
 //! What may come from the server, and when.
 //!
-//! Owns the order of the server's messages, the checksums over rows and the credit that
-//! the server has. Leaves what messages mean to the session, and what rows mean to the
-//! applier.
+//! Owns the order of the server's messages and the checksums over rows. Leaves what messages
+//! mean to the session, and what rows mean to the applier.
 
-use tidewater_protocol::Code;
-use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
 use tidewater_protocol::message::{Control, ResultBegin};
 
 use super::error::SyncError;
@@ -46,10 +43,6 @@ pub(super) struct Incoming {
     /// Whether a table has begun inside of the result or download.
     in_table: bool,
     checksum: crc32fast::Hasher,
-    /// Bytes of rows that the server may still send.
-    credit: u64,
-    /// Bytes of rows taken since credit was last given.
-    taken: u64,
 }
 
 impl Incoming {
@@ -61,8 +54,6 @@ impl Incoming {
             downloads: 0,
             in_table: false,
             checksum: crc32fast::Hasher::new(),
-            credit: INITIAL_CREDIT_BYTES,
-            taken: 0,
         }
     }
 
@@ -153,30 +144,16 @@ impl Incoming {
         }
     }
 
-    /// A piece of rows. Returns the credit to give, if it is time to.
-    pub(super) fn rows(&mut self, bytes: &[u8]) -> Result<Option<u64>, SyncError> {
+    /// A piece of rows.
+    pub(super) fn rows(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
         if !self.in_table {
             return Err(SyncError::unexpected(format!(
                 "rows came {} without a table",
                 self.during()
             )));
         }
-        let count = bytes.len() as u64;
-        self.credit = self
-            .credit
-            .checked_sub(count)
-            .ok_or_else(|| SyncError::Protocol {
-                code: Code::LimitExceeded,
-                what: "it sent more rows than it had credit for".into(),
-            })?;
         self.checksum.update(bytes);
-        self.taken += count;
-        if self.taken < INITIAL_CREDIT_BYTES / 2 {
-            return Ok(None);
-        }
-        let grant = std::mem::take(&mut self.taken);
-        self.credit += grant;
-        Ok(Some(grant))
+        Ok(())
     }
 
     fn enter(&mut self, state: State) {

@@ -1,13 +1,8 @@
-//! One sync as a state machine: bytes and time in, bytes and a report out.
+//! One sync as a state machine: control messages and rows in, control messages and rows out.
 //!
-//! Owns what a remote does during a sync, on one connection. Has no sockets, clocks,
-//! threads or randomness of its own: a driver feeds it, be it blocking, async, in a
-//! browser, or the simulator. Leaves the file to [`crate::database`], the order of the
-//! server's messages to `incoming`, sending to `outgoing`, applying to `applying`.
-//!
-//! A driver loops: send what [`Session::poll_transmit`] gives, hand in what arrives with
-//! [`Session::handle_bytes`], call [`Session::handle_work`] while there is work, until
-//! [`Session::is_finished`]. Then it sends what is left and calls [`Session::finish`].
+//! Owns what a remote does during a sync. Leaves the file to [`crate::database`], and channels,
+//! credit, sign-in and time to [`crate::connection`]; the order of the server's messages to
+//! `incoming`, what they mean to `receive`, sending to `outgoing`, applying to `work`.
 
 mod applying;
 mod error;
@@ -17,20 +12,21 @@ mod outgoing;
 mod progress;
 mod receive;
 mod welcome;
+mod work;
+
+pub(crate) use outgoing::Output;
 
 pub use error::SyncError;
 pub use progress::{Phase, Progress};
+pub use work::Work;
 
-use bytes::{Bytes, BytesMut};
 use sha2::{Digest, Sha256};
-use tidewater_protocol::frame::SYNC_CHANNEL;
-use tidewater_protocol::message::{Cancel, Control, Failure};
 use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 
 use self::applying::Feed;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
-use crate::database::{Applier, CompareDue, Database, SubscriptionState};
+use crate::database::{Account, Applier, CompareDue, Database, SubscriptionState};
 use crate::report::Report;
 use crate::spool::Spool;
 
@@ -93,10 +89,6 @@ pub struct SessionOptions {
     pub other_centre: bool,
     /// The proof to begin with; [`Outcome::Again`] says which.
     pub first_proof: ProofKind,
-    /// The program that syncs, for the server's logs.
-    pub client: String,
-    /// How long the server may be silent.
-    pub silence_ms: u64,
     /// Where the download waits until it is complete.
     pub spool: Box<dyn Spool>,
 }
@@ -120,10 +112,14 @@ pub enum Outcome {
 }
 
 /// Where the database is.
-#[derive(Debug)]
 enum Store {
     Idle(Database),
-    Applying(Applier),
+    /// All is applied as it comes.
+    Applying(Box<Applier>),
+    /// All has come.
+    Ready(Box<Work>),
+    /// Somebody does the work.
+    Away,
     /// Only while a method moves it from one to the other.
     Moving,
 }
@@ -133,16 +129,14 @@ enum Store {
 enum Stage {
     /// Messages go back and forth.
     Exchange,
-    /// All has come; the spool is to be applied.
-    Replay,
-    /// All is applied; it is to be committed.
-    Commit,
+    /// All has come, and is to be applied and committed.
+    Work,
     /// It is over.
     Finished,
 }
 
-/// One sync on one connection.
-pub struct Session {
+/// One sync.
+pub(crate) struct Session {
     store: Store,
     remote_id: Option<RemoteId>,
     subscriptions: Vec<SubscriptionState>,
@@ -158,89 +152,61 @@ pub struct Session {
     other_centre: bool,
     /// The name of the centre that has let us in.
     let_in_by: Option<String>,
-    /// What was presented, and what else could be.
-    proof: ProofKind,
-    has_credential: bool,
-    has_password: bool,
+    /// The remote has become another one.
+    starts_over: bool,
     ids: UploadIds,
     stage: Stage,
     outcome: Option<Outcome>,
     incoming: Incoming,
     outgoing: Outgoing,
     feed: Feed,
-    spool: Box<dyn Spool>,
-    input: BytesMut,
-    /// Whether a frame has come: then the peer speaks the protocol.
-    peer_known: bool,
-    silence_ms: u64,
-    last_activity_ms: u64,
+    spool: Option<Box<dyn Spool>>,
     report: Report,
     progress: Progress,
-    reported: Option<Progress>,
 }
 
 impl Session {
-    /// Begins a sync: takes what is pending and prepares the first flight. `seed` must be
-    /// random. A failure shows as the session's outcome.
-    pub fn new(database: Database, options: SessionOptions, seed: [u8; 32], now: Now) -> Session {
-        let SessionOptions {
-            direction,
-            verify,
-            password,
-            server,
-            other_centre,
-            first_proof,
-            client,
-            silence_ms,
-            spool,
-        } = options;
-        let mut session = Session {
+    /// A sync that has not begun. `seed` must be random.
+    pub(crate) fn new(database: Database, options: SessionOptions, seed: [u8; 32]) -> Session {
+        Session {
             store: Store::Idle(database),
             remote_id: None,
             subscriptions: Vec::new(),
             schemas: Vec::new(),
-            direction: match verify {
-                Verify::No => direction,
+            direction: match options.verify {
+                Verify::No => options.direction,
                 Verify::Look | Verify::Repair => SyncDirection::DownloadOnly,
             },
-            verify,
+            verify: options.verify,
             prepares: false,
-            server,
+            server: options.server,
             centre: String::new(),
-            other_centre,
+            other_centre: options.other_centre,
             let_in_by: None,
-            proof: first_proof,
-            has_credential: false,
-            has_password: password.is_some(),
+            starts_over: false,
             ids: UploadIds { seed, count: 0 },
             stage: Stage::Exchange,
             outcome: None,
             incoming: Incoming::new(),
-            outgoing: Outgoing::new(BytesMut::new(), &[], false, false),
+            outgoing: Outgoing::default(),
             feed: Feed::default(),
-            spool,
-            input: BytesMut::new(),
-            peer_known: false,
-            silence_ms,
-            last_activity_ms: now.ticks_ms,
+            spool: Some(options.spool),
             report: Report::default(),
             progress: Progress::default(),
-            reported: None,
-        };
-        if let Err(error) = session.open(password.as_deref(), &client) {
-            session.outgoing.stop();
-            session.end(Outcome::Failed(error));
         }
-        session
     }
 
-    fn open(&mut self, password: Option<&str>, client: &str) -> Result<(), SyncError> {
+    /// Whom the remote belongs to.
+    pub(crate) fn account(&mut self) -> Result<Account, SyncError> {
+        Ok(self.database()?.account()?)
+    }
+
+    /// Takes what is pending, and has the first flight ready.
+    pub(crate) fn begin(&mut self, account: Account) -> Result<(), SyncError> {
         let Store::Idle(database) = &mut self.store else {
             return Err(MOVING);
         };
-        let account = database.account()?;
         let download_only = self.direction == SyncDirection::DownloadOnly;
-        let (kind, proof) = hello::choose_proof(&account, self.proof, password)?;
         self.subscriptions = database.begin_sync(self.direction, &mut || self.ids.next())?;
         if self.subscriptions.is_empty() {
             return Err(SyncError::Usage {
@@ -258,10 +224,8 @@ impl Session {
         self.plan(download_only);
         let upload_only = self.direction == SyncDirection::UploadOnly;
         self.remote_id = account.remote_id;
-        self.has_credential = account.credential.is_some();
-        self.proof = kind;
-        let first = hello::opening(&account, proof, client, &self.subscriptions, !upload_only)?;
-        self.outgoing = Outgoing::new(first, &self.subscriptions, !download_only, upload_only);
+        let hello = hello::hello(&self.subscriptions, !upload_only);
+        self.outgoing = Outgoing::new(hello, &self.subscriptions, !download_only, upload_only);
         let holds_rows = self.subscriptions.iter().any(|it| it.schema.is_some());
         if holds_rows && !self.other_centre {
             self.centre = account.centre;
@@ -290,168 +254,129 @@ impl Session {
         }
     }
 
-    /// Hands in bytes that arrived.
-    pub fn handle_bytes(&mut self, bytes: &[u8], now: Now) {
-        self.last_activity_ms = now.ticks_ms;
-        self.progress.bytes_received += bytes.len() as u64;
-        if self.stage == Stage::Finished {
-            return;
-        }
-        self.input.extend_from_slice(bytes);
-        if let Err(error) = self.receive() {
-            self.fail(error);
+    /// Ends the session, unless all has come and somebody is at work.
+    pub(crate) fn fail(&mut self, error: SyncError) {
+        if self.stage != Stage::Finished && !matches!(self.store, Store::Away) {
+            self.end(Outcome::Failed(error));
         }
     }
 
-    /// The server closed the connection, or it broke.
-    pub fn handle_end(&mut self, source: Option<std::io::Error>) {
-        if self.stage == Stage::Exchange {
-            let during = self.incoming.during();
-            self.fail(SyncError::ConnectionLost { during, source });
-        }
+    /// The sync begins anew at once, with this proof.
+    pub(crate) fn again(&mut self, proof: ProofKind) {
+        self.end(Outcome::Again(proof));
     }
 
-    /// Time has passed; see [`Session::poll_timeout`].
-    pub fn handle_timeout(&mut self, now: Now) {
-        if self
-            .poll_timeout()
-            .is_some_and(|deadline| now.ticks_ms >= deadline)
-        {
-            self.fail(SyncError::Timeout {
-                after_ms: self.silence_ms,
-                during: self.incoming.during(),
-            });
-        }
-    }
-
-    /// The caller wants no more of it. The remote is as it was before.
-    pub fn cancel(&mut self) {
-        self.fail(SyncError::Cancelled);
-    }
-
-    /// Ends the session with an error of the driver.
-    pub fn fail(&mut self, error: SyncError) {
-        if self.stage == Stage::Finished {
-            return;
-        }
-        self.outgoing.stop();
-        let farewell = match &error {
-            SyncError::Protocol { code, what } => Some(Control::Failure(Failure::new(
-                *code,
-                what.as_str(),
-                String::new(),
-            ))),
-            SyncError::Server { .. } | SyncError::Busy { .. } => None,
-            _ => Some(Control::Cancel(Cancel {})),
-        };
-        if let Some(control) = farewell {
-            // A courtesy: where it cannot be said, the end of the connection says enough.
-            let _ = self.outgoing.urgent(SYNC_CHANNEL, control);
-        }
-        self.end(Outcome::Failed(error));
-    }
-
-    /// Whether [`Session::handle_work`] has something to do.
-    pub fn wants_work(&self) -> bool {
-        matches!(self.stage, Stage::Replay | Stage::Commit)
-    }
-
-    /// Applies a piece of what has come, or commits it.
-    pub fn handle_work(&mut self, now: Now) {
-        let worked = match self.stage {
-            Stage::Replay => self.replay(),
-            Stage::Commit => self.commit(now),
-            Stage::Exchange | Stage::Finished => Ok(()),
-        };
-        if let Err(error) = worked {
-            self.fail(error);
-        }
-    }
-
-    /// The next bytes to send, whole frames. Ask again when they are on their way.
-    pub fn poll_transmit(&mut self, now: Now) -> Option<Bytes> {
-        let database = match &self.store {
-            Store::Idle(database) => Some(database),
-            Store::Applying(_) | Store::Moving => None,
-        };
-        let was_requested = self.outgoing.is_requested();
-        let polled = self
-            .outgoing
-            .poll(database, &self.subscriptions, &mut self.progress);
-        match polled {
-            Ok(Some(bytes)) => {
-                self.last_activity_ms = now.ticks_ms;
-                self.progress.bytes_sent += bytes.len() as u64;
-                if !was_requested && self.outgoing.is_requested() {
-                    self.progress.phase(Phase::Waiting { ahead: 0 });
-                }
-                Some(bytes)
-            }
-            Ok(None) => None,
-            Err(error) => {
-                self.fail(error);
+    /// What is to be applied and committed, once.
+    pub(crate) fn take_work(&mut self) -> Option<Work> {
+        match std::mem::replace(&mut self.store, Store::Away) {
+            Store::Ready(work) => Some(*work),
+            other => {
+                self.store = other;
                 None
             }
         }
     }
 
-    /// Bytes are on their way: the connection is alive.
-    pub fn handle_sent(&mut self, now: Now) {
-        self.last_activity_ms = now.ticks_ms;
+    /// The work is done, or given up.
+    pub(crate) fn worked(&mut self, work: Work) {
+        let (database, progress, result) = work.end();
+        self.store = Store::Idle(database);
+        self.progress = Progress {
+            bytes_sent: self.progress.bytes_sent,
+            bytes_received: self.progress.bytes_received,
+            ..progress
+        };
+        match result {
+            Some(Ok(summary)) => self.committed(summary),
+            Some(Err(error)) => self.fail(error),
+            None => self.fail(SyncError::Cancelled),
+        }
     }
 
-    /// When to call [`Session::handle_timeout`], in ticks.
-    pub fn poll_timeout(&self) -> Option<u64> {
-        (self.stage == Stage::Exchange)
-            .then(|| self.last_activity_ms.saturating_add(self.silence_ms))
+    /// The next message or piece of rows to send, if there is one.
+    pub(crate) fn poll_output(&mut self) -> Option<Output> {
+        if self.stage != Stage::Exchange {
+            return None;
+        }
+        let database = match &self.store {
+            Store::Idle(database) => database,
+            Store::Applying(applier) => applier.database(),
+            Store::Ready(_) | Store::Away | Store::Moving => return None,
+        };
+        let was_requested = self.outgoing.is_requested();
+        let polled = self
+            .outgoing
+            .poll(database, &self.subscriptions, &mut self.progress);
+        if !was_requested && self.outgoing.is_requested() {
+            self.progress.phase(Phase::Waiting { ahead: 0 });
+        }
+        polled.unwrap_or_else(|error| {
+            self.fail(error);
+            None
+        })
+    }
+
+    /// Whether something of the sync is still to be sent.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.is_exchanging() && !self.outgoing.is_requested()
+    }
+
+    /// What is going on, for messages to people.
+    pub(crate) fn during(&self) -> &'static str {
+        self.incoming.during()
     }
 
     /// How far the sync is.
-    pub fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// How far the sync is, if that has changed since the last call.
-    pub fn poll_progress(&mut self) -> Option<&Progress> {
-        if self.reported.as_ref() == Some(&self.progress) {
+    /// So much was sent or received while the sync was under way.
+    pub(crate) fn count(&mut self, sent: usize, received: usize) {
+        self.progress.bytes_sent += sent as u64;
+        self.progress.bytes_received += received as u64;
+    }
+
+    /// Whether messages still go back and forth.
+    pub(crate) fn is_exchanging(&self) -> bool {
+        self.stage == Stage::Exchange
+    }
+
+    /// How it ended.
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// Whether the remote has become another one, which has to sign in.
+    pub(crate) fn starts_over(&self) -> bool {
+        self.starts_over
+    }
+
+    /// Gives the database back and tells how the sync ended.
+    pub(crate) fn finish(self) -> Option<(Database, Outcome)> {
+        let Store::Idle(database) = self.store else {
             return None;
-        }
-        self.reported = Some(self.progress.clone());
-        self.reported.as_ref()
-    }
-
-    /// Whether the sync is over. Bytes may still wait to be sent.
-    pub fn is_finished(&self) -> bool {
-        self.stage == Stage::Finished
-    }
-
-    /// Bytes sent and received so far.
-    pub fn traffic(&self) -> (u64, u64) {
-        (self.progress.bytes_sent, self.progress.bytes_received)
-    }
-
-    /// Gives the database back and tells how the sync ended. One that had not ended is
-    /// given up.
-    pub fn finish(mut self) -> (Database, Outcome) {
-        self.cancel();
-        let mut outcome = self
-            .outcome
-            .take()
-            .unwrap_or(Outcome::Failed(SyncError::Cancelled));
+        };
+        let mut outcome = self.outcome?;
         if let Outcome::Done(report) | Outcome::More(report) = &mut outcome {
             report.bytes_sent = self.progress.bytes_sent;
             report.bytes_received = self.progress.bytes_received;
         }
-        match self.store {
-            Store::Idle(database) => (database, outcome),
-            Store::Applying(applier) => (applier.abort(), outcome),
-            Store::Moving => unreachable!("every method puts the database back"),
+        Some((database, outcome))
+    }
+
+    fn database(&mut self) -> Result<&mut Database, SyncError> {
+        match &mut self.store {
+            Store::Idle(database) => Ok(database),
+            _ => Err(MOVING),
         }
     }
 
     fn end(&mut self, outcome: Outcome) {
+        self.outgoing.stop();
         self.store = match std::mem::replace(&mut self.store, Store::Moving) {
             Store::Applying(applier) => Store::Idle(applier.abort()),
+            Store::Ready(work) => Store::Idle(work.end().0),
             other => other,
         };
         if let Store::Idle(database) = &mut self.store {
@@ -470,7 +395,6 @@ impl Session {
             }
         }
         self.stage = Stage::Finished;
-        self.input = BytesMut::new();
         self.outcome = Some(outcome);
     }
 }

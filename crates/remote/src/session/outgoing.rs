@@ -1,20 +1,16 @@
-//! What the remote sends, in order, as far as the server's credit goes.
+//! What the remote sends, in order.
 //!
-//! Owns the plan of a sync's messages, what of it is on its way, and copies of the uploads that
-//! were sent. Rows are read from the
-//! database piece by piece as the connection takes them, so that an upload of any size
-//! needs little memory. Leaves reading rows to the database.
+//! Owns the plan of a sync's messages, what of it was given away, and copies of the uploads that
+//! were sent. Rows are read from the database piece by piece as the connection takes them, so
+//! that an upload of any size needs little memory. Leaves reading rows to the database, and
+//! credit to the connection.
 
 use std::collections::VecDeque;
 
-use bytes::{Buf, Bytes, BytesMut};
-use tidewater_protocol::frame::{
-    CONNECTION_CHANNEL, Frame, INITIAL_CREDIT_BYTES, MAX_PAYLOAD_BYTES, ROWS_PAYLOAD_BYTES,
-    SYNC_CHANNEL, put_control, put_rows,
-};
+use bytes::{Bytes, BytesMut};
+use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::{
-    CompareTable, Control, Credit, DownloadRequest, RequestBegin, TableBegin, UploadBegin,
-    UploadEnd,
+    CompareTable, Control, DownloadRequest, RequestBegin, TableBegin, UploadBegin, UploadEnd,
 };
 use tidewater_protocol::{Row, RowShape, RowsReader, Table};
 
@@ -32,6 +28,13 @@ const COMPARE_BYTES: usize = 4 << 20;
 
 /// How many ranges go into one message: far less than a frame holds.
 const RANGES_PER_MESSAGE: usize = 256;
+
+/// What goes out next.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Control(Control),
+    Rows(Bytes),
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -60,18 +63,14 @@ struct Upload {
 }
 
 /// Follows what the remote sends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Outgoing {
     plan: VecDeque<Step>,
     sending: Option<Sending>,
     /// The uploads that were sent to their ends.
     copies: Copies,
-    /// Packed rows that wait for credit.
-    rows: Bytes,
-    /// How many more bytes of rows the server takes.
-    credit: u64,
-    /// Answers that go before everything else.
-    urgent: BytesMut,
+    /// What was read and not given away yet.
+    ready: VecDeque<Output>,
     /// Bytes of keys that may still be asked for again.
     request_bytes: usize,
     upload_only: bool,
@@ -79,9 +78,9 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Plans the sync. `first` is what opens the connection.
+    /// Plans the sync after its Hello.
     pub(super) fn new(
-        first: BytesMut,
+        hello: Control,
         subscriptions: &[SubscriptionState],
         uploads: bool,
         upload_only: bool,
@@ -109,9 +108,7 @@ impl Outgoing {
             plan,
             sending: None,
             copies: Copies::default(),
-            rows: Bytes::new(),
-            credit: INITIAL_CREDIT_BYTES,
-            urgent: first,
+            ready: VecDeque::from([Output::Control(hello)]),
             request_bytes: REQUEST_BYTES,
             upload_only,
             requested: false,
@@ -141,115 +138,85 @@ impl Outgoing {
         }
     }
 
-    /// The server takes more rows.
-    pub(super) fn credit(&mut self, bytes: u64) {
-        self.credit = self.credit.saturating_add(bytes);
-    }
-
-    /// Gives the server credit for more rows.
-    pub(super) fn grant(&mut self, bytes: u64) -> Result<(), SyncError> {
-        let credit = Credit {
-            channel: u32::from(SYNC_CHANNEL),
-            bytes,
-        };
-        self.urgent(CONNECTION_CHANNEL, Control::Credit(credit))
-    }
-
-    /// Sends a message before everything else.
-    pub(super) fn urgent(&mut self, channel: u8, control: Control) -> Result<(), SyncError> {
-        Ok(put_control(&mut self.urgent, channel, control)?)
-    }
-
-    /// Drops what is not sent yet, but for answers.
+    /// Nothing more is sent.
     pub(super) fn stop(&mut self) {
         self.plan.clear();
         self.sending = None;
         self.copies = Copies::default();
-        self.rows = Bytes::new();
+        self.ready.clear();
     }
 
     /// The server has this upload already: what is left of it need not travel.
-    pub(super) fn abandon(&mut self, subscription: usize) -> Result<(), SyncError> {
+    pub(super) fn abandon(&mut self, subscription: usize) {
         self.plan.retain(|&step| step != Step::Upload(subscription));
         if !self.is_uploading(subscription) {
-            return Ok(());
+            return;
         }
         let end = match self.sending.take() {
             Some(Sending::Upload(upload)) => upload.copy.counted(),
             _ => UploadEnd::default(),
         };
-        self.rows = Bytes::new();
-        let end = UploadEnd {
+        self.ready.clear();
+        self.control(Control::UploadEnd(UploadEnd {
             abandoned: true,
             ..end
-        };
-        self.urgent(SYNC_CHANNEL, Control::UploadEnd(end))
+        }));
     }
 
-    /// The next bytes to send, about [`ROWS_PAYLOAD_BYTES`] of them; `None` while there is
-    /// nothing to send, or no credit for it.
+    /// The next message or piece of rows to send, if there is one.
     pub(super) fn poll(
         &mut self,
-        database: Option<&Database>,
+        database: &Database,
         subscriptions: &[SubscriptionState],
         progress: &mut Progress,
-    ) -> Result<Option<Bytes>, SyncError> {
-        let mut out = std::mem::take(&mut self.urgent);
-        while out.len() < ROWS_PAYLOAD_BYTES {
-            if !self.rows.is_empty() {
-                let most = self.credit.min(MAX_PAYLOAD_BYTES as u64) as usize;
-                let count = self.rows.len().min(most);
-                if count == 0 {
-                    break;
-                }
-                put_rows(&mut out, SYNC_CHANNEL, &self.rows[..count]);
-                self.rows.advance(count);
-                self.credit -= count as u64;
-            } else if let Some(sending) = self.sending.take() {
-                let database = database.ok_or(SyncError::Defect {
-                    what: "rows to send while the download is applied",
-                })?;
+    ) -> Result<Option<Output>, SyncError> {
+        loop {
+            if let Some(output) = self.ready.pop_front() {
+                return Ok(Some(output));
+            }
+            if let Some(sending) = self.sending.take() {
                 self.sending = match sending {
                     Sending::Upload(upload) => {
-                        self.next_piece(upload, database, subscriptions, &mut out, progress)?
+                        self.next_piece(upload, database, subscriptions, progress)?
                     }
-                    Sending::Given(index, frames) => {
-                        self.next_frame(index, frames, &mut out, progress)?
-                    }
+                    Sending::Given(index, frames) => self.next_frame(index, frames, progress)?,
                     Sending::Compare(index, table) => {
-                        next_compare(index, table, database, subscriptions, &mut out, progress)?
+                        self.next_compare(index, table, database, subscriptions, progress)?
                     }
-                    Sending::Requests(tables) => self.next_request(tables, &mut out)?,
+                    Sending::Requests(tables) => self.next_request(tables),
                 };
             } else {
                 match self.plan.pop_front() {
-                    None => break,
-                    Some(step) => self.begin(step, database, subscriptions, &mut out)?,
+                    None => return Ok(None),
+                    Some(step) => self.begin(step, database, subscriptions)?,
                 }
             }
         }
-        Ok((!out.is_empty()).then(|| out.freeze()))
+    }
+
+    fn control(&mut self, control: Control) {
+        self.ready.push_back(Output::Control(control));
+    }
+
+    fn rows(&mut self, rows: impl Into<Bytes>) {
+        self.ready.push_back(Output::Rows(rows.into()));
     }
 
     fn begin(
         &mut self,
         step: Step,
-        database: Option<&Database>,
+        database: &Database,
         subscriptions: &[SubscriptionState],
-        out: &mut BytesMut,
     ) -> Result<(), SyncError> {
-        let database = database.ok_or(SyncError::Defect {
-            what: "messages to send while the download is applied",
-        });
         let control = match step {
             Step::Upload(index) => {
-                let database = database?;
                 let subscription = &subscriptions[index];
                 if let Some(giving) = subscription.giving {
                     let mut frames = database.kept_frames(giving)?;
                     let control = given_begin(index, subscription, &mut frames)?;
                     self.sending = Some(Sending::Given(index, frames));
-                    return Ok(put_control(out, SYNC_CHANNEL, control)?);
+                    self.control(control);
+                    return Ok(());
                 }
                 let (rows, bytes) = database.upload_estimate(subscription)?;
                 self.sending = Some(Sending::Upload(Box::new(Upload {
@@ -268,7 +235,7 @@ impl Outgoing {
             }
             Step::Requests(index) => {
                 let subscription = &subscriptions[index];
-                let mut tables = database?.requests(subscription)?;
+                let mut tables = database.requests(subscription)?;
                 for (begin, rows) in &mut tables {
                     self.shorten(subscription, begin, rows);
                 }
@@ -292,7 +259,8 @@ impl Outgoing {
                 })
             }
         };
-        Ok(put_control(out, SYNC_CHANNEL, control)?)
+        self.control(control);
+        Ok(())
     }
 
     /// Cuts requests to what one sync may ask for.
@@ -320,12 +288,11 @@ impl Outgoing {
         mut upload: Box<Upload>,
         database: &Database,
         subscriptions: &[SubscriptionState],
-        out: &mut BytesMut,
         progress: &mut Progress,
     ) -> Result<Option<Sending>, SyncError> {
         let subscription = &subscriptions[upload.subscription];
         let Some(chunk) = database.upload_chunk(subscription, &mut upload.cursor)? else {
-            put_control(out, SYNC_CHANNEL, Control::UploadEnd(upload.copy.end()))?;
+            self.control(Control::UploadEnd(upload.copy.end()));
             self.copies
                 .sent(upload.subscription, subscription, upload.copy)?;
             return Ok(None);
@@ -334,10 +301,10 @@ impl Outgoing {
         self.copies.make_room(&upload.copy);
         if let Some(begin) = chunk.begin {
             progress.table(Phase::Uploading, &begin.table, begin.expected_rows);
-            put_control(out, SYNC_CHANNEL, Control::TableBegin(begin))?;
+            self.control(Control::TableBegin(begin));
         }
         progress.rows += chunk.inserts + chunk.updates + chunk.deletes;
-        self.rows = chunk.rows.into();
+        self.rows(chunk.rows);
         Ok(Some(Sending::Upload(upload)))
     }
 
@@ -346,19 +313,18 @@ impl Outgoing {
         &mut self,
         index: usize,
         mut frames: BytesMut,
-        out: &mut BytesMut,
         progress: &mut Progress,
     ) -> Result<Option<Sending>, SyncError> {
         match kept::next_frame(&mut frames)? {
             None => return Ok(None),
+            Some(Frame::Rows { bytes, .. }) => self.rows(bytes),
             Some(Frame::Message { .. }) => {}
-            Some(Frame::Rows { bytes, .. }) => self.rows = bytes,
             Some(Frame::Control { control, .. }) => {
                 if let Some(Control::TableBegin(begin)) = &control {
                     progress.table(Phase::Uploading, &begin.table, begin.expected_rows);
                 }
                 if let Some(control) = control {
-                    put_control(out, SYNC_CHANNEL, control)?;
+                    self.control(control);
                 }
             }
         }
@@ -368,14 +334,41 @@ impl Outgoing {
     fn next_request(
         &mut self,
         mut tables: std::vec::IntoIter<(TableBegin, Vec<u8>)>,
-        out: &mut BytesMut,
+    ) -> Option<Sending> {
+        let (begin, rows) = tables.next()?;
+        self.control(Control::TableBegin(begin));
+        self.rows(rows);
+        Some(Sending::Requests(tables))
+    }
+
+    /// The checksums of the next table.
+    fn next_compare(
+        &mut self,
+        index: usize,
+        table: usize,
+        database: &Database,
+        subscriptions: &[SubscriptionState],
+        progress: &mut Progress,
     ) -> Result<Option<Sending>, SyncError> {
-        let Some((begin, rows)) = tables.next() else {
+        let tables = subscriptions[index].schema.iter();
+        let tables: Vec<&Table> = tables
+            .flat_map(|schema| compare::compared(schema))
+            .collect();
+        let Some(&compared) = tables.get(table) else {
             return Ok(None);
         };
-        put_control(out, SYNC_CHANNEL, Control::TableBegin(begin))?;
-        self.rows = rows.into();
-        Ok(Some(Sending::Requests(tables)))
+        progress.table(Phase::Comparing, &compared.name, 0);
+        let begin = TableBegin::of(compared);
+        let ranges = database.agreed_ranges(compared, COMPARE_BYTES / tables.len())?;
+        for ranges in ranges.chunks(RANGES_PER_MESSAGE) {
+            let message = CompareTable {
+                subscription: index as u32,
+                table: Some(begin.clone()),
+                ranges: ranges.to_vec(),
+            };
+            self.control(Control::CompareTable(message));
+        }
+        Ok(Some(Sending::Compare(index, table + 1)))
     }
 }
 
@@ -399,36 +392,6 @@ fn given_begin(
             what: "a kept upload does not begin with its beginning",
         }),
     }
-}
-
-/// The checksums of the next table.
-fn next_compare(
-    index: usize,
-    table: usize,
-    database: &Database,
-    subscriptions: &[SubscriptionState],
-    out: &mut BytesMut,
-    progress: &mut Progress,
-) -> Result<Option<Sending>, SyncError> {
-    let tables = subscriptions[index].schema.iter();
-    let tables: Vec<&Table> = tables
-        .flat_map(|schema| compare::compared(schema))
-        .collect();
-    let Some(&compared) = tables.get(table) else {
-        return Ok(None);
-    };
-    progress.table(Phase::Comparing, &compared.name, 0);
-    let begin = TableBegin::of(compared);
-    let ranges = database.agreed_ranges(compared, COMPARE_BYTES / tables.len())?;
-    for ranges in ranges.chunks(RANGES_PER_MESSAGE) {
-        let message = CompareTable {
-            subscription: index as u32,
-            table: Some(begin.clone()),
-            ranges: ranges.to_vec(),
-        };
-        put_control(out, SYNC_CHANNEL, Control::CompareTable(message))?;
-    }
-    Ok(Some(Sending::Compare(index, table + 1)))
 }
 
 /// How many rows fit into so many bytes, and how many bytes they are.

@@ -1,98 +1,30 @@
 //! What the session does with each message of the server.
 
-use tidewater_protocol::frame::{
-    CONNECTION_CHANNEL, Frame, FrameError, SYNC_CHANNEL, put_control, rows_header, take_frame,
-};
-use tidewater_protocol::message::{
-    Ack, Control, Failure, PROTOCOL_VERSION, Pong, SignedIn, Welcome,
-};
+use bytes::Bytes;
+use tidewater_protocol::message::{Control, Failure, Welcome};
 use tidewater_protocol::{Code, RemoteId};
 
-use bytes::BytesMut;
-
+use super::applying::{keep_control, keep_rows};
 use super::progress::Phase;
-use super::welcome::{Admission, Answer};
-use super::{
-    MOVING, Now, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify,
-};
-use crate::database::{NewIdentity, Said};
+use super::welcome::Answer;
+use super::work::{Beginning, Work};
+use super::{MOVING, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify};
+use crate::connection::Admission;
+use crate::database::{ApplySummary, NewIdentity, Said};
 use crate::report::Uploaded;
 
 impl Session {
-    /// Takes in what has arrived, as far as it is whole.
-    pub(super) fn receive(&mut self) -> Result<(), SyncError> {
-        while self.stage != Stage::Finished {
-            self.check_first_bytes()?;
-            let taken = take_frame(&mut self.input).map_err(|error| self.no_frame(error))?;
-            match taken {
-                None => return Ok(()),
-                Some(frame) => self.frame(frame)?,
-            }
+    /// Takes a message. Once everything has come, nothing else matters.
+    pub(crate) fn control(&mut self, control: Control) -> Result<(), SyncError> {
+        if self.stage != Stage::Exchange {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn check_first_bytes(&self) -> Result<(), SyncError> {
-        if self.peer_known {
-            Ok(())
-        } else {
-            SyncError::check_unencrypted(&self.input)
-        }
-    }
-
-    fn no_frame(&self, error: FrameError) -> SyncError {
-        if self.peer_known {
-            return error.into();
-        }
-        SyncError::NotTidewater {
-            what: error.to_string(),
-            hint: "see that host and port are those of a Tidewater server",
-        }
-    }
-
-    fn frame(&mut self, frame: Frame) -> Result<(), SyncError> {
-        match &frame {
-            Frame::Rows { channel, bytes } => {
-                if *channel != SYNC_CHANNEL {
-                    return Err(SyncError::unexpected(format!("rows on channel {channel}")));
-                }
-                if self.stage != Stage::Exchange {
-                    return Err(SyncError::unexpected("rows after the end of the sync"));
-                }
-                if let Some(bytes) = self.incoming.rows(bytes)? {
-                    self.outgoing.grant(bytes)?;
-                }
-                self.keep(&frame)
-            }
-            Frame::Control {
-                channel: CONNECTION_CHANNEL | SYNC_CHANNEL,
-                control,
-            } => {
-                self.peer_known = true;
-                // What a newer server says beside the protocol that we know.
-                let Some(control) = control else {
-                    return Ok(());
-                };
-                if self.stage == Stage::Exchange {
-                    self.control(control, &frame)
-                } else {
-                    self.late(control)
-                }
-            }
-            Frame::Control { channel, .. } | Frame::Message { channel, .. } => Err(
-                SyncError::unexpected(format!("a message on channel {channel}")),
-            ),
-        }
-    }
-
-    fn control(&mut self, control: &Control, frame: &Frame) -> Result<(), SyncError> {
         match control {
-            Control::SignedIn(signed_in) => self.signed_in(signed_in.clone()),
-            Control::Welcome(welcome) => self.welcome(welcome.clone()),
+            Control::Welcome(welcome) => self.welcome(welcome),
             Control::Busy(busy) => Err(SyncError::Busy {
                 retry_after_ms: busy.retry_after_ms,
             }),
-            Control::Failure(failure) => self.failure(failure.clone()),
+            Control::Failure(failure) => self.failure(failure),
             Control::Waiting(waiting) => {
                 if self.outgoing.is_requested() {
                     self.progress.phase(Phase::Waiting {
@@ -101,7 +33,6 @@ impl Session {
                 }
                 Ok(())
             }
-            Control::Credit(_) | Control::Ping(_) | Control::Pong(_) => self.late(control),
             Control::ResultBegin(_)
             | Control::ResultEnd(_)
             | Control::DownloadBegin(_)
@@ -110,34 +41,40 @@ impl Session {
             | Control::SyncEnd(_) => {
                 let outgoing = &self.outgoing;
                 self.incoming.control(
-                    control,
+                    &control,
                     &self.subscriptions,
                     |index| outgoing.upload_is_over(index),
                     outgoing.is_requested(),
                 )?;
-                self.ordered(control, frame)
+                self.ordered(control)
             }
-            Control::SignIn(_)
-            | Control::Hello(_)
-            | Control::UploadBegin(_)
-            | Control::UploadEnd(_)
-            | Control::RequestBegin(_)
-            | Control::DownloadRequest(_)
-            | Control::Ack(_)
-            | Control::Cancel(_)
-            | Control::CompareTable(_) => Err(SyncError::unexpected(format!(
-                "it sent a {}, which only remotes send",
-                control.name()
+            other => Err(SyncError::unexpected(format!(
+                "it sent a {} on the channel of a sync",
+                other.name()
             ))),
         }
     }
 
-    /// A message that passed the check of its order.
-    fn ordered(&mut self, control: &Control, frame: &Frame) -> Result<(), SyncError> {
-        match control {
+    /// Takes a piece of rows.
+    pub(crate) fn rows(&mut self, bytes: &Bytes) -> Result<(), SyncError> {
+        if self.stage != Stage::Exchange {
+            return Ok(());
+        }
+        self.incoming.rows(bytes)?;
+        match (&mut self.store, &mut self.spool) {
+            (Store::Applying(applier), _) => self.feed.rows(applier, bytes, &mut self.progress),
+            (_, Some(spool)) => keep_rows(&mut **spool, bytes),
+            _ => Err(MOVING),
+        }
+    }
+
+    /// A message that passed the check of its order: it is applied at once, or kept until all
+    /// has come.
+    fn ordered(&mut self, control: Control) -> Result<(), SyncError> {
+        let progress = &mut self.progress;
+        match &control {
             Control::TableBegin(begin) => {
-                self.progress
-                    .table(Phase::Downloading, &begin.table, begin.expected_rows);
+                progress.table(Phase::Downloading, &begin.table, begin.expected_rows);
             }
             Control::ResultEnd(end) => {
                 self.report.uploaded.add(Uploaded {
@@ -149,63 +86,42 @@ impl Session {
             Control::SyncEnd(_) => return self.all_has_come(),
             _ => {}
         }
-        self.keep(frame)
-    }
-
-    /// What may come at any time; once everything has come, nothing else matters.
-    fn late(&mut self, control: &Control) -> Result<(), SyncError> {
-        match control {
-            Control::Credit(credit) if credit.channel == u32::from(SYNC_CHANNEL) => {
-                self.outgoing.credit(credit.bytes);
-                Ok(())
+        match (&mut self.store, &mut self.spool) {
+            (Store::Applying(applier), _) => {
+                self.feed
+                    .control(applier, &control, Phase::Downloading, progress)
             }
-            Control::Ping(ping) => {
-                let pong = Pong {
-                    nonce: ping.nonce,
-                    server: String::new(),
-                    protocol_version: PROTOCOL_VERSION,
-                };
-                self.outgoing
-                    .urgent(CONNECTION_CHANNEL, Control::Pong(pong))
-            }
-            _ => Ok(()),
+            (_, Some(spool)) => keep_control(&mut **spool, control),
+            _ => Err(MOVING),
         }
     }
 
-    fn signed_in(&mut self, signed_in: SignedIn) -> Result<(), SyncError> {
-        if self.let_in_by.is_some() {
-            return Err(SyncError::unexpected("a second SignedIn"));
-        }
-        let admission = Admission::read(signed_in)?;
+    /// The server has let the remote in.
+    pub(crate) fn signed_in(&mut self, admission: &Admission) -> Result<(), SyncError> {
         // Before anything is remembered of it.
-        if [&self.centre, &admission.centre]
-            .iter()
-            .all(|it| !it.is_empty())
-            && self.centre != admission.centre
-        {
+        self.let_in(&admission.centre)?;
+        let (own, remote_id) = (self.remote_id, admission.remote_id);
+        let server = self.server.take();
+        let database = self.database()?;
+        if let Some(server) = server {
+            database.store_server(&server)?;
+        }
+        let (token, credential) = (admission.token.as_deref(), admission.credential.as_deref());
+        if own.is_some_and(|own| own != remote_id) {
+            // The server does not know us any more.
+            return self.start_over(remote_id, token, credential);
+        }
+        database.store_sign_in(own, remote_id, token, credential, &admission.centre)?;
+        self.remote_id = Some(remote_id);
+        Ok(())
+    }
+
+    /// The remote is in, at the centre of this name; empty if it says none.
+    pub(crate) fn let_in(&mut self, centre: &str) -> Result<(), SyncError> {
+        if !self.centre.is_empty() && !centre.is_empty() && self.centre != centre {
             return Err(SyncError::AnotherCentre);
         }
-        let Admission {
-            remote_id,
-            token,
-            credential,
-            centre,
-        } = admission;
-        let Store::Idle(database) = &mut self.store else {
-            return Err(MOVING);
-        };
-        if let Some(server) = &self.server {
-            database.store_server(server)?;
-        }
-        if self.remote_id.is_some_and(|own| own != remote_id) {
-            // The server does not know us any more.
-            self.let_in_by = Some(centre);
-            return self.start_over(remote_id, token.as_deref(), credential.as_deref());
-        }
-        let (token, credential) = (token.as_deref(), credential.as_deref());
-        database.store_sign_in(self.remote_id, remote_id, token, credential, &centre)?;
-        self.remote_id = Some(remote_id);
-        self.let_in_by = Some(centre);
+        self.let_in_by = Some(centre.to_owned());
         Ok(())
     }
 
@@ -226,12 +142,12 @@ impl Session {
                 return self.start_over(remote_id, None, Some(&credential));
             };
             database.accept_centre_state(said, &states)?;
-            self.begin_again();
+            self.again(ProofKind::Token);
             return Ok(());
         }
         if !answer.forgotten.is_empty() {
             database.accept_centre_state(said, &answer.forgotten)?;
-            self.begin_again();
+            self.again(ProofKind::Token);
             return Ok(());
         }
         let is_new = database.is_new()?;
@@ -265,14 +181,9 @@ impl Session {
         };
         let ids = &mut self.ids;
         database.adopt_identity(said, &identity, &mut || ids.next())?;
-        self.begin_again();
+        self.starts_over = true;
+        self.again(ProofKind::Token);
         Ok(())
-    }
-
-    /// The server ignores the rest of this sync: another one goes by what it said.
-    fn begin_again(&mut self) {
-        self.outgoing.stop();
-        self.end(Outcome::Again(ProofKind::Token));
     }
 
     /// Settles what follows the Welcome.
@@ -280,7 +191,7 @@ impl Session {
         let mut results = Vec::new();
         for (index, &applied) in answer.already_applied.iter().enumerate() {
             if applied {
-                self.outgoing.abandon(index)?;
+                self.outgoing.abandon(index);
             }
             let subscription = &self.subscriptions[index];
             let uploads = self.direction != SyncDirection::DownloadOnly
@@ -311,141 +222,76 @@ impl Session {
         Ok(())
     }
 
-    /// The server cannot go on, or does not like our proof.
+    /// The server cannot go on.
     fn failure(&mut self, failure: Failure) -> Result<(), SyncError> {
-        let next = match (Code::from_number(failure.code), self.proof) {
-            (Some(Code::TokenExpired | Code::CredentialInvalid), ProofKind::Token)
-                if self.has_credential =>
-            {
-                Some(ProofKind::Credential)
-            }
-            (
-                Some(Code::TokenExpired | Code::CredentialInvalid),
-                ProofKind::Token | ProofKind::Credential,
-            ) if self.has_password => Some(ProofKind::Password),
-            _ => None,
-        };
-        let next = next.filter(|_| self.let_in_by.is_none());
-        let unknown = failure.code == Code::UnknownPublication.number();
-        let Store::Idle(database) = &mut self.store else {
-            return Err(failure.into());
-        };
-        if unknown {
+        if failure.code == Code::UnknownPublication.number()
+            && let Store::Idle(database) = &mut self.store
+        {
             // Most likely mistyped: it would make every further sync fail.
             database.forget_never_synced(&[])?;
         }
-        let Some(next) = next else {
-            return Err(failure.into());
-        };
-        database.forget_token()?;
-        self.outgoing.stop();
-        self.end(Outcome::Again(next));
+        Err(failure.into())
+    }
+
+    /// The server does not like the proof that was presented.
+    pub(crate) fn proof_refused(&mut self, next: ProofKind) -> Result<(), SyncError> {
+        self.database()?.forget_token()?;
+        self.again(next);
         Ok(())
     }
 
-    /// Applies a frame at once, or keeps it until all has come.
-    fn keep(&mut self, frame: &Frame) -> Result<(), SyncError> {
-        if let Store::Applying(applier) = &mut self.store {
-            let progress = &mut self.progress;
-            return self
-                .feed
-                .frame(applier, frame, Phase::Downloading, progress);
+    /// What an apply begins with.
+    fn beginning(&mut self) -> Beginning {
+        Beginning {
+            subscriptions: self.subscriptions.clone(),
+            schemas: std::mem::take(&mut self.schemas),
+            verify: self.verify,
+            copies: self.outgoing.take_copies(),
         }
-        let kept = match frame {
-            Frame::Rows { channel, bytes } => {
-                let header = rows_header(bytes.len(), *channel);
-                self.spool
-                    .append(&header)
-                    .and_then(|()| self.spool.append(bytes))
-            }
-            Frame::Control {
-                channel,
-                control: Some(control),
-            } => {
-                let mut bytes = BytesMut::new();
-                put_control(&mut bytes, *channel, control.clone())?;
-                self.spool.append(&bytes)
-            }
-            Frame::Control { control: None, .. } | Frame::Message { .. } => Ok(()),
-        };
-        kept.map_err(SyncError::Spool)
-    }
-
-    fn all_has_come(&mut self) -> Result<(), SyncError> {
-        self.progress.phase(Phase::Applying);
-        self.stage = match self.store {
-            Store::Applying(_) => Stage::Commit,
-            Store::Idle(_) | Store::Moving => {
-                self.spool.rewind().map_err(SyncError::Spool)?;
-                Stage::Replay
-            }
-        };
-        Ok(())
     }
 
     fn begin_apply(&mut self) -> Result<(), SyncError> {
+        let beginning = self.beginning();
         match std::mem::replace(&mut self.store, Store::Moving) {
-            Store::Idle(database) => {
-                match database.begin_apply(&self.subscriptions, &self.schemas) {
-                    Ok(mut applier) => {
-                        if self.verify == Verify::Look {
-                            applier.only_tell_differences();
-                        }
-                        applier.keep_copies(self.outgoing.take_copies());
-                        self.store = Store::Applying(applier);
-                    }
-                    Err(refused) => {
-                        self.store = Store::Idle(refused.database);
-                        return Err(refused.error.into());
-                    }
+            Store::Idle(database) => match beginning.begin(database) {
+                Ok(applier) => self.store = Store::Applying(Box::new(applier)),
+                Err((database, error)) => {
+                    self.store = Store::Idle(database);
+                    return Err(error);
                 }
-            }
+            },
             other => self.store = other,
         }
         Ok(())
     }
 
-    /// Applies a step of the spool.
-    pub(super) fn replay(&mut self) -> Result<(), SyncError> {
-        self.begin_apply()?;
-        let Store::Applying(applier) = &mut self.store else {
-            return Err(MOVING);
+    fn all_has_come(&mut self) -> Result<(), SyncError> {
+        self.progress.phase(Phase::Applying);
+        let mut spool = self.spool.take().ok_or(MOVING)?;
+        spool.rewind().map_err(SyncError::Spool)?;
+        let beginning = self.beginning();
+        let progress = self.progress.clone();
+        self.store = match std::mem::replace(&mut self.store, Store::Moving) {
+            Store::Idle(database) => {
+                Store::Ready(Box::new(Work::replay(database, beginning, spool, progress)))
+            }
+            Store::Applying(applier) => Store::Ready(Box::new(Work::commit(applier, progress))),
+            other => other,
         };
-        let more = self
-            .feed
-            .step(&mut *self.spool, applier, &mut self.progress)?;
-        if !more {
-            self.stage = Stage::Commit;
-        }
+        self.stage = Stage::Work;
         Ok(())
     }
 
-    pub(super) fn commit(&mut self, now: Now) -> Result<(), SyncError> {
-        let committed = match std::mem::replace(&mut self.store, Store::Moving) {
-            Store::Applying(applier) => {
-                let (database, committed) = applier.commit(now.unix_ms);
-                self.store = Store::Idle(database);
-                committed
-            }
-            other => {
-                self.store = other;
-                return Err(MOVING);
-            }
-        };
-        let committed = committed?;
+    pub(super) fn committed(&mut self, summary: ApplySummary) {
         // What waited for the compare, or is pending since, goes up with the same sync.
-        let tracks_again = committed.tracks_again
+        let tracks_again = summary.tracks_again
             && self.direction == SyncDirection::Both
             && self.verify == Verify::No;
-        self.report.applied(committed);
-        // Ours is committed whatever becomes of the acknowledgement.
-        let _ = self.outgoing.urgent(SYNC_CHANNEL, Control::Ack(Ack {}));
-        self.progress.phase(Phase::Done);
+        self.report.applied(summary);
         let report = std::mem::take(&mut self.report);
         self.end(match self.prepares || tracks_again {
             true => Outcome::More(report),
             false => Outcome::Done(report),
         });
-        Ok(())
     }
 }

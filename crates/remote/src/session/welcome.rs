@@ -1,42 +1,10 @@
-//! The server lets us in: what SignedIn and Welcome say, checked against SignIn and Hello.
+//! What a Welcome says, checked against the Hello.
 
-use tidewater_protocol::message::{
-    PROTOCOL_MAJOR, SignedIn, UploadState, Welcome, WelcomeSubscription,
-};
-use tidewater_protocol::{Code, PublicationSchema, RemoteId, UploadId};
+use tidewater_protocol::message::{UploadState, Welcome, WelcomeSubscription};
+use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 
 use super::error::SyncError;
 use crate::database::{CentreState, CompareDue, SubscriptionState};
-
-/// A SignedIn that makes sense.
-#[derive(Debug)]
-pub(super) struct Admission {
-    pub(super) remote_id: RemoteId,
-    pub(super) token: Option<Vec<u8>>,
-    pub(super) credential: Option<Vec<u8>>,
-    /// The centre's name; empty if the server does not say.
-    pub(super) centre: String,
-}
-
-impl Admission {
-    pub(super) fn read(signed_in: SignedIn) -> Result<Admission, SyncError> {
-        let major = signed_in.protocol_version >> 16;
-        if major != PROTOCOL_MAJOR {
-            return Err(SyncError::Protocol {
-                code: Code::ProtocolVersion,
-                what: format!("it chose protocol version {major}, which we do not speak"),
-            });
-        }
-        let remote_id = RemoteId::from_slice(&signed_in.remote_id);
-        Ok(Admission {
-            remote_id: remote_id
-                .ok_or_else(|| SyncError::malformed("the remote id in its SignedIn is no UUID"))?,
-            token: some(signed_in.token),
-            credential: some(signed_in.credential),
-            centre: signed_in.centre,
-        })
-    }
-}
 
 /// A Welcome that makes sense.
 #[derive(Debug)]
@@ -149,10 +117,6 @@ fn forgotten(
         formers,
         compare_due,
     }))
-}
-
-fn some(bytes: Vec<u8>) -> Option<Vec<u8>> {
-    (!bytes.is_empty()).then_some(bytes)
 }
 
 fn schema(

@@ -240,6 +240,11 @@ impl Applier {
         self.only_tells = true;
     }
 
+    /// The database as it is inside of the transaction.
+    pub(crate) fn database(&self) -> &Database {
+        &self.database
+    }
+
     /// What the sync has sent need not be read again to be kept.
     pub(crate) fn keep_copies(&mut self, copies: Copies) {
         self.uploads.copies = copies;

@@ -2,7 +2,9 @@
 
 use tidewater_protocol::Op;
 
-use crate::scripted::{NOW, Remote, Reply, Sent, answer, first_reply, items, later_reply, options};
+use crate::scripted::{
+    NOW, Remote, Reply, Sent, answer, first_reply, items, later_reply, options, work,
+};
 use crate::session::{Outcome, SyncError};
 
 /// Cuts an answer at every byte. Every time the remote must be as it was before; on every
@@ -68,15 +70,13 @@ fn an_answer_in_single_bytes_is_the_same_answer() {
     let remote = Remote::changed();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     for &byte in &later_reply(&sent).0 {
-        assert!(!session.wants_work());
+        assert!(session.poll_work().is_none());
         session.handle_bytes(&[byte], NOW);
     }
-    while session.wants_work() {
-        session.handle_work(NOW);
-    }
-    assert!(matches!(session.finish().1, Outcome::Done(_)));
+    work(&mut session, NOW);
+    assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
     assert_items(&remote, &[(2, "two"), (3, "three"), (4, "four")]);
 }
 
@@ -97,10 +97,10 @@ fn an_edit_between_taking_and_reading_is_of_the_next_upload() {
     let mut session = remote.session(options());
     remote.run("UPDATE item SET name = 'drei' WHERE id = 3; DELETE FROM item WHERE id = 1");
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     assert_eq!(sent.rows(), items(Op::Insert, &[(3, "three")]));
     answer(&mut session, &later_reply(&sent).0);
-    assert!(matches!(session.finish().1, Outcome::Done(_)));
+    assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
     let (_, next) = remote.sync(|_| Reply::default());
     assert_eq!(next.upload().sequence, 2);
     assert_eq!(remote.items()[1], (3, "drei".into()));
@@ -111,11 +111,9 @@ fn a_connection_lost_after_the_end_of_the_sync_loses_nothing() {
     let remote = Remote::changed();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     session.handle_bytes(&later_reply(&sent).0, NOW);
     session.handle_end(None);
-    while session.wants_work() {
-        session.handle_work(NOW);
-    }
-    assert!(matches!(session.finish().1, Outcome::Done(_)));
+    work(&mut session, NOW);
+    assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
 }

@@ -1,5 +1,6 @@
 //! Syncs with a server that keeps to the protocol.
 
+use tidewater_connection::STRANGER_BYTES;
 use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
 use tidewater_protocol::message::{
     Busy, Control, Credit, DownloadEnd, Failure, Ping, Proof, UploadState, Waiting,
@@ -9,7 +10,7 @@ use tidewater_protocol::{Code, Datum, Op, RowsWriter};
 use crate::database::Which;
 use crate::scripted::{
     NOW, REMOTE_ID, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply,
-    options, schema,
+    options, schema, welcome,
 };
 use crate::session::{Outcome, Phase, ProofKind, SessionOptions, SyncDirection, SyncError};
 
@@ -21,7 +22,7 @@ fn report(outcome: Outcome) -> crate::report::Report {
 }
 
 fn failure(code: Code) -> Reply {
-    Reply::default().control(Control::Failure(Failure::new(code, "no", "")))
+    Reply::default().connection(Control::Failure(Failure::new(code, "no", "")))
 }
 
 #[test]
@@ -117,14 +118,14 @@ fn a_lost_acknowledgement_is_made_good_without_sending_the_rows_again() {
         NOW,
     );
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     assert_eq!(sent.names(), ["SignIn", "Hello", "DownloadRequest"]);
     let rest = Reply::default()
         .result(&first.upload(), &[])
         .download(false, &[], 0, 0)
         .end();
     answer(&mut session, &rest.0);
-    let report = report(session.finish().1);
+    let report = report(session.end_sync().unwrap().1);
     assert_eq!(report.uploaded.inserts, 1);
     let (_, sent) = remote.sync(|_| Reply::default());
     assert_eq!(sent.hello().subscriptions[0].sequence, 1);
@@ -145,7 +146,10 @@ fn a_large_upload_waits_for_credit() {
     let remote = large_upload();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
+    assert_eq!(sent.rows().len() as u64, STRANGER_BYTES);
+    session.handle_bytes(&Reply::default().signed_in().0, NOW);
+    sent.take(|| session.poll_transmit());
     assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES);
     assert_eq!(
         sent.names(),
@@ -156,14 +160,14 @@ fn a_large_upload_waits_for_credit() {
         bytes: 1000,
     });
     session.handle_bytes(&Reply::default().connection(credit).0, NOW);
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES + 1000);
     let credit = Control::Credit(Credit {
         channel: 1,
         bytes: u64::MAX,
     });
     session.handle_bytes(&Reply::default().connection(credit).0, NOW);
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     assert_eq!(sent.names()[4..], ["UploadEnd", "DownloadRequest"]);
     let Some(Control::UploadEnd(end)) = sent.controls().nth(4) else {
         panic!("no UploadEnd");
@@ -171,12 +175,12 @@ fn a_large_upload_waits_for_credit() {
     assert_eq!(end.inserts, 2991);
     assert_eq!(end.checksum, crc32fast::hash(&sent.rows()));
     let reply = Reply::default()
-        .welcome(UploadState::InSequence, None)
+        .control(welcome(UploadState::InSequence, None))
         .result(&sent.upload(), &[])
         .download(false, &[], 0, 0)
         .end();
     answer(&mut session, &reply.0);
-    report(session.finish().1);
+    report(session.end_sync().unwrap().1);
 }
 
 #[test]
@@ -184,11 +188,11 @@ fn an_upload_that_the_server_has_is_abandoned_in_the_middle() {
     let remote = large_upload();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     let upload = sent.upload();
     let reply = Reply::default().welcome(UploadState::AlreadyApplied, None);
     session.handle_bytes(&reply.0, NOW);
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     assert_eq!(sent.names()[4..], ["UploadEnd", "DownloadRequest"]);
     let Some(Control::UploadEnd(end)) = sent.controls().nth(4) else {
         panic!("no UploadEnd");
@@ -199,7 +203,7 @@ fn an_upload_that_the_server_has_is_abandoned_in_the_middle() {
         .download(false, &[], 0, 0)
         .end();
     answer(&mut session, &reply.0);
-    report(session.finish().1);
+    report(session.end_sync().unwrap().1);
 }
 
 #[test]
@@ -271,7 +275,7 @@ fn a_row_that_could_not_be_applied_is_asked_for_again() {
     let remote = Remote::synced();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     // The application changes a row while its download is on the way.
     remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
     let reply = Reply::default()
@@ -279,7 +283,7 @@ fn a_row_that_could_not_be_applied_is_asked_for_again() {
         .download(false, &items(Op::Upsert, &[(1, "theirs")]), 1, 0)
         .end();
     answer(&mut session, &reply.0);
-    report(session.finish().1);
+    report(session.end_sync().unwrap().1);
     assert_eq!(remote.items()[0].1, "mine");
     remote.run("UPDATE item SET name = 'one' WHERE id = 1");
     let (_, sent) = remote.sync(|_| Reply::default());
@@ -431,18 +435,18 @@ fn waiting_shows_as_progress_and_pings_are_answered() {
     let remote = Remote::synced();
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
-    assert_eq!(session.progress().phase, Phase::Waiting { ahead: 0 });
+    sent.take(|| session.poll_transmit());
+    assert_eq!(
+        session.progress().unwrap().phase,
+        Phase::Waiting { ahead: 0 }
+    );
     let reply = Reply::default()
         .control(Control::Waiting(Waiting { ahead: 17 }))
         .connection(Control::Ping(Ping { nonce: 99 }));
     session.handle_bytes(&reply.0, NOW);
-    assert_eq!(
-        session.poll_progress().unwrap().phase,
-        Phase::Waiting { ahead: 17 }
-    );
-    assert!(session.poll_progress().is_none());
-    sent.take(|| session.poll_transmit(NOW));
+    let progress = session.progress().unwrap();
+    assert_eq!(progress.phase, Phase::Waiting { ahead: 17 });
+    sent.take(|| session.poll_transmit());
     assert!(matches!(
         sent.controls().last(),
         Some(Control::Pong(pong)) if pong.nonce == 99
@@ -457,7 +461,7 @@ fn a_download_in_many_frames_is_given_credit() {
     let rows = items(Op::Upsert, &rows);
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     let begin = Reply::default()
         .welcome(UploadState::InSequence, Some(&schema()))
         .control(download_begin(0))
@@ -465,10 +469,10 @@ fn a_download_in_many_frames_is_given_credit() {
     session.handle_bytes(&begin.0, NOW);
     for piece in rows.chunks(100_001) {
         session.handle_bytes(&Reply::default().rows(piece).0, NOW);
-        sent.take(|| session.poll_transmit(NOW));
+        sent.take(|| session.poll_transmit());
     }
-    assert_eq!(session.progress().rows, 1500);
-    assert_eq!(session.progress().table.as_deref(), Some("item"));
+    assert_eq!(session.progress().unwrap().rows, 1500);
+    assert_eq!(session.progress().unwrap().table.as_deref(), Some("item"));
     let granted: u64 = sent
         .controls()
         .map(|control| match control {
@@ -486,7 +490,10 @@ fn a_download_in_many_frames_is_given_credit() {
         }))
         .end();
     answer(&mut session, &end.0);
-    assert_eq!(report(session.finish().1).downloaded.upserts, 1500);
+    assert_eq!(
+        report(session.end_sync().unwrap().1).downloaded.upserts,
+        1500
+    );
 }
 
 #[test]
@@ -495,11 +502,11 @@ fn an_application_that_has_tables_in_the_file_can_write_during_the_first_downloa
     remote.run("CREATE TABLE own (x)");
     let mut session = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     let reply = first_reply().0;
     session.handle_bytes(&reply[..reply.len() - 10], NOW);
     remote.run("INSERT INTO own VALUES (1)");
     answer(&mut session, &reply[reply.len() - 10..]);
-    report(session.finish().1);
+    report(session.end_sync().unwrap().1);
     assert_eq!(remote.items().len(), 2);
 }

@@ -1,16 +1,16 @@
 //! What a session keeps of the uploads that it sends: the same, to the byte, whether it was
 //! copied on its way or is read out of the file later, and never what was refused.
 
-use rusqlite::Connection;
 use tidewater_protocol::Op;
 use tidewater_protocol::message::{Control, Credit, UploadBegin, UploadState};
 
-use crate::scripted::{NOW, Remote, Reply, Sent, answer, items, options};
-use crate::session::{Outcome, Session};
+use crate::Connection;
+use crate::scripted::{NOW, Remote, Reply, Sent, answer, items, options, welcome};
+use crate::session::Outcome;
 
 /// The kept uploads.
 fn kept(remote: &Remote) -> Vec<Vec<u8>> {
-    let connection = Connection::open(remote.path()).unwrap();
+    let connection = rusqlite::Connection::open(remote.path()).unwrap();
     let mut kept = connection
         .prepare("SELECT bytes FROM tidewater_kept ORDER BY id")
         .unwrap();
@@ -24,24 +24,29 @@ fn holds(bytes: &[u8], text: &str) -> bool {
         .any(|window| window == text.as_bytes())
 }
 
-fn credit(session: &mut Session, bytes: u64) {
+fn credit(session: &mut Connection, bytes: u64) {
     let credit = Control::Credit(Credit { channel: 1, bytes });
     session.handle_bytes(&Reply::default().connection(credit).0, NOW);
 }
 
-/// The rest of a sync, all of it.
-fn acknowledge(session: Session, upload: &UploadBegin, refused: &[(i64, &str)]) {
-    let welcome = Reply::default().welcome(UploadState::InSequence, None);
+/// The rest of a sync that is let in, all of it.
+fn acknowledge(session: Connection, upload: &UploadBegin, refused: &[(i64, &str)]) {
+    let welcome = Reply::default().control(welcome(UploadState::InSequence, None));
     tell_result(session, welcome, upload, refused);
 }
 
-fn tell_result(mut session: Session, reply: Reply, upload: &UploadBegin, refused: &[(i64, &str)]) {
+fn tell_result(
+    mut session: Connection,
+    reply: Reply,
+    upload: &UploadBegin,
+    refused: &[(i64, &str)],
+) {
     let reply = reply
         .result(upload, &items(Op::Refused, refused))
         .download(false, &[], 0, 0)
         .end();
     answer(&mut session, &reply.0);
-    let outcome = session.finish().1;
+    let outcome = session.end_sync().unwrap().1;
     assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
 }
 
@@ -58,18 +63,19 @@ fn changed_much() -> Remote {
 }
 
 /// Sends the upload, whose frames are cut by the credit; the application writes meanwhile.
-fn send(remote: &Remote) -> (Session, Sent) {
+fn send(remote: &Remote) -> (Connection, Sent) {
     let mut session = remote.session(options());
+    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut sent = Sent::default();
     for (number, bytes) in [100_001, 33, 500_000, 1 << 30].into_iter().enumerate() {
-        sent.take(|| session.poll_transmit(NOW));
+        sent.take(|| session.poll_transmit());
         remote.run(&format!(
             "UPDATE item SET name = 'later {number}' WHERE id IN (1, 20, 4000 + {number}); \
              DELETE FROM item WHERE id = 30 + {number}"
         ));
         credit(&mut session, bytes);
     }
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     assert!(sent.names().contains(&"DownloadRequest"));
     (session, sent)
 }
@@ -91,7 +97,7 @@ fn what_is_kept_is_the_same_copied_while_sent_or_read_after_a_lost_acknowledgeme
     let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
     session.handle_bytes(&welcome.0, NOW);
     let mut retry = Sent::default();
-    retry.take(|| session.poll_transmit(NOW));
+    retry.take(|| session.poll_transmit());
     assert!(!retry.names().contains(&"UploadBegin"));
     tell_result(session, Reply::default(), &again.upload(), &[]);
 
@@ -109,12 +115,14 @@ fn an_upload_that_was_given_up_halfway_is_read_out_of_the_file() {
     acknowledge(session, &sent.upload(), &[]);
 
     let mut session = remote.session(options());
+    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut half = Sent::default();
-    half.take(|| session.poll_transmit(NOW));
+    half.take(|| session.poll_transmit());
     assert!(!half.names().contains(&"UploadEnd"));
-    let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
+    let welcome = Reply::default().control(welcome(UploadState::AlreadyApplied, None));
     session.handle_bytes(&welcome.0, NOW);
-    half.take(|| session.poll_transmit(NOW));
+    credit(&mut session, 1 << 20);
+    half.take(|| session.poll_transmit());
     assert!(half.rows().len() < sent.rows().len());
     tell_result(session, Reply::default(), &half.upload(), &[]);
     assert!(kept(&copied) == kept(&remote), "they differ");
@@ -124,8 +132,9 @@ fn an_upload_that_was_given_up_halfway_is_read_out_of_the_file() {
 fn what_was_sent_is_not_read_again_to_be_kept() {
     let remote = Remote::changed();
     let mut session = remote.session(options());
+    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     // There is nothing left that could be read.
     remote.run("DELETE FROM tidewater_change_item");
     acknowledge(session, &sent.upload(), &[]);
@@ -139,9 +148,10 @@ fn what_was_too_large_when_it_was_sent_is_not_read_again_either() {
     let remote = Remote::changed();
     remote.run("INSERT INTO item VALUES (4, hex(zeroblob(4500000)))");
     let mut session = remote.session(options());
+    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     credit(&mut session, 1 << 30);
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     assert!(sent.rows().len() > 8 << 20);
     // What is left would be small enough.
     remote.run("DELETE FROM tidewater_change_item WHERE key_id = 4");
@@ -156,8 +166,9 @@ fn what_was_refused_is_not_kept_of_a_copy() {
     let remote = Remote::changed();
     remote.run("INSERT INTO item VALUES (4, 'secret')");
     let mut session = remote.session(options());
+    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     assert!(holds(&sent.rows(), "secret"));
     acknowledge(session, &sent.upload(), &[(4, "no")]);
     let first = kept(&remote);
@@ -166,8 +177,9 @@ fn what_was_refused_is_not_kept_of_a_copy() {
 
     remote.run("INSERT INTO item VALUES (5, 'hidden')");
     let mut session = remote.session(options());
+    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     acknowledge(session, &sent.upload(), &[(5, "no")]);
     assert!(kept(&remote) == first, "nothing is left of it");
 }

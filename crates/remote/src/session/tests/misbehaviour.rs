@@ -10,12 +10,13 @@ use tidewater_protocol::message::{
 };
 use tidewater_protocol::{Code, Op, PublicationSchema};
 
+use crate::Connection;
 use crate::database::Database;
 use crate::scripted::{
-    NOW, REMOTE_ID, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply,
-    options, result_begin, schema, signed_in, welcome,
+    NOW, REMOTE_ID, Remote, Reply, SILENCE, Sent, answer, download_begin, first_reply, items,
+    later_reply, options, result_begin, schema, signed_in, welcome, work,
 };
-use crate::session::{Now, Outcome, Session, SyncError};
+use crate::session::{Now, Outcome, SyncError};
 
 /// Every wrong answer to a sync with an upload, and the code that it must fail with.
 #[rustfmt::skip]
@@ -133,7 +134,7 @@ fn a_result_before_the_end_of_its_upload_is_refused() {
         given_back: false,
     };
     session.handle_bytes(&Reply::default().control(result_begin(&begin)).0, NOW);
-    let Outcome::Failed(error) = session.finish().1 else {
+    let Outcome::Failed(error) = session.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert!(error.to_string().contains("before its end"), "{error}");
@@ -155,7 +156,7 @@ fn a_schema_that_never_came_is_missed() {
 fn more_rows_than_credit_are_refused() {
     let remote = Remote::synced();
     let mut session = remote.session(options());
-    Sent::default().take(|| session.poll_transmit(NOW));
+    Sent::default().take(|| session.poll_transmit());
     let begin = Reply::default()
         .welcome(UploadState::InSequence, None)
         .control(download_begin(0))
@@ -164,9 +165,9 @@ fn more_rows_than_credit_are_refused() {
     let half = vec![0; INITIAL_CREDIT_BYTES as usize / 2 - 1];
     let too_much = vec![0; INITIAL_CREDIT_BYTES as usize / 2 + 3];
     session.handle_bytes(&Reply::default().rows(&half).0, NOW);
-    assert!(!session.is_finished());
+    assert!(session.is_syncing());
     session.handle_bytes(&Reply::default().rows(&too_much).0, NOW);
-    let Outcome::Failed(error) = session.finish().1 else {
+    let Outcome::Failed(error) = session.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert_eq!(error.code(), Code::LimitExceeded);
@@ -198,16 +199,16 @@ fn other_protocols_and_oversized_frames_are_told_apart() {
 fn a_silent_server_is_given_up() {
     let remote = Remote::changed();
     let mut session = remote.session(options());
-    Sent::default().take(|| session.poll_transmit(NOW));
+    Sent::default().take(|| session.poll_transmit());
     let deadline = session.poll_timeout().unwrap();
     let at = |ticks_ms| Now { ticks_ms, ..NOW };
     session.handle_timeout(at(deadline - 1));
-    assert!(!session.is_finished());
+    assert!(session.is_syncing());
     session.handle_bytes(&[], at(deadline - 1));
     session.handle_timeout(at(deadline));
-    assert!(!session.is_finished(), "it has just been heard");
-    session.handle_timeout(at(session.poll_timeout().unwrap()));
-    let Outcome::Failed(error) = session.finish().1 else {
+    assert!(session.is_syncing(), "it has just been heard");
+    session.handle_timeout(at(deadline - 1 + SILENCE.as_millis() as u64));
+    let Outcome::Failed(error) = session.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert_eq!(error.code(), Code::Timeout);
@@ -220,13 +221,11 @@ fn a_clock_that_is_wrong_by_years_is_no_obstacle() {
         let remote = Remote::changed();
         let mut session = remote.session(options());
         let mut sent = Sent::default();
-        sent.take(|| session.poll_transmit(NOW));
+        sent.take(|| session.poll_transmit());
         let now = Now { unix_ms, ..NOW };
         session.handle_bytes(&later_reply(&sent).0, now);
-        while session.wants_work() {
-            session.handle_work(now);
-        }
-        let (database, outcome) = session.finish();
+        work(&mut session, now);
+        let (database, outcome) = session.end_sync().unwrap();
         assert!(
             matches!(outcome, Outcome::Done(_)),
             "{unix_ms}: {outcome:?}"
@@ -249,20 +248,22 @@ fn a_cancelled_sync_changes_nothing_wherever_it_is() {
         let remote = Remote::changed();
         let mut session = remote.session(options());
         let mut sent = Sent::default();
-        sent.take(|| session.poll_transmit(NOW));
+        sent.take(|| session.poll_transmit());
         let before = remote.dump();
         if steps > 0 {
             session.handle_bytes(&later_reply(&sent).0, NOW);
-            assert!(session.wants_work());
         }
         if steps > 1 {
-            session.handle_work(NOW);
-            assert!(session.wants_work());
+            let mut work = session.poll_work().unwrap();
+            work.step(NOW);
+            session.cancel();
+            assert!(session.is_syncing(), "somebody is at work");
+            session.handle_work(work);
         }
         session.cancel();
-        sent.take(|| session.poll_transmit(NOW));
+        sent.take(|| session.poll_transmit());
         assert_eq!(sent.names().last(), Some(&"Cancel"));
-        let (database, outcome) = session.finish();
+        let (database, outcome) = session.end_sync().unwrap();
         drop(database);
         assert!(matches!(outcome, Outcome::Failed(SyncError::Cancelled)));
         assert_eq!(remote.dump(), before);
@@ -274,12 +275,12 @@ fn of_two_syncs_of_one_file_one_goes_ahead() {
     let remote = Remote::changed();
     let mut slow = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| slow.poll_transmit(NOW));
+    sent.take(|| slow.poll_transmit());
     let (outcome, _) = remote.sync(later_reply);
     assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
     let after = remote.dump();
     answer(&mut slow, &later_reply(&sent).0);
-    let Outcome::Failed(error) = slow.finish().1 else {
+    let Outcome::Failed(error) = slow.end_sync().unwrap().1 else {
         panic!("both went ahead");
     };
     assert_eq!(error.code(), Code::SyncInProgress);
@@ -290,9 +291,10 @@ fn of_two_syncs_of_one_file_one_goes_ahead() {
 fn a_remote_without_subscriptions_says_what_to_do() {
     let folder = TempDir::new().unwrap();
     let database = Database::open(&folder.path().join("empty.db")).unwrap();
-    let session = Session::new(database, options(), [0; 32], NOW);
-    assert!(session.is_finished());
-    let Outcome::Failed(error) = session.finish().1 else {
+    let mut session = Connection::dial("test", SILENCE, NOW);
+    session.sync(database, options(), [0; 32]);
+    assert!(!session.is_syncing());
+    let Outcome::Failed(error) = session.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert_eq!(error.code(), Code::Usage);

@@ -14,7 +14,7 @@ use tidewater_protocol::message::{
 use tidewater_protocol::{Datum, Op, Row, RowsReader, RowsWriter};
 
 use crate::scripted::{
-    NOW, Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema,
+    Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema,
 };
 use crate::session::Outcome;
 
@@ -266,7 +266,7 @@ impl World {
         let mut session = self.remote.session(options());
         self.local(&step.early);
         let mut flight = Vec::new();
-        while let Some(bytes) = session.poll_transmit(NOW) {
+        while let Some(bytes) = session.poll_transmit() {
             flight.extend_from_slice(&bytes);
         }
         let cut = |length: usize, lost: Option<usize>| {
@@ -277,7 +277,7 @@ impl World {
         let reply = self.centre.serve(&sent).0;
         self.local(&step.late);
         answer(&mut session, &reply[..cut(reply.len(), step.lost_down)]);
-        session.finish().1
+        session.end_sync().unwrap().1
     }
 }
 

@@ -17,7 +17,7 @@ use tidewater_protocol::{Datum, Op, Row, RowsReader, RowsWriter};
 
 use crate::database::CompareDue;
 use crate::scripted::{
-    NOW, Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema,
+    Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema,
 };
 use crate::session::{Outcome, ProofKind, SessionOptions};
 
@@ -464,7 +464,7 @@ impl World {
             };
             let mut session = self.remote.session(options);
             let mut flight = Vec::new();
-            while let Some(bytes) = session.poll_transmit(NOW) {
+            while let Some(bytes) = session.poll_transmit() {
                 flight.extend_from_slice(&bytes);
             }
             let cut = |length: usize, per_mille: Option<usize>| {
@@ -480,7 +480,7 @@ impl World {
                 &mut session,
                 &reply[..cut(reply.len(), here.map(|(_, _, down)| down))],
             );
-            let outcome = session.finish().1;
+            let outcome = session.end_sync().unwrap().1;
             if let Outcome::More(report) | Outcome::Done(report) = &outcome {
                 self.conflicts += report.conflicts;
             }

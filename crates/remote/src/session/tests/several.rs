@@ -248,12 +248,12 @@ fn a_value_larger_than_a_frame_goes_up_and_comes_down() {
         channel: 1,
         bytes: 1 << 30,
     });
-    session.handle_bytes(&Reply::default().connection(credit).0, NOW);
+    session.handle_bytes(&Reply::default().signed_in().connection(credit).0, NOW);
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit(NOW));
+    sent.take(|| session.poll_transmit());
     assert!(sent.rows() == items(Op::Insert, &[(3, &"x".repeat(size))]));
     let begin = Reply::default()
-        .welcome(UploadState::InSequence, None)
+        .control(welcome(UploadState::InSequence, None))
         .result(&sent.upload(), &[])
         .control(download_begin(0))
         .table(false);
@@ -261,7 +261,7 @@ fn a_value_larger_than_a_frame_goes_up_and_comes_down() {
     let rows = items(Op::Upsert, &[(4, &"y".repeat(size))]);
     for piece in rows.chunks(300_000) {
         session.handle_bytes(&Reply::default().rows(piece).0, NOW);
-        sent.take(|| session.poll_transmit(NOW));
+        sent.take(|| session.poll_transmit());
     }
     let end = Reply::default().control(Control::DownloadEnd(DownloadEnd {
         upserts: 1,
@@ -269,7 +269,7 @@ fn a_value_larger_than_a_frame_goes_up_and_comes_down() {
         ..DownloadEnd::default()
     }));
     answer(&mut session, &end.end().0);
-    assert!(matches!(session.finish().1, Outcome::Done(_)));
+    assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
     let items = remote.items();
     assert_eq!(items[2].1.len(), size);
     assert!(items[3].1 == "y".repeat(size));

@@ -1,0 +1,478 @@
+//! A connection to a server, above its syncs, as a state machine: bytes and time in, bytes and
+//! events out.
+//!
+//! Owns who the remote is on it, and which sync is under way: one after the other, with one
+//! sign-in. Has no sockets, clocks, threads or randomness of its own: a driver feeds it, be it
+//! blocking, async, in a browser, or the simulator. Leaves channels, credit and pings to
+//! `tidewater-connection`, and what a sync is to [`crate::session`].
+//!
+//! A driver begins a sync with [`Connection::sync`] and loops: send what
+//! [`Connection::poll_transmit`] gives, hand in what arrives with [`Connection::handle_bytes`],
+//! have the work done that [`Connection::poll_work`] gives, until [`Event::SyncDone`]. Then
+//! [`Connection::end_sync`] tells how it ended. Bytes may still wait to be sent.
+
+mod sign_in;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tidewater_connection::{Connection as Wire, Event as WireEvent, Fault, Incoming, Pings};
+use tidewater_protocol::RemoteId;
+use tidewater_protocol::frame::{
+    CONNECTION_CHANNEL, HEADER_BYTES, ROWS_PAYLOAD_BYTES, SYNC_CHANNEL,
+};
+use tidewater_protocol::message::{Ack, Cancel, Control, Failure, Ping, Pong};
+
+pub(crate) use self::sign_in::Admission;
+use self::sign_in::Presented;
+use crate::database::Database;
+use crate::session::{
+    Now, Outcome, Output, Progress, ProofKind, Session, SessionOptions, SyncError, Work,
+};
+
+/// What a driver may want to act on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The server has let the remote in.
+    SignedIn,
+    /// The sync has ended, well or not: see [`Connection::end_sync`].
+    SyncDone,
+    /// The server has answered to a ping.
+    Pong(Pong),
+    /// The connection is of no more use; no sync was under way.
+    Failed(SyncError),
+}
+
+/// Who the remote is to the server.
+enum Standing {
+    Stranger,
+    /// The answer is still to come.
+    Presented(Presented),
+    /// Who, and at the centre of which name.
+    In(RemoteId, String),
+}
+
+/// One connection.
+pub struct Connection {
+    wire: Wire,
+    client: String,
+    silence: Duration,
+    standing: Standing,
+    session: Option<Session>,
+    /// Whether the driver has been told that the session has ended.
+    told: bool,
+    /// What comes up to the next SyncEnd belongs to a sync that the server has sent away.
+    skips: bool,
+    /// Nothing more is begun on it.
+    closing: bool,
+    /// The first bytes that came, until the peer is known to speak the protocol.
+    head: Vec<u8>,
+    peer_known: bool,
+    sent: u64,
+    received: u64,
+    events: VecDeque<Event>,
+}
+
+impl Connection {
+    /// A connection that was just opened. `client` is the program that syncs, for the server's
+    /// logs; `silence`, how long the server may be silent.
+    pub fn dial(client: &str, silence: Duration, now: Now) -> Connection {
+        let pings = Pings {
+            after: silence / 2,
+            give_up: silence,
+        };
+        let mut wire = Wire::dial(client, Some(pings), ticks(now));
+        wire.open(SYNC_CHANNEL);
+        Connection {
+            wire,
+            client: client.to_owned(),
+            silence,
+            standing: Standing::Stranger,
+            session: None,
+            told: false,
+            skips: false,
+            closing: false,
+            head: Vec::new(),
+            peer_known: false,
+            sent: 0,
+            received: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Whether a sync can begin.
+    pub fn can_sync(&self) -> bool {
+        !self.closing && self.session.is_none()
+    }
+
+    /// Begins a sync, when [`Connection::can_sync`], and signs in if need be. `seed` must be
+    /// random. A failure shows as the sync's outcome.
+    pub fn sync(&mut self, database: Database, mut options: SessionOptions, seed: [u8; 32]) {
+        debug_assert!(self.can_sync());
+        let (from, password) = (options.first_proof, options.password.take());
+        let mut session = Session::new(database, options, seed);
+        if let Err(error) = self.begin(&mut session, from, password.as_deref()) {
+            session.fail(error);
+        }
+        self.session = Some(session);
+        self.told = false;
+        self.settle();
+    }
+
+    fn begin(
+        &mut self,
+        session: &mut Session,
+        from: ProofKind,
+        password: Option<&str>,
+    ) -> Result<(), SyncError> {
+        let account = session.account()?;
+        let Standing::In(remote_id, centre) = &self.standing else {
+            let (presented, sign_in) = sign_in::present(&account, from, password, &self.client)?;
+            session.begin(account)?;
+            self.standing = Standing::Presented(presented);
+            return Ok(self.send(CONNECTION_CHANNEL, sign_in)?);
+        };
+        if account.remote_id != Some(*remote_id) {
+            // Another sync of the file has made another remote of it.
+            self.closing = true;
+            session.again(ProofKind::Token);
+            return Ok(());
+        }
+        session.begin(account)?;
+        session.let_in(centre)
+    }
+
+    /// Asks whether the server is there.
+    pub fn ping(&mut self, nonce: u64) {
+        if let Err(fault) = self.send(CONNECTION_CHANNEL, Control::Ping(Ping { nonce })) {
+            self.fail(self.told_by(fault));
+        }
+    }
+
+    /// Hands in bytes that arrived.
+    pub fn handle_bytes(&mut self, bytes: &[u8], now: Now) {
+        self.received += bytes.len() as u64;
+        if let Some(session) = &mut self.session {
+            session.count(0, bytes.len());
+        }
+        if self.closing {
+            return;
+        }
+        if let Err(error) = self.look_at_first(bytes) {
+            self.fail(error);
+            return;
+        }
+        let taken = self.wire.handle_bytes(bytes, ticks(now));
+        self.receive();
+        match taken {
+            Ok(()) => self.peer_known |= self.head.len() >= HEADER_BYTES,
+            Err(fault) => self.fail(self.told_by(fault)),
+        }
+        self.settle();
+    }
+
+    fn look_at_first(&mut self, bytes: &[u8]) -> Result<(), SyncError> {
+        if self.peer_known {
+            return Ok(());
+        }
+        let missing = HEADER_BYTES.saturating_sub(self.head.len());
+        self.head.extend(bytes.iter().take(missing));
+        SyncError::check_unencrypted(&self.head)
+    }
+
+    /// The server closed the connection, or it broke.
+    pub fn handle_end(&mut self, source: Option<std::io::Error>) {
+        let during = self.during();
+        self.fail(SyncError::ConnectionLost { during, source });
+    }
+
+    /// Time has passed; see [`Connection::poll_timeout`].
+    pub fn handle_timeout(&mut self, now: Now) {
+        if !self.closing
+            && let Err(fault) = self.wire.handle_timeout(ticks(now))
+        {
+            self.fail(self.told_by(fault));
+        }
+    }
+
+    /// Bytes are on their way: as long as the remote has something to say, the connection is
+    /// alive.
+    pub fn handle_sent(&mut self, now: Now) {
+        if self.session.as_ref().is_some_and(Session::is_sending) {
+            self.wire.handle_sent(ticks(now));
+        }
+    }
+
+    /// When to call [`Connection::handle_timeout`], in ticks.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let deadline = self.wire.poll_timeout().filter(|_| !self.closing)?;
+        u64::try_from(deadline.as_millis()).ok()
+    }
+
+    /// The next bytes to send, whole frames. Ask again when they are on their way.
+    pub fn poll_transmit(&mut self) -> Option<Bytes> {
+        let mut out = BytesMut::new();
+        while out.len() < ROWS_PAYLOAD_BYTES {
+            self.fill();
+            let left = ROWS_PAYLOAD_BYTES - out.len();
+            if !self.wire.poll_transmit(&mut out, left) {
+                break;
+            }
+        }
+        self.sent += out.len() as u64;
+        if let Some(session) = &mut self.session {
+            session.count(out.len(), 0);
+        }
+        (!out.is_empty()).then(|| out.freeze())
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What a sync has to do in the database once all has come. It may be done on any thread;
+    /// meanwhile the connection goes on. To be handed back with [`Connection::handle_work`].
+    pub fn poll_work(&mut self) -> Option<Work> {
+        self.session.as_mut()?.take_work()
+    }
+
+    /// The work is done, or given up: then the sync is cancelled.
+    pub fn handle_work(&mut self, work: Work) {
+        if let Some(session) = &mut self.session {
+            session.worked(work);
+        }
+        self.settle();
+    }
+
+    /// The caller wants no more of the sync under way. The remote is as it was before. Work that
+    /// somebody is at decides by itself: see [`Connection::handle_work`].
+    pub fn cancel(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.fail(SyncError::Cancelled);
+        }
+        self.settle();
+    }
+
+    /// How far the sync is.
+    pub fn progress(&self) -> Option<&Progress> {
+        self.session.as_ref().map(Session::progress)
+    }
+
+    /// Whether a sync is under way.
+    pub fn is_syncing(&self) -> bool {
+        let session = self.session.as_ref();
+        session.is_some_and(|session| session.outcome().is_none())
+    }
+
+    /// Gives the database back, and tells how the sync ended. One that had not ended is given up.
+    /// `None` if there was none, or somebody still has its work.
+    pub fn end_sync(&mut self) -> Option<(Database, Outcome)> {
+        self.cancel();
+        if self.is_syncing() {
+            return None;
+        }
+        self.session.take()?.finish()
+    }
+
+    /// Bytes sent and received so far.
+    pub fn traffic(&self) -> (u64, u64) {
+        (self.sent, self.received)
+    }
+
+    /// The connection is of no more use, and neither is a sync that still needs it.
+    fn fail(&mut self, error: SyncError) {
+        match &mut self.session {
+            Some(session) if session.is_exchanging() => session.fail(error),
+            Some(_) => {}
+            None if self.closing => {}
+            None => self.events.push_back(Event::Failed(error)),
+        }
+        self.closing = true;
+        self.settle();
+    }
+
+    fn during(&self) -> &'static str {
+        let session = self.session.as_ref();
+        session.map_or("outside of a sync", Session::during)
+    }
+
+    fn told_by(&self, fault: Fault) -> SyncError {
+        match fault {
+            Fault::Silent => SyncError::Timeout {
+                after_ms: u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX),
+                during: self.during(),
+            },
+            Fault::Frame(error) if !self.peer_known => SyncError::NotTidewater {
+                what: error.to_string(),
+                hint: "see that host and port are those of a Tidewater server",
+            },
+            fault => fault.into(),
+        }
+    }
+
+    /// Takes what has come, as far as it is whole.
+    fn receive(&mut self) {
+        while let Some((channel, incoming)) = self.next_incoming() {
+            self.peer_known = true;
+            let credit = incoming.credit();
+            let taken = match channel {
+                CONNECTION_CHANNEL => self.own(incoming),
+                _ => self.of_sync(incoming),
+            };
+            self.wire.consumed(channel, credit);
+            if let Err(error) = taken {
+                self.fail(error);
+            }
+            self.settle();
+        }
+        while let Some(event) = self.wire.poll_event() {
+            if let WireEvent::Pong(pong) = event {
+                self.peer_known = true;
+                self.events.push_back(Event::Pong(pong));
+            }
+        }
+    }
+
+    /// Sign-in goes before what it lets through; a sync, before what ends the connection after
+    /// it.
+    fn next_incoming(&mut self) -> Option<(u8, Incoming)> {
+        let order = match self.standing {
+            Standing::In(..) => [SYNC_CHANNEL, CONNECTION_CHANNEL],
+            _ => [CONNECTION_CHANNEL, SYNC_CHANNEL],
+        };
+        let mut order = order.into_iter();
+        order.find_map(|channel| Some((channel, self.wire.receive(channel)?)))
+    }
+
+    /// A message of the connection itself.
+    fn own(&mut self, incoming: Incoming) -> Result<(), SyncError> {
+        if self.closing {
+            return Ok(());
+        }
+        let Incoming::Control(control) = incoming else {
+            return Err(SyncError::unexpected(
+                "rows on the connection's own channel",
+            ));
+        };
+        let presented = match (&self.standing, &mut self.session) {
+            (Standing::Presented(presented), Some(session)) => Some((*presented, session)),
+            _ => None,
+        };
+        match (control, presented) {
+            (Control::SignedIn(signed_in), Some((_, session))) => {
+                let admission = Admission::read(signed_in)?;
+                session.signed_in(&admission)?;
+                self.standing = Standing::In(admission.remote_id, admission.centre);
+                self.events.push_back(Event::SignedIn);
+                Ok(())
+            }
+            (Control::Failure(failure), Some((presented, session))) => {
+                match presented.next(&failure) {
+                    Some(next) => session.proof_refused(next),
+                    None => session.control(Control::Failure(failure)),
+                }
+            }
+            (Control::Failure(failure), None) => Err(failure.into()),
+            (Control::Busy(busy), _) => Err(SyncError::Busy {
+                retry_after_ms: busy.retry_after_ms,
+            }),
+            (other, _) => Err(SyncError::unexpected(format!(
+                "a {} on the connection's own channel",
+                other.name()
+            ))),
+        }
+    }
+
+    /// A message of a sync, or rows.
+    fn of_sync(&mut self, incoming: Incoming) -> Result<(), SyncError> {
+        if self.skips {
+            match &incoming {
+                Incoming::Control(Control::Failure(_) | Control::Busy(_)) => self.skips = false,
+                incoming => {
+                    self.skips = !matches!(incoming, Incoming::Control(Control::SyncEnd(_)));
+                    return Ok(());
+                }
+            }
+        }
+        let Some(session) = &mut self.session else {
+            return Ok(());
+        };
+        match incoming {
+            Incoming::Control(control) => session.control(control),
+            Incoming::Rows(bytes) => session.rows(&bytes),
+            Incoming::Message(_) => Err(SyncError::unexpected("a message on a sync's channel")),
+        }
+    }
+
+    /// Takes from the session what there is room for.
+    fn fill(&mut self) {
+        while self.wire.unsent_bytes(SYNC_CHANNEL) < ROWS_PAYLOAD_BYTES {
+            let output = self.session.as_mut().and_then(Session::poll_output);
+            let sent = match output {
+                None => break,
+                Some(Output::Rows(rows)) => {
+                    self.wire.send_rows(SYNC_CHANNEL, rows);
+                    Ok(())
+                }
+                Some(Output::Control(control)) => self.send(SYNC_CHANNEL, control),
+            };
+            if let Err(fault) = sent {
+                self.fail(fault.into());
+            }
+        }
+        self.settle();
+    }
+
+    fn send(&mut self, channel: u8, control: Control) -> Result<(), Fault> {
+        self.wire.send_control(channel, control)
+    }
+
+    /// Once the sync has ended: says so to the server, and to the driver.
+    fn settle(&mut self) {
+        let Some(session) = self.session.as_ref().filter(|_| !self.told) else {
+            return;
+        };
+        let last = match session.outcome() {
+            None => return,
+            Some(Outcome::Done(_) | Outcome::More(_)) => Some(Control::Ack(Ack {})),
+            Some(Outcome::Again(_)) => {
+                let is_in = matches!(self.standing, Standing::In(..));
+                self.closing |= !is_in || session.starts_over();
+                // What it has said to the sync ends with a SyncEnd.
+                self.skips = true;
+                None
+            }
+            Some(Outcome::Failed(error)) => {
+                self.closing = true;
+                farewell(error).filter(|_| !matches!(self.standing, Standing::Stranger))
+            }
+        };
+        self.told = true;
+        self.events.push_back(Event::SyncDone);
+        self.wire.drop_unsent(SYNC_CHANNEL);
+        if let Some(last) = last {
+            // A courtesy: where it cannot be said, the end of the connection says enough.
+            let _ = self.send(SYNC_CHANNEL, last);
+        }
+    }
+}
+
+/// What the server is told when a sync fails.
+fn farewell(error: &SyncError) -> Option<Control> {
+    match error {
+        SyncError::Protocol { code, what } => Some(Control::Failure(Failure::new(
+            *code,
+            what.as_str(),
+            String::new(),
+        ))),
+        SyncError::Server { .. } | SyncError::Busy { .. } => None,
+        _ => Some(Control::Cancel(Cancel {})),
+    }
+}
+
+fn ticks(now: Now) -> Duration {
+    Duration::from_millis(now.ticks_ms)
+}

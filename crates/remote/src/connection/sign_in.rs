@@ -1,0 +1,117 @@
+//! Signing in: who we are, how we prove it, and what the server makes of it.
+
+use tidewater_protocol::message::{
+    Control, Failure, PROTOCOL_MAJOR, PROTOCOL_VERSION, Proof, SignIn, SignedIn,
+};
+use tidewater_protocol::{Code, RemoteId};
+
+use crate::database::Account;
+use crate::session::{ProofKind, SyncError};
+
+/// A sign-in that waits for its answer: what was presented, and what else could be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Presented {
+    proof: ProofKind,
+    has_credential: bool,
+    has_password: bool,
+}
+
+/// What to say, with the cheapest proof at hand from `from` on; those before it were refused.
+pub(super) fn present(
+    account: &Account,
+    from: ProofKind,
+    password: Option<&str>,
+    client: &str,
+) -> Result<(Presented, Control), SyncError> {
+    let (kind, proof) = choose_proof(account, from, password)?;
+    let presented = Presented {
+        proof: kind,
+        has_credential: account.credential.is_some(),
+        has_password: password.is_some(),
+    };
+    let sign_in = SignIn {
+        protocol_version: PROTOCOL_VERSION,
+        remote_id: account.remote_id.map(|id| id.to_vec()).unwrap_or_default(),
+        user: account.user.clone(),
+        proof: Some(proof),
+        client: client.to_owned(),
+        centre: account.centre.clone(),
+    };
+    Ok((presented, Control::SignIn(sign_in)))
+}
+
+fn choose_proof(
+    account: &Account,
+    from: ProofKind,
+    password: Option<&str>,
+) -> Result<(ProofKind, Proof), SyncError> {
+    // A remote without an id is not known to the server: only the password speaks for it.
+    let known = account.remote_id.is_some();
+    if known
+        && from == ProofKind::Token
+        && let Some(token) = &account.token
+    {
+        return Ok((ProofKind::Token, Proof::Token(token.clone())));
+    }
+    if known
+        && from != ProofKind::Password
+        && let Some(credential) = &account.credential
+    {
+        return Ok((ProofKind::Credential, Proof::Credential(credential.clone())));
+    }
+    match password {
+        Some(password) => Ok((ProofKind::Password, Proof::Password(password.to_owned()))),
+        None => Err(SyncError::PasswordMissing),
+    }
+}
+
+impl Presented {
+    /// The proof to present next, if the server only did not like this one.
+    pub(super) fn next(&self, failure: &Failure) -> Option<ProofKind> {
+        let code = Code::from_number(failure.code)?;
+        if !matches!(code, Code::TokenExpired | Code::CredentialInvalid) {
+            return None;
+        }
+        match self.proof {
+            ProofKind::Token if self.has_credential => Some(ProofKind::Credential),
+            ProofKind::Token | ProofKind::Credential if self.has_password => {
+                Some(ProofKind::Password)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A SignedIn that makes sense.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub(crate) remote_id: RemoteId,
+    pub(crate) token: Option<Vec<u8>>,
+    pub(crate) credential: Option<Vec<u8>>,
+    /// The centre's name; empty if the server does not say.
+    pub(crate) centre: String,
+}
+
+impl Admission {
+    pub(super) fn read(signed_in: SignedIn) -> Result<Admission, SyncError> {
+        let major = signed_in.protocol_version >> 16;
+        if major != PROTOCOL_MAJOR {
+            return Err(SyncError::Protocol {
+                code: Code::ProtocolVersion,
+                what: format!("it chose protocol version {major}, which we do not speak"),
+            });
+        }
+        let remote_id = RemoteId::from_slice(&signed_in.remote_id);
+        Ok(Admission {
+            remote_id: remote_id
+                .ok_or_else(|| SyncError::malformed("the remote id in its SignedIn is no UUID"))?,
+            token: some(signed_in.token),
+            credential: some(signed_in.credential),
+            centre: signed_in.centre,
+        })
+    }
+}
+
+fn some(bytes: Vec<u8>) -> Option<Vec<u8>> {
+    (!bytes.is_empty()).then_some(bytes)
+}

@@ -1,0 +1,155 @@
+//! Applying what has come, as a value: it may be done on any thread, while the connection goes on.
+
+use super::applying::Feed;
+use super::error::SyncError;
+use super::progress::{Phase, Progress};
+use super::{Now, Verify};
+use crate::database::kept::Copies;
+use crate::database::{Applier, ApplySummary, Database, SubscriptionState};
+use crate::spool::Spool;
+use tidewater_protocol::PublicationSchema;
+
+/// What an apply begins with.
+pub(super) struct Beginning {
+    pub(super) subscriptions: Vec<SubscriptionState>,
+    pub(super) schemas: Vec<Option<PublicationSchema>>,
+    pub(super) verify: Verify,
+    pub(super) copies: Copies,
+}
+
+impl Beginning {
+    /// Begins to apply, or gives the database back.
+    pub(super) fn begin(self, database: Database) -> Result<Applier, (Database, SyncError)> {
+        match database.begin_apply(&self.subscriptions, &self.schemas) {
+            Ok(mut applier) => {
+                if self.verify == Verify::Look {
+                    applier.only_tell_differences();
+                }
+                applier.keep_copies(self.copies);
+                Ok(applier)
+            }
+            Err(refused) => Err((refused.database, refused.error.into())),
+        }
+    }
+}
+
+/// Where the database is.
+enum Store {
+    Idle(Database),
+    Applying(Box<Applier>),
+    /// Only while a step moves it from one to the other.
+    Moving,
+}
+
+/// Applying a sync, from the spool to the commit. Whoever gets it from
+/// [`crate::Connection::poll_work`] takes steps until [`Work::is_done`], and hands it back; to
+/// hand it back before cancels the sync.
+pub struct Work {
+    store: Store,
+    beginning: Option<Beginning>,
+    feed: Feed,
+    /// `None` once all of it is applied.
+    spool: Option<Box<dyn Spool>>,
+    progress: Progress,
+    result: Option<Result<ApplySummary, SyncError>>,
+}
+
+impl Work {
+    /// Work that begins with the spool.
+    pub(super) fn replay(
+        database: Database,
+        beginning: Beginning,
+        spool: Box<dyn Spool>,
+        progress: Progress,
+    ) -> Work {
+        Work {
+            store: Store::Idle(database),
+            beginning: Some(beginning),
+            feed: Feed::default(),
+            spool: Some(spool),
+            progress,
+            result: None,
+        }
+    }
+
+    /// Work that has only the commit left: all was applied while it came.
+    pub(super) fn commit(applier: Box<Applier>, progress: Progress) -> Work {
+        Work {
+            store: Store::Applying(applier),
+            beginning: None,
+            feed: Feed::default(),
+            spool: None,
+            progress,
+            result: None,
+        }
+    }
+
+    /// Applies a piece of what has come, or commits it all.
+    pub fn step(&mut self, now: Now) {
+        if self.result.is_none()
+            && let Err(error) = self.try_step(now)
+        {
+            self.result = Some(Err(error));
+        }
+    }
+
+    /// Whether nothing is left to do.
+    pub fn is_done(&self) -> bool {
+        self.result.is_some()
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn try_step(&mut self, now: Now) -> Result<(), SyncError> {
+        self.begin()?;
+        let Store::Applying(applier) = &mut self.store else {
+            return Err(super::MOVING);
+        };
+        if let Some(spool) = &mut self.spool {
+            let more = self.feed.step(&mut **spool, applier, &mut self.progress)?;
+            if !more {
+                self.spool = None;
+            }
+            return Ok(());
+        }
+        let Store::Applying(applier) = std::mem::replace(&mut self.store, Store::Moving) else {
+            return Err(super::MOVING);
+        };
+        let (database, committed) = applier.commit(now.unix_ms);
+        self.store = Store::Idle(database);
+        self.result = Some(Ok(committed?));
+        self.progress.phase(Phase::Done);
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<(), SyncError> {
+        let Some(beginning) = self.beginning.take() else {
+            return Ok(());
+        };
+        let Store::Idle(database) = std::mem::replace(&mut self.store, Store::Moving) else {
+            return Err(super::MOVING);
+        };
+        match beginning.begin(database) {
+            Ok(applier) => self.store = Store::Applying(Box::new(applier)),
+            Err((database, error)) => {
+                self.store = Store::Idle(database);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The database, the progress, and what came of it. Nothing is left of what was not
+    /// committed.
+    pub(super) fn end(self) -> (Database, Progress, Option<Result<ApplySummary, SyncError>>) {
+        let database = match self.store {
+            Store::Idle(database) => database,
+            Store::Applying(applier) => applier.abort(),
+            Store::Moving => unreachable!("every step puts the database back"),
+        };
+        (database, self.progress, self.result)
+    }
+}
