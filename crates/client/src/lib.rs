@@ -27,8 +27,10 @@
     reason = "a driver is where real time comes from"
 )]
 
+mod clock;
 mod driver;
 mod error;
+mod line;
 mod options;
 mod ping;
 mod remote;

@@ -9,6 +9,7 @@ use tidewater_carrier::ServerUrl;
 use tidewater_remote::database::{Account, Database, RefusedRow, Status, TableDifferences, Which};
 use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
 
+use crate::clock::unix_ms;
 use crate::driver;
 use crate::error::ClientError;
 use crate::options::SyncOptions;
@@ -161,7 +162,7 @@ impl Remote {
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<Verification, ClientError> {
         let rebuilt = match repair {
-            true => self.database()?.rebuild_broken_tables(driver::unix_ms())?,
+            true => self.database()?.rebuild_broken_tables(unix_ms())?,
             false => Vec::new(),
         };
         let direction = std::mem::replace(&mut self.options.direction, SyncDirection::Both);

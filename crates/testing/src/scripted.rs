@@ -125,6 +125,16 @@ impl Reply {
             }))
     }
 
+    /// The rest of [`later_reply`] to a remote that was let in.
+    pub fn later(self, sent: &Sent) -> Reply {
+        let mut rows = items(Op::Upsert, &[(4, "four")]);
+        rows.extend(items(Op::Remove, &[(1, "")]));
+        self.control(welcome(UploadState::InSequence, None))
+            .result(&sent.upload(), &[])
+            .download(false, &rows, 1, 1)
+            .end()
+    }
+
     /// All has been said.
     pub fn end(self) -> Reply {
         self.control(Control::SyncEnd(SyncEnd {}))
@@ -184,13 +194,7 @@ pub fn first_reply() -> Reply {
 
 /// The answer to a sync with an upload: it is applied; one row comes, one goes.
 pub fn later_reply(sent: &Sent) -> Reply {
-    let mut rows = items(Op::Upsert, &[(4, "four")]);
-    rows.extend(items(Op::Remove, &[(1, "")]));
-    Reply::default()
-        .welcome(UploadState::InSequence, None)
-        .result(&sent.upload(), &[])
-        .download(false, &rows, 1, 1)
-        .end()
+    Reply::default().signed_in().later(sent)
 }
 
 /// What a remote sent.

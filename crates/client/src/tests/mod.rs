@@ -1,5 +1,6 @@
 //! Syncs and pings against small scripted servers on loopback.
 
+mod applying;
 mod encrypted;
 mod plain;
 
@@ -100,6 +101,13 @@ impl Peer {
     /// Reads until a message of this name has come.
     fn read_until(&mut self, name: &str) {
         self.read_while(|sent| !sent.names().contains(&name));
+    }
+
+    /// Lets the remote in, and reads all that it has to say.
+    fn let_in(&mut self) {
+        self.read_until("Hello");
+        self.write(&Reply::default().signed_in().0);
+        self.read_until("DownloadRequest");
     }
 
     fn read_while(&mut self, goes_on: impl Fn(&Sent) -> bool) {

@@ -40,7 +40,7 @@ fn a_refused_token_and_credential_end_in_one_successful_sync() {
         Box::new(move |peer| {
             peer.read_until("DownloadRequest");
             let failure = Control::Failure(Failure::new(code, "no", ""));
-            peer.write(&Reply::default().control(failure).0);
+            peer.write(&Reply::default().connection(failure).0);
             peer.read_to_end();
         })
     };
@@ -65,7 +65,7 @@ fn a_server_that_sends_the_remote_away_for_ever_is_given_up() {
             peer.read_to_end();
         })
     };
-    let server = Server::tcp((0..driver::MAX_VAIN_CONNECTIONS).map(|_| again()).collect());
+    let server = Server::tcp((0..driver::MAX_VAIN_SESSIONS).map(|_| again()).collect());
     let error = sync(&File::changed(), &server.url, &options()).unwrap_err();
     assert_eq!(error.code(), Code::UnexpectedMessage);
     server.done();
@@ -183,14 +183,14 @@ fn a_server_that_writes_before_it_reads_and_a_large_upload_do_not_wait_for_each_
             channel: 1,
             bytes: 1 << 40,
         });
-        peer.write(&Reply::default().connection(credit).0);
+        peer.write(&Reply::default().signed_in().connection(credit).0);
         let waiting = Reply::default().control(Control::Waiting(Waiting { ahead: u64::MAX }));
         let waiting = waiting.0.repeat(50_000);
         for _ in 0..16 {
             peer.write(&waiting);
         }
         peer.read_until("DownloadRequest");
-        let reply = later_reply(&peer.sent);
+        let reply = Reply::default().later(&peer.sent);
         peer.write(&reply.0);
         peer.read_to_end();
     })]);

@@ -161,6 +161,10 @@ pub(crate) struct Session {
     outgoing: Outgoing,
     feed: Feed,
     spool: Option<Box<dyn Spool>>,
+    /// Bytes of rows in the spool.
+    spooled: usize,
+    /// Whether a table is made, changed or replaced.
+    alters: bool,
     report: Report,
     progress: Progress,
 }
@@ -191,6 +195,8 @@ impl Session {
             outgoing: Outgoing::default(),
             feed: Feed::default(),
             spool: Some(options.spool),
+            spooled: 0,
+            alters: false,
             report: Report::default(),
             progress: Progress::default(),
         }

@@ -13,6 +13,9 @@ use crate::connection::Admission;
 use crate::database::{ApplySummary, NewIdentity, Said};
 use crate::report::Uploaded;
 
+/// So many bytes of rows are applied in no time.
+const SHORT_BYTES: usize = 64 << 10;
+
 impl Session {
     /// Takes a message. Once everything has come, nothing else matters.
     pub(crate) fn control(&mut self, control: Control) -> Result<(), SyncError> {
@@ -63,7 +66,10 @@ impl Session {
         self.incoming.rows(bytes)?;
         match (&mut self.store, &mut self.spool) {
             (Store::Applying(applier), _) => self.feed.rows(applier, bytes, &mut self.progress),
-            (_, Some(spool)) => keep_rows(&mut **spool, bytes),
+            (_, Some(spool)) => {
+                self.spooled += bytes.len();
+                keep_rows(&mut **spool, bytes)
+            }
             _ => Err(MOVING),
         }
     }
@@ -75,6 +81,7 @@ impl Session {
         match &control {
             Control::TableBegin(begin) => {
                 progress.table(Phase::Downloading, &begin.table, begin.expected_rows);
+                self.alters |= begin.replace || !begin.ranges.is_empty();
             }
             Control::ResultEnd(end) => {
                 self.report.uploaded.add(Uploaded {
@@ -217,6 +224,7 @@ impl Session {
             }
             // A new schema is put in place by the download that was made for it. Without one it
             // still tells which of the uploaded columns have left.
+            self.alters |= schema.is_some();
             self.schemas.push(schema);
         }
         Ok(())
@@ -269,11 +277,13 @@ impl Session {
         self.progress.phase(Phase::Applying);
         let mut spool = self.spool.take().ok_or(MOVING)?;
         spool.rewind().map_err(SyncError::Spool)?;
+        let short = !self.alters && self.spooled <= SHORT_BYTES;
         let beginning = self.beginning();
         let progress = self.progress.clone();
         self.store = match std::mem::replace(&mut self.store, Store::Moving) {
             Store::Idle(database) => {
-                Store::Ready(Box::new(Work::replay(database, beginning, spool, progress)))
+                let work = Work::replay(database, beginning, spool, progress, short);
+                Store::Ready(Box::new(work))
             }
             Store::Applying(applier) => Store::Ready(Box::new(Work::commit(applier, progress))),
             other => other,

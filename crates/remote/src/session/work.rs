@@ -52,6 +52,7 @@ pub struct Work {
     spool: Option<Box<dyn Spool>>,
     progress: Progress,
     result: Option<Result<ApplySummary, SyncError>>,
+    short: bool,
 }
 
 impl Work {
@@ -61,6 +62,7 @@ impl Work {
         beginning: Beginning,
         spool: Box<dyn Spool>,
         progress: Progress,
+        short: bool,
     ) -> Work {
         Work {
             store: Store::Idle(database),
@@ -69,6 +71,7 @@ impl Work {
             spool: Some(spool),
             progress,
             result: None,
+            short,
         }
     }
 
@@ -81,6 +84,7 @@ impl Work {
             spool: None,
             progress,
             result: None,
+            short: false,
         }
     }
 
@@ -91,6 +95,12 @@ impl Work {
         {
             self.result = Some(Err(error));
         }
+    }
+
+    /// Whether it takes no time worth speaking of: little has come, and no table is made, changed
+    /// or replaced.
+    pub fn is_short(&self) -> bool {
+        self.short
     }
 
     /// Whether nothing is left to do.

@@ -1,0 +1,50 @@
+//! The clocks and the chance of this machine.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tidewater_carrier::tls;
+use tidewater_remote::SyncError;
+use tidewater_remote::session::Now;
+
+/// Both clocks of a sync, from its beginning.
+pub(crate) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Clock {
+        Clock {
+            start: Instant::now(),
+        }
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        Now {
+            ticks_ms: u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX),
+            unix_ms: unix_ms(),
+        }
+    }
+}
+
+/// The time in milliseconds since 1970.
+pub(crate) fn unix_ms() -> i64 {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+    let unix_ms = unix
+        .ok()
+        .and_then(|unix| i64::try_from(unix.as_millis()).ok());
+    unix_ms.unwrap_or(0)
+}
+
+pub(crate) fn random_seed() -> Result<[u8; 32], SyncError> {
+    let mut seed = [0; 32];
+    match tls::random(&mut seed) {
+        Ok(()) => Ok(seed),
+        Err(_) => Err(SyncError::Defect {
+            what: "the system gives no random numbers",
+        }),
+    }
+}
