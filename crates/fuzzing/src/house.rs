@@ -24,10 +24,9 @@ use tidewater_consolidated::Centre;
 use tidewater_consolidated::records::UserRecord;
 use tidewater_consolidated::sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_protocol::PublicationSchema;
+use tidewater_remote::Connection as RemoteConnection;
 use tidewater_remote::database::Database;
-use tidewater_remote::session::{
-    Now, Outcome, ProofKind, Session, SessionOptions, SyncDirection, Verify,
-};
+use tidewater_remote::session::{Now, Outcome, ProofKind, SessionOptions, SyncDirection, Verify};
 use tidewater_remote::spool::MemorySpool;
 use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, Incoming, Listener, Network, Randomness,
@@ -356,10 +355,11 @@ impl House {
 
     /// One connection of a sync, with nothing in its way.
     fn session(&self, database: Database) -> (Passed, Database, Outcome) {
-        let mut session = new_session(database, Begin::Both);
+        let mut connection = dial();
+        sync_on(&mut connection, database, Begin::Both);
         let stream = self.address.dial().expect("the server listens");
-        let passed = self.runtime.block_on(pump(&mut session, stream));
-        let (database, outcome) = session.finish();
+        let passed = self.runtime.block_on(pump(&mut connection, stream));
+        let (database, outcome) = connection.end_sync().expect("the sync has ended");
         (passed, database, outcome)
     }
 
@@ -402,8 +402,13 @@ pub(crate) enum Begin {
     Repair,
 }
 
-/// A session as an undisturbed remote begins it.
-pub(crate) fn new_session(database: Database, begin: Begin) -> Session {
+/// A remote's side of a connection.
+pub(crate) fn dial() -> RemoteConnection {
+    RemoteConnection::dial("fuzzing", Duration::from_secs(30), now())
+}
+
+/// Begins a sync as an undisturbed remote does.
+pub(crate) fn sync_on(connection: &mut RemoteConnection, database: Database, begin: Begin) {
     let options = SessionOptions {
         direction: match begin {
             Begin::UploadOnly => SyncDirection::UploadOnly,
@@ -419,14 +424,12 @@ pub(crate) fn new_session(database: Database, begin: Begin) -> Session {
         server: None,
         other_centre: false,
         first_proof: ProofKind::Token,
-        client: "fuzzing".into(),
-        silence_ms: 30_000,
         spool: Box::new(MemorySpool::default()),
     };
     // Uploads are known again by their ids, which no two sessions of a file may share.
     let subscriptions = database.subscriptions().unwrap_or_default();
     let uploads = subscriptions.first().map_or(0, |it| it.sequence);
-    Session::new(database, options, [1 + uploads as u8; 32], now())
+    connection.sync(database, options, [1 + uploads as u8; 32]);
 }
 
 /// The time of every session.
@@ -437,16 +440,14 @@ pub(crate) fn now() -> Now {
     }
 }
 
-async fn pump(session: &mut Session, stream: DuplexStream) -> Passed {
+async fn pump(connection: &mut RemoteConnection, stream: DuplexStream) -> Passed {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (mut up, mut down) = (Vec::new(), Vec::new());
     let mut waiting = VecDeque::new();
     let mut buffer = [0; 4_096];
-    while !session.is_finished() {
-        while session.wants_work() {
-            session.handle_work(now());
-        }
-        while let Some(bytes) = session.poll_transmit(now()) {
+    while connection.is_syncing() {
+        connection.work(now());
+        while let Some(bytes) = connection.poll_transmit() {
             waiting.push_back(bytes);
         }
         if let Some(bytes) = waiting.pop_front() {
@@ -454,7 +455,7 @@ async fn pump(session: &mut Session, stream: DuplexStream) -> Passed {
             up.extend_from_slice(&bytes);
             continue;
         }
-        if session.is_finished() {
+        if !connection.is_syncing() {
             break;
         }
         let count = reader
@@ -463,11 +464,11 @@ async fn pump(session: &mut Session, stream: DuplexStream) -> Passed {
             .expect("memory does not fail");
         down.extend_from_slice(&buffer[..count]);
         match count {
-            0 => session.handle_end(None),
-            _ => session.handle_bytes(&buffer[..count], now()),
+            0 => connection.handle_end(None),
+            _ => connection.handle_bytes(&buffer[..count], now()),
         }
     }
-    while let Some(bytes) = session.poll_transmit(now()) {
+    while let Some(bytes) = connection.poll_transmit() {
         up.extend_from_slice(&bytes);
         let _ = writer.write_all(&bytes).await;
     }

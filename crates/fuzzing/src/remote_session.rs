@@ -8,18 +8,16 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use tidewater_protocol::frame::PREFACE;
+use tidewater_remote::Connection as RemoteConnection;
 use tidewater_remote::database::Database;
-use tidewater_remote::session::{Now, Outcome, Session};
+use tidewater_remote::session::{Now, Outcome};
 
-use crate::house::{Begin, House, new_session, now};
+use crate::house::{Begin, House, dial, now, sync_on};
 use crate::input::Input;
 use crate::mend::{Mender, upload_id};
 
 /// More than any remote of this size says.
 const MAX_SAID_BYTES: usize = 4 << 20;
-
-/// More pieces of work than any download of this size makes.
-const MAX_WORK: usize = 100_000;
 
 thread_local! {
     static SCENE: RefCell<Option<Scene>> = const { RefCell::new(None) };
@@ -74,9 +72,10 @@ fn listen_to(data: &[u8]) -> Outcome {
             _ => Begin::Both,
         };
         let database = Database::open(&path).expect("it is a remote");
-        let mut session = new_session(database, begin);
+        let mut connection = dial();
+        sync_on(&mut connection, database, begin);
         let mut said = Vec::new();
-        listen(&mut session, &mut said);
+        listen(&mut connection, &mut said);
         let bytes = match flags & 32 == 0 {
             true => {
                 let upload_id = said.get(PREFACE.len()..).map(upload_id);
@@ -86,49 +85,49 @@ fn listen_to(data: &[u8]) -> Outcome {
             }
             false => input.rest().to_vec(),
         };
+        let mut ended = None;
         for piece in bytes.chunks(piece) {
-            if session.is_finished() {
+            connection.handle_bytes(piece, now());
+            connection.work(now());
+            listen(&mut connection, &mut said);
+            if connection.is_syncing() {
+                continue;
+            }
+            let (database, outcome) = connection.end_sync().expect("the sync has ended");
+            if connection.can_sync() && matches!(outcome, Outcome::Again(_)) {
+                sync_on(&mut connection, database, begin);
+            } else {
+                ended = Some((database, outcome));
                 break;
             }
-            session.handle_bytes(piece, now());
-            work(&mut session);
-            listen(&mut session, &mut said);
         }
-        if !session.is_finished() {
+        if connection.is_syncing() {
             let late = Now {
                 ticks_ms: now().ticks_ms + 60_000,
                 ..now()
             };
             match flags & 64 == 0 {
-                true => session.handle_end(None),
-                false => session.handle_timeout(late),
+                true => connection.handle_end(None),
+                false => connection.handle_timeout(late),
             }
-            work(&mut session);
+            connection.work(now());
         }
         assert!(
-            session.is_finished(),
+            !connection.is_syncing(),
             "a dead connection keeps a sync alive"
         );
-        let (database, outcome) = session.finish();
+        let ended = ended.or_else(|| connection.end_sync());
+        let (database, outcome) = ended.expect("the sync has ended");
         drop(database);
         judge(&outcome, &path, &scene.told[file]);
         outcome
     })
 }
 
-fn listen(session: &mut Session, said: &mut Vec<u8>) {
-    while let Some(bytes) = session.poll_transmit(now()) {
+fn listen(connection: &mut RemoteConnection, said: &mut Vec<u8>) {
+    while let Some(bytes) = connection.poll_transmit() {
         said.extend_from_slice(&bytes);
         assert!(said.len() <= MAX_SAID_BYTES, "a remote that does not stop");
-    }
-}
-
-fn work(session: &mut Session) {
-    let mut pieces = 0;
-    while session.wants_work() {
-        session.handle_work(now());
-        pieces += 1;
-        assert!(pieces <= MAX_WORK, "work without an end");
     }
 }
 
@@ -156,8 +155,7 @@ fn judge(outcome: &Outcome, path: &Path, before: &Told) {
         assert!(!error.to_string().is_empty());
         let _ = (error.code(), error.hint(), error.retry_after_ms());
     }
-    let session = new_session(database, Begin::Both);
-    drop(session.finish());
+    sync_on(&mut dial(), database, Begin::Both);
 }
 
 /// What a user sees of a remote.

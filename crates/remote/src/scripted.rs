@@ -159,16 +159,6 @@ impl Remote {
     }
 }
 
-/// Does the work that there is.
-pub(crate) fn work(connection: &mut Connection, now: Now) {
-    if let Some(mut work) = connection.poll_work() {
-        while !work.is_done() {
-            work.step(now);
-        }
-        connection.handle_work(work);
-    }
-}
-
 /// Hands in all bytes of a server, then the end of the connection.
 pub(crate) fn answer(session: &mut Connection, reply: &[u8]) {
     // A server sends what it has credit for.
@@ -178,7 +168,7 @@ pub(crate) fn answer(session: &mut Connection, reply: &[u8]) {
             session.poll_transmit();
         }
     }
-    work(session, NOW);
+    session.work(NOW);
     session.handle_end(None);
 }
 

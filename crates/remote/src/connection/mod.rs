@@ -247,6 +247,16 @@ impl Connection {
         self.settle();
     }
 
+    /// Does the work in place, if there is any.
+    pub fn work(&mut self, now: Now) {
+        if let Some(mut work) = self.poll_work() {
+            while !work.is_done() {
+                work.step(now);
+            }
+            self.handle_work(work);
+        }
+    }
+
     /// The caller wants no more of the sync under way. The remote is as it was before. Work that
     /// somebody is at decides by itself: see [`Connection::handle_work`].
     pub fn cancel(&mut self) {

@@ -6,13 +6,12 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use futures_util::future::try_join;
 use rusqlite::OptionalExtension;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use tidewater_remote::Connection;
 use tidewater_remote::database::Database;
-use tidewater_remote::session::{
-    Outcome, ProofKind, Session, SessionOptions, SyncDirection, Verify,
-};
+use tidewater_remote::session::{Outcome, ProofKind, SessionOptions, SyncDirection, Verify, Work};
 use tidewater_remote::spool::MemorySpool;
 
 use super::Remote;
@@ -37,7 +36,7 @@ pub(crate) const KINDS: &[&str] = &[
 ];
 
 /// How long a remote bears silence.
-const SILENCE_MS: u64 = 30_000;
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// How often a server may send a remote away at once.
 const ROUNDS: usize = 6;
@@ -49,12 +48,37 @@ const PATIENCE: usize = 24;
 /// How long it may take until then.
 const HEALED_WITHIN: Duration = Duration::from_secs(600);
 
-/// How the bytes of a session go.
-struct Way<'a> {
-    process: &'a Process,
-    meddler: &'a Meddler<'a>,
+/// A connection, and how its bytes go.
+struct Line {
+    connection: Connection,
+    /// `None` if the server cannot be reached.
+    stream: Option<(ReadHalf<DuplexStream>, WriteHalf<DuplexStream>)>,
+    /// On their way to the server.
+    output: Bytes,
     /// Whether what it says last does not arrive.
     last_is_lost: bool,
+}
+
+impl Line {
+    /// Says what is left; whether it is lost, if there was anything.
+    async fn hang_up(mut self) -> bool {
+        let mut rest = self.output.to_vec();
+        while let Some(bytes) = self.connection.poll_transmit() {
+            rest.extend_from_slice(&bytes);
+        }
+        if !rest.is_empty() && self.last_is_lost {
+            return true;
+        }
+        if let Some((_reader, mut writer)) = self.stream {
+            // A courtesy: the server may have closed first.
+            let farewell = async {
+                let _ = writer.write_all(&rest).await;
+                let _ = writer.shutdown().await;
+            };
+            let _ = timeout(Duration::from_secs(10), farewell).await;
+        }
+        false
+    }
 }
 
 impl Remote {
@@ -69,7 +93,7 @@ impl Remote {
             .await
     }
 
-    /// A sync: as many connections as it takes, the first in this weather. How long to wait
+    /// A sync: as many sessions and connections as it takes, the first in this weather. How long to wait
     /// before the next attempt, if it failed.
     pub(super) async fn sync_in(
         &self,
@@ -80,16 +104,19 @@ impl Remote {
     ) -> Result<Option<u64>, Failed> {
         let mut first_proof = ProofKind::Token;
         let mut weather = Some(weather);
+        let mut line = None;
         let mut in_vain = 0;
         while in_vain < ROUNDS {
             in_vain += 1;
-            let fine = Weather::fine(random.fork());
-            let weather = weather.take().unwrap_or(fine);
             if direction == SyncDirection::UploadOnly {
                 self.world.unrecorded().let_lose_all_of(&self.authors);
             }
+            if line.is_none() {
+                let fine = Weather::fine(random.fork());
+                line = Some(self.line(weather.take().unwrap_or(fine)));
+            }
             let outcome = self
-                .connection(direction, handle, random, weather, first_proof)
+                .session(direction, handle, random, &mut line, first_proof)
                 .await?;
             self.judge()?;
             // The process died, and another one starts a little later.
@@ -135,13 +162,26 @@ impl Remote {
         Ok(())
     }
 
-    /// How it ended; `None` if the process died in it.
-    async fn connection(
+    /// A new connection in this weather.
+    fn line(&self, weather: Weather) -> Line {
+        let last_is_lost = weather.last_is_lost;
+        let stream = self.world.dial(weather, &self.traces);
+        Line {
+            connection: Connection::dial("simulator", SILENCE, self.now()),
+            stream: stream.map(tokio::io::split),
+            output: Bytes::new(),
+            last_is_lost,
+        }
+    }
+
+    /// A session on the connection there is, which stays if another one can follow. How it
+    /// ended; `None` if the process died in it.
+    async fn session(
         &self,
         direction: SyncDirection,
         handle: &RefCell<Option<Database>>,
         random: &mut Random,
-        weather: Weather,
+        line: &mut Option<Line>,
         first_proof: ProofKind,
     ) -> Result<Option<Outcome>, Failed> {
         let options = SessionOptions {
@@ -151,35 +191,30 @@ impl Remote {
             server: None,
             other_centre: false,
             first_proof,
-            client: "simulator".into(),
-            silence_ms: SILENCE_MS,
             spool: Box::new(MemorySpool::default()),
         };
         let mut seed = [0; 32];
         random.fill(&mut seed);
+        let gone = |what: &str| Failed(what.into());
+        let mut here = line.take().ok_or_else(|| gone("there is no connection"))?;
         let database = handle.borrow_mut().take();
-        let database = database.ok_or_else(|| Failed("two sessions have one handle".into()))?;
-        let process = disks::process_at(database.path())
-            .ok_or_else(|| Failed("a file is on no device".into()))?;
-        let last_is_lost = weather.last_is_lost;
+        let database = database.ok_or_else(|| gone("two sessions have one handle"))?;
+        let process =
+            disks::process_at(database.path()).ok_or_else(|| gone("a file is on no device"))?;
         let path = database.path().to_path_buf();
         let mut meddler = Meddler::new(&self.application, &path, &self.world.centre_connection());
-        let mut session = Session::new(database, options, seed, self.now());
+        here.connection.sync(database, options, seed);
         meddler.begun();
-        let mut is_lost = false;
-        match self.world.dial(weather, &self.traces) {
-            Some(stream) => {
-                let mut way = Way {
-                    process: &process,
-                    meddler: &meddler,
-                    last_is_lost,
-                };
-                is_lost = self.pump(&mut session, stream, &mut way, random).await;
-            }
-            None => session.handle_end(None),
-        }
+        self.pump(&mut here, &process, &meddler, random).await;
         meddler.ends();
-        let (database, outcome) = session.finish();
+        let ended = here.connection.end_sync();
+        let (database, outcome) = ended.ok_or_else(|| gone("a session that does not end"))?;
+        let mut is_lost = false;
+        if here.connection.can_sync() && matches!(outcome, Outcome::More(_) | Outcome::Again(_)) {
+            *line = Some(here);
+        } else if !process.is_dead() {
+            is_lost = here.hang_up().await;
+        }
         let well = !matches!(outcome, Outcome::Failed(_));
         meddler.ended(well, direction == SyncDirection::UploadOnly);
         self.world.chronicle.session();
@@ -216,84 +251,86 @@ impl Remote {
         Ok(Some(outcome))
     }
 
-    /// Carries the session's bytes until it has ended; whether what it said last, if anything, is
-    /// lost as it was to be.
+    /// Carries the connection's bytes until the session has ended or the process dies.
     async fn pump(
         &self,
-        session: &mut Session,
-        stream: DuplexStream,
-        way: &mut Way<'_>,
+        line: &mut Line,
+        process: &Process,
+        meddler: &Meddler<'_>,
         random: &mut Random,
-    ) -> bool {
-        let (process, meddler) = (way.process, way.meddler);
-        let (mut reader, mut writer) = tokio::io::split(stream);
-        let mut output = Bytes::new();
+    ) {
+        let Some((mut reader, mut writer)) = line.stream.take() else {
+            line.connection.handle_end(None);
+            return;
+        };
+        let connection = &mut line.connection;
         let mut buffer = [0; 2_048];
         loop {
             meddler.applied();
-            while session.wants_work() {
-                meddler.applies();
-                session.handle_work(self.now());
-                meddler.applied();
-                if process.is_dead() {
-                    return false;
-                }
-                // Others do something in between.
-                sleep(Duration::from_millis(random.below(3))).await;
+            if let Some(work) = connection.poll_work() {
+                let work = self.apply(work, process, meddler, random).await;
+                connection.handle_work(work);
             }
             // Whoever is dead says nothing more.
             if process.is_dead() {
-                return false;
+                return;
             }
             meddler.sends();
-            if output.is_empty()
-                && let Some(bytes) = session.poll_transmit(self.now())
+            if line.output.is_empty()
+                && let Some(bytes) = connection.poll_transmit()
             {
-                output = bytes;
+                line.output = bytes;
             }
-            if session.is_finished() {
+            if !connection.is_syncing() {
                 break;
             }
-            let deadline = session.poll_timeout().unwrap_or(u64::MAX);
+            let deadline = connection.poll_timeout().unwrap_or(u64::MAX);
             let deadline = self.world.instant(deadline);
             tokio::select! {
                 biased;
-                () = process.ended() => return false,
+                () = process.ended() => return,
                 read = reader.read(&mut buffer) => match read {
-                    Ok(count) if count > 0 => session.handle_bytes(&buffer[..count], self.now()),
+                    Ok(count) if count > 0 => connection.handle_bytes(&buffer[..count], self.now()),
                     Ok(_) => {
                         meddler.ends();
-                        session.handle_end(None);
+                        connection.handle_end(None);
                     }
                     Err(error) => {
                         meddler.ends();
-                        session.handle_end(Some(error));
+                        connection.handle_end(Some(error));
                     }
                 },
-                written = writer.write(&output), if !output.is_empty() => match written {
+                written = writer.write(&line.output), if !line.output.is_empty() => match written {
                     Ok(count) => {
-                        output.advance(count);
-                        session.handle_sent(self.now());
+                        line.output.advance(count);
+                        connection.handle_sent(self.now());
                     }
-                    Err(error) => session.handle_end(Some(error)),
+                    Err(error) => connection.handle_end(Some(error)),
                 },
-                () = sleep_until(deadline) => session.handle_timeout(self.now()),
+                () = sleep_until(deadline) => connection.handle_timeout(self.now()),
             }
         }
-        let mut rest = output.to_vec();
-        while let Some(bytes) = session.poll_transmit(self.now()) {
-            rest.extend_from_slice(&bytes);
+        line.stream = Some((reader, writer));
+    }
+
+    /// Does the work, as far as the process lives.
+    async fn apply(
+        &self,
+        mut work: Work,
+        process: &Process,
+        meddler: &Meddler<'_>,
+        random: &mut Random,
+    ) -> Work {
+        while !work.is_done() && !process.is_dead() {
+            meddler.applies();
+            work.step(self.now());
+            meddler.applied();
+            if !process.is_dead() {
+                // Others do something in between.
+                sleep(Duration::from_millis(random.below(3))).await;
+            }
         }
-        if !rest.is_empty() && way.last_is_lost {
-            return true;
-        }
-        // A courtesy: the server may have closed first.
-        let farewell = async {
-            let _ = writer.write_all(&rest).await;
-            let _ = writer.shutdown().await;
-        };
-        let _ = timeout(Duration::from_secs(10), farewell).await;
-        false
+        work
     }
 
     /// Whether the centre has an upload that this remote does not know to be there.

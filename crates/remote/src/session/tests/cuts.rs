@@ -2,9 +2,7 @@
 
 use tidewater_protocol::Op;
 
-use crate::scripted::{
-    NOW, Remote, Reply, Sent, answer, first_reply, items, later_reply, options, work,
-};
+use crate::scripted::{NOW, Remote, Reply, Sent, answer, first_reply, items, later_reply, options};
 use crate::session::{Outcome, SyncError};
 
 /// Cuts an answer at every byte. Every time the remote must be as it was before; on every
@@ -75,7 +73,7 @@ fn an_answer_in_single_bytes_is_the_same_answer() {
         assert!(session.poll_work().is_none());
         session.handle_bytes(&[byte], NOW);
     }
-    work(&mut session, NOW);
+    session.work(NOW);
     assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
     assert_items(&remote, &[(2, "two"), (3, "three"), (4, "four")]);
 }
@@ -114,6 +112,6 @@ fn a_connection_lost_after_the_end_of_the_sync_loses_nothing() {
     sent.take(|| session.poll_transmit());
     session.handle_bytes(&later_reply(&sent).0, NOW);
     session.handle_end(None);
-    work(&mut session, NOW);
+    session.work(NOW);
     assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
 }

@@ -14,7 +14,7 @@ use crate::Connection;
 use crate::database::Database;
 use crate::scripted::{
     NOW, REMOTE_ID, Remote, Reply, SILENCE, Sent, answer, download_begin, first_reply, items,
-    later_reply, options, result_begin, schema, signed_in, welcome, work,
+    later_reply, options, result_begin, schema, signed_in, welcome,
 };
 use crate::session::{Now, Outcome, SyncError};
 
@@ -224,7 +224,7 @@ fn a_clock_that_is_wrong_by_years_is_no_obstacle() {
         sent.take(|| session.poll_transmit());
         let now = Now { unix_ms, ..NOW };
         session.handle_bytes(&later_reply(&sent).0, now);
-        work(&mut session, now);
+        session.work(now);
         let (database, outcome) = session.end_sync().unwrap();
         assert!(
             matches!(outcome, Outcome::Done(_)),

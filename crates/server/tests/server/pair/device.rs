@@ -13,11 +13,9 @@ use tokio::time::sleep;
 use tidewater_protocol::frame::{Frame, PREFACE, take_frame};
 use tidewater_protocol::message::Control;
 use tidewater_remote::database::{Account, Database};
-use tidewater_remote::session::{
-    Outcome, ProofKind, Session, SessionOptions, SyncDirection, Verify,
-};
+use tidewater_remote::session::{Outcome, ProofKind, SessionOptions, SyncDirection, Verify};
 use tidewater_remote::spool::MemorySpool;
-use tidewater_remote::{Report, SyncError};
+use tidewater_remote::{Connection as RemoteConnection, Report, SyncError};
 
 use super::simulation::{PASSWORD, Random, Simulation};
 use super::wire::{Passed, Weather, pump};
@@ -176,22 +174,22 @@ impl Device {
             server: None,
             other_centre: false,
             first_proof,
-            client: "pair".into(),
-            silence_ms: SILENCE_MS,
             spool: Box::new(MemorySpool::default()),
         };
         let mut seed = [0; 32];
         self.random.fill(&mut seed);
         let database = self.database.take().unwrap();
-        let mut session = Session::new(database, options, seed, simulation.now());
+        let mut connection =
+            RemoteConnection::dial("pair", Duration::from_millis(SILENCE_MS), simulation.now());
+        connection.sync(database, options, seed);
         self.passed = match simulation.dial() {
-            Some(stream) => pump(simulation, &mut session, stream, weather).await,
+            Some(stream) => pump(simulation, &mut connection, stream, weather).await,
             None => {
-                session.handle_end(None);
+                connection.handle_end(None);
                 Passed::default()
             }
         };
-        let (database, outcome) = session.finish();
+        let (database, outcome) = connection.end_sync().expect("the sync has ended");
         self.database = Some(database);
         self.check_results();
         simulation.note(format!(

@@ -1,4 +1,4 @@
-//! The driver of a session: pumps bytes between it and a connection that can be cut,
+//! The driver of a connection: pumps bytes between it and a network that can be cut,
 //! held up or silenced after any byte of either direction.
 
 use std::time::Duration;
@@ -7,11 +7,11 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use tidewater_remote::session::Session;
+use tidewater_remote::Connection;
 
 use super::simulation::{Random, Simulation};
 
-/// How long a finished session listens for the end of the connection.
+/// How long a connection whose sync is over listens for the end of the connection.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Longer than every deadline of either side.
@@ -99,10 +99,10 @@ struct Wire<'a> {
     passed: Passed,
 }
 
-/// Pumps until the session is over.
+/// Pumps until the sync is over.
 pub(super) async fn pump(
     simulation: &Simulation,
-    session: &mut Session,
+    connection: &mut Connection,
     stream: DuplexStream,
     weather: Weather,
 ) -> Passed {
@@ -119,12 +119,12 @@ pub(super) async fn pump(
     loop {
         match wire.due_fault() {
             Some(Kind::Cut) => {
-                wire.end(session);
+                wire.end(connection);
                 return wire.passed;
             }
             Some(Kind::Linger { ms }) => {
-                let rest = wire.rest(session);
-                wire.end(session);
+                let rest = wire.rest(connection);
+                wire.end(connection);
                 return wire.linger(rest, Duration::from_millis(ms));
             }
             Some(Kind::Silence) => wire.state = State::Silent,
@@ -135,32 +135,28 @@ pub(super) async fn pump(
             }
             None => {}
         }
-        while session.wants_work() {
-            session.handle_work(simulation.now());
+        connection.work(simulation.now());
+        wire.refill(connection);
+        if !connection.is_syncing() {
+            return wire.farewell(connection).await;
         }
-        wire.refill(session);
-        if session.is_finished() {
-            return wire.farewell(session).await;
-        }
-        wire.step(session).await;
+        wire.step(connection).await;
     }
 }
 
 impl Wire<'_> {
-    fn refill(&mut self, session: &mut Session) {
+    fn refill(&mut self, connection: &mut Connection) {
         if self.output.is_empty()
-            && let Some(bytes) = session.poll_transmit(self.simulation.now())
+            && let Some(bytes) = connection.poll_transmit()
         {
             self.output = bytes;
         }
     }
 
-    /// The connection is gone for the session. What it still says finds nobody.
-    fn end(&self, session: &mut Session) {
-        session.handle_end(None);
-        while session.wants_work() {
-            session.handle_work(self.simulation.now());
-        }
+    /// The connection is gone for the connection. What it still says finds nobody.
+    fn end(&self, connection: &mut Connection) {
+        connection.handle_end(None);
+        connection.work(self.simulation.now());
     }
 
     /// What happens now, if it has not happened yet.
@@ -184,7 +180,7 @@ impl Wire<'_> {
     }
 
     /// Passes something on, or waits until something happens.
-    async fn step(&mut self, session: &mut Session) {
+    async fn step(&mut self, connection: &mut Connection) {
         let latency_ms = match self.weather.latency_ms {
             0 => 0,
             limit => self.weather.random.below(limit),
@@ -202,7 +198,7 @@ impl Wire<'_> {
             State::Held(_, until) => Some(until),
             State::Fine | State::Silent => None,
         };
-        let deadline = session.poll_timeout().unwrap();
+        let deadline = connection.poll_timeout().unwrap();
         let deadline = self.simulation.instant(deadline);
         let mut buffer = [0; 512];
         let limit = self.room(Direction::Down, self.passed.down.len());
@@ -214,38 +210,38 @@ impl Wire<'_> {
             read = self.reader.read(&mut buffer[..limit]), if down => match read {
                 Ok(count) if count > 0 => {
                     self.passed.down.extend_from_slice(&buffer[..count]);
-                    session.handle_bytes(&buffer[..count], self.simulation.now());
+                    connection.handle_bytes(&buffer[..count], self.simulation.now());
                 }
-                Ok(_) => session.handle_end(None),
-                Err(error) => session.handle_end(Some(error)),
+                Ok(_) => connection.handle_end(None),
+                Err(error) => connection.handle_end(Some(error)),
             },
             written = self.writer.write(&self.output[..room]), if up && room > 0 => match written {
                 Ok(count) => {
                     self.passed.up.extend_from_slice(&self.output[..count]);
                     self.output.advance(count);
-                    session.handle_sent(self.simulation.now());
+                    connection.handle_sent(self.simulation.now());
                 }
-                Err(error) => session.handle_end(Some(error)),
+                Err(error) => connection.handle_end(Some(error)),
             },
             () = sleep_until(held_until.unwrap_or(deadline)), if held_until.is_some() => {
                 self.state = State::Fine;
             }
-            () = sleep_until(deadline) => session.handle_timeout(self.simulation.now()),
+            () = sleep_until(deadline) => connection.handle_timeout(self.simulation.now()),
         }
     }
 
-    /// Everything that the session still has to say.
-    fn rest(&mut self, session: &mut Session) -> Vec<u8> {
+    /// Everything that the remote still has to say.
+    fn rest(&mut self, connection: &mut Connection) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.output).to_vec();
-        while let Some(bytes) = session.poll_transmit(self.simulation.now()) {
+        while let Some(bytes) = connection.poll_transmit() {
             rest.extend_from_slice(&bytes);
         }
         rest
     }
 
     /// Says what is left, and waits for the server to close, as far as the network lets it.
-    async fn farewell(mut self, session: &mut Session) -> Passed {
-        let mut rest = self.rest(session);
+    async fn farewell(mut self, connection: &mut Connection) -> Passed {
+        let mut rest = self.rest(connection);
         match self.state {
             State::Silent => return self.linger(Vec::new(), FOREVER),
             State::Held(_, until) => {
