@@ -486,3 +486,6 @@ fn farewell(error: &SyncError) -> Option<Control> {
 fn ticks(now: Now) -> Duration {
     Duration::from_millis(now.ticks_ms)
 }
+
+#[cfg(test)]
+mod tests;
