@@ -52,8 +52,8 @@ fn a_large_upload_goes_through_an_encrypted_connection() {
     let server = Server::tls(
         &certificate,
         vec![Box::new(|peer| {
-            peer.let_in();
-            let reply = Reply::default().later(&peer.sent);
+            peer.read_until("DownloadRequest");
+            let reply = later_reply(&peer.sent);
             peer.write(&reply.0);
             peer.read_to_end();
         })],

@@ -103,13 +103,6 @@ impl Peer {
         self.read_while(|sent| !sent.names().contains(&name));
     }
 
-    /// Lets the remote in, and reads all that it has to say.
-    fn let_in(&mut self) {
-        self.read_until("Hello");
-        self.write(&Reply::default().signed_in().0);
-        self.read_until("DownloadRequest");
-    }
-
     fn read_while(&mut self, goes_on: impl Fn(&Sent) -> bool) {
         let mut buffer = vec![0; 64 << 10];
         while goes_on(&self.sent) {

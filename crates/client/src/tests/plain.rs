@@ -183,14 +183,14 @@ fn a_server_that_writes_before_it_reads_and_a_large_upload_do_not_wait_for_each_
             channel: 1,
             bytes: 1 << 40,
         });
-        peer.write(&Reply::default().signed_in().connection(credit).0);
+        peer.write(&Reply::default().connection(credit).0);
         let waiting = Reply::default().control(Control::Waiting(Waiting { ahead: u64::MAX }));
         let waiting = waiting.0.repeat(50_000);
         for _ in 0..16 {
             peer.write(&waiting);
         }
         peer.read_until("DownloadRequest");
-        let reply = Reply::default().later(&peer.sent);
+        let reply = later_reply(&peer.sent);
         peer.write(&reply.0);
         peer.read_to_end();
     })]);

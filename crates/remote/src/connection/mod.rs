@@ -420,8 +420,9 @@ impl Connection {
     /// Takes from the session what there is room for.
     fn fill(&mut self) {
         while self.wire.unsent_bytes(SYNC_CHANNEL) < ROWS_PAYLOAD_BYTES {
-            let output = self.session.as_mut().and_then(Session::poll_output);
-            let sent = match output {
+            let room = self.wire.room(SYNC_CHANNEL);
+            let session = self.session.as_mut();
+            let sent = match session.and_then(|session| session.poll_output(room)) {
                 None => break,
                 Some(Output::Rows(rows)) => {
                     self.wire.send_rows(SYNC_CHANNEL, rows);

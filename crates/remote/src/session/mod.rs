@@ -115,7 +115,7 @@ pub enum Outcome {
 enum Store {
     Idle(Database),
     /// All is applied as it comes.
-    Applying(Box<Applier>),
+    Applying(Applier),
     /// All has come.
     Ready(Box<Work>),
     /// Somebody does the work.
@@ -299,8 +299,9 @@ impl Session {
         }
     }
 
-    /// The next message or piece of rows to send, if there is one.
-    pub(crate) fn poll_output(&mut self) -> Option<Output> {
+    /// The next message or piece of rows to send, if there is one; of rows, what there is room
+    /// for.
+    pub(crate) fn poll_output(&mut self, room: usize) -> Option<Output> {
         if self.stage != Stage::Exchange {
             return None;
         }
@@ -312,7 +313,7 @@ impl Session {
         let was_requested = self.outgoing.is_requested();
         let polled = self
             .outgoing
-            .poll(database, &self.subscriptions, &mut self.progress);
+            .poll(room, database, &self.subscriptions, &mut self.progress);
         if !was_requested && self.outgoing.is_requested() {
             self.progress.phase(Phase::Waiting { ahead: 0 });
         }

@@ -163,16 +163,24 @@ impl Outgoing {
         }));
     }
 
-    /// The next message or piece of rows to send, if there is one.
+    /// The next message or piece of rows to send, if there is one; of rows, what there is room
+    /// for.
     pub(super) fn poll(
         &mut self,
+        room: usize,
         database: &Database,
         subscriptions: &[SubscriptionState],
         progress: &mut Progress,
     ) -> Result<Option<Output>, SyncError> {
         loop {
-            if let Some(output) = self.ready.pop_front() {
-                return Ok(Some(output));
+            match self.ready.pop_front() {
+                Some(Output::Rows(mut rows)) if rows.len() > room => {
+                    let piece = rows.split_to(room);
+                    self.ready.push_front(Output::Rows(rows));
+                    return Ok((room > 0).then_some(Output::Rows(piece)));
+                }
+                Some(output) => return Ok(Some(output)),
+                None => {}
             }
             if let Some(sending) = self.sending.take() {
                 self.sending = match sending {

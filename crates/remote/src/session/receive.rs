@@ -262,10 +262,10 @@ impl Session {
         let beginning = self.beginning();
         match std::mem::replace(&mut self.store, Store::Moving) {
             Store::Idle(database) => match beginning.begin(database) {
-                Ok(applier) => self.store = Store::Applying(Box::new(applier)),
-                Err((database, error)) => {
-                    self.store = Store::Idle(database);
-                    return Err(error);
+                Ok(applier) => self.store = Store::Applying(applier),
+                Err(refused) => {
+                    self.store = Store::Idle(refused.database);
+                    return Err(refused.error.into());
                 }
             },
             other => self.store = other,

@@ -5,7 +5,7 @@ use super::error::SyncError;
 use super::progress::{Phase, Progress};
 use super::{Now, Verify};
 use crate::database::kept::Copies;
-use crate::database::{Applier, ApplySummary, Database, SubscriptionState};
+use crate::database::{Applier, ApplyRefused, ApplySummary, Database, SubscriptionState};
 use crate::spool::Spool;
 use tidewater_protocol::PublicationSchema;
 
@@ -19,24 +19,20 @@ pub(super) struct Beginning {
 
 impl Beginning {
     /// Begins to apply, or gives the database back.
-    pub(super) fn begin(self, database: Database) -> Result<Applier, (Database, SyncError)> {
-        match database.begin_apply(&self.subscriptions, &self.schemas) {
-            Ok(mut applier) => {
-                if self.verify == Verify::Look {
-                    applier.only_tell_differences();
-                }
-                applier.keep_copies(self.copies);
-                Ok(applier)
-            }
-            Err(refused) => Err((refused.database, refused.error.into())),
+    pub(super) fn begin(self, database: Database) -> Result<Applier, Box<ApplyRefused>> {
+        let mut applier = database.begin_apply(&self.subscriptions, &self.schemas)?;
+        if self.verify == Verify::Look {
+            applier.only_tell_differences();
         }
+        applier.keep_copies(self.copies);
+        Ok(applier)
     }
 }
 
 /// Where the database is.
 enum Store {
     Idle(Database),
-    Applying(Box<Applier>),
+    Applying(Applier),
     /// Only while a step moves it from one to the other.
     Moving,
 }
@@ -76,7 +72,7 @@ impl Work {
     }
 
     /// Work that has only the commit left: all was applied while it came.
-    pub(super) fn commit(applier: Box<Applier>, progress: Progress) -> Work {
+    pub(super) fn commit(applier: Applier, progress: Progress) -> Work {
         Work {
             store: Store::Applying(applier),
             beginning: None,
@@ -143,10 +139,10 @@ impl Work {
             return Err(super::MOVING);
         };
         match beginning.begin(database) {
-            Ok(applier) => self.store = Store::Applying(Box::new(applier)),
-            Err((database, error)) => {
-                self.store = Store::Idle(database);
-                return Err(error);
+            Ok(applier) => self.store = Store::Applying(applier),
+            Err(refused) => {
+                self.store = Store::Idle(refused.database);
+                return Err(refused.error.into());
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use tidewater_protocol::Op;
 use tidewater_protocol::message::{Control, Credit, UploadBegin, UploadState};
 
 use crate::Connection;
-use crate::scripted::{NOW, Remote, Reply, Sent, answer, items, options, welcome};
+use crate::scripted::{NOW, Remote, Reply, Sent, answer, items, options};
 use crate::session::Outcome;
 
 /// The kept uploads.
@@ -29,9 +29,9 @@ fn credit(session: &mut Connection, bytes: u64) {
     session.handle_bytes(&Reply::default().connection(credit).0, NOW);
 }
 
-/// The rest of a sync that is let in, all of it.
+/// The rest of a sync, all of it.
 fn acknowledge(session: Connection, upload: &UploadBegin, refused: &[(i64, &str)]) {
-    let welcome = Reply::default().control(welcome(UploadState::InSequence, None));
+    let welcome = Reply::default().welcome(UploadState::InSequence, None);
     tell_result(session, welcome, upload, refused);
 }
 
@@ -65,7 +65,6 @@ fn changed_much() -> Remote {
 /// Sends the upload, whose frames are cut by the credit; the application writes meanwhile.
 fn send(remote: &Remote) -> (Connection, Sent) {
     let mut session = remote.session(options());
-    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut sent = Sent::default();
     for (number, bytes) in [100_001, 33, 500_000, 1 << 30].into_iter().enumerate() {
         sent.take(|| session.poll_transmit());
@@ -115,13 +114,11 @@ fn an_upload_that_was_given_up_halfway_is_read_out_of_the_file() {
     acknowledge(session, &sent.upload(), &[]);
 
     let mut session = remote.session(options());
-    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut half = Sent::default();
     half.take(|| session.poll_transmit());
     assert!(!half.names().contains(&"UploadEnd"));
-    let welcome = Reply::default().control(welcome(UploadState::AlreadyApplied, None));
+    let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
     session.handle_bytes(&welcome.0, NOW);
-    credit(&mut session, 1 << 20);
     half.take(|| session.poll_transmit());
     assert!(half.rows().len() < sent.rows().len());
     tell_result(session, Reply::default(), &half.upload(), &[]);
@@ -132,7 +129,6 @@ fn an_upload_that_was_given_up_halfway_is_read_out_of_the_file() {
 fn what_was_sent_is_not_read_again_to_be_kept() {
     let remote = Remote::changed();
     let mut session = remote.session(options());
-    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut sent = Sent::default();
     sent.take(|| session.poll_transmit());
     // There is nothing left that could be read.
@@ -148,7 +144,6 @@ fn what_was_too_large_when_it_was_sent_is_not_read_again_either() {
     let remote = Remote::changed();
     remote.run("INSERT INTO item VALUES (4, hex(zeroblob(4500000)))");
     let mut session = remote.session(options());
-    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     credit(&mut session, 1 << 30);
     let mut sent = Sent::default();
     sent.take(|| session.poll_transmit());
@@ -166,7 +161,6 @@ fn what_was_refused_is_not_kept_of_a_copy() {
     let remote = Remote::changed();
     remote.run("INSERT INTO item VALUES (4, 'secret')");
     let mut session = remote.session(options());
-    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut sent = Sent::default();
     sent.take(|| session.poll_transmit());
     assert!(holds(&sent.rows(), "secret"));
@@ -177,7 +171,6 @@ fn what_was_refused_is_not_kept_of_a_copy() {
 
     remote.run("INSERT INTO item VALUES (5, 'hidden')");
     let mut session = remote.session(options());
-    session.handle_bytes(&Reply::default().signed_in().0, NOW);
     let mut sent = Sent::default();
     sent.take(|| session.poll_transmit());
     acknowledge(session, &sent.upload(), &[(5, "no")]);

@@ -248,12 +248,12 @@ fn a_value_larger_than_a_frame_goes_up_and_comes_down() {
         channel: 1,
         bytes: 1 << 30,
     });
-    session.handle_bytes(&Reply::default().signed_in().connection(credit).0, NOW);
+    session.handle_bytes(&Reply::default().connection(credit).0, NOW);
     let mut sent = Sent::default();
     sent.take(|| session.poll_transmit());
     assert!(sent.rows() == items(Op::Insert, &[(3, &"x".repeat(size))]));
     let begin = Reply::default()
-        .control(welcome(UploadState::InSequence, None))
+        .welcome(UploadState::InSequence, None)
         .result(&sent.upload(), &[])
         .control(download_begin(0))
         .table(false);
