@@ -1,10 +1,9 @@
 //! The application's tables as SQLite describes them.
 
-use rusqlite::Connection;
-
 use tidewater_protocol::{ForeignKeyAction, index_sql};
 
-use super::{failure, own, types};
+use super::connection::Connection;
+use super::{connection, failure, types};
 use crate::engine::catalog::{self, ColumnInfo, Reference, TableInfo, literal_of};
 use crate::error::CentreError;
 
@@ -143,7 +142,7 @@ fn read_table(
         table.defaults.push(default);
     }
     key.sort_unstable();
-    let is_own = name.to_ascii_lowercase().starts_with(own::PREFIX);
+    let is_own = name.to_ascii_lowercase().starts_with(connection::PREFIX);
     let mut info = TableInfo {
         title: name.clone(),
         schema: "main".into(),
@@ -157,7 +156,7 @@ fn read_table(
         own_obstacle: is_own.then(|| {
             format!(
                 "names that begin with {} are Tidewater's own; rename the table",
-                own::PREFIX
+                connection::PREFIX
             )
         }),
         is_part: false,

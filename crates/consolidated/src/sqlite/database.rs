@@ -3,8 +3,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use rusqlite::Connection;
-
+use super::connection::Connection;
 use super::download::FileSnapshot;
 use super::file::OpenFile;
 use super::publication::PublishedTable;

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 use rusqlite::types::Value as Native;
-use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+use rusqlite::{OptionalExtension, Row, params_from_iter};
 
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
+use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
 use super::scope::{self, Holder};
 use super::served::Served;

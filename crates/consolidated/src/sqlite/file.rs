@@ -12,8 +12,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{ErrorCode, OpenFlags};
 
+use super::connection::Connection;
 use super::environment::{FileIdentity, SqliteEnvironment};
 use super::failure;
 use crate::engine::thread::Owned;
@@ -157,7 +158,8 @@ fn open(path: &Path) -> Result<Connection, CentreError> {
     let unavailable = |error: rusqlite::Error| CentreError::Unavailable {
         message: format!("{}: {error}", path.display()),
     };
-    let connection = Connection::open_with_flags(path, flags).map_err(unavailable)?;
+    let connection = rusqlite::Connection::open_with_flags(path, flags);
+    let connection = Connection(connection.map_err(unavailable)?);
     connection.busy_timeout(BUSY_TIMEOUT).map_err(unavailable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     let configure = |error: rusqlite::Error| match error.sqlite_error_code() {

@@ -11,11 +11,11 @@
 //! and partition values must be written in canonical form (see [`types`]).
 
 mod catalog;
+mod connection;
 mod database;
 mod download;
 mod environment;
 mod file;
-mod own;
 mod prune;
 mod publication;
 mod row;
@@ -32,8 +32,9 @@ mod watermark;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::ErrorCode;
 
+use self::connection::Connection;
 use crate::centre::Centre;
 use crate::engine::centre::EngineCentre;
 use crate::engine::thread::ConnectionThread;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use prost::Message;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{OptionalExtension, params};
 
+use super::connection::Connection;
 use super::watermark::{Positions, insert_mark};
 use super::{failure, quote, state};
 use crate::error::CentreError;

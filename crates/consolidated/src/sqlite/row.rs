@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use rusqlite::params_from_iter;
 use rusqlite::types::Value as Native;
-use rusqlite::{Connection, params_from_iter};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Row};
 
+use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
 use super::{deferred_violations, download, failure, row_error, types};
 use crate::engine::upload::incoming;

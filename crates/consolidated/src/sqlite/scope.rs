@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::params_from_iter;
 
 use tidewater_protocol::Table;
 
+use super::connection::Connection;
 use super::publication::Publication;
 use super::{failure, types};
 use crate::engine::scope::{Question, Questions, ScopeQuery, check_columns, failed, wrong};

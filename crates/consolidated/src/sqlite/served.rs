@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rusqlite::Connection;
-
 use tidewater_protocol::PublicationSchema;
 
 use super::catalog::Catalog;
+use super::connection::Connection;
 use super::publication::PublishedTable;
 use super::{SqliteCentre, failure};
 use crate::engine::catalog::named;

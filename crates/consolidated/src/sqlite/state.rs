@@ -1,8 +1,7 @@
 //! The server's own tables in the file: whether they are there, and the change logs'.
 
 use rusqlite::Connection;
-
-use super::own::{PREFIX, spell};
+use super::connection::{PREFIX, spell};
 use super::{failure, quote};
 use crate::engine::state::STATE;
 use crate::error::CentreError;

@@ -1,12 +1,13 @@
 //! What change logs are made of in a file, and what of deploying is SQLite's own.
 
 use prost::Message;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::OptionalExtension;
 
 use tidewater_protocol::Table;
 
 use super::catalog::Catalog;
-use super::own::spell;
+use super::connection::Connection;
+use super::connection::spell;
 use super::publication::{Publication, PublishedTable};
 use super::served::schema_version;
 use super::triggers::{Log, Of};

@@ -5,11 +5,11 @@
 mod together;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use rusqlite::Connection;
+use tidewater_protocol::{Datum, Op};
 
-use tidewater_protocol::{Datum, Op, PublicationSchema, RowShape};
-
+use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
 use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
 use super::scope::{self, Holder};
@@ -20,7 +20,7 @@ use crate::engine::exact::Membership;
 use crate::engine::upload;
 use crate::engine::upload::incoming::RowRef;
 use crate::engine::upload::rows::{
-    Admitted, Batch, Ends, Failed, Image, Met, Part, Refusal, Rows, Target, TargetTable, Written,
+    Admitted, Batch, Ends, Failed, Image, Met, Part, Refusal, Rows, TargetTable, Written,
 };
 use crate::error::CentreError;
 use crate::upload::SyncUpload;
@@ -50,22 +50,6 @@ pub(super) struct UploadRows<'c> {
     endings: HashMap<Place, Refusal>,
     /// Whether one was found since the list began.
     has_ended: bool,
-}
-
-impl Target for Publication {
-    type Table = PublishedTable;
-
-    fn schema(&self) -> &PublicationSchema {
-        &self.schema
-    }
-
-    fn shapes(&self) -> &[RowShape] {
-        &self.shapes
-    }
-
-    fn tables(&self) -> &[PublishedTable] {
-        &self.tables
-    }
 }
 
 impl TargetTable for PublishedTable {
@@ -141,9 +125,7 @@ impl<'c> UploadRows<'c> {
 
 impl<'c> Rows for UploadRows<'c> {
     type Connection = Connection;
-    type Target = Publication;
     type Table = PublishedTable;
-    type Handle = &'c Publication;
 
     fn is_usable(&self) -> bool {
         true
@@ -153,8 +135,8 @@ impl<'c> Rows for UploadRows<'c> {
         self.connection
     }
 
-    fn publication(&self, name: &str) -> Result<&'c Publication> {
-        Ok(self.served.publication(name)?)
+    fn publication(&self, name: &str) -> Result<Arc<Publication>> {
+        self.served.publication(name).cloned()
     }
 
     async fn begin(&mut self, number: usize) -> Result<()> {

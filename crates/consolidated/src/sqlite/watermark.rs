@@ -15,11 +15,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prost::Message;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{OptionalExtension, TransactionBehavior, params};
 
+use super::connection::Connection;
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
-use super::{failure, own, state};
+use super::{connection, failure, state};
 use crate::engine::download::Mark;
 use crate::engine::marks::{self, Marks};
 use crate::engine::scope::ScopeChange;
@@ -110,7 +111,7 @@ fn commit(
     let mut marks = Vec::with_capacity(asked.len());
     for (_, changes) in asked {
         let notes = changes.iter().map(|change| {
-            let noted = own::run(&transaction, &change.note());
+            let noted = connection::run(&transaction, &change.note());
             change.noted(&noted.map_err(failure("noting a scope"))?)
         });
         let serials = notes.collect::<Result<_, CentreError>>()?;
@@ -133,7 +134,7 @@ pub(super) fn mark_created(connection: &Connection, id: &[u8]) -> Result<Option<
 
 /// Adds a mark of this random id with the positions of all logs.
 pub(super) fn insert_mark(
-    connection: &Connection,
+    connection: &rusqlite::Connection,
     id: [u8; 16],
     now_ms: i64,
 ) -> Result<(), CentreError> {

@@ -14,11 +14,12 @@ use tidewater_protocol::{Code, Op};
 use super::incoming::{FEW_INSERTS, Incoming, RowRef};
 use super::outcomes::Outcomes;
 use super::own;
-use super::rows::{Admitted, Failed, Refusal, Rows, Target, TargetTable};
+use super::rows::{Admitted, Failed, Refusal, Rows, TargetTable};
 use super::together::Candidates;
 use super::{Admission, DOWNLOAD_ONLY, last, note_given_back};
 use crate::columns::{Announced, ColumnMap, Unpublished};
 use crate::engine::exact::Membership;
+use crate::engine::publication::Publication;
 use crate::error::CentreError;
 use crate::orphans::Orphans;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
@@ -76,18 +77,17 @@ fn fails_alone(error: &CentreError) -> bool {
 /// Applies one upload of a list; `is_alone` if it is the only one.
 async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Result<UploadOutcome> {
     let publication = rows.publication(&upload.publication)?;
-    let target: &R::Target = &publication;
     let (mut tables, mut unpublished) = (Vec::new(), Vec::new());
     for table in &upload.tables {
-        match ColumnMap::find(target.schema(), &table.begin)? {
+        match ColumnMap::find(&publication.schema, &table.begin)? {
             Announced::Published(index, map) => {
                 let place = tables.len();
-                tables.push(Incoming::new(target, table, place, index, map)?);
+                tables.push(Incoming::new(&publication, table, place, index, map)?);
             }
             Announced::Unpublished(refused) => unpublished.push((table, refused)),
         }
     }
-    let Some(admitted) = rows.admit(target, upload, &tables).await? else {
+    let Some(admitted) = rows.admit(&publication, upload, &tables).await? else {
         rows.undo().await?;
         return last(rows.connection(), upload).await;
     };
@@ -101,10 +101,10 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         held,
     } = admitted;
     let checkpoint = upload.checkpoint.as_ref();
-    let admission = Admission::new(target.schema(), checkpoint, &serials, &held, scope);
+    let admission = Admission::new(&publication.schema, checkpoint, &serials, &held, scope);
     let mut run = Run {
         rows,
-        target,
+        publication: &publication,
         upload,
         admission: &admission,
         tables: &tables,
@@ -118,7 +118,7 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
 /// One upload on its way into the centre.
 pub(super) struct Run<'r, R: Rows> {
     pub(super) rows: &'r mut R,
-    pub(super) target: &'r R::Target,
+    pub(super) publication: &'r Publication<R::Table>,
     pub(super) upload: &'r SyncUpload,
     pub(super) admission: &'r Admission,
     pub(super) tables: &'r [Incoming<'r, R::Table>],
@@ -178,7 +178,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let uploaded: Vec<_> = self.tables.iter().map(Incoming::uploaded).collect();
         let mut round = Round {
             immediate: false,
-            orphans: Orphans::of(self.target.schema(), &uploaded)?,
+            orphans: Orphans::of(&self.publication.schema, &uploaded)?,
         };
         loop {
             self.rows.begin_rows(round.immediate).await?;
@@ -199,7 +199,7 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     async fn fill(&mut self, round: &Round) -> Result<Filled> {
-        let (schema, shapes) = (self.target.schema(), self.target.shapes());
+        let (schema, shapes) = (&*self.publication.schema, &*self.publication.shapes);
         let mut progress = Progress {
             outcomes: Outcomes::new(schema, shapes, &round.orphans),
             refusals: Vec::new(),
@@ -294,9 +294,9 @@ impl<'r, R: Rows> Run<'r, R> {
 
     /// What of a table the remote may write.
     pub(super) fn membership(&self, table: &Incoming<'_, R::Table>) -> Membership<'r> {
-        let (target, admission) = (self.target, self.admission);
+        let (publication, admission) = (self.publication, self.admission);
         let partitions = &admission.scope.tables[table.index];
-        Membership::new(&target.shapes()[table.index], partitions)
+        Membership::new(&publication.shapes[table.index], partitions)
     }
 
     /// Tries refused rows again as long as that gets some of them in: together first, for of many
@@ -377,7 +377,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let (version, skip_version) = self.rows.version(self.tables, is_alone);
         let rows = match skip_version {
             true => HashMap::new(),
-            false => own::rows(self.target.shapes(), self.tables, &result.tables)?,
+            false => own::rows(&self.publication.shapes, self.tables, &result.tables)?,
         };
         Ok(OwnUpload {
             version,

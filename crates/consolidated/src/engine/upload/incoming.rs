@@ -7,8 +7,9 @@ use bytes::Bytes;
 
 use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
 
-use super::rows::{Target, TargetTable};
+use super::rows::TargetTable;
 use crate::columns::ColumnMap;
+use crate::engine::publication::Publication;
 use crate::error::CentreError;
 use crate::orphans;
 use crate::upload::UploadTable;
@@ -75,13 +76,16 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
     /// # Errors
     /// The rows cannot be read, or are none of an upload.
     pub(crate) fn new(
-        target: &'u impl Target<Table = T>,
+        publication: &'u Publication<T>,
         upload: &'u UploadTable,
         place: usize,
         index: usize,
         map: ColumnMap,
     ) -> Result<Incoming<'u, T>, CentreError> {
-        let (table, schema) = (&target.tables()[index], &target.schema().tables[index]);
+        let (table, schema) = (
+            &publication.tables[index],
+            &publication.schema.tables[index],
+        );
         let sources = map.sources.iter().enumerate();
         let sent: Vec<usize> = sources
             .filter_map(|(column, source)| source.map(|_| column))

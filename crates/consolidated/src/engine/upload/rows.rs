@@ -1,33 +1,19 @@
 //! What the engine asks of a database that uploads are written to.
 
-use std::ops::Deref;
+use std::sync::Arc;
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, PublicationSchema, RowShape, pack};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, pack};
 
 use super::incoming::{Incoming, RowRef};
 use super::{HeldPartitions, Serials};
 use crate::engine::connection::{Connection, Own};
 use crate::engine::exact::{Membership, pack_row, unpack};
+use crate::engine::publication::Publication;
 use crate::error::CentreError;
 use crate::scope::Scope;
 use crate::upload::SyncUpload;
 
 type Result<T> = std::result::Result<T, CentreError>;
-
-/// A publication that is served.
-pub(crate) trait Target: Send + Sync {
-    /// What it knows of a table.
-    type Table: TargetTable;
-
-    /// As remotes see it.
-    fn schema(&self) -> &PublicationSchema;
-
-    /// How rows are packed, in the order of the schema's tables.
-    fn shapes(&self) -> &[RowShape];
-
-    /// The tables, in the order of the schema.
-    fn tables(&self) -> &[Self::Table];
-}
 
 /// A table that uploads are written to.
 pub(crate) trait TargetTable: Send + Sync {
@@ -163,12 +149,8 @@ pub(crate) enum Ends {
 pub(crate) trait Rows: Send {
     /// The connection.
     type Connection: Connection;
-    /// A publication.
-    type Target: Target<Table = Self::Table>;
-    /// A table of it.
+    /// A table of a publication.
     type Table: TargetTable;
-    /// What keeps a publication.
-    type Handle: Deref<Target = Self::Target> + Send + Sync;
 
     /// Whether the connection is there, as far as can be told without a word to the database.
     fn is_usable(&self) -> bool;
@@ -177,7 +159,7 @@ pub(crate) trait Rows: Send {
     fn connection(&mut self) -> &mut Self::Connection;
 
     /// A publication that is served.
-    fn publication(&self, name: &str) -> Result<Self::Handle>;
+    fn publication(&self, name: &str) -> Result<Arc<Publication<Self::Table>>>;
 
     /// Begins the upload with this number of the list, and with the first one the transaction.
     fn begin(&mut self, number: usize) -> impl Future<Output = Result<()>> + Send;
@@ -203,7 +185,7 @@ pub(crate) trait Rows: Send {
     /// scope. `None` if the number does not follow.
     fn admit<'u>(
         &mut self,
-        publication: &'u Self::Target,
+        publication: &'u Publication<Self::Table>,
         upload: &'u SyncUpload,
         tables: &[Incoming<'u, Self::Table>],
     ) -> impl Future<Output = Result<Option<Admitted<'u>>>> + Send;

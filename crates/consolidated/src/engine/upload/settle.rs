@@ -7,7 +7,7 @@ use tidewater_protocol::{Code, Datum, Op, pack};
 
 use super::apply::{Earlier, Progress, Run};
 use super::incoming::{Incoming, RowRef};
-use super::rows::{Batch, Failed, Image, Met, Refusal, Rows, Target, Written};
+use super::rows::{Batch, Failed, Image, Met, Refusal, Rows, Written};
 use crate::error::CentreError;
 
 /// Updates are told apart by the columns that they change, so that a user's `UPDATE OF` triggers
@@ -98,7 +98,7 @@ impl<R: Rows> Run<'_, R> {
         let mut sorted = Sorted::default();
         let mut sets: HashMap<Vec<usize>, usize> = HashMap::new();
         let mut membership = self.membership(table);
-        let schema = &self.target.schema().tables[table.index];
+        let schema = &self.publication.schema.tables[table.index];
         let (rows, outcomes) = (&mut *self.rows, &mut progress.outcomes);
         // Reused from row to row.
         let mut changed = Vec::new();
@@ -167,7 +167,7 @@ impl<R: Rows> Run<'_, R> {
     ) -> Result<()> {
         let met = self.rows.find(table, op, rows).await?;
         let mut membership = self.membership(table);
-        let types = &self.target.shapes()[table.index].columns;
+        let types = &self.publication.shapes[table.index].columns;
         let outcomes = &mut progress.outcomes;
         let mut gone = Vec::new();
         table.images(rows, |at, uploaded| {

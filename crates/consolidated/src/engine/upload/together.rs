@@ -6,7 +6,7 @@ use tidewater_protocol::{Code, Op};
 
 use super::apply::{Progress, Run};
 use super::incoming::{Incoming, RowRef};
-use super::rows::{Ends, Failed, Part, Rows, Target, TargetTable};
+use super::rows::{Ends, Failed, Part, Rows, TargetTable};
 use crate::error::CentreError;
 use crate::linked::{Group, Links, may_wait};
 use crate::sift::{Sift, Trial};
@@ -103,7 +103,7 @@ impl<'r, R: Rows> Run<'r, R> {
         progress: &mut Progress<'_>,
         which: Candidates,
     ) -> Result<(Vec<Candidate>, Vec<Group>)> {
-        let mut links = Links::new(self.target.schema());
+        let mut links = Links::new(&self.publication.schema);
         let mut candidates: Vec<Candidate> = Vec::new();
         let mut codes = Vec::new();
         for (place, it) in self.tables.iter().enumerate() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future;
 
-use tidewater_protocol::{Datum, Op, PublicationSchema, RowShape};
+use tidewater_protocol::{Datum, Op};
 
 use self::fitness::{is_exact, unfit_value};
 use self::refusal::may_be_data_error;
@@ -30,7 +30,7 @@ use crate::engine::scope::Holder;
 use crate::engine::upload;
 use crate::engine::upload::incoming::RowRef;
 use crate::engine::upload::rows::{
-    Admitted, Batch, Ends, Image, Met, Part, Rows, Target, TargetTable, Written,
+    Admitted, Batch, Ends, Image, Met, Part, Rows, TargetTable, Written,
 };
 use crate::engine::watermark::held;
 use crate::error::CentreError;
@@ -78,22 +78,6 @@ struct Live {
     row_security: bool,
 }
 
-impl Target for Publication {
-    type Table = PublishedTable;
-
-    fn schema(&self) -> &PublicationSchema {
-        &self.schema
-    }
-
-    fn shapes(&self) -> &[RowShape] {
-        &self.shapes
-    }
-
-    fn tables(&self) -> &[PublishedTable] {
-        &self.tables
-    }
-}
-
 impl TargetTable for PublishedTable {
     fn deletes_first(&self) -> bool {
         self.deletes_first
@@ -138,9 +122,7 @@ impl<'c> UploadRows<'c> {
 
 impl Rows for UploadRows<'_> {
     type Connection = Connection;
-    type Target = Publication;
     type Table = PublishedTable;
-    type Handle = Arc<Publication>;
 
     fn is_usable(&self) -> bool {
         !self.connection.is_closed()

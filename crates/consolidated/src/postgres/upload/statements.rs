@@ -135,7 +135,7 @@ impl UploadRows<'_> {
                         let done: Vec<RowRef> = done.copied().collect();
                         self.log_moved(table, &done).await?;
                     }
-                    written.pass_over(table, is_strict, passed_over);
+                    pass_over(written, table, is_strict, passed_over);
                 }
                 Executed::Failed(refusal) => match rows {
                     // Nothing was passed over, so it may be the key that is taken.
@@ -252,21 +252,19 @@ impl UploadRows<'_> {
     }
 }
 
-impl Written {
-    /// Notes rows that a statement did nothing about. Of an insert that looks at nothing else, it
-    /// was a trigger.
-    fn pass_over(&mut self, table: &Incoming<'_>, is_strict: bool, rows: Vec<RowRef>) {
-        if !is_strict {
-            return self.passed_over.extend(rows);
-        }
-        self.failed.extend(rows.into_iter().map(|at| Failed {
-            at,
-            refusal: Refusal {
-                code: Code::RowConstraint,
-                reason: format!("a trigger of {} ignored the row", table.table.title),
-            },
-        }));
+/// Notes rows that a statement did nothing about. Of an insert that looks at nothing else, it was a
+/// trigger.
+fn pass_over(written: &mut Written, table: &Incoming<'_>, is_strict: bool, rows: Vec<RowRef>) {
+    if !is_strict {
+        return written.passed_over.extend(rows);
     }
+    written.failed.extend(rows.into_iter().map(|at| Failed {
+        at,
+        refusal: Refusal {
+            code: Code::RowConstraint,
+            reason: format!("a trigger of {} ignored the row", table.table.title),
+        },
+    }));
 }
 
 /// How many rows of a list go into one statement.
@@ -304,7 +302,7 @@ fn again(
     let is_passed_over: BTreeSet<&RowRef> = passed_over.iter().collect();
     let mut others = rows.to_vec();
     others.retain(|at| !is_passed_over.contains(at));
-    written.pass_over(table, is_strict, passed_over);
+    pass_over(written, table, is_strict, passed_over);
     Ok(Some(match others.is_empty() {
         true => Vec::new(),
         false => vec![others],

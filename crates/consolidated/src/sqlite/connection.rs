@@ -1,13 +1,32 @@
-//! The server's own tables: how their SQL is spelled and run here.
+//! A connection to the file, and how the server's own tables are spelled and read on it.
 
+use std::ops::{Deref, DerefMut};
+
+use rusqlite::params_from_iter;
 use rusqlite::types::{ToSqlOutput, ValueRef as Stored};
-use rusqlite::{Connection, params_from_iter};
 
 use tidewater_protocol::Value;
 
 use super::failure;
 use crate::engine::connection::{self, Answer, Durability, Own, Row};
 use crate::error::CentreError;
+
+/// A connection to the file.
+pub(crate) struct Connection(pub(super) rusqlite::Connection);
+
+impl Deref for Connection {
+    type Target = rusqlite::Connection;
+
+    fn deref(&self) -> &rusqlite::Connection {
+        &self.0
+    }
+}
+
+impl DerefMut for Connection {
+    fn deref_mut(&mut self) -> &mut rusqlite::Connection {
+        &mut self.0
+    }
+}
 
 /// Tables of the server's own begin with this.
 pub(super) const PREFIX: &str = "tidewater_";
@@ -43,7 +62,7 @@ fn value(stored: Stored<'_>) -> Value {
 }
 
 /// Runs one statement of the server's own.
-pub(super) fn run(connection: &Connection, own: &Own) -> rusqlite::Result<Answer> {
+pub(super) fn run(connection: &rusqlite::Connection, own: &Own) -> rusqlite::Result<Answer> {
     let mut statement = connection.prepare_cached(&spell(own.sql))?;
     let columns = statement.column_count();
     let parameters = params_from_iter(own.parameters.iter().map(Bound));
