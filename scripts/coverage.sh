@@ -9,7 +9,7 @@ if ! command -v cargo-llvm-cov >/dev/null 2>&1; then
   exit 1
 fi
 
-crates="protocol connection carrier remote consolidated server"
+crates="protocol connection carrier remote client consolidated server"
 packages=()
 for crate in $crates; do
   packages+=(-p "tidewater-$crate")

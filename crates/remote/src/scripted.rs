@@ -141,13 +141,13 @@ impl Remote {
         options: SessionOptions,
         script: impl FnOnce(&Sent) -> Reply,
     ) -> (Outcome, Sent) {
-        let mut session = self.session(options);
+        let mut connection = self.session(options);
         let mut sent = Sent::default();
-        sent.take(|| session.poll_transmit());
+        sent.take(|| connection.poll_transmit());
         let reply = script(&sent);
-        answer(&mut session, &reply.0);
-        sent.take(|| session.poll_transmit());
-        (session.end_sync().unwrap().1, sent)
+        answer(&mut connection, &reply.0);
+        sent.take(|| connection.poll_transmit());
+        (connection.end_sync().unwrap().1, sent)
     }
 
     /// A sync that must fail; returns the error.
@@ -160,16 +160,16 @@ impl Remote {
 }
 
 /// Hands in all bytes of a server, then the end of the connection.
-pub(crate) fn answer(session: &mut Connection, reply: &[u8]) {
+pub(crate) fn answer(connection: &mut Connection, reply: &[u8]) {
     // A server sends what it has credit for.
     for piece in reply.chunks(ROWS_PAYLOAD_BYTES) {
-        session.handle_bytes(piece, NOW);
+        connection.handle_bytes(piece, NOW);
         if reply.len() > piece.len() {
-            session.poll_transmit();
+            connection.poll_transmit();
         }
     }
-    session.work(NOW);
-    session.handle_end(None);
+    connection.work(NOW);
+    connection.handle_end(None);
 }
 
 pub(crate) fn options() -> SessionOptions {

@@ -66,15 +66,15 @@ fn a_later_sync_cut_anywhere_changes_nothing_and_succeeds_later() {
 #[test]
 fn an_answer_in_single_bytes_is_the_same_answer() {
     let remote = Remote::changed();
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     for &byte in &later_reply(&sent).0 {
-        assert!(session.poll_work().is_none());
-        session.handle_bytes(&[byte], NOW);
+        assert!(connection.poll_work().is_none());
+        connection.handle_bytes(&[byte], NOW);
     }
-    session.work(NOW);
-    assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
+    connection.work(NOW);
+    assert!(matches!(connection.end_sync().unwrap().1, Outcome::Done(_)));
     assert_items(&remote, &[(2, "two"), (3, "three"), (4, "four")]);
 }
 
@@ -92,13 +92,13 @@ fn a_retry_after_a_cut_sends_the_same_upload() {
 #[test]
 fn an_edit_between_taking_and_reading_is_of_the_next_upload() {
     let remote = Remote::changed();
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     remote.run("UPDATE item SET name = 'drei' WHERE id = 3; DELETE FROM item WHERE id = 1");
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     assert_eq!(sent.rows(), items(Op::Insert, &[(3, "three")]));
-    answer(&mut session, &later_reply(&sent).0);
-    assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
+    answer(&mut connection, &later_reply(&sent).0);
+    assert!(matches!(connection.end_sync().unwrap().1, Outcome::Done(_)));
     let (_, next) = remote.sync(|_| Reply::default());
     assert_eq!(next.upload().sequence, 2);
     assert_eq!(remote.items()[1], (3, "drei".into()));
@@ -107,11 +107,11 @@ fn an_edit_between_taking_and_reading_is_of_the_next_upload() {
 #[test]
 fn a_connection_lost_after_the_end_of_the_sync_loses_nothing() {
     let remote = Remote::changed();
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
-    session.handle_bytes(&later_reply(&sent).0, NOW);
-    session.handle_end(None);
-    session.work(NOW);
-    assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
+    sent.take(|| connection.poll_transmit());
+    connection.handle_bytes(&later_reply(&sent).0, NOW);
+    connection.handle_end(None);
+    connection.work(NOW);
+    assert!(matches!(connection.end_sync().unwrap().1, Outcome::Done(_)));
 }

@@ -108,23 +108,23 @@ fn refused_rows_are_reported_and_stay() {
 fn a_lost_acknowledgement_is_made_good_without_sending_the_rows_again() {
     let remote = Remote::changed();
     let (_, first) = remote.sync(|_| Reply::default());
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     // The Welcome is there before anything was sent: the upload never begins.
-    session.handle_bytes(
+    connection.handle_bytes(
         &Reply::default()
             .welcome(UploadState::AlreadyApplied, None)
             .0,
         NOW,
     );
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     assert_eq!(sent.names(), ["SignIn", "Hello", "DownloadRequest"]);
     let rest = Reply::default()
         .result(&first.upload(), &[])
         .download(false, &[], 0, 0)
         .end();
-    answer(&mut session, &rest.0);
-    let report = report(session.end_sync().unwrap().1);
+    answer(&mut connection, &rest.0);
+    let report = report(connection.end_sync().unwrap().1);
     assert_eq!(report.uploaded.inserts, 1);
     let (_, sent) = remote.sync(|_| Reply::default());
     assert_eq!(sent.hello().subscriptions[0].sequence, 1);
@@ -143,9 +143,9 @@ fn large_upload() -> Remote {
 #[test]
 fn a_large_upload_waits_for_credit() {
     let remote = large_upload();
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES);
     assert_eq!(
         sent.names(),
@@ -155,15 +155,15 @@ fn a_large_upload_waits_for_credit() {
         channel: 1,
         bytes: 1000,
     });
-    session.handle_bytes(&Reply::default().connection(credit).0, NOW);
-    sent.take(|| session.poll_transmit());
+    connection.handle_bytes(&Reply::default().connection(credit).0, NOW);
+    sent.take(|| connection.poll_transmit());
     assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES + 1000);
     let credit = Control::Credit(Credit {
         channel: 1,
         bytes: u64::MAX,
     });
-    session.handle_bytes(&Reply::default().connection(credit).0, NOW);
-    sent.take(|| session.poll_transmit());
+    connection.handle_bytes(&Reply::default().connection(credit).0, NOW);
+    sent.take(|| connection.poll_transmit());
     assert_eq!(sent.names()[4..], ["UploadEnd", "DownloadRequest"]);
     let Some(Control::UploadEnd(end)) = sent.controls().nth(4) else {
         panic!("no UploadEnd");
@@ -175,20 +175,20 @@ fn a_large_upload_waits_for_credit() {
         .result(&sent.upload(), &[])
         .download(false, &[], 0, 0)
         .end();
-    answer(&mut session, &reply.0);
-    report(session.end_sync().unwrap().1);
+    answer(&mut connection, &reply.0);
+    report(connection.end_sync().unwrap().1);
 }
 
 #[test]
 fn an_upload_that_the_server_has_is_abandoned_in_the_middle() {
     let remote = large_upload();
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     let upload = sent.upload();
     let reply = Reply::default().welcome(UploadState::AlreadyApplied, None);
-    session.handle_bytes(&reply.0, NOW);
-    sent.take(|| session.poll_transmit());
+    connection.handle_bytes(&reply.0, NOW);
+    sent.take(|| connection.poll_transmit());
     assert_eq!(sent.names()[4..], ["UploadEnd", "DownloadRequest"]);
     let Some(Control::UploadEnd(end)) = sent.controls().nth(4) else {
         panic!("no UploadEnd");
@@ -198,8 +198,8 @@ fn an_upload_that_the_server_has_is_abandoned_in_the_middle() {
         .result(&upload, &[])
         .download(false, &[], 0, 0)
         .end();
-    answer(&mut session, &reply.0);
-    report(session.end_sync().unwrap().1);
+    answer(&mut connection, &reply.0);
+    report(connection.end_sync().unwrap().1);
 }
 
 #[test]
@@ -269,17 +269,17 @@ fn an_upload_only_sync_takes_no_download() {
 #[test]
 fn a_row_that_could_not_be_applied_is_asked_for_again() {
     let remote = Remote::synced();
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     // The application changes a row while its download is on the way.
     remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
     let reply = Reply::default()
         .welcome(UploadState::InSequence, None)
         .download(false, &items(Op::Upsert, &[(1, "theirs")]), 1, 0)
         .end();
-    answer(&mut session, &reply.0);
-    report(session.end_sync().unwrap().1);
+    answer(&mut connection, &reply.0);
+    report(connection.end_sync().unwrap().1);
     assert_eq!(remote.items()[0].1, "mine");
     remote.run("UPDATE item SET name = 'one' WHERE id = 1");
     let (_, sent) = remote.sync(|_| Reply::default());
@@ -429,20 +429,20 @@ fn a_busy_server_says_when_to_come_back() {
 #[test]
 fn waiting_shows_as_progress_and_pings_are_answered() {
     let remote = Remote::synced();
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     assert_eq!(
-        session.progress().unwrap().phase,
+        connection.progress().unwrap().phase,
         Phase::Waiting { ahead: 0 }
     );
     let reply = Reply::default()
         .control(Control::Waiting(Waiting { ahead: 17 }))
         .connection(Control::Ping(Ping { nonce: 99 }));
-    session.handle_bytes(&reply.0, NOW);
-    let progress = session.progress().unwrap();
+    connection.handle_bytes(&reply.0, NOW);
+    let progress = connection.progress().unwrap();
     assert_eq!(progress.phase, Phase::Waiting { ahead: 17 });
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     assert!(matches!(
         sent.controls().last(),
         Some(Control::Pong(pong)) if pong.nonce == 99
@@ -455,20 +455,23 @@ fn a_download_in_many_frames_is_given_credit() {
     let name = "y".repeat(2000);
     let rows: Vec<(i64, &str)> = (0..1500).map(|id| (id, &name[..])).collect();
     let rows = items(Op::Upsert, &rows);
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     let begin = Reply::default()
         .welcome(UploadState::InSequence, Some(&schema()))
         .control(download_begin(0))
         .table(true);
-    session.handle_bytes(&begin.0, NOW);
+    connection.handle_bytes(&begin.0, NOW);
     for piece in rows.chunks(100_001) {
-        session.handle_bytes(&Reply::default().rows(piece).0, NOW);
-        sent.take(|| session.poll_transmit());
+        connection.handle_bytes(&Reply::default().rows(piece).0, NOW);
+        sent.take(|| connection.poll_transmit());
     }
-    assert_eq!(session.progress().unwrap().rows, 1500);
-    assert_eq!(session.progress().unwrap().table.as_deref(), Some("item"));
+    assert_eq!(connection.progress().unwrap().rows, 1500);
+    assert_eq!(
+        connection.progress().unwrap().table.as_deref(),
+        Some("item")
+    );
     let granted: u64 = sent
         .controls()
         .map(|control| match control {
@@ -485,9 +488,9 @@ fn a_download_in_many_frames_is_given_credit() {
             checksum: crc32fast::hash(&rows),
         }))
         .end();
-    answer(&mut session, &end.0);
+    answer(&mut connection, &end.0);
     assert_eq!(
-        report(session.end_sync().unwrap().1).downloaded.upserts,
+        report(connection.end_sync().unwrap().1).downloaded.upserts,
         1500
     );
 }
@@ -496,13 +499,13 @@ fn a_download_in_many_frames_is_given_credit() {
 fn an_application_that_has_tables_in_the_file_can_write_during_the_first_download() {
     let remote = Remote::new();
     remote.run("CREATE TABLE own (x)");
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     let reply = first_reply().0;
-    session.handle_bytes(&reply[..reply.len() - 10], NOW);
+    connection.handle_bytes(&reply[..reply.len() - 10], NOW);
     remote.run("INSERT INTO own VALUES (1)");
-    answer(&mut session, &reply[reply.len() - 10..]);
-    report(session.end_sync().unwrap().1);
+    answer(&mut connection, &reply[reply.len() - 10..]);
+    report(connection.end_sync().unwrap().1);
     assert_eq!(remote.items().len(), 2);
 }

@@ -24,19 +24,19 @@ fn holds(bytes: &[u8], text: &str) -> bool {
         .any(|window| window == text.as_bytes())
 }
 
-fn credit(session: &mut Connection, bytes: u64) {
+fn credit(connection: &mut Connection, bytes: u64) {
     let credit = Control::Credit(Credit { channel: 1, bytes });
-    session.handle_bytes(&Reply::default().connection(credit).0, NOW);
+    connection.handle_bytes(&Reply::default().connection(credit).0, NOW);
 }
 
 /// The rest of a sync, all of it.
-fn acknowledge(session: Connection, upload: &UploadBegin, refused: &[(i64, &str)]) {
+fn acknowledge(connection: Connection, upload: &UploadBegin, refused: &[(i64, &str)]) {
     let welcome = Reply::default().welcome(UploadState::InSequence, None);
-    tell_result(session, welcome, upload, refused);
+    tell_result(connection, welcome, upload, refused);
 }
 
 fn tell_result(
-    mut session: Connection,
+    mut connection: Connection,
     reply: Reply,
     upload: &UploadBegin,
     refused: &[(i64, &str)],
@@ -45,8 +45,8 @@ fn tell_result(
         .result(upload, &items(Op::Refused, refused))
         .download(false, &[], 0, 0)
         .end();
-    answer(&mut session, &reply.0);
-    let outcome = session.end_sync().unwrap().1;
+    answer(&mut connection, &reply.0);
+    let outcome = connection.end_sync().unwrap().1;
     assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
 }
 
@@ -64,41 +64,41 @@ fn changed_much() -> Remote {
 
 /// Sends the upload, whose frames are cut by the credit; the application writes meanwhile.
 fn send(remote: &Remote) -> (Connection, Sent) {
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
     for (number, bytes) in [100_001, 33, 500_000, 1 << 30].into_iter().enumerate() {
-        sent.take(|| session.poll_transmit());
+        sent.take(|| connection.poll_transmit());
         remote.run(&format!(
             "UPDATE item SET name = 'later {number}' WHERE id IN (1, 20, 4000 + {number}); \
              DELETE FROM item WHERE id = 30 + {number}"
         ));
-        credit(&mut session, bytes);
+        credit(&mut connection, bytes);
     }
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     assert!(sent.names().contains(&"DownloadRequest"));
-    (session, sent)
+    (connection, sent)
 }
 
 #[test]
 fn what_is_kept_is_the_same_copied_while_sent_or_read_after_a_lost_acknowledgement() {
     let remote = changed_much();
     let copied = remote.copy();
-    let (session, sent) = send(&copied);
-    acknowledge(session, &sent.upload(), &[]);
+    let (connection, sent) = send(&copied);
+    acknowledge(connection, &sent.upload(), &[]);
 
     // The server has it, but we are not told.
-    let (session, again) = send(&remote);
-    drop(session);
+    let (connection, again) = send(&remote);
+    drop(connection);
     assert!(again.rows() == sent.rows());
     assert_eq!(kept(&remote).len(), 0);
     // Then we are told before anything of it is sent again.
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
-    session.handle_bytes(&welcome.0, NOW);
+    connection.handle_bytes(&welcome.0, NOW);
     let mut retry = Sent::default();
-    retry.take(|| session.poll_transmit());
+    retry.take(|| connection.poll_transmit());
     assert!(!retry.names().contains(&"UploadBegin"));
-    tell_result(session, Reply::default(), &again.upload(), &[]);
+    tell_result(connection, Reply::default(), &again.upload(), &[]);
 
     let (copied, read) = (kept(&copied), kept(&remote));
     assert_eq!((copied.len(), read.len()), (1, 1));
@@ -110,30 +110,30 @@ fn what_is_kept_is_the_same_copied_while_sent_or_read_after_a_lost_acknowledgeme
 fn an_upload_that_was_given_up_halfway_is_read_out_of_the_file() {
     let remote = changed_much();
     let copied = remote.copy();
-    let (session, sent) = send(&copied);
-    acknowledge(session, &sent.upload(), &[]);
+    let (connection, sent) = send(&copied);
+    acknowledge(connection, &sent.upload(), &[]);
 
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut half = Sent::default();
-    half.take(|| session.poll_transmit());
+    half.take(|| connection.poll_transmit());
     assert!(!half.names().contains(&"UploadEnd"));
     let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
-    session.handle_bytes(&welcome.0, NOW);
-    half.take(|| session.poll_transmit());
+    connection.handle_bytes(&welcome.0, NOW);
+    half.take(|| connection.poll_transmit());
     assert!(half.rows().len() < sent.rows().len());
-    tell_result(session, Reply::default(), &half.upload(), &[]);
+    tell_result(connection, Reply::default(), &half.upload(), &[]);
     assert!(kept(&copied) == kept(&remote), "they differ");
 }
 
 #[test]
 fn what_was_sent_is_not_read_again_to_be_kept() {
     let remote = Remote::changed();
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     // There is nothing left that could be read.
     remote.run("DELETE FROM tidewater_change_item");
-    acknowledge(session, &sent.upload(), &[]);
+    acknowledge(connection, &sent.upload(), &[]);
     let kept = kept(&remote);
     assert_eq!(kept.len(), 1);
     assert!(holds(&kept[0], "three"));
@@ -143,14 +143,14 @@ fn what_was_sent_is_not_read_again_to_be_kept() {
 fn what_was_too_large_when_it_was_sent_is_not_read_again_either() {
     let remote = Remote::changed();
     remote.run("INSERT INTO item VALUES (4, hex(zeroblob(4500000)))");
-    let mut session = remote.session(options());
-    credit(&mut session, 1 << 30);
+    let mut connection = remote.session(options());
+    credit(&mut connection, 1 << 30);
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     assert!(sent.rows().len() > 8 << 20);
     // What is left would be small enough.
     remote.run("DELETE FROM tidewater_change_item WHERE key_id = 4");
-    acknowledge(session, &sent.upload(), &[]);
+    acknowledge(connection, &sent.upload(), &[]);
     let kept = kept(&remote);
     assert_eq!(kept.len(), 1);
     assert!(kept[0].is_empty(), "only that it was there is kept");
@@ -160,19 +160,19 @@ fn what_was_too_large_when_it_was_sent_is_not_read_again_either() {
 fn what_was_refused_is_not_kept_of_a_copy() {
     let remote = Remote::changed();
     remote.run("INSERT INTO item VALUES (4, 'secret')");
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     assert!(holds(&sent.rows(), "secret"));
-    acknowledge(session, &sent.upload(), &[(4, "no")]);
+    acknowledge(connection, &sent.upload(), &[(4, "no")]);
     let first = kept(&remote);
     assert_eq!(first.len(), 1);
     assert!(holds(&first[0], "three") && !holds(&first[0], "secret"));
 
     remote.run("INSERT INTO item VALUES (5, 'hidden')");
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
-    acknowledge(session, &sent.upload(), &[(5, "no")]);
+    sent.take(|| connection.poll_transmit());
+    acknowledge(connection, &sent.upload(), &[(5, "no")]);
     assert!(kept(&remote) == first, "nothing is left of it");
 }

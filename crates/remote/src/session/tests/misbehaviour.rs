@@ -121,10 +121,10 @@ fn every_violation_is_a_clear_error_and_changes_nothing() {
 #[test]
 fn a_result_before_the_end_of_its_upload_is_refused() {
     let remote = Remote::changed();
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     // Nothing was sent yet, so nothing can have a result.
     let reply = Reply::default().welcome(UploadState::InSequence, None);
-    session.handle_bytes(&reply.0, NOW);
+    connection.handle_bytes(&reply.0, NOW);
     let begin = UploadBegin {
         subscription: 0,
         sequence: 1,
@@ -133,8 +133,8 @@ fn a_result_before_the_end_of_its_upload_is_refused() {
         bytes: 0,
         given_back: false,
     };
-    session.handle_bytes(&Reply::default().control(result_begin(&begin)).0, NOW);
-    let Outcome::Failed(error) = session.end_sync().unwrap().1 else {
+    connection.handle_bytes(&Reply::default().control(result_begin(&begin)).0, NOW);
+    let Outcome::Failed(error) = connection.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert!(error.to_string().contains("before its end"), "{error}");
@@ -155,19 +155,19 @@ fn a_schema_that_never_came_is_missed() {
 #[test]
 fn more_rows_than_credit_are_refused() {
     let remote = Remote::synced();
-    let mut session = remote.session(options());
-    Sent::default().take(|| session.poll_transmit());
+    let mut connection = remote.session(options());
+    Sent::default().take(|| connection.poll_transmit());
     let begin = Reply::default()
         .welcome(UploadState::InSequence, None)
         .control(download_begin(0))
         .table(false);
-    session.handle_bytes(&begin.0, NOW);
+    connection.handle_bytes(&begin.0, NOW);
     let half = vec![0; INITIAL_CREDIT_BYTES as usize / 2 - 1];
     let too_much = vec![0; INITIAL_CREDIT_BYTES as usize / 2 + 3];
-    session.handle_bytes(&Reply::default().rows(&half).0, NOW);
-    assert!(session.is_syncing());
-    session.handle_bytes(&Reply::default().rows(&too_much).0, NOW);
-    let Outcome::Failed(error) = session.end_sync().unwrap().1 else {
+    connection.handle_bytes(&Reply::default().rows(&half).0, NOW);
+    assert!(connection.is_syncing());
+    connection.handle_bytes(&Reply::default().rows(&too_much).0, NOW);
+    let Outcome::Failed(error) = connection.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert_eq!(error.code(), Code::LimitExceeded);
@@ -198,17 +198,17 @@ fn other_protocols_and_oversized_frames_are_told_apart() {
 #[test]
 fn a_silent_server_is_given_up() {
     let remote = Remote::changed();
-    let mut session = remote.session(options());
-    Sent::default().take(|| session.poll_transmit());
-    let deadline = session.poll_timeout().unwrap();
+    let mut connection = remote.session(options());
+    Sent::default().take(|| connection.poll_transmit());
+    let deadline = connection.poll_timeout().unwrap();
     let at = |ticks_ms| Now { ticks_ms, ..NOW };
-    session.handle_timeout(at(deadline - 1));
-    assert!(session.is_syncing());
-    session.handle_bytes(&[], at(deadline - 1));
-    session.handle_timeout(at(deadline));
-    assert!(session.is_syncing(), "it has just been heard");
-    session.handle_timeout(at(deadline - 1 + SILENCE.as_millis() as u64));
-    let Outcome::Failed(error) = session.end_sync().unwrap().1 else {
+    connection.handle_timeout(at(deadline - 1));
+    assert!(connection.is_syncing());
+    connection.handle_bytes(&[], at(deadline - 1));
+    connection.handle_timeout(at(deadline));
+    assert!(connection.is_syncing(), "it has just been heard");
+    connection.handle_timeout(at(deadline - 1 + SILENCE.as_millis() as u64));
+    let Outcome::Failed(error) = connection.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert_eq!(error.code(), Code::Timeout);
@@ -219,13 +219,13 @@ fn a_silent_server_is_given_up() {
 fn a_clock_that_is_wrong_by_years_is_no_obstacle() {
     for unix_ms in [i64::MIN, -1, 0, 1, NOW.unix_ms * 20, i64::MAX] {
         let remote = Remote::changed();
-        let mut session = remote.session(options());
+        let mut connection = remote.session(options());
         let mut sent = Sent::default();
-        sent.take(|| session.poll_transmit());
+        sent.take(|| connection.poll_transmit());
         let now = Now { unix_ms, ..NOW };
-        session.handle_bytes(&later_reply(&sent).0, now);
-        session.work(now);
-        let (database, outcome) = session.end_sync().unwrap();
+        connection.handle_bytes(&later_reply(&sent).0, now);
+        connection.work(now);
+        let (database, outcome) = connection.end_sync().unwrap();
         assert!(
             matches!(outcome, Outcome::Done(_)),
             "{unix_ms}: {outcome:?}"
@@ -246,24 +246,24 @@ fn a_clock_that_is_wrong_by_years_is_no_obstacle() {
 fn a_cancelled_sync_changes_nothing_wherever_it_is() {
     for steps in 0..3 {
         let remote = Remote::changed();
-        let mut session = remote.session(options());
+        let mut connection = remote.session(options());
         let mut sent = Sent::default();
-        sent.take(|| session.poll_transmit());
+        sent.take(|| connection.poll_transmit());
         let before = remote.dump();
         if steps > 0 {
-            session.handle_bytes(&later_reply(&sent).0, NOW);
+            connection.handle_bytes(&later_reply(&sent).0, NOW);
         }
         if steps > 1 {
-            let mut work = session.poll_work().unwrap();
+            let mut work = connection.poll_work().unwrap();
             work.step(NOW);
-            session.cancel();
-            assert!(session.is_syncing(), "somebody is at work");
-            session.handle_work(work);
+            connection.cancel();
+            assert!(connection.is_syncing(), "somebody is at work");
+            connection.handle_work(work);
         }
-        session.cancel();
-        sent.take(|| session.poll_transmit());
+        connection.cancel();
+        sent.take(|| connection.poll_transmit());
         assert_eq!(sent.names().last(), Some(&"Cancel"));
-        let (database, outcome) = session.end_sync().unwrap();
+        let (database, outcome) = connection.end_sync().unwrap();
         drop(database);
         assert!(matches!(outcome, Outcome::Failed(SyncError::Cancelled)));
         assert_eq!(remote.dump(), before);
@@ -291,10 +291,10 @@ fn of_two_syncs_of_one_file_one_goes_ahead() {
 fn a_remote_without_subscriptions_says_what_to_do() {
     let folder = TempDir::new().unwrap();
     let database = Database::open(&folder.path().join("empty.db")).unwrap();
-    let mut session = Connection::dial("test", SILENCE, NOW);
-    session.sync(database, options(), [0; 32]);
-    assert!(!session.is_syncing());
-    let Outcome::Failed(error) = session.end_sync().unwrap().1 else {
+    let mut connection = Connection::dial("test", SILENCE, NOW);
+    connection.sync(database, options(), [0; 32]);
+    assert!(!connection.is_syncing());
+    let Outcome::Failed(error) = connection.end_sync().unwrap().1 else {
         panic!("it did not fail");
     };
     assert_eq!(error.code(), Code::Usage);

@@ -263,10 +263,10 @@ impl World {
     }
 
     fn sync(&mut self, step: &Step) -> Outcome {
-        let mut session = self.remote.session(options());
+        let mut connection = self.remote.session(options());
         self.local(&step.early);
         let mut flight = Vec::new();
-        while let Some(bytes) = session.poll_transmit() {
+        while let Some(bytes) = connection.poll_transmit() {
             flight.extend_from_slice(&bytes);
         }
         let cut = |length: usize, lost: Option<usize>| {
@@ -276,8 +276,8 @@ impl World {
         sent.push(&flight[..cut(flight.len(), step.lost_up)]);
         let reply = self.centre.serve(&sent).0;
         self.local(&step.late);
-        answer(&mut session, &reply[..cut(reply.len(), step.lost_down)]);
-        session.end_sync().unwrap().1
+        answer(&mut connection, &reply[..cut(reply.len(), step.lost_down)]);
+        connection.end_sync().unwrap().1
     }
 }
 

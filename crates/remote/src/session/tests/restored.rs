@@ -462,9 +462,9 @@ impl World {
                 first_proof,
                 ..options()
             };
-            let mut session = self.remote.session(options);
+            let mut connection = self.remote.session(options);
             let mut flight = Vec::new();
-            while let Some(bytes) = session.poll_transmit() {
+            while let Some(bytes) = connection.poll_transmit() {
                 flight.extend_from_slice(&bytes);
             }
             let cut = |length: usize, per_mille: Option<usize>| {
@@ -477,10 +477,10 @@ impl World {
             let reply = self.centre.serve(&sent, &mut self.numbers).0;
             self.traffic += flight.len() + reply.len();
             answer(
-                &mut session,
+                &mut connection,
                 &reply[..cut(reply.len(), here.map(|(_, _, down)| down))],
             );
-            let outcome = session.end_sync().unwrap().1;
+            let outcome = connection.end_sync().unwrap().1;
             if let Outcome::More(report) | Outcome::Done(report) = &outcome {
                 self.conflicts += report.conflicts;
             }

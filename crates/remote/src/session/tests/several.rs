@@ -243,33 +243,33 @@ fn a_value_larger_than_a_frame_goes_up_and_comes_down() {
     remote.run(&format!(
         "INSERT INTO item VALUES (3, printf('%.*c', {size}, 'x'))"
     ));
-    let mut session = remote.session(options());
+    let mut connection = remote.session(options());
     let credit = Control::Credit(Credit {
         channel: 1,
         bytes: 1 << 30,
     });
-    session.handle_bytes(&Reply::default().connection(credit).0, NOW);
+    connection.handle_bytes(&Reply::default().connection(credit).0, NOW);
     let mut sent = Sent::default();
-    sent.take(|| session.poll_transmit());
+    sent.take(|| connection.poll_transmit());
     assert!(sent.rows() == items(Op::Insert, &[(3, &"x".repeat(size))]));
     let begin = Reply::default()
         .welcome(UploadState::InSequence, None)
         .result(&sent.upload(), &[])
         .control(download_begin(0))
         .table(false);
-    session.handle_bytes(&begin.0, NOW);
+    connection.handle_bytes(&begin.0, NOW);
     let rows = items(Op::Upsert, &[(4, &"y".repeat(size))]);
     for piece in rows.chunks(300_000) {
-        session.handle_bytes(&Reply::default().rows(piece).0, NOW);
-        sent.take(|| session.poll_transmit());
+        connection.handle_bytes(&Reply::default().rows(piece).0, NOW);
+        sent.take(|| connection.poll_transmit());
     }
     let end = Reply::default().control(Control::DownloadEnd(DownloadEnd {
         upserts: 1,
         checksum: crc32fast::hash(&rows),
         ..DownloadEnd::default()
     }));
-    answer(&mut session, &end.end().0);
-    assert!(matches!(session.end_sync().unwrap().1, Outcome::Done(_)));
+    answer(&mut connection, &end.end().0);
+    assert!(matches!(connection.end_sync().unwrap().1, Outcome::Done(_)));
     let items = remote.items();
     assert_eq!(items[2].1.len(), size);
     assert!(items[3].1 == "y".repeat(size));
