@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tempfile::TempDir;
 
+use tidewater_centre::records::UserRecord;
 use tidewater_client::{Remote, SyncDirection};
-use tidewater_consolidated::records::UserRecord;
 use tidewater_server::{Config, Environment, Server, hash_password};
 use tidewater_testing::postgres::{Postgres, PostgresOptions};
 use tidewater_testing::purchase;
@@ -70,7 +70,7 @@ impl Centre {
         direction: &str,
     ) -> anyhow::Result<()> {
         let config = Config::parse(&configuration(url, tracking, direction))?;
-        let centre = tidewater_consolidated::connect(url).await?;
+        let centre = tidewater_server::databases::connect(url).await?;
         centre.deploy(&config.publications, false, now_ms()).await?;
         let user = UserRecord {
             name: USER.into(),
@@ -243,7 +243,7 @@ impl Drop for Fleet {
 pub(crate) fn serve(configuration: &Path) -> anyhow::Result<()> {
     let config = Config::load(configuration)?;
     tokio::runtime::Runtime::new()?.block_on(async {
-        let centre = tidewater_consolidated::connect(&config.server.consolidated).await?;
+        let centre = tidewater_server::databases::connect(&config.server.consolidated).await?;
         let running = Server::start(config, centre, Environment::real()).await?;
         println!("{}", running.addresses[0]);
         std::io::stdout().flush()?;

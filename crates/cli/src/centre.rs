@@ -6,10 +6,10 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use tidewater_consolidated::records::{
+use tidewater_centre::records::{
     CentreStatus, ConflictRecord, RefusedRecord, RemoteRecord, SigningKey, UserImport, UserRecord,
 };
-use tidewater_consolidated::{Centre, CentreError, DeployReport, ListedTable};
+use tidewater_centre::{Centre, CentreError, DeployReport, ListedTable};
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_server::{Config, Environment};
 use tokio::runtime::{Builder, Runtime};
@@ -42,7 +42,7 @@ impl OpenCentre {
                 let message = format!("cannot start: {}", describe(&error));
                 Failure::new(Code::Internal, message, "")
             })?;
-        let centre = runtime.block_on(tidewater_consolidated::connect(url))?;
+        let centre = runtime.block_on(tidewater_server::databases::connect(url))?;
         Ok(OpenCentre {
             runtime,
             centre,

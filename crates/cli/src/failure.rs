@@ -6,7 +6,7 @@
 use std::io;
 use std::path::Path;
 
-use tidewater_consolidated::CentreError;
+use tidewater_centre::CentreError;
 use tidewater_protocol::Code;
 use tidewater_server::ServerError;
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 
-use tidewater_consolidated::ListedTable;
+use tidewater_centre::ListedTable;
 
 /// What the document is made of.
 pub(crate) struct Draft<'a> {
@@ -220,7 +220,7 @@ fn parents_first(tables: Vec<&ListedTable>) -> Vec<&ListedTable> {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_consolidated::ListedColumn;
+    use tidewater_centre::ListedColumn;
 
     use super::*;
 

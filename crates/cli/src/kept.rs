@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tidewater_consolidated::records::{ConflictRecord, RefusedRecord};
+use tidewater_centre::records::{ConflictRecord, RefusedRecord};
 
 /// The text of a JSON value, so that it does not become JSON within a string. It is kept
 /// to the letter (a parsed number would lose digits); what is no JSON stays a string.

@@ -1,6 +1,6 @@
 //! The configuration file: any text is understood, or refused with what to do.
 
-use tidewater_consolidated::PartitionSpec;
+use tidewater_centre::PartitionSpec;
 use tidewater_server::{Config, ServerError};
 
 /// The text of a configuration file.

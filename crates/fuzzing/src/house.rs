@@ -20,9 +20,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use tidewater_consolidated::Centre;
-use tidewater_consolidated::records::UserRecord;
-use tidewater_consolidated::sqlite::{Jobs, SqliteEnvironment, connect_in};
+use tidewater_centre::Centre;
+use tidewater_centre::records::UserRecord;
+use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_protocol::PublicationSchema;
 use tidewater_remote::Connection as RemoteConnection;
 use tidewater_remote::database::Database;

@@ -1,7 +1,7 @@
 //! The parameters in operators' SQL: what stands outside of quotes and comments is
 //! replaced, and nothing else is touched.
 
-use tidewater_consolidated::fuzzing::{Dialect, Script};
+use tidewater_centre::engine::script::{Dialect, Script};
 
 /// Stands for a parameter in what was rendered; no SQL has it.
 const MARK: char = '\u{1}';

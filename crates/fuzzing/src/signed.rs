@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use tidewater_consolidated::records::SigningKey;
-use tidewater_consolidated::{Checkpoint, Scope};
+use tidewater_centre::records::SigningKey;
+use tidewater_centre::{Checkpoint, Scope};
 use tidewater_protocol::RemoteId;
 use tidewater_server::fuzzing::{CheckpointFor, Keyring, TokenCheck};
 

@@ -15,8 +15,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tidewater_consolidated::PublicationSpec;
-use tidewater_consolidated::records::Retention;
+use tidewater_centre::PublicationSpec;
+use tidewater_centre::records::Retention;
 
 use crate::error::ServerError;
 use crate::listener;

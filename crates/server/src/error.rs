@@ -1,7 +1,7 @@
 //! What can go wrong when a server is configured and started. What can go wrong in
 //! a sync is [`crate::fault`]'s affair.
 
-use tidewater_consolidated::CentreError;
+use tidewater_centre::CentreError;
 use tidewater_protocol::Code;
 
 /// Why a server cannot start.

@@ -1,7 +1,7 @@
 //! Why a sync ends without success: what the remote is told, and the log.
 
-use tidewater_consolidated::CentreError;
-use tidewater_consolidated::records::ShutOut;
+use tidewater_centre::CentreError;
+use tidewater_centre::records::ShutOut;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::FrameError;
 use tidewater_protocol::message::{Busy, Control, Failure};

@@ -3,12 +3,13 @@
 //! Owns everything between a socket and a consolidated database: the configuration,
 //! connections and their flow control, signing in, the stages of a sync, workers
 //! and queues. What rows mean and how they are stored is the affair of
-//! `tidewater-consolidated`; what they look like, of `tidewater-protocol`. The
+//! `tidewater-centre` and its adapters; what they look like, of `tidewater-protocol`. The
 //! stages and their reasons are in this crate's DESIGN.md.
 
 mod auth;
 pub mod config;
 mod connection;
+pub mod databases;
 pub mod environment;
 mod error;
 mod fault;

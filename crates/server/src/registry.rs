@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use tidewater_consolidated::records::ShutOut;
+use tidewater_centre::records::ShutOut;
 use tidewater_protocol::RemoteId;
 
 /// How often connected remotes are asked about.

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use tidewater_carrier::listen::{Incoming, Listener, Stream, Tls};
 use tidewater_carrier::{ServerUrl, Transport};
-use tidewater_consolidated::Centre;
+use tidewater_centre::Centre;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
 use tidewater_protocol::{Code, PublicationSchema, RemoteId};
 

@@ -17,8 +17,8 @@ use tidewater_connection::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use tidewater_consolidated::records::{SessionState, SyncRecord};
-use tidewater_consolidated::{
+use tidewater_centre::records::{SessionState, SyncRecord};
+use tidewater_centre::{
     DownloadJob, DownloadSubscription, GainedPartitions, OwnUpload, SyncUpload, TableCompare,
     TableRequest, UploadOutcome, UploadResult,
 };
@@ -364,7 +364,7 @@ impl<'a> Sync<'a> {
         &mut self,
         task: ApplyTask,
         indexes: Vec<usize>,
-        answer: oneshot::Receiver<Result<Vec<UploadOutcome>, tidewater_consolidated::CentreError>>,
+        answer: oneshot::Receiver<Result<Vec<UploadOutcome>, tidewater_centre::CentreError>>,
     ) -> Result<Applied, Fault> {
         let lane = &self.server.workers.uploads;
         if lane.waiting() >= self.server.limits.backlog {

@@ -5,8 +5,8 @@
 
 use tokio::sync::oneshot;
 
-use tidewater_consolidated::CentreError;
-use tidewater_consolidated::records::{
+use tidewater_centre::CentreError;
+use tidewater_centre::records::{
     AskedSubscription, RemoteRecord, SessionState, ShutOut, UserRecord,
 };
 use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn, negotiate};

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use tidewater_consolidated::{CentreError, DownloadOutcome, DownloadSink, RowsChunk, UploadResult};
+use tidewater_centre::{CentreError, DownloadOutcome, DownloadSink, RowsChunk, UploadResult};
 use tidewater_protocol::message::TableBegin;
 
 use crate::memory::{MemoryBudget, Reservation};

@@ -13,10 +13,10 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use tidewater_consolidated::records::{
+use tidewater_centre::records::{
     AskedSubscription, RemoteRecord, SessionState, ShutOut, SyncRecord,
 };
-use tidewater_consolidated::{Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker};
+use tidewater_centre::{Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker};
 use tidewater_protocol::RemoteId;
 
 use crate::config::Limits;

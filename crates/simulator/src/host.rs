@@ -16,9 +16,9 @@ use rusqlite::Connection;
 use tokio::io::DuplexStream;
 use tokio::time::{Instant, sleep};
 
-use tidewater_consolidated::records::Retention;
-use tidewater_consolidated::sqlite::{Jobs, SqliteEnvironment, connect_in};
-use tidewater_consolidated::{Centre, CentreError};
+use tidewater_centre::records::Retention;
+use tidewater_centre::{Centre, CentreError};
+use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
 use tidewater_server::{Config, Running, Server, Signal};
 

@@ -5,7 +5,7 @@
 
 use rusqlite::{Connection, OptionalExtension};
 
-use tidewater_consolidated::Checkpoint;
+use tidewater_centre::Checkpoint;
 use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{ColumnType, Datum};
 

@@ -10,8 +10,8 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use rusqlite::Connection;
 use tokio::time::Instant;
 
-use tidewater_consolidated::Centre;
-use tidewater_consolidated::records::UserRecord;
+use tidewater_centre::Centre;
+use tidewater_centre::records::UserRecord;
 
 use crate::defects;
 use crate::disks::CentreDisk;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tidewater_consolidated::records::ConflictRecord;
+use tidewater_centre::records::ConflictRecord;
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_consolidated::{CentreError, DeployReport};
+use tidewater_centre::{CentreError, DeployReport};
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};
@@ -204,7 +204,7 @@ pub(super) fn describe(report: &DeployReport, dry_run: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_consolidated::{DeployStep, RemoteEffect};
+    use tidewater_centre::{DeployStep, RemoteEffect};
 
     use super::*;
 

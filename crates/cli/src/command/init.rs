@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tidewater_consolidated::ListedTable;
+use tidewater_centre::ListedTable;
 use tidewater_server::Config;
 
 use crate::Done;

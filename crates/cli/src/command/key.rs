@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tidewater_consolidated::records::SigningKey;
+use tidewater_centre::records::SigningKey;
 use tidewater_server::KEY_SIGNS_AFTER_MS;
 
 use crate::Done;

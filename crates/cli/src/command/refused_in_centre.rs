@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tidewater_consolidated::records::RefusedRecord;
+use tidewater_centre::records::RefusedRecord;
 
 use crate::Done;
 use crate::args::ConfigArgs;

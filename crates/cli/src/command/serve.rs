@@ -70,7 +70,7 @@ async fn serve(config: Config, deploys: bool) -> Result<(), Failure> {
     // Before anything is announced: who reads the addresses may end the server at once.
     let mut stop = Stop::listen().map_err(|error| cannot_start(&error))?;
     let environment = Environment::real();
-    let centre = tidewater_consolidated::connect(&config.server.consolidated).await?;
+    let centre = tidewater_server::databases::connect(&config.server.consolidated).await?;
     if deploys {
         let now_ms = environment.clock.now_ms();
         let report = centre.deploy(&config.publications, false, now_ms).await?;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
+use tidewater_centre::records::{CentreStatus, IncidentKind, IncidentRecord, SyncRecord};
 use tidewater_client::{Status, SubscriptionStatus};
-use tidewater_consolidated::records::{CentreStatus, IncidentKind, IncidentRecord, SyncRecord};
 
 use crate::Done;
 use crate::args::{ConfigArgs, with_exit_codes};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_consolidated::records::{ConflictRecord, RefusedRecord};
+use tidewater_centre::records::{ConflictRecord, RefusedRecord};
 use tidewater_protocol::Code;
 
 use crate::Done;

@@ -12,7 +12,7 @@ use clap::Args;
 use csv::{ReaderBuilder, StringRecord, Terminator, Trim};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use tidewater_consolidated::records::UserRecord;
+use tidewater_centre::records::UserRecord;
 use tidewater_server::check_password_hash;
 
 use super::user::wrong_with_name;

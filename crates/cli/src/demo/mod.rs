@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use tokio::runtime::Runtime;
 
+use tidewater_centre::Centre;
+use tidewater_centre::records::UserRecord;
 use tidewater_client::{Remote, Report};
-use tidewater_consolidated::Centre;
-use tidewater_consolidated::records::UserRecord;
 use tidewater_protocol::Code;
 use tidewater_server::{Config, Environment, Running, Server, hash_password};
 
@@ -148,7 +148,7 @@ impl Stage {
             .map_err(|error| Failure::new(Code::Internal, format!("cannot start: {error}"), ""))?;
         let environment = Environment::real();
         let running = runtime.block_on(async {
-            let centre = tidewater_consolidated::connect(&config.server.consolidated).await?;
+            let centre = tidewater_server::databases::connect(&config.server.consolidated).await?;
             prepare(&*centre, &config, &environment).await?;
             Server::start(config, centre, environment)
                 .await

@@ -196,7 +196,7 @@ mod tests {
             Datum::Bytes(&[0, 255]),
             Datum::Text("a\"b"),
         ];
-        // What `tidewater-consolidated` makes of it.
+        // What the centre makes of it.
         assert_eq!(readable_key(&key), r#"[false,7,"inf","x'00ff'","a\"b"]"#);
     }
 }

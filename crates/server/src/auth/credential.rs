@@ -9,7 +9,7 @@ use std::io;
 
 use ring::digest::{SHA256, digest};
 
-use tidewater_consolidated::records::RemoteRecord;
+use tidewater_centre::records::RemoteRecord;
 
 use crate::environment::{Randomness, random};
 

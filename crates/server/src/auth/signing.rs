@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::hmac;
 
-use tidewater_consolidated::records::SigningKey;
-use tidewater_consolidated::{Centre, CentreError, Checkpoint};
+use tidewater_centre::records::SigningKey;
+use tidewater_centre::{Centre, CentreError, Checkpoint};
 use tidewater_protocol::RemoteId;
 
 use crate::environment::{Environment, random};
@@ -343,7 +343,7 @@ fn message(kind: &[u8], subject: &[u8], content: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidewater_consolidated::Scope;
+    use tidewater_centre::Scope;
 
     fn keyring(ids: &[u32]) -> Keyring {
         let keys = ids.iter().map(|&id| SigningKey {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_consolidated::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_url};
+use tidewater_centre::{PartitionSpec, PublicationSpec, TableSpec, Tracking};
+
+use crate::databases::check_url;
 use tidewater_protocol::Direction;
 
 use super::keys::nearest;

@@ -1,5 +1,5 @@
 use super::*;
-use tidewater_consolidated::{PartitionSpec, Tracking};
+use tidewater_centre::{PartitionSpec, Tracking};
 use tidewater_protocol::Direction;
 
 const ISSUE: &str = r#"

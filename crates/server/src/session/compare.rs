@@ -3,7 +3,7 @@
 
 use prost::Message;
 
-use tidewater_consolidated::TableCompare;
+use tidewater_centre::TableCompare;
 use tidewater_protocol::compare::Ranges;
 use tidewater_protocol::message::{CompareTable, KeyRange, TableBegin};
 use tidewater_protocol::{Code, PublicationSchema};

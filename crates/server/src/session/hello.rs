@@ -2,8 +2,8 @@
 //! checkpoints are genuine. Whether the remote is who it says is for
 //! [`crate::sign_in`] to find out.
 
-use tidewater_consolidated::Checkpoint;
-use tidewater_consolidated::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
+use tidewater_centre::Checkpoint;
+use tidewater_centre::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
 use tidewater_protocol::message::{self, Hello, HelloSubscription, MAX_FORMERS, UploadState};
 use tidewater_protocol::{RemoteId, UploadId};
 

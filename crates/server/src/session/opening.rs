@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use tidewater_consolidated::records::{
+use tidewater_centre::records::{
     History, IncidentKind, IncidentRecord, SessionState, SubscriptionRecord,
 };
-use tidewater_consolidated::{Checkpoint, SyncUpload};
+use tidewater_centre::{Checkpoint, SyncUpload};
 use tidewater_protocol::message::{Control, UploadState, Welcome, WelcomeSubscription};
 use tidewater_protocol::{RemoteId, UploadId};
 

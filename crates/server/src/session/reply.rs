@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tidewater_connection::Incoming;
 use tokio::time::{Instant, sleep_until};
 
-use tidewater_consolidated::UploadResult;
+use tidewater_centre::UploadResult;
 use tidewater_protocol::message::{
     Control, DownloadBegin, DownloadEnd, ResultBegin, ResultEnd, Waiting,
 };

@@ -2,7 +2,7 @@
 //! arrive and cut into chunks at row boundaries. Without input or output but the
 //! spool; what rows mean is the centre's affair.
 
-use tidewater_consolidated::{RowsChunk, TableRequest, UploadTable};
+use tidewater_centre::{RowsChunk, TableRequest, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{RequestBegin, TableBegin, UploadBegin, UploadEnd, UploadState};
 use tidewater_protocol::pack::MAX_COLUMNS;

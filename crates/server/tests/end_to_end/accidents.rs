@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+use tidewater_centre::records::IncidentKind;
 use tidewater_client::ClientError;
-use tidewater_consolidated::records::IncidentKind;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};

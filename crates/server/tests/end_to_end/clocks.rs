@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use tempfile::TempDir;
+use tidewater_centre::records::Retention;
 use tidewater_client::{Progress, Remote};
-use tidewater_consolidated::records::Retention;
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
 use tidewater_server::Environment;

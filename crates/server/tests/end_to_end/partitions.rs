@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use tidewater_centre::Centre;
 use tidewater_client::SyncDirection;
-use tidewater_consolidated::Centre;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
 

@@ -11,18 +11,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::watch;
 
-use tidewater_consolidated::centre::CentreResult;
-use tidewater_consolidated::records::{
+use tidewater_centre::centre::CentreResult;
+use tidewater_centre::records::{
     AskedSubscription, CentreStatus, ConflictRecord, FormerRecord, History, Pruned, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord,
     UserImport, UserRecord,
 };
-use tidewater_consolidated::{
+use tidewater_centre::{
     Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
     ListedTable, OwnUpload, PublicationSpec, Scope, SyncUpload, UploadOutcome, UploadResult,
     Worker,
 };
-use tidewater_consolidated::{ResultTable, TableCompare, TableRequest};
+use tidewater_centre::{ResultTable, TableCompare, TableRequest};
 use tidewater_protocol::compare::{Intervals, Ranges};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{

@@ -1,6 +1,6 @@
 //! Connections that are more than one sync: idle ones, several syncs, one channel beside another.
 
-use tidewater_consolidated::Centre;
+use tidewater_centre::Centre;
 use tidewater_protocol::frame::{Frame, put_rows};
 use tidewater_protocol::message::{Control, Failure, SignIn};
 use tidewater_protocol::{Code, RemoteId};

@@ -1,7 +1,7 @@
 //! Signing keys that are rotated and retired under running servers.
 
-use tidewater_consolidated::Centre;
-use tidewater_consolidated::records::SigningKey;
+use tidewater_centre::Centre;
+use tidewater_centre::records::SigningKey;
 use tidewater_protocol::Code;
 
 use crate::centre::Handle;

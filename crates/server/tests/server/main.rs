@@ -1,6 +1,6 @@
 //! The server over real loopback sockets: a scripted client built from the protocol
 //! crate on one side, a consolidated database in memory on the other. What databases
-//! do with rows is tested by the conformance suite of `tidewater-consolidated`. In `pair`
+//! do with rows is tested by `tidewater-centre-conformance`. In `pair`
 //! the network and the time are simulated, and the other side is a real remote.
 
 mod centre;

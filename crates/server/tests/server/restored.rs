@@ -3,7 +3,7 @@
 
 use futures_util::future::select;
 
-use tidewater_consolidated::records::{IncidentKind, IncidentRecord};
+use tidewater_centre::records::{IncidentKind, IncidentRecord};
 use tidewater_protocol::compare::{Ranges, pack_key};
 use tidewater_protocol::message::{
     CompareTable, Control, Former, KeyRange, TableBegin, UploadState,

@@ -1,6 +1,6 @@
 //! Users that are disabled and remotes that are revoked in the middle of a sync.
 
-use tidewater_consolidated::Centre;
+use tidewater_centre::Centre;
 use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::Control;
 use tidewater_protocol::{Code, RemoteId};

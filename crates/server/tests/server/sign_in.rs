@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tidewater_consolidated::Centre;
-use tidewater_consolidated::records::SigningKey;
+use tidewater_centre::Centre;
+use tidewater_centre::records::SigningKey;
 use tidewater_protocol::message::UploadState;
 use tidewater_protocol::{Code, RemoteId};
 

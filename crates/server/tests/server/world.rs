@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use tidewater_consolidated::records::UserRecord;
+use tidewater_centre::records::UserRecord;
 use tidewater_server::environment::{
     BoxFuture, Clock, Environment, Incoming, Listener, Network, Stream,
 };

@@ -10,14 +10,14 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension};
 use tokio::time::sleep;
 
-use tidewater_consolidated::centre::CentreResult;
-use tidewater_consolidated::records::{
+use tidewater_centre::centre::CentreResult;
+use tidewater_centre::records::{
     AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
     Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord, UserImport,
     UserRecord,
 };
-use tidewater_consolidated::upload::{RowsChunk, UploadTable};
-use tidewater_consolidated::{
+use tidewater_centre::upload::{RowsChunk, UploadTable};
+use tidewater_centre::{
     Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
     ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult, Worker,
 };

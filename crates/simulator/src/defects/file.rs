@@ -6,8 +6,8 @@ use std::path::Path;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use tidewater_consolidated::Checkpoint;
-use tidewater_consolidated::records::SigningKey;
+use tidewater_centre::Checkpoint;
+use tidewater_centre::records::SigningKey;
 use tidewater_protocol::{RemoteId, UploadId};
 use tidewater_server::fuzzing::{CheckpointFor, Keyring};
 

@@ -1,6 +1,6 @@
 //! Triggers and constraints of the centre that do not leave uploaded rows as they came.
 
-use tidewater_consolidated::records::IncidentKind;
+use tidewater_centre::records::IncidentKind;
 
 use crate::backend::{Backend, Postgres, Sqlite};
 use crate::compare::assert_converged;

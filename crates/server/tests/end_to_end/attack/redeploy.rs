@@ -96,7 +96,7 @@ fn deploy_elsewhere<B: Backend>(world: &mut World<B>, publication: &'static str)
     let config = Config::parse(&text).expect("the configuration is right");
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     runtime.block_on(async {
-        let centre = tidewater_consolidated::connect(&config.server.consolidated)
+        let centre = tidewater_server::databases::connect(&config.server.consolidated)
             .await
             .expect("it is there");
         centre

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use bytes::BytesMut;
+use tidewater_centre::records::IncidentKind;
 use tidewater_client::SyncDirection;
-use tidewater_consolidated::records::IncidentKind;
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{Frame, take_frame};
 use tidewater_protocol::message::Control;

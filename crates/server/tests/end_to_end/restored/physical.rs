@@ -1,7 +1,7 @@
 //! PostgreSQL, physically: a volume put back under a server, a dump in another cluster, a
 //! standby that is promoted with loss.
 
-use tidewater_consolidated::records::IncidentKind;
+use tidewater_centre::records::IncidentKind;
 use tidewater_testing::Postgres as Cluster;
 
 use super::{backup, redirect};

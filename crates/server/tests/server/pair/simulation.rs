@@ -11,7 +11,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use tidewater_consolidated::records::UserRecord;
+use tidewater_centre::records::UserRecord;
 use tidewater_remote::session::Now;
 use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, Incoming, Listener, Network, Randomness,

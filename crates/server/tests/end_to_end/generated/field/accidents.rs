@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tidewater_consolidated::records::{Retention, SigningKey};
+use tidewater_centre::records::{Retention, SigningKey};
 use tidewater_protocol::Value;
 use tidewater_testing::generate::schema::{Leaves, TableId};
 use tidewater_testing::generate::triggers::THEN;

@@ -1,0 +1,150 @@
+//! The conformance suite of central databases: every case runs on every database, through the
+//! public traits alone.
+//!
+//! A case is a generic function named after the fact that it checks; it is listed once, in
+//! [`suite!`], which an adapter's tests invoke with a [`fixture::Fixture`] of their own: what differs
+//! between databases is behind that.
+
+// A case's name says what it checks.
+#![allow(missing_docs)]
+
+pub mod fixture;
+pub mod remote;
+pub mod world;
+
+pub mod administering;
+pub mod comparing;
+pub mod deploying;
+pub mod downloading;
+pub mod evolving;
+pub mod giving_back;
+pub mod leaving;
+pub mod refusing;
+pub mod scopes;
+pub mod uploading;
+
+/// Runs every case of the suite on one database.
+#[macro_export]
+macro_rules! suite {
+    ($fixture:ty) => {
+        $crate::suite!(@cases $fixture;
+            administering::users_are_kept,
+            administering::remotes_and_credentials_are_kept,
+            administering::a_removed_user_takes_remotes_and_subscriptions_with_him,
+            administering::syncs_are_remembered_and_forgotten_in_time,
+            administering::incidents_are_remembered_and_forgotten_in_time,
+            administering::conflicts_and_refused_rows_are_forgotten_in_time,
+            administering::a_list_of_users_is_added_as_a_whole_or_not_at_all,
+            administering::signing_keys_are_added_and_retired_but_never_the_last,
+            administering::remotes_that_are_shut_out_are_told_with_the_reason,
+            comparing::a_history_is_known_or_not,
+            comparing::equal_tables_send_nothing,
+            comparing::only_ranges_that_differ_are_sent,
+            comparing::changes_since_the_checkpoint_come_before_what_differs,
+            comparing::only_where_all_changes_came_before_a_comparison_says_so,
+            comparing::an_emptied_table_says_what_came_before_a_comparison,
+            comparing::a_comparison_stays_in_the_scope,
+            comparing::every_type_compares_equal_after_a_download,
+            comparing::keys_of_several_columns_are_divided_into_ranges,
+            comparing::tables_that_are_not_compared_are_sent_as_always,
+            comparing::an_empty_remote_compares_too,
+            comparing::rows_are_asked_for_again_in_a_comparison,
+            comparing::ranges_that_do_not_fit_the_table_end_the_download,
+            comparing::a_remote_that_is_gone_ends_the_comparison,
+            deploying::deploying_twice_does_nothing_the_second_time,
+            deploying::a_dry_run_tells_and_changes_nothing,
+            deploying::undeploying_removes_every_trace,
+            deploying::a_missing_table_of_the_servers_is_named_and_undeploying_still_works,
+            deploying::a_state_of_a_newer_format_is_refused,
+            deploying::a_missing_change_log_is_made_anew,
+            deploying::what_the_database_does_not_have_is_named,
+            deploying::key_and_partition_columns_must_be_published,
+            deploying::a_values_query_that_cannot_be_is_refused,
+            deploying::a_table_without_a_primary_key_is_an_obstacle,
+            deploying::tables_are_listed_as_they_are,
+            deploying::the_schema_tells_what_remotes_need,
+            deploying::changed_partition_columns_send_the_table_anew,
+            deploying::two_publications_share_a_table,
+            deploying::a_table_that_is_too_wide_for_uploads_is_refused,
+            deploying::a_table_that_travels_in_another_direction_is_sent_anew,
+            evolving::a_change_that_remotes_can_follow_is_deployed_and_told,
+            evolving::a_change_that_holds_up_remotes_is_refused_with_their_list,
+            evolving::the_operator_may_go_ahead_and_old_remotes_are_still_known,
+            evolving::a_values_query_of_another_type_is_refused_when_it_is_deployed,
+            evolving::a_values_query_that_cannot_be_run_is_refused_with_the_place,
+            downloading::the_first_download_brings_exactly_the_partitions,
+            downloading::later_downloads_bring_what_changed,
+            downloading::an_empty_download_gives_no_checkpoint,
+            downloading::a_transaction_open_across_a_download_is_brought_by_the_next,
+            downloading::writers_during_downloads_lose_nothing,
+            downloading::a_row_that_moves_leaves_one_remote_and_reaches_the_other,
+            downloading::a_changed_key_is_a_removal_and_a_row,
+            downloading::gained_partitions_are_sent_and_lost_ones_removed,
+            downloading::what_went_up_into_a_gained_partition_and_was_deleted_since_goes,
+            downloading::what_went_up_into_a_partition_that_was_lost_before_the_download_goes,
+            downloading::a_row_that_moves_with_its_partitions_is_never_lost,
+            downloading::null_is_in_no_partition,
+            downloading::a_removed_parent_takes_no_children_with_it,
+            downloading::own_rows_are_not_sent_back,
+            downloading::requested_rows_are_sent_again,
+            downloading::an_unknown_mark_means_everything_anew,
+            downloading::a_pruned_log_means_everything_anew,
+            downloading::a_log_that_is_pruned_under_an_open_download_skips_nothing,
+            downloading::an_emptied_table_is_emptied_everywhere,
+            downloading::an_untracked_table_is_sent_whole,
+            downloading::an_upload_only_table_is_not_downloaded,
+            downloading::twenty_thousand_rows_arrive,
+            downloading::a_sink_that_is_gone_ends_the_download,
+            giving_back::the_same_upload_of_two_copies_takes_effect_once,
+            giving_back::what_was_given_back_is_remembered_for_90_days,
+            giving_back::a_delete_that_is_given_back_and_finds_no_row_is_a_conflict,
+            giving_back::the_centre_and_former_ids_are_known_again,
+            refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,
+            refusing::rows_with_a_column_that_changed_its_type_are_refused,
+            refusing::rows_told_apart_by_another_key_are_refused,
+            refusing::rows_without_a_new_partition_column_are_refused,
+            refusing::a_column_that_is_not_published_any_more_is_ignored,
+            refusing::a_child_of_a_refused_parent_does_not_attach_to_somebody_elses_row,
+            refusing::what_refers_to_a_child_of_a_refused_parent_is_refused_too,
+            uploading::inserts_updates_and_deletes_take_effect,
+            uploading::a_repeated_upload_is_applied_once_and_tells_the_same,
+            uploading::an_upload_out_of_sequence_is_not_applied,
+            uploading::one_upload_at_two_workers_takes_effect_once,
+            uploading::of_two_updates_in_one_list_the_first_wins,
+            uploading::every_kind_of_conflict_is_found,
+            uploading::what_is_in_effect_already_is_no_conflict,
+            uploading::what_the_centre_refuses_does_not_block_the_rest,
+            scopes::rows_outside_of_the_scope_are_neither_touched_nor_shown,
+            scopes::changes_of_a_lost_partition_are_taken_once,
+            scopes::a_replayed_old_scope_is_refused,
+            scopes::a_scope_is_spent_when_the_next_one_was_presented,
+            scopes::a_spent_scope_is_issued_anew_when_it_holds_again,
+            scopes::a_scope_counts_while_the_next_one_was_lost_on_the_way,
+            scopes::a_scope_counts_while_the_next_two_were_lost_on_the_way,
+            uploading::what_triggers_change_beside_an_upload_is_sent,
+            uploading::a_download_only_table_takes_no_changes,
+            uploading::a_deferred_constraint_hits_only_its_own_upload,
+            uploading::unique_values_can_be_freed_and_taken_in_one_upload,
+            leaving::a_delete_takes_along_nothing_that_the_same_upload_moves,
+            leaving::a_parent_under_another_key_keeps_its_children,
+            leaving::children_that_cannot_follow_their_parent_keep_no_others_from_it,
+            leaving::what_goes_with_a_child_that_cannot_follow_its_parent_is_refused,
+            leaving::children_by_a_unique_value_outlive_the_key_of_their_parent,
+            leaving::children_by_a_unique_value_stay_with_it,
+            leaving::what_leaves_a_deleted_row_goes_before_it,
+            uploading::values_are_compared_by_their_type,
+            uploading::an_upload_with_a_column_twice_fails_alone,
+            uploading::columns_that_a_remote_does_not_know_are_left_alone,
+            uploading::sql_metacharacters_are_only_characters,
+            scopes::regions_come_from_the_query_of_each_moment,
+        );
+    };
+    (@cases $fixture:ty; $($topic:ident::$case:ident,)*) => {
+        $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    $crate::$topic::$case::<$fixture>().await;
+                }
+        )*
+    };
+}

@@ -1,0 +1,552 @@
+//! A remote as the suite needs it: uploads and downloads as values, its rows as text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidewater_centre::{
+    CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
+    GainedPartitions, OwnUpload, RowsChunk, SyncUpload, TableCompare, TableRequest, UploadOutcome,
+    UploadResult, UploadTable, Worker,
+};
+use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::pack::{pack_values, unpack_values};
+use tidewater_protocol::{
+    ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, Table,
+    UploadId, Value,
+};
+
+use crate::fixture::Fixture;
+use crate::world::{NOW_MS, World};
+
+/// A remote database, reduced to what the centre sees of it.
+pub struct Remote {
+    pub id: RemoteId,
+    pub user: String,
+    pub schema: Arc<PublicationSchema>,
+    pub worker: Box<dyn Worker>,
+    /// The number of the last upload made.
+    pub sequence: u64,
+    pub checkpoint: Option<Checkpoint>,
+    /// What the last applied upload leaves out of the next download.
+    pub own: Option<OwnUpload>,
+    /// What the result that it comes with says of gained partitions.
+    pub gained: Vec<GainedPartitions>,
+    /// What the next download compares.
+    pub compares: Vec<TableCompare>,
+    pub now_ms: i64,
+    /// Whether its sink takes no rows.
+    pub refuse_rows: bool,
+    /// What happens when the first rows of the next download come, and its snapshot is open.
+    pub meanwhile: Option<Box<dyn FnOnce() + Send>>,
+    /// By table, by packed key: the row as text.
+    rows: Vec<BTreeMap<Vec<u8>, Vec<Value>>>,
+}
+
+/// What a download brought.
+#[derive(Debug, Default)]
+pub struct Received {
+    pub scope_changed: bool,
+    /// `table: a|b|c` for each row, in the order of arrival.
+    pub upserts: Vec<String>,
+    /// `table [key]` for each key, `table {partition}` for each partition.
+    pub removals: Vec<String>,
+    /// Tables that were sent whole.
+    pub replaced: Vec<String>,
+    /// Tables of which ranges of keys were sent, and how many intervals.
+    pub differing: Vec<(String, usize)>,
+    /// Tables of which ranges were sent, with the changes since the checkpoint before them.
+    pub followed: Vec<String>,
+    pub outcome: Option<DownloadOutcome>,
+}
+
+impl Received {
+    /// Everything that arrived, sorted.
+    pub fn rows(&self) -> Vec<String> {
+        let removals = self.removals.iter().map(|removal| format!("-{removal}"));
+        let mut rows: Vec<_> = self.upserts.iter().cloned().chain(removals).collect();
+        rows.sort();
+        rows
+    }
+
+    /// The checkpoint handed out, if any.
+    pub fn checkpoint(&self) -> Option<&Checkpoint> {
+        self.outcome.as_ref()?.checkpoint.as_ref()
+    }
+}
+
+/// A change to upload; rows are text, values separated by `|`.
+#[derive(Clone, Debug)]
+pub enum Change {
+    Insert(String, String),
+    Update(String, String, String),
+    Delete(String, String),
+}
+
+/// A new row.
+pub fn insert(table: &str, row: &str) -> Change {
+    Change::Insert(table.into(), row.into())
+}
+
+/// A changed row, from its pre-image.
+pub fn update(table: &str, old: &str, new: &str) -> Change {
+    Change::Update(table.into(), old.into(), new.into())
+}
+
+/// A removed row.
+pub fn delete(table: &str, old: &str) -> Change {
+    Change::Delete(table.into(), old.into())
+}
+
+impl Change {
+    fn table(&self) -> &str {
+        match self {
+            Change::Insert(table, _) | Change::Update(table, ..) | Change::Delete(table, _) => {
+                table
+            }
+        }
+    }
+}
+
+/// A value of text as a remote would store it; what does not fit stays text.
+fn value(column_type: ColumnType, text: &str) -> Value {
+    if text == "NULL" {
+        return Value::Null;
+    }
+    let number = match column_type {
+        ColumnType::Integer | ColumnType::Boolean => text.parse().ok().map(Value::Integer),
+        ColumnType::Real => text.parse().ok().map(Value::Real),
+        ColumnType::Bytes => Some(Value::Blob(text.as_bytes().to_vec())),
+        _ => None,
+    };
+    number.unwrap_or_else(|| Value::Text(text.into()))
+}
+
+/// A value as a remote's column keeps it: a number in a column of texts becomes one.
+fn kept(value: &Datum<'_>, column_type: ColumnType) -> Value {
+    match value.to_value() {
+        Value::Integer(integer) if column_type.sqlite_type() == "TEXT" => {
+            Value::Text(integer.to_string())
+        }
+        value => value,
+    }
+}
+
+/// The values of a row of text.
+pub fn values(table: &Table, row: &str) -> Vec<Value> {
+    let texts: Vec<_> = row.split('|').collect();
+    assert_eq!(texts.len(), table.columns.len(), "{row} in {}", table.name);
+    let columns = table.columns.iter().zip(texts);
+    columns
+        .map(|(column, text)| value(column.column_type, text))
+        .collect()
+}
+
+/// Stored values understood by their columns' types.
+pub fn datums<'a>(table: &Table, values: &'a [Value]) -> Vec<Datum<'a>> {
+    let columns = table.columns.iter().zip(values);
+    columns
+        .map(|(column, value)| column.column_type.datum(value.as_ref()).0)
+        .collect()
+}
+
+/// Values as text, separated by `|`.
+pub fn text(values: &[Datum<'_>]) -> String {
+    let texts: Vec<_> = values.iter().map(Datum::to_string).collect();
+    texts.join("|")
+}
+
+/// Packs changes, a table after the other in the order given.
+pub fn upload_tables(schema: &PublicationSchema, changes: &[Change]) -> Vec<UploadTable> {
+    let mut tables = Vec::new();
+    let same_table = |left: &Change, right: &Change| left.table() == right.table();
+    for group in changes.chunk_by(same_table) {
+        let name = group[0].table();
+        let table = schema.table(name);
+        let table = table.unwrap_or_else(|| panic!("no table {name}"));
+        let shape = table.shape();
+        let mut writer = RowsWriter::new(&shape);
+        for change in group {
+            match change {
+                Change::Insert(_, new) => {
+                    writer.row(Op::Insert, &datums(table, &values(table, new)));
+                }
+                Change::Update(_, old, new) => {
+                    let (old, new) = (values(table, old), values(table, new));
+                    writer.update(&datums(table, &old), &datums(table, &new));
+                }
+                Change::Delete(_, old) => writer.delete(&datums(table, &values(table, old))),
+            }
+        }
+        tables.push(UploadTable {
+            begin: TableBegin::of(table),
+            chunks: vec![RowsChunk::Memory(writer.take().into())],
+        });
+    }
+    tables
+}
+
+/// An upload's result as text: counts, then a line for each row.
+pub fn result_text(schema: &PublicationSchema, result: &UploadResult) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} inserted, {} updated, {} deleted, {} conflicts, {} refused",
+        result.inserts, result.updates, result.deletes, result.conflicts, result.refused
+    )];
+    for result in &result.tables {
+        let table = schema.table(&result.begin.table).unwrap();
+        let shape = table.shape();
+        let mut reader = RowsReader::new(&shape, &result.rows);
+        let mut row = Row::default();
+        while reader.next(&mut row).unwrap() {
+            let name = &table.name;
+            let key = text(&row.key);
+            lines.push(match row.op.unwrap() {
+                Op::ConflictRow => format!("conflict {name}: {}", text(&row.new)),
+                Op::ConflictGone => format!("gone {name} [{key}]"),
+                Op::Refused => {
+                    let code = tidewater_protocol::Code::from_number(row.code).unwrap();
+                    let op = row.refused_op.unwrap();
+                    format!("refused {name} [{key}] {op:?} {code}: {}", row.reason)
+                }
+                other => panic!("{other:?} in an upload's result"),
+            });
+        }
+    }
+    lines
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+pub fn fresh_id() -> [u8; 16] {
+    let mut bytes = [7; 16];
+    bytes[..8].copy_from_slice(&NEXT_ID.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    bytes
+}
+
+impl Remote {
+    /// A new remote of the user, subscribed to the first publication of the world.
+    pub async fn new<F: Fixture>(world: &World<F>, user: &str) -> Remote {
+        Remote::of(world.schema(), world.worker().await, user)
+    }
+
+    /// A new remote of the user that is served by this worker.
+    pub fn of(schema: Arc<PublicationSchema>, worker: Box<dyn Worker>, user: &str) -> Remote {
+        Remote {
+            id: RemoteId::from_random(fresh_id()),
+            user: user.into(),
+            worker,
+            sequence: 0,
+            checkpoint: None,
+            own: None,
+            gained: Vec::new(),
+            compares: Vec::new(),
+            now_ms: NOW_MS,
+            refuse_rows: false,
+            meanwhile: None,
+            rows: vec![BTreeMap::new(); schema.tables.len()],
+            schema,
+        }
+    }
+
+    /// Subscribes to another publication instead.
+    pub fn subscribe_to(&mut self, schema: Arc<PublicationSchema>) {
+        self.rows = vec![BTreeMap::new(); schema.tables.len()];
+        self.schema = schema;
+    }
+
+    /// A new remote that has downloaded for the first time.
+    pub async fn synced<F: Fixture>(world: &World<F>, user: &str) -> Remote {
+        let mut remote = Remote::new(world, user).await;
+        remote.download().await;
+        remote
+    }
+
+    /// The rows that the remote holds of a table, sorted by key.
+    pub fn rows(&self, table: &str) -> Vec<String> {
+        let index = self.index(table);
+        let table = &self.schema.tables[index];
+        let mut rows: Vec<_> = self.rows[index].values().cloned().collect();
+        let by_text = |row: &Vec<Value>| text(&datums(table, row));
+        rows.sort_by_cached_key(by_text);
+        rows.iter().map(by_text).collect()
+    }
+
+    /// The same as values, in the order of their packed keys.
+    pub fn values(&self, table: &str) -> Vec<Vec<Value>> {
+        self.rows[self.index(table)].values().cloned().collect()
+    }
+
+    fn index(&self, table: &str) -> usize {
+        let mut tables = self.schema.tables.iter();
+        tables.position(|each| each.name == table).unwrap()
+    }
+
+    /// The next upload, not yet applied.
+    pub fn next_upload(&mut self, changes: &[Change]) -> SyncUpload {
+        self.sequence += 1;
+        SyncUpload {
+            remote_id: self.id,
+            user: self.user.clone(),
+            publication: self.schema.name.clone(),
+            sequence: self.sequence,
+            upload_id: UploadId::from_random(fresh_id()),
+            checkpoint: self.checkpoint.clone(),
+            given_back: false,
+            tables: upload_tables(&self.schema, changes),
+            now_ms: self.now_ms,
+        }
+    }
+
+    /// Applies one upload alone.
+    pub async fn apply(&mut self, upload: SyncUpload) -> UploadOutcome {
+        let mut outcomes = self.worker.apply(vec![upload]).await.unwrap();
+        assert_eq!(outcomes.len(), 1);
+        outcomes.remove(0)
+    }
+
+    /// Uploads changes that are applied; gives the result as text. The next download
+    /// knows them as its own.
+    pub async fn upload(&mut self, changes: &[Change]) -> Vec<String> {
+        let upload = self.next_upload(changes);
+        match self.apply(upload).await {
+            UploadOutcome::Applied { result, own } => {
+                self.own = Some(own);
+                self.gained.clone_from(&result.gained);
+                result_text(&self.schema, &result)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What the remote has of these tables, in ranges of so many rows.
+    pub fn sums(&self, tables: &[&str], rows_per_range: usize) -> Vec<TableCompare> {
+        let compare = |&name: &&str| {
+            let index = self.index(name);
+            let table = &self.schema.tables[index];
+            let shape = table.shape();
+            let rows = &self.rows[index];
+            let mut keys: Vec<_> = rows.keys().cloned().collect();
+            sort_keys(&shape.key_columns(), &mut keys).unwrap();
+            let bounds = keys.iter().skip(rows_per_range - 1).step_by(rows_per_range);
+            let mut ranges = Ranges::at(&shape, bounds.map(Vec::as_slice)).unwrap();
+            for row in rows.values() {
+                let row = datums(table, row);
+                let key: Vec<_> = table.key.iter().map(|&index| row[index]).collect();
+                ranges.add(&key, &row);
+            }
+            TableCompare {
+                table: name.into(),
+                ranges: ranges.to_wire().into(),
+            }
+        };
+        tables.iter().map(compare).collect()
+    }
+
+    /// Downloads comparing these tables, in ranges of so many rows.
+    pub async fn compare(&mut self, tables: &[&str], rows_per_range: usize) -> Received {
+        self.compares = self.sums(tables, rows_per_range);
+        self.download().await
+    }
+
+    /// Forgets or changes a row behind everybody's back: the row with this key becomes
+    /// this one.
+    pub fn tamper(&mut self, table: &str, key: &str, row: Option<&str>) {
+        let index = self.index(table);
+        let table = self.schema.tables[index].clone();
+        let types: Vec<_> = table.key_columns().map(|key| key.column_type).collect();
+        let values_of_key: Vec<_> = key
+            .split('|')
+            .zip(&types)
+            .map(|(text, &column_type)| value(column_type, text))
+            .collect();
+        let key = values_of_key.iter().zip(&types);
+        let key: Vec<_> = key.map(|(it, of)| of.datum(it.as_ref()).0).collect();
+        let mut packed = Vec::new();
+        pack_values(&mut packed, &types, &key);
+        self.rows[index].remove(&packed);
+        if let Some(row) = row {
+            self.rows[index].insert(packed, values(&table, row));
+        }
+    }
+
+    /// Downloads, and applies what comes.
+    pub async fn download(&mut self) -> Received {
+        self.download_requesting(&[]).await
+    }
+
+    /// Downloads with requests: `(table, row)`, of whose row only the key counts.
+    pub async fn download_requesting(&mut self, requests: &[(&str, &str)]) -> Received {
+        self.try_download(requests).await.unwrap()
+    }
+
+    /// Downloads; what comes is applied only if it comes whole.
+    pub async fn try_download(
+        &mut self,
+        requests: &[(&str, &str)],
+    ) -> Result<Received, CentreError> {
+        let requests = requests.iter().map(|(name, row)| {
+            let table = self.schema.table(name).unwrap();
+            let values = values(table, row);
+            let datums = datums(table, &values);
+            let key: Vec<_> = table.key.iter().map(|&index| datums[index]).collect();
+            let shape = table.shape();
+            let mut writer = RowsWriter::new(&shape);
+            writer.key(Op::Request, &key);
+            TableRequest {
+                begin: TableBegin::of(table),
+                rows: writer.take().into(),
+            }
+        });
+        let job = DownloadJob {
+            remote_id: self.id,
+            user: self.user.clone(),
+            subscriptions: vec![DownloadSubscription {
+                publication: self.schema.name.clone(),
+                checkpoint: self.checkpoint.clone(),
+                requests: requests.collect(),
+                compares: std::mem::take(&mut self.compares),
+                own: self.own.take(),
+                gained: std::mem::take(&mut self.gained),
+            }],
+            now_ms: self.now_ms,
+        };
+        let mut sink = Sink {
+            schema: self.schema.clone(),
+            rows: self.rows.clone(),
+            table: None,
+            refuse_rows: self.refuse_rows,
+            meanwhile: self.meanwhile.take(),
+            expected_rows: None,
+            received: Received::default(),
+        };
+        self.worker.download(job, &mut sink).await?;
+        let outcome = sink.received.outcome.as_ref().expect("end() was called");
+        if let Some(checkpoint) = &outcome.checkpoint {
+            // What a remote presents has gone over the wire.
+            self.checkpoint = Checkpoint::decode(&checkpoint.encode());
+            assert_eq!(self.checkpoint.as_ref(), Some(checkpoint));
+        }
+        self.rows = sink.rows;
+        Ok(sink.received)
+    }
+}
+
+/// Applies a download to rows in memory.
+struct Sink {
+    schema: Arc<PublicationSchema>,
+    rows: Vec<BTreeMap<Vec<u8>, Vec<Value>>>,
+    table: Option<usize>,
+    refuse_rows: bool,
+    meanwhile: Option<Box<dyn FnOnce() + Send>>,
+    /// The rows that are announced and have not come, of ranges of keys.
+    expected_rows: Option<u64>,
+    received: Received,
+}
+
+impl Sink {
+    fn all_came(&mut self) {
+        assert_eq!(self.expected_rows.take().unwrap_or(0), 0);
+    }
+}
+
+impl DownloadSink for Sink {
+    fn begin(&mut self, index: usize, scope_changed: bool) {
+        assert_eq!(index, 0);
+        self.received.scope_changed = scope_changed;
+    }
+
+    fn table(&mut self, begin: TableBegin) {
+        let mut tables = self.schema.tables.iter();
+        let index = tables.position(|table| table.name == begin.table).unwrap();
+        let expected = TableBegin::of(&self.schema.tables[index]);
+        assert_eq!(begin.columns, expected.columns);
+        self.all_came();
+        if !begin.ranges.is_empty() {
+            assert!(begin.replace);
+            let shape = self.schema.tables[index].shape();
+            let intervals = Intervals::new(&shape, &begin.ranges).unwrap();
+            let types = shape.key_columns();
+            let differs = |key: &[u8]| intervals.contains(&unpack_values(key, &types).unwrap());
+            self.rows[index].retain(|key, _| !differs(key));
+            if begin.follows_changes {
+                self.received.followed.push(begin.table.clone());
+            }
+            let differing = (begin.table, begin.ranges.len());
+            self.received.differing.push(differing);
+            self.expected_rows = Some(begin.expected_rows);
+        } else if begin.replace {
+            assert!(!begin.follows_changes);
+            self.received.replaced.push(begin.table);
+            self.rows[index].clear();
+        }
+        self.table = Some(index);
+    }
+
+    fn rows(&mut self, rows: Vec<u8>) -> Result<(), CentreError> {
+        if self.refuse_rows {
+            return Err(CentreError::Cancelled);
+        }
+        if let Some(meanwhile) = self.meanwhile.take() {
+            meanwhile();
+        }
+        let index = self.table.expect("rows come after a table");
+        let table = &self.schema.tables[index];
+        let shape = table.shape();
+        let mut reader = RowsReader::new(&shape, &rows);
+        let mut row = Row::default();
+        let types: Vec<_> = table.key_columns().map(|key| key.column_type).collect();
+        let packed = |key: &[Datum<'_>]| {
+            let mut packed = Vec::new();
+            pack_values(&mut packed, &types, key);
+            packed
+        };
+        while reader.next(&mut row).unwrap() {
+            let name = &table.name;
+            match row.op.unwrap() {
+                Op::Upsert => {
+                    if let Some(expected) = &mut self.expected_rows {
+                        *expected = expected.checked_sub(1).expect("as many as announced");
+                    }
+                    self.received
+                        .upserts
+                        .push(format!("{name}: {}", text(&row.new)));
+                    let values = row.new.iter().zip(&table.columns);
+                    let values = values.map(|(value, column)| kept(value, column.column_type));
+                    self.rows[index].insert(packed(&row.key), values.collect());
+                }
+                Op::Remove => {
+                    self.received
+                        .removals
+                        .push(format!("{name} [{}]", text(&row.key)));
+                    self.rows[index].remove(&packed(&row.key));
+                }
+                Op::RemovePartition => {
+                    let partition: Vec<Value> = row.partition.iter().map(Datum::to_value).collect();
+                    self.received
+                        .removals
+                        .push(format!("{name} {{{}}}", text(&row.partition)));
+                    self.rows[index].retain(|_, values| {
+                        let held = table.partition.iter().map(|&column| &values[column]);
+                        !held.eq(partition.iter())
+                    });
+                }
+                other => panic!("{other:?} in a download"),
+            }
+        }
+        Ok(())
+    }
+
+    fn comparing(&mut self) -> Result<(), CentreError> {
+        match self.refuse_rows {
+            true => Err(CentreError::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    fn end(&mut self, index: usize, outcome: DownloadOutcome) {
+        assert_eq!(index, 0);
+        self.all_came();
+        self.received.outcome = Some(outcome);
+    }
+}

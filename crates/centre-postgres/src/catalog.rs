@@ -1,0 +1,449 @@
+//! The user's tables as the catalog describes them.
+//!
+//! Owns the catalog queries and what they mean for publishing: kinds of types,
+//! keys, references, obstacles. What a publication makes of them is `model`'s affair.
+
+use std::collections::{HashMap, HashSet};
+
+use tokio_postgres::{GenericClient, Row};
+
+use tidewater_protocol::ForeignKeyAction;
+
+use super::connection::refused;
+use super::members::{Members, PARTITIONS};
+use super::publication::PgColumn;
+use super::quote::{ident, qualified};
+use super::values::Kind;
+use tidewater_centre::engine::catalog::{ColumnInfo, Reference, TableInfo, literal_of};
+use tidewater_centre::error::CentreError;
+
+/// Everything about user tables, as of one moment.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    infos: Vec<TableInfo>,
+    /// In the same order.
+    pub(super) tables: Vec<Table>,
+    by_oid: HashMap<u32, usize>,
+}
+
+/// What of a table only PostgreSQL has.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    pub(super) oid: u32,
+    /// Its name in SQL.
+    pub(super) sql_name: String,
+    /// Its name for people.
+    pub(super) title: String,
+    pub(super) columns: Vec<PgColumn>,
+    /// The primary key, as indexes into `columns`.
+    pub(super) key: Vec<usize>,
+    /// Triggers that are not Tidewater's, the internal ones of foreign keys apart.
+    pub(super) user_triggers: bool,
+    /// The names of Tidewater's triggers that can fire.
+    pub(super) own_triggers: Vec<OwnTrigger>,
+    /// The planner's guess.
+    pub(super) row_estimate: u64,
+    /// Of a partitioned table: everything below it, whatever the level.
+    pub(super) members: Option<Members>,
+    /// Why nothing above it can be published, if so.
+    member_obstacle: Option<&'static str>,
+}
+
+/// One of Tidewater's triggers on a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OwnTrigger {
+    pub(super) name: String,
+    /// `pg_trigger.tgenabled`.
+    pub(super) enabled: char,
+    /// Made by PostgreSQL from the row trigger of a partitioned table above, and gone
+    /// with it.
+    pub(super) cloned: bool,
+}
+
+const TABLES: &str = "
+SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relispartition, c.relhassubclass,
+       c.relhasrules, c.relpersistence::text, greatest(c.reltuples, 0)::float8
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname <> 'tidewater' AND n.nspname <> 'information_schema'
+  AND n.nspname !~ '^pg_'
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::regclass
+                  AND d.objid = c.oid AND d.deptype = 'e')
+ORDER BY n.nspname <> 'public', n.nspname, c.relname";
+
+const COLUMNS: &str = "
+SELECT a.attrelid, a.attnum, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod),
+       a.attnotnull, a.atttypid, a.atttypmod, a.attidentity::text, a.attgenerated::text,
+       CASE WHEN l.oid IS NOT NULL
+         THEN pg_catalog.quote_ident(ln.nspname) || '.' || pg_catalog.quote_ident(l.collname) END,
+       pg_catalog.pg_get_expr(d.adbin, d.adrelid), coalesce(l.collisdeterministic, true)
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+LEFT JOIN pg_catalog.pg_namespace ln ON ln.oid = l.collnamespace
+WHERE a.attrelid = ANY($1) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum";
+
+const DOMAINS: &str = "
+SELECT t.oid, t.typbasetype, t.typtypmod, t.typnotnull FROM pg_catalog.pg_type t WHERE t.typtype = 'd'";
+
+/// Last: whether no text is read as a value of the type, or of an array's elements.
+const BASE_TYPES: &str = "
+SELECT t.oid, pg_catalog.format_type(t.oid, -1), t.typtype = 'e',
+       coalesce(e.typinput, t.typinput)::oid::regproc::text = ANY ('{gtsvectorin, pg_node_tree_in,
+         pg_ndistinct_in, pg_dependencies_in, pg_mcv_list_in, brin_bloom_summary_in,
+         brin_minmax_multi_summary_in}')
+FROM pg_catalog.pg_type t
+LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+WHERE t.oid = ANY($1)";
+
+const INDEXES: &str = "
+SELECT i.indrelid, i.indisprimary, i.indisexclusion, i.indisunique, i.indpred IS NULL,
+       (i.indkey::int2[])[0:i.indnkeyatts - 1]
+FROM pg_catalog.pg_index i
+WHERE i.indrelid = ANY($1) AND i.indislive
+ORDER BY i.indrelid, i.indexrelid";
+
+const REFERENCES: &str = "
+SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.confupdtype::text
+FROM pg_catalog.pg_constraint o
+WHERE o.contype = 'f' AND o.conparentid = 0 AND (o.conrelid = ANY($1) OR o.confrelid = ANY($1))
+ORDER BY o.conrelid, o.oid";
+
+const TRIGGERS: &str = "
+SELECT t.tgrelid, t.tgname::text, t.tgenabled::text, n.nspname = 'tidewater', t.tgparentid <> 0
+FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+WHERE t.tgrelid = ANY($1)
+  AND (NOT t.tgisinternal OR t.tgparentid <> 0 AND t.tgconstraint = 0)
+ORDER BY t.tgrelid, t.tgname";
+
+impl tidewater_centre::engine::catalog::Catalog for Catalog {
+    fn tables(&self) -> &[TableInfo] {
+        &self.infos
+    }
+}
+
+impl Catalog {
+    /// Reads the catalog, in the transaction that is open or statement by statement.
+    pub(super) async fn read(client: &impl GenericClient) -> Result<Catalog, CentreError> {
+        let error = |error| refused("reading the catalog")(error);
+        let rows = client.query(TABLES, &[]).await.map_err(error)?;
+        let (infos, tables): (Vec<TableInfo>, Vec<Table>) = rows.iter().map(table).unzip();
+        let by_oid = tables.iter().enumerate().map(|(at, it)| (it.oid, at));
+        let mut catalog = Catalog {
+            by_oid: by_oid.collect(),
+            infos,
+            tables,
+        };
+        let oids: Vec<u32> = catalog.tables.iter().map(|table| table.oid).collect();
+        let numbers = catalog.read_columns(client, &oids).await?;
+        let position = |oid: u32, number: &i16| numbers.get(&(oid, *number)).copied();
+        for row in &client.query(INDEXES, &[&oids]).await.map_err(error)? {
+            let oid: u32 = row.get(0);
+            let numbers: Vec<i16> = row.get(5);
+            let columns = numbers.iter().map(|it| position(oid, it));
+            catalog.take_index(row, columns.collect());
+        }
+        for row in &client.query(REFERENCES, &[&oids]).await.map_err(error)? {
+            let (oid, parent): (u32, u32) = (row.get(0), row.get(1));
+            let (own, theirs): (Vec<i16>, Vec<i16>) = (row.get(2), row.get(3));
+            let all = |oid, numbers: &[i16]| -> Option<Vec<usize>> {
+                numbers.iter().map(|it| position(oid, it)).collect()
+            };
+            let found = (
+                all(oid, &own),
+                all(parent, &theirs),
+                catalog.at(oid),
+                catalog.at(parent),
+            );
+            if let (Some(columns), Some(parent_columns), Some(at), Some(parent)) = found {
+                catalog.infos[at].references.push(Reference {
+                    columns,
+                    parent,
+                    parent_columns,
+                    on_delete: action(row.get(4)),
+                    on_update: action(row.get(5)),
+                });
+            }
+        }
+        for row in &client.query(TRIGGERS, &[&oids]).await.map_err(error)? {
+            let (enabled, own): (String, bool) = (row.get(2), row.get(3));
+            let Some(table) = catalog.at(row.get(0)).map(|at| &mut catalog.tables[at]) else {
+                continue;
+            };
+            match own {
+                true => table.own_triggers.push(OwnTrigger {
+                    name: row.get(1),
+                    enabled: enabled.chars().next().unwrap_or('D'),
+                    cloned: row.get(4),
+                }),
+                false => table.user_triggers = true,
+            }
+        }
+        let partitions = client.query(PARTITIONS, &[]).await.map_err(error)?;
+        catalog.take_partitions(&partitions);
+        Ok(catalog)
+    }
+
+    /// Reads the columns; gives their indexes by table and attribute number.
+    async fn read_columns(
+        &mut self,
+        client: &impl GenericClient,
+        oids: &[u32],
+    ) -> Result<HashMap<(u32, i16), usize>, CentreError> {
+        let error = |error| refused("reading the catalog")(error);
+        let domains = Domains::read(client).await?;
+        let rows = client.query(COLUMNS, &[&oids]).await.map_err(error)?;
+        let base = |row: &Row| domains.base(row.get(5), -1).0;
+        let base_types: Vec<u32> = rows.iter().map(base).collect();
+        let names = client.query(BASE_TYPES, &[&base_types]).await;
+        let names = names.map_err(error)?;
+        let names: HashMap<u32, BaseType> = names.iter().map(BaseType::of).collect();
+        let mut numbers = HashMap::new();
+        for row in &rows {
+            let oid: u32 = row.get(0);
+            if let Some(at) = self.at(oid) {
+                let (info, column) = column(row, &domains, &names);
+                numbers.insert((oid, row.get(1)), self.infos[at].columns.len());
+                self.infos[at].columns.push(info);
+                self.tables[at].columns.push(column);
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Takes an index with its columns; an expression is none.
+    fn take_index(&mut self, row: &Row, columns: Vec<Option<usize>>) {
+        let (primary, exclusion, unique): (bool, bool, bool) = (row.get(1), row.get(2), row.get(3));
+        let is_of_all_rows: bool = row.get(4);
+        let Some(at) = self.at(row.get(0)) else {
+            return;
+        };
+        let info = &mut self.infos[at];
+        if is_of_all_rows {
+            let leading = columns.iter().map_while(|it| *it);
+            info.indexed.push(leading.collect());
+        }
+        let columns: Option<Vec<usize>> = columns.into_iter().collect();
+        if primary {
+            info.key = columns.unwrap_or_default();
+            self.tables[at].key.clone_from(&info.key);
+            return;
+        }
+        info.has_secondary_unique |= unique || exclusion;
+        if let Some(columns) = columns.filter(|_| unique && is_of_all_rows && !exclusion) {
+            info.unique.push(columns);
+        }
+    }
+
+    /// Gives partitioned tables what is below them, and tells partitions whose they are.
+    fn take_partitions(&mut self, rows: &[Row]) {
+        for table in &mut self.tables {
+            if table.members.is_some() {
+                table.members = Some(Members::below(table.oid, rows));
+            }
+        }
+        let partitions: HashSet<u32> = rows.iter().map(|row| row.get(1)).collect();
+        for at in 0..self.tables.len() {
+            let Some(members) = self.tables[at].members.clone() else {
+                continue;
+            };
+            if partitions.contains(&self.tables[at].oid) {
+                continue;
+            }
+            let root = self.tables[at].title.clone();
+            let (mut user_triggers, mut obstacle) = (false, None);
+            for oid in members.oids() {
+                let Some(at) = self.at(oid) else {
+                    obstacle = Some("one of its partitions is a table of an extension".into());
+                    continue;
+                };
+                let member = &self.tables[at];
+                user_triggers |= member.user_triggers;
+                if let Some(reason) = member.member_obstacle {
+                    obstacle = Some(format!("its partition {} is {reason}", member.title));
+                }
+                let below = format!("it is a partition of {root}: publish {root}");
+                self.infos[at].own_obstacle = Some(below);
+                self.infos[at].is_part = true;
+            }
+            self.tables[at].user_triggers |= user_triggers;
+            let own = &mut self.infos[at].own_obstacle;
+            *own = own.take().or(obstacle);
+        }
+    }
+
+    fn at(&self, oid: u32) -> Option<usize> {
+        self.by_oid.get(&oid).copied()
+    }
+
+    /// A table by its OID.
+    pub(super) fn by_oid(&self, oid: u32) -> Option<&Table> {
+        self.at(oid).map(|at| &self.tables[at])
+    }
+}
+
+/// A table of a row of [`TABLES`].
+fn table(row: &Row) -> (TableInfo, Table) {
+    let (schema, name, kind): (String, String, String) = (row.get(1), row.get(2), row.get(3));
+    let persistence: String = row.get(7);
+    let (has_children, has_rules): (bool, bool) = (row.get(5), row.get(6));
+    let is_partitioned = kind == "p";
+    let member_obstacle = match kind.as_str() {
+        "f" => Some("a foreign table, whose changes nobody sees here"),
+        _ if has_rules => Some("a table with rewrite rules"),
+        _ if persistence == "u" => Some("an unlogged table, which loses its rows in a crash"),
+        _ => None,
+    };
+    let own_obstacle = match member_obstacle {
+        None if has_children && !is_partitioned => Some("it has inheritance children".into()),
+        reason => reason.map(|reason| format!("it is {reason}")),
+    };
+    let title = match schema.as_str() {
+        "public" => name.clone(),
+        _ => format!("{schema}.{name}"),
+    };
+    let table = Table {
+        oid: row.get(0),
+        sql_name: qualified(&schema, &name),
+        title: title.clone(),
+        columns: Vec::new(),
+        key: Vec::new(),
+        user_triggers: false,
+        own_triggers: Vec::new(),
+        row_estimate: row.get::<_, f64>(8) as u64,
+        members: is_partitioned.then(Members::default),
+        member_obstacle,
+    };
+    let info = TableInfo {
+        name,
+        title,
+        schema,
+        columns: Vec::new(),
+        key: Vec::new(),
+        unique: Vec::new(),
+        has_secondary_unique: false,
+        references: Vec::new(),
+        indexed: Vec::new(),
+        ignores_case: false,
+        own_obstacle,
+        is_part: false,
+    };
+    (info, table)
+}
+
+/// A column of a row of [`COLUMNS`].
+fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (ColumnInfo, PgColumn) {
+    let type_oid: u32 = row.get(5);
+    let (base, modifier, domain_not_null) = domains.base(type_oid, row.get(6));
+    let base_type = names.get(&base);
+    let kind = Kind::of(base);
+    let (identity, generated): (String, String) = (row.get(7), row.get(8));
+    let scale = (kind == Kind::Numeric && modifier >= 4).then(|| {
+        // numeric.c, numeric_typmod_scale: eleven bits with a sign.
+        let scale = (((modifier - 4) & 0x7ff) ^ 0x400) - 0x400;
+        scale.max(0) as u16
+    });
+    let limit = match kind {
+        Kind::Text | Kind::Bpchar if modifier >= 4 => Some(modifier - 4),
+        Kind::Time | Kind::Timestamp | Kind::TimestampTz if modifier >= 0 => Some(modifier),
+        _ => None,
+    };
+    let default: Option<String> = row.get(10);
+    let (column_type, is_generated) = (kind.column_type(scale), !generated.is_empty());
+    let (name, type_name): (String, String) = (row.get(2), row.get(3));
+    let info = ColumnInfo {
+        column_type: match base_type.is_some_and(|it| it.write_only) {
+            false => Ok(column_type),
+            true => Err(format!(
+                "the column {name:?} is of the type {type_name}, whose values PostgreSQL writes \
+                 and never reads: nobody could upload one"
+            )),
+        },
+        nullable: !(row.get::<_, bool>(4) || domain_not_null),
+        has_default: default.is_some() || !identity.is_empty(),
+        default: default
+            .filter(|_| !is_generated)
+            .and_then(|default| literal_of(&default, column_type)),
+        is_generated,
+        is_by_default: true,
+        is_ambiguous: match kind {
+            Kind::Numeric => scale.is_none(),
+            Kind::Float4 | Kind::Float8 | Kind::Json | Kind::Jsonb => true,
+            _ => false,
+        },
+        has_one_spelling: match kind {
+            Kind::Float4 | Kind::Float8 | Kind::Jsonb => false,
+            Kind::Numeric => scale.is_some(),
+            Kind::Other => base_type.is_some_and(|it| it.is_enum),
+            _ => row.get(11),
+        },
+        name: name.clone(),
+        type_name: type_name.clone(),
+    };
+    let column = PgColumn {
+        sql: ident(&name),
+        name,
+        type_oid,
+        type_name,
+        cast_name: base_type.map_or_else(String::new, |it| it.name.clone()),
+        kind,
+        scale,
+        limit,
+        generated: is_generated,
+        identity_always: identity == "a",
+        collation: row.get(9),
+    };
+    (info, column)
+}
+
+/// A type below all domains.
+struct BaseType {
+    name: String,
+    is_enum: bool,
+    write_only: bool,
+}
+
+impl BaseType {
+    fn of(row: &Row) -> (u32, BaseType) {
+        let base = BaseType {
+            name: row.get(1),
+            is_enum: row.get(2),
+            write_only: row.get(3),
+        };
+        (row.get(0), base)
+    }
+}
+
+/// Domains, and the types below them.
+struct Domains(HashMap<u32, (u32, i32, bool)>);
+
+impl Domains {
+    async fn read(client: &impl GenericClient) -> Result<Domains, CentreError> {
+        let rows = client.query(DOMAINS, &[]).await;
+        let rows = rows.map_err(refused("reading the catalog"))?;
+        let domain = |row: &Row| (row.get(0), (row.get(1), row.get(2), row.get(3)));
+        Ok(Domains(rows.iter().map(domain).collect()))
+    }
+
+    /// The type below all domains, its modifier, and whether one of them is NOT NULL.
+    fn base(&self, mut type_oid: u32, mut modifier: i32) -> (u32, i32, bool) {
+        let mut not_null = false;
+        while let Some(&(base, base_modifier, base_not_null)) = self.0.get(&type_oid) {
+            type_oid = base;
+            modifier = base_modifier;
+            not_null |= base_not_null;
+        }
+        (type_oid, modifier, not_null)
+    }
+}
+
+fn action(letter: String) -> ForeignKeyAction {
+    match letter.as_str() {
+        "r" => ForeignKeyAction::Restrict,
+        "c" => ForeignKeyAction::Cascade,
+        "n" => ForeignKeyAction::SetNull,
+        "d" => ForeignKeyAction::SetDefault,
+        _ => ForeignKeyAction::NoAction,
+    }
+}

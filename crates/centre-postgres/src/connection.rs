@@ -1,0 +1,354 @@
+//! One connection to PostgreSQL: its settings, its prepared statements, its errors.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
+
+use super::entry;
+use super::tls::{self, Tls};
+use super::url;
+use tidewater_centre::engine::database::Job;
+use tidewater_centre::error::CentreError;
+
+/// The longest that one statement of a sync may take; reading a whole partition for
+/// a first download is one statement.
+const STATEMENT_TIMEOUT_MS: u64 = 30 * 60 * 1000;
+/// The longest that one of our transactions may wait for us: nothing of ours waits
+/// for a network inside a transaction for long, so this only ends what a dead server left.
+const IDLE_TIMEOUT_MS: u64 = 5 * 60 * 1000;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Prepared statements that a connection keeps; when there are more, all are
+/// dropped and prepared again as they are needed.
+const MAX_STATEMENTS: usize = 1_000;
+
+/// Where the database is, and how it is spoken to.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    config: Config,
+    tls: Option<Tls>,
+}
+
+/// Reads a URL and puts the settings on it that our sessions rely on.
+pub(super) fn address(url: &str) -> Result<Address, CentreError> {
+    let (plain, wishes) = tls::Wishes::split(url);
+    let mut config = Config::from_str(&plain).map_err(|error| CentreError::Configuration {
+        // The URL may hold a password: say what is wrong with it, not what it is.
+        message: match url::unknown_parameter(&plain) {
+            Some(name) => format!("the database's URL has an unknown parameter {name:?}"),
+            None => format!("the database's URL is no PostgreSQL URL: {error}"),
+        },
+        hint: match url::unknown_parameter(&plain) {
+            Some(_) => format!("known are: {}", url::PARAMETERS.join(", ")),
+            None => url::advice(url),
+        },
+    })?;
+    if let Some(message) = url::misread(url, &config) {
+        return Err(CentreError::Configuration {
+            message: message.into(),
+            hint: url::advice(url),
+        });
+    }
+    let tls = wishes.apply(&mut config)?;
+    let mut options = String::new();
+    for (name, value) in [
+        ("statement_timeout", STATEMENT_TIMEOUT_MS.to_string()),
+        (
+            "idle_in_transaction_session_timeout",
+            IDLE_TIMEOUT_MS.to_string(),
+        ),
+        ("TimeZone", "UTC".into()),
+        ("DateStyle", "ISO".into()),
+        ("IntervalStyle", "iso_8601".into()),
+        ("bytea_output", "hex".into()),
+        // Floats in arrays and points travel as text.
+        ("extra_float_digits", "1".into()),
+        ("xmloption", "content".into()),
+        ("standard_conforming_strings", "on".into()),
+        // `statement_timeout` sees to it that nobody waits for ever.
+        ("lock_timeout", "0".into()),
+        ("search_path", "public".into()),
+        // What an upload is acknowledged for must not be lost in a crash.
+        ("synchronous_commit", "on".into()),
+        // Compiling a plan takes longer than all of our statements run.
+        ("jit", "off".into()),
+        ("default_transaction_isolation", "read\\ committed".into()),
+    ] {
+        options.push_str(&format!(" -c {name}={value}"));
+    }
+    // What the operator writes into the URL comes last, and so counts.
+    if let Some(own) = config.get_options() {
+        options.push_str(&format!(" {own}"));
+    }
+    config.options(options.trim_start());
+    config.application_name("tidewater");
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    Ok(Address { config, tls })
+}
+
+/// A connection with its prepared statements.
+pub(crate) struct Connection {
+    client: Client,
+    statements: HashMap<String, Statement>,
+    /// See [`Connection::copy_in`].
+    out_of_step: AtomicBool,
+    /// Whether a transaction may be open that nobody is running any more: a job
+    /// failed, or was dropped in the middle.
+    unfinished: bool,
+}
+
+impl Connection {
+    /// Connects once more to a database that did let us in. What keeps us out now may be
+    /// put right while we are running.
+    pub(super) async fn open(address: &Address) -> Result<Connection, CentreError> {
+        let opened = Connection::first(address).await;
+        opened.map_err(|error| CentreError::Unavailable {
+            message: match error {
+                CentreError::Unavailable { message } => message,
+                other => other.to_string(),
+            },
+        })
+    }
+
+    /// Connects; the connection is driven by a task of its own until it is dropped.
+    ///
+    /// # Errors
+    /// [`CentreError::Configuration`] if somebody has to put something right,
+    /// [`CentreError::Unavailable`] if it may succeed later.
+    pub(super) async fn first(address: &Address) -> Result<Connection, CentreError> {
+        let config = &address.config;
+        let connected = match &address.tls {
+            None => {
+                let connected = config.connect(NoTls).await;
+                connected.map(|(client, connection)| (client, drive(connection)))
+            }
+            Some(tls) => {
+                let connected = config.connect(tls.clone()).await;
+                connected.map(|(client, connection)| (client, drive(connection)))
+            }
+        };
+        let (client, driven) = connected.map_err(|error| entry::error(config, &error))?;
+        tokio::spawn(driven);
+        entry::let_triggers_fire(&client, config).await?;
+        Ok(Connection {
+            client,
+            statements: HashMap::new(),
+            out_of_step: AtomicBool::new(false),
+            unfinished: false,
+        })
+    }
+
+    /// Runs a job. What it leaves behind on an error is undone.
+    pub(super) async fn run<T>(&mut self, job: Job<Connection, T>) -> Result<T, CentreError> {
+        self.enter().await?;
+        let result = job(self).await;
+        self.leave(result).await
+    }
+
+    /// Ends what a job before this one left, and expects the worst of this one.
+    pub(super) async fn enter(&mut self) -> Result<(), CentreError> {
+        if self.is_closed() {
+            return Err(CentreError::Unavailable {
+                message: "the connection is of no more use".into(),
+            });
+        }
+        if self.unfinished {
+            let rollback = self.client.batch_execute("ROLLBACK").await;
+            rollback.map_err(refused("ending a transaction"))?;
+        }
+        self.unfinished = true;
+        Ok(())
+    }
+
+    /// Whether a transaction may be open that nobody is running any more.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.unfinished
+    }
+
+    /// Ends a job.
+    pub(super) async fn leave<T>(
+        &mut self,
+        result: Result<T, CentreError>,
+    ) -> Result<T, CentreError> {
+        if result.is_err() && !self.is_closed() {
+            // What a failed job holds must not be held until the next one.
+            self.unfinished = self.client.batch_execute("ROLLBACK").await.is_err();
+            self.forget_statements();
+        } else {
+            self.unfinished = false;
+        }
+        result
+    }
+
+    /// The driver's client.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Whether the connection is of no more use.
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed() || self.out_of_step.load(Ordering::Relaxed)
+    }
+
+    /// Begins a COPY. After a failure the connection is of no more use: the driver ends
+    /// the rows of every COPY, also of one that PostgreSQL has refused before any; that is
+    /// answered once more, and from there on every statement would be told the outcome of
+    /// the one before it, a commit too.
+    pub(super) async fn copy_in(
+        &self,
+        statement: &Statement,
+    ) -> Result<CopyInSink<Bytes>, tokio_postgres::Error> {
+        self.out_of_step.store(true, Ordering::Relaxed);
+        let sink = self.client.copy_in(statement).await?;
+        self.out_of_step.store(false, Ordering::Relaxed);
+        Ok(sink)
+    }
+
+    /// A prepared statement; `parameters` are the types that its text does not tell.
+    pub(super) async fn prepare(
+        &mut self,
+        sql: &str,
+        parameters: &[Type],
+    ) -> Result<Statement, CentreError> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        if self.statements.len() >= MAX_STATEMENTS {
+            self.statements.clear();
+        }
+        let statement = self
+            .client
+            .prepare_typed(sql, parameters)
+            .await
+            .map_err(refused("a statement of Tidewater"))?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Forgets all prepared statements, because what they refer to has changed.
+    pub(super) fn forget_statements(&mut self) {
+        self.statements.clear();
+    }
+}
+
+/// Drives a connection until its client is dropped.
+fn drive<S, T>(
+    connection: tokio_postgres::Connection<S, T>,
+) -> Pin<Box<dyn Future<Output = ()> + Send>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    Box::pin(async move {
+        // Whoever uses the client is told the same.
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to PostgreSQL ended");
+        }
+    })
+}
+
+/// An error of the driver as ours; `what` was being done.
+pub(super) fn refused(what: &str) -> impl Fn(tokio_postgres::Error) -> CentreError + '_ {
+    move |error| centre_error(what, &error)
+}
+
+pub(super) fn centre_error(what: &str, error: &tokio_postgres::Error) -> CentreError {
+    let Some(refusal) = error.as_db_error() else {
+        if error.is_closed() || is_input_output(error) {
+            return CentreError::Unavailable {
+                message: chain(error),
+            };
+        }
+        return CentreError::Internal {
+            message: format!("{what}: {}", chain(error)),
+        };
+    };
+    let state = refusal.code().code();
+    if is_shutdown(state) {
+        return CentreError::Unavailable {
+            message: refusal.message().to_owned(),
+        };
+    }
+    // A schema, table or column that we rely on is not, or no longer, there.
+    if matches!(state, "3F000" | "42P01" | "42703") {
+        return CentreError::NotDeployed {
+            message: format!("{what}: {}", refusal.message()),
+        };
+    }
+    CentreError::Refused {
+        what: what.to_owned(),
+        message: refusal.message().to_owned(),
+        sqlstate: Some(state.to_owned()),
+        retry: *refusal.code() == SqlState::T_R_SERIALIZATION_FAILURE
+            || *refusal.code() == SqlState::T_R_DEADLOCK_DETECTED
+            || is_stale_plan(refusal),
+    }
+}
+
+/// Whether a prepared statement has outlived the tables that it refers to.
+pub(super) fn is_stale_plan(refusal: &tokio_postgres::error::DbError) -> bool {
+    match refusal.code().code() {
+        // invalid_sql_statement_name
+        "26000" => true,
+        "0A000" => refusal.routine() == Some("RevalidateCachedQuery"),
+        _ => false,
+    }
+}
+
+fn is_shutdown(state: &str) -> bool {
+    state.starts_with("08") || matches!(state, "57P01" | "57P02" | "57P03" | "53300")
+}
+
+fn is_input_output(error: &tokio_postgres::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if inner.is::<std::io::Error>() {
+            return true;
+        }
+        source = inner.source();
+    }
+    false
+}
+
+/// An error with all its causes; the driver's own text leaves them out.
+pub(super) fn chain(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        source = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_is_none_is_told_without_its_password() {
+        let error = address("postgres://u:secret@host:port/db").unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn options_of_the_url_count() {
+        let address = address("postgres://u@h/db?options=-c%20geqo%3Doff").unwrap();
+        let options = address.config.get_options().unwrap();
+        assert!(options.starts_with("-c statement_timeout="));
+        assert!(options.ends_with(" -c geqo=off"));
+    }
+}

@@ -1,0 +1,496 @@
+//! The snapshot from which a download is read.
+//!
+//! One flight opens it, looks at the watermarks, runs the partition queries and asks whether the
+//! logs have anything new for what the remotes hold.
+
+mod read;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::{join, join_all};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+
+use tidewater_protocol::Datum;
+
+use super::Shared;
+use super::array::Array;
+use super::connection::{Connection, refused};
+use super::members;
+use super::publication::{Publication, PublishedTable};
+use super::scope::{ScopeQueries, partition_arrays};
+use super::triggers::LogSpec;
+use super::watermark::snapshot;
+use tidewater_centre::centre::CentreResult;
+use tidewater_centre::download::{DownloadJob, DownloadSubscription};
+use tidewater_centre::engine::connection::{Connection as _, Own};
+use tidewater_centre::engine::download::{
+    Held, Mark, Opened, Place, PublishedSchema, Snapshot, TakeKey, TakeRow,
+};
+use tidewater_centre::engine::scope::{Holder, ScopeChange, Serials, Standing};
+use tidewater_centre::engine::watermark::Presented;
+use tidewater_centre::error::CentreError;
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+/// How long nothing is done again about partitions that could not be tracked.
+pub(super) const ADOPT_AGAIN_MS: u64 = 60_000;
+
+/// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one. `$3` and `$4`: remote and
+/// publication. The columns: the snapshot; when the mark was made, NULL if there is none or its
+/// snapshot is from before the logs begin; the logs of which everything is sent; the serials of the
+/// subscription's scopes.
+const STATE: &str = "
+SELECT pg_catalog.pg_current_snapshot()::text,
+  (SELECT created_ms FROM tidewater.mark WHERE id = $1
+    AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.history)),
+  ARRAY (SELECT log_id FROM tidewater.everything
+    WHERE version >= (SELECT pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot))
+      AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot))
+    UNION ALL SELECT log_id FROM tidewater.untracked),
+  (SELECT ARRAY[scope_serial, previous_serial, graced_serial, given_back_serial]
+    FROM tidewater.subscription WHERE remote_id = $3 AND publication = $4)";
+
+/// What a remote presented and holds, as far as it can be understood.
+struct Known<'c> {
+    presented: Presented<'c>,
+    snapshot: String,
+    /// The question whether the logs have anything new for it; `None` if there is no
+    /// log to ask.
+    check: Option<(Statement, Vec<Array>)>,
+}
+
+/// See [`Snapshot`].
+pub(super) struct DatabaseSnapshot<'p> {
+    connection: &'p mut Connection,
+    shared: &'p Shared,
+    publications: &'p [Arc<Publication>],
+    opened: Vec<Opened>,
+    /// By subscription.
+    logs: Vec<LogReading>,
+}
+
+/// How the change logs are read for a subscription.
+struct LogReading {
+    /// As text: the snapshot, and the one that the remote knows.
+    now: String,
+    since: Option<String>,
+    /// See [`own_version`].
+    own_version: String,
+}
+
+impl<'p> DatabaseSnapshot<'p> {
+    /// Opens the snapshot, and looks what each subscription has.
+    pub(super) async fn open(
+        connection: &'p mut Connection,
+        shared: &'p Shared,
+        job: &DownloadJob,
+        publications: &'p [Arc<Publication>],
+    ) -> Result<DatabaseSnapshot<'p>, CentreError> {
+        let found = open_adopting(connection, shared, job, publications).await?;
+        let (opened, logs) = found.into_iter().unzip();
+        Ok(DatabaseSnapshot {
+            connection,
+            shared,
+            publications,
+            opened,
+            logs,
+        })
+    }
+
+    fn table(&self, place: Place) -> &'p PublishedTable {
+        &self.publications[place.subscription].tables[place.table]
+    }
+}
+
+impl Snapshot for DatabaseSnapshot<'_> {
+    fn published(&self, subscription: usize) -> PublishedSchema {
+        let publication = &self.publications[subscription];
+        PublishedSchema {
+            schema: publication.schema.clone(),
+            shapes: publication.shapes.clone(),
+        }
+    }
+
+    fn take_opened(&mut self) -> Vec<Opened> {
+        std::mem::take(&mut self.opened)
+    }
+
+    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark> {
+        Box::pin(async move {
+            let id = self.shared.marks.ask(now_ms).await?;
+            let mut serials = Vec::with_capacity(changes.len());
+            if !changes.is_empty() {
+                let mut connection = self.shared.pool.get().await?;
+                let notes: Vec<Own> = changes.iter().map(ScopeChange::note).collect();
+                let noted = connection.flight("noting a scope", &notes).await?;
+                for (change, noted) in changes.iter().zip(&noted) {
+                    serials.push(change.noted(noted)?);
+                }
+            }
+            Ok(Mark { id, serials })
+        })
+    }
+
+    fn rules(&self, subscription: usize) -> Vec<i64> {
+        let rules = self.publications[subscription].rules.iter();
+        rules.map(|rule| rule.id).collect()
+    }
+
+    fn position(&self, subscription: usize) -> Vec<u8> {
+        self.logs[subscription].now.clone().into_bytes()
+    }
+
+    fn row_estimate(&self, place: Place) -> u64 {
+        self.table(place).row_estimate
+    }
+
+    fn rows<'s>(
+        &'s mut self,
+        place: Place,
+        partitions: &'s [&'s [u8]],
+        take: TakeRow<'s>,
+    ) -> CentreResult<'s, ()> {
+        Box::pin(async move {
+            read::copy_rows(self.connection, self.table(place), partitions, take).await
+        })
+    }
+
+    fn changes<'s>(
+        &'s mut self,
+        place: Place,
+        partitions: &'s [&'s [u8]],
+        take: TakeKey<'s>,
+    ) -> CentreResult<'s, ()> {
+        Box::pin(async move {
+            let logs = &self.logs[place.subscription];
+            let Some(since) = &logs.since else {
+                return Ok(());
+            };
+            let table = self.table(place);
+            let own = &logs.own_version;
+            read::changes(self.connection, table, (since, own), partitions, take).await
+        })
+    }
+
+    fn by_keys<'s>(
+        &'s mut self,
+        place: Place,
+        keys: &'s [Vec<Datum<'s>>],
+        take: TakeKey<'s>,
+    ) -> CentreResult<'s, ()> {
+        Box::pin(async move { read::by_keys(self.connection, self.table(place), keys, take).await })
+    }
+
+    fn end(&mut self) -> CentreResult<'_, ()> {
+        Box::pin(async move {
+            // Nobody waits for the end of a transaction that only read.
+            let ended = self.connection.client().batch_execute("COMMIT");
+            match ended.now_or_never() {
+                Some(ended) => ended.map_err(refused("ending a download")),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// The publications of a job.
+pub(super) fn publications(
+    shared: &Shared,
+    job: &DownloadJob,
+) -> Result<Vec<Arc<Publication>>, CentreError> {
+    let names = job.subscriptions.iter();
+    names
+        .map(|it| shared.publication(&it.publication))
+        .collect()
+}
+
+type Found = Vec<(Opened, LogReading)>;
+
+/// Opens the snapshot; first takes in the partitions that came or went, if it can be done
+/// at once. If not, their tables go whole.
+async fn open_adopting(
+    connection: &mut Connection,
+    shared: &Shared,
+    job: &DownloadJob,
+    publications: &[Arc<Publication>],
+) -> Result<Found, CentreError> {
+    let (found, strange) = open(connection, job, publications).await?;
+    if strange.is_empty() || !shared.may_adopt(job.now_ms) {
+        return Ok(found);
+    }
+    let tables = publications.iter().flat_map(|it| &it.tables);
+    let strange = tables.filter(|table| strange.contains(&table.log_id));
+    let logs: Vec<&LogSpec> = strange.filter_map(|table| table.log.as_ref()).collect();
+    let mut side = shared.pool.get().await?;
+    if let Err(error) = members::adopt(&mut side, &logs).await {
+        if matches!(error, CentreError::Unavailable { .. }) {
+            return Err(error);
+        }
+        shared.adopt_failed(job.now_ms);
+        let tables: Vec<&str> = logs.iter().map(|log| log.title.as_str()).collect();
+        tracing::warn!(
+            %error,
+            tables = tables.join(", "),
+            "partitions came that could not be tracked: every download sends the whole table \
+             until `tidewater deploy` has been run by a role that owns them"
+        );
+        return Ok(found);
+    }
+    let rollback = connection.client().batch_execute("ROLLBACK").await;
+    rollback.map_err(refused("opening a download"))?;
+    Ok(open(connection, job, publications).await?.0)
+}
+
+/// Opens the snapshot and finds out what each subscription needs; with the change logs
+/// whose table has other partitions than are tracked.
+async fn open(
+    connection: &mut Connection,
+    job: &DownloadJob,
+    publications: &[Arc<Publication>],
+) -> Result<(Found, Vec<i32>), CentreError> {
+    let holder = Holder {
+        user: &job.user,
+        remote_id: job.remote_id,
+    };
+    let compiled: Vec<&Publication> = publications.iter().map(|it| &**it).collect();
+    let queries = ScopeQueries::prepare(connection, &holder, &compiled).await?;
+    let state = connection.prepare(STATE, &[]).await?;
+    let partitioned = Partitioned::of(connection, &compiled).await?;
+    let mut helds = Vec::with_capacity(compiled.len());
+    for (subscription, publication) in job.subscriptions.iter().zip(&compiled) {
+        helds.push(Known::of(connection, publication, subscription).await?);
+    }
+    let client = connection.client();
+    let remote = job.remote_id.0.as_slice();
+    let states = helds.iter().zip(&job.subscriptions);
+    let states = states.map(|(held, subscription)| {
+        let state = &state;
+        async move {
+            let mark = held
+                .as_ref()
+                .map(|it| it.presented.watermark.mark.as_slice());
+            let snapshot = held.as_ref().map(|it| it.snapshot.as_str());
+            let parameters: [&(dyn ToSql + Sync); 4] =
+                [&mark, &snapshot, &remote, &subscription.publication];
+            let row = client.query_one(state, &parameters).await;
+            row.map_err(refused("opening a download"))
+        }
+    });
+    let checks = helds.iter().zip(&job.subscriptions);
+    let checks =
+        checks.map(|(held, subscription)| Known::news(held.as_ref(), client, subscription));
+    // One flight: each future sends when it is first polled, in this order.
+    let begin = begin(&compiled);
+    let (begun, (states, ((results, news), strange))) = join(
+        client.batch_execute(&begin),
+        join(
+            join_all(states),
+            join(
+                join(queries.run(client), join_all(checks)),
+                Partitioned::changed(partitioned.as_ref(), client),
+            ),
+        ),
+    )
+    .await;
+    begun.map_err(refused("opening a download"))?;
+    let (results, strange) = (results?, strange?);
+    let mut found = Vec::with_capacity(states.len());
+    for (index, ((row, held), news)) in states.into_iter().zip(helds).zip(news).enumerate() {
+        let row = row?;
+        let publication = compiled[index];
+        let marked_ms: Option<i64> = row.get(1);
+        let mut restarted: Vec<i32> = row.get(2);
+        restarted.extend(&strange);
+        let tables = publication.tables.iter().zip(&publication.rules);
+        let tables = tables.map(|(table, rule)| Held {
+            place: held.as_ref().and_then(|it| it.presented.place(rule.id)),
+            is_traced: marked_ms.is_some()
+                && table.log.is_some()
+                && !restarted.contains(&table.log_id),
+        });
+        let subscription = &job.subscriptions[index];
+        let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
+        let opened = Opened {
+            scope: queries.scope(index, &results),
+            held: tables.collect(),
+            standing: Standing::of(serial, serials(&row)),
+            news: news?,
+            marked_ms,
+        };
+        let logs = LogReading {
+            now: row.get(0),
+            since: held.filter(|_| marked_ms.is_some()).map(|it| it.snapshot),
+            own_version: own_version(subscription),
+        };
+        found.push((opened, logs));
+    }
+    Ok((found, strange))
+}
+
+/// The serials of a subscription's scopes, in a row of [`STATE`].
+fn serials(row: &Row) -> Option<Serials> {
+    let serials: Option<Vec<Option<i64>>> = row.get(3);
+    let number = |serial: Option<i64>| serial.and_then(|it| u64::try_from(it).ok());
+    match *serials? {
+        [last, previous, graced, given_back] => Some((
+            number(last)?,
+            number(previous)?,
+            number(graced)?,
+            number(given_back),
+        )),
+        _ => None,
+    }
+}
+
+/// Begins the snapshot with the tables locked as reading them would: what does not go by
+/// snapshots (TRUNCATE, a new type of a column, DETACH) has happened for all of the download
+/// or for none of it.
+fn begin(publications: &[&Publication]) -> String {
+    let tables = publications.iter().flat_map(|it| &it.tables);
+    let tables = tables.filter(|table| table.direction.downloads());
+    let tables: BTreeSet<&str> = tables.map(|table| table.sql_name.as_str()).collect();
+    if tables.is_empty() {
+        return BEGIN.to_owned();
+    }
+    let tables: Vec<&str> = tables.into_iter().collect();
+    format!(
+        "{BEGIN}; LOCK TABLE {} IN ACCESS SHARE MODE",
+        tables.join(", ")
+    )
+}
+
+/// The question whether partitioned tables still have the partitions that are tracked.
+struct Partitioned {
+    statement: Statement,
+    logs: Vec<i32>,
+}
+
+impl Partitioned {
+    async fn of(
+        connection: &mut Connection,
+        publications: &[&Publication],
+    ) -> Result<Option<Partitioned>, CentreError> {
+        let tables = publications.iter().flat_map(|it| &it.tables);
+        let logs = tables.filter(|table| table.log.as_ref().is_some_and(|log| log.partitioned));
+        let logs: Vec<i32> = logs.map(|table| table.log_id).collect();
+        if logs.is_empty() {
+            return Ok(None);
+        }
+        let statement = connection.prepare(&members::changed(), &[]).await?;
+        Ok(Some(Partitioned { statement, logs }))
+    }
+
+    async fn changed(this: Option<&Self>, client: &Client) -> Result<Vec<i32>, CentreError> {
+        let Some(this) = this else {
+            return Ok(Vec::new());
+        };
+        let rows = client.query(&this.statement, &[&this.logs]).await;
+        let rows = rows.map_err(refused("looking at partitions"))?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+}
+
+/// The part of a statement that finds new entries of a log, as `FROM` and `WHERE`:
+/// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
+/// partition values from the parameter `first` on.
+pub(super) fn new_entries(table: &PublishedTable, first: usize) -> String {
+    let mut from = format!("{} l", table.log_table());
+    let mut conditions = String::new();
+    if !table.partition.is_empty() {
+        let columns: Vec<_> = table.partition_columns().collect();
+        let parameters = columns.iter().enumerate();
+        let parameters = parameters.map(|(at, it)| Array::parameter(it.kind, first + at));
+        let names = (0..columns.len()).map(|at| format!("s{at}"));
+        from.push_str(&format!(
+            ", unnest({}) AS s({})",
+            parameters.collect::<Vec<_>>().join(", "),
+            names.collect::<Vec<_>>().join(", ")
+        ));
+        for (at, column) in columns.iter().enumerate() {
+            let equal = format!("l.c{at} = {}", column.held(&format!("s.s{at}")));
+            conditions.push_str(&format!("{equal} AND "));
+        }
+    }
+    format!(
+        "FROM {from} WHERE {conditions}l.version >= (SELECT $2::text::xid8) \
+         AND NOT pg_catalog.pg_visible_in_snapshot(l.version, (SELECT $1::text::pg_snapshot)) \
+         AND l.version <> (SELECT $3::text::xid8)"
+    )
+}
+
+/// The lowest transaction id that a snapshot does not see for certain.
+pub(super) fn xmin(snapshot: &str) -> &str {
+    snapshot.split(':').next().unwrap_or("0")
+}
+
+/// The version that the download leaves out, as a parameter.
+fn own_version(subscription: &DownloadSubscription) -> String {
+    let own = subscription.own.as_ref().filter(|own| own.skip_version);
+    own.map_or(0, |own| own.version).to_string()
+}
+
+impl<'c> Known<'c> {
+    /// What a remote presented, unless it presented nothing, or something of another database.
+    async fn of(
+        connection: &mut Connection,
+        publication: &Publication,
+        subscription: &'c DownloadSubscription,
+    ) -> Result<Option<Known<'c>>, CentreError> {
+        let presented = subscription.checkpoint.as_ref().and_then(Presented::of);
+        let Some(presented) = presented else {
+            return Ok(None);
+        };
+        let Some(snapshot) = snapshot(&presented.watermark.position).map(str::to_owned) else {
+            return Ok(None);
+        };
+        let mut parameters = Vec::new();
+        let mut questions = Vec::new();
+        for (table, rule) in publication.tables.iter().zip(&publication.rules) {
+            let Some(held) = presented.partitions(rule.id) else {
+                continue;
+            };
+            let nothing_held = !table.partition.is_empty() && held.is_empty();
+            if table.log.is_none() || nothing_held {
+                continue;
+            }
+            let entries = new_entries(table, 4 + parameters.len());
+            questions.push(format!("EXISTS (SELECT {entries})"));
+            if !table.partition.is_empty() {
+                parameters.extend(partition_arrays(table, held.iter().map(Vec::as_slice))?);
+            }
+        }
+        let check = match questions.is_empty() {
+            true => None,
+            false => {
+                let question = format!("SELECT {}", questions.join(" OR "));
+                Some((connection.prepare(&question, &[]).await?, parameters))
+            }
+        };
+        Ok(Some(Known {
+            presented,
+            snapshot,
+            check,
+        }))
+    }
+
+    /// Asks whether the logs have anything new.
+    async fn news(
+        held: Option<&Self>,
+        client: &Client,
+        subscription: &DownloadSubscription,
+    ) -> Result<bool, CentreError> {
+        let Some(held) = held else { return Ok(true) };
+        let Some((statement, arrays)) = &held.check else {
+            return Ok(false);
+        };
+        let (snapshot, own) = (&held.snapshot, own_version(subscription));
+        let xmin = xmin(snapshot);
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![snapshot, &xmin, &own];
+        parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
+        let row = client.query_one(statement, &parameters).await;
+        Ok(row.map_err(refused("looking for changes"))?.get(0))
+    }
+}

@@ -1,0 +1,283 @@
+//! Reading rows: partitions whole by COPY, changes by the log, rows by their keys.
+
+use std::pin::pin;
+
+use futures_util::TryStreamExt;
+use tokio_postgres::types::ToSql;
+
+use tidewater_protocol::Datum;
+
+use super::{new_entries, xmin};
+use crate::array::Array;
+use crate::connection::{Connection, refused};
+use crate::decoder::{RowDecoder, recycle};
+use crate::publication::PublishedTable;
+use crate::quote::literal;
+use crate::scope::{partition_arrays, partition_types};
+use tidewater_centre::engine::download::{TakeKey, TakeRow};
+use tidewater_centre::engine::exact::unpack;
+use tidewater_centre::error::CentreError;
+
+/// COPY BINARY begins with a signature, flags and an extension area.
+const COPY_HEADER_BYTES: usize = 19;
+
+/// Reads whole partitions of a table.
+pub(super) async fn copy_rows(
+    connection: &Connection,
+    table: &PublishedTable,
+    partitions: &[&[u8]],
+    take: TakeRow<'_>,
+) -> Result<(), CentreError> {
+    let mut condition = String::new();
+    if !table.partition.is_empty() {
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        condition = partition_condition(table, partitions)?;
+    }
+    let copy = format!(
+        "COPY (SELECT {} FROM {} t{condition}) TO STDOUT (FORMAT BINARY)",
+        table.outputs("t."),
+        table.sql_name
+    );
+    let error = |error| refused("reading rows for a download")(error);
+    let stream = connection.client().copy_out(&copy).await.map_err(error)?;
+    let mut stream = pin!(stream);
+    let mut decoder = RowDecoder::new(table.columns.iter().map(|it| it.kind));
+    let mut values = Vec::with_capacity(table.columns.len());
+    let mut skip = COPY_HEADER_BYTES;
+    // What a message of COPY began and the next one completes.
+    let mut carry: Vec<u8> = Vec::new();
+    while let Some(message) = stream.try_next().await.map_err(error)? {
+        let carried = !carry.is_empty();
+        if carried {
+            carry.extend_from_slice(&message);
+        }
+        let bytes: &[u8] = if carried { &carry } else { &message };
+        let mut at = skip.min(bytes.len());
+        skip -= at;
+        // A field count of -1 ends the data.
+        while let Some(count) = bytes.get(at..at + 2)
+            && count != [0xff, 0xff]
+        {
+            let mut row = recycle(values);
+            let length = decoder.tuple(&bytes[at + 2..], &mut row)?;
+            if length.is_some() {
+                take(&row)?;
+            }
+            values = recycle(row);
+            match length {
+                Some(length) => at += 2 + length,
+                None => break,
+            }
+        }
+        let ended = bytes.get(at..at + 2) == Some(&[0xff, 0xff]);
+        let rest = if ended {
+            Vec::new()
+        } else {
+            bytes[at..].to_vec()
+        };
+        carry = rest;
+    }
+    Ok(())
+}
+
+/// ` WHERE` a row is in one of the partitions.
+fn partition_condition(
+    table: &PublishedTable,
+    partitions: &[&[u8]],
+) -> Result<String, CentreError> {
+    let types = partition_types(table);
+    let columns: Vec<_> = table.partition_columns().collect();
+    let mut rows = Vec::new();
+    for packed in partitions {
+        let values = unpack(packed, &types)?;
+        let mut row = Vec::with_capacity(values.len());
+        for (value, column) in values.iter().zip(&columns) {
+            let text = match value {
+                Datum::Bytes(bytes) => {
+                    let hex = bytes.iter().map(|byte| format!("{byte:02x}"));
+                    format!("\\x{}", hex.collect::<String>())
+                }
+                Datum::Date(_) | Datum::Timestamp(_) | Datum::TimestampTz(_) => {
+                    moment(&value.to_string())
+                }
+                value => value.to_string(),
+            };
+            // Text with a NUL is in no row.
+            let quoted = literal(&text).unwrap_or_else(|| "NULL".into());
+            row.push(format!("{quoted}::{}", column.cast_for_comparison()));
+        }
+        rows.push(format!("({})", row.join(", ")));
+    }
+    let compared = columns.iter().map(|column| column.compared("t."));
+    let compared = compared.collect::<Vec<_>>().join(", ");
+    Ok(if columns.len() == 1 {
+        format!(" WHERE {compared} IN ({})", rows.join(", "))
+    } else {
+        format!(" WHERE ({compared}) IN (VALUES {})", rows.join(", "))
+    })
+}
+
+/// A date or timestamp as PostgreSQL reads it: years beyond 9999 without a sign, those before
+/// the year 1 counted backwards.
+fn moment(text: &str) -> String {
+    let expanded = text.strip_prefix(['+', '-']).and_then(|unsigned| {
+        let (year, rest) = unsigned.split_once('-')?;
+        Some((year.parse::<i64>().ok()?, rest))
+    });
+    match expanded {
+        // ISO 8601 has a year 0, which is 1 BC.
+        Some((year, rest)) if year == 0 || text.starts_with('-') => {
+            format!("{:04}-{rest} BC", year + 1)
+        }
+        Some((year, rest)) => format!("{year}-{rest}"),
+        None => text.to_owned(),
+    }
+}
+
+/// Reads what changed in partitions since a snapshot, but for what one version wrote.
+pub(super) async fn changes(
+    connection: &mut Connection,
+    table: &PublishedTable,
+    (since, own_version): (&str, &str),
+    partitions: &[&[u8]],
+    take: TakeKey<'_>,
+) -> Result<(), CentreError> {
+    let log_keys = table
+        .key
+        .iter()
+        .filter_map(|&index| table.log_column(index));
+    let log_keys: Vec<String> = log_keys.collect();
+    let found: Vec<String> = log_keys.iter().map(|name| format!("l.{name}")).collect();
+    let joined = table.key.iter().zip(&log_keys).map(|(&index, name)| {
+        let column = &table.columns[index];
+        let collate = match &column.collation {
+            Some(collation) => format!(" COLLATE {collation}"),
+            None => String::new(),
+        };
+        format!("t.{} = l.{name}{collate}", column.sql)
+    });
+    let sql = format!(
+        "SELECT {}, t.{} IS NOT NULL, {} FROM (SELECT DISTINCT {} {}) l LEFT JOIN {} t ON {}",
+        table.key_outputs("l.", &log_keys),
+        table.columns[table.key[0]].sql,
+        table.outputs("t."),
+        found.join(", "),
+        new_entries(table, 4),
+        table.sql_name,
+        joined.collect::<Vec<_>>().join(" AND "),
+    );
+    let statement = connection.prepare(&sql, &[]).await?;
+    let arrays = match table.partition.is_empty() {
+        false => partition_arrays(table, partitions.iter().copied())?,
+        true => Vec::new(),
+    };
+    let xmin = xmin(since);
+    let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&since, &xmin, &own_version];
+    parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
+    stream_rows(connection, table, &statement, parameters, take).await
+}
+
+/// Reads the rows of keys.
+pub(super) async fn by_keys(
+    connection: &mut Connection,
+    table: &PublishedTable,
+    asked: &[Vec<Datum<'_>>],
+    take: TakeKey<'_>,
+) -> Result<(), CentreError> {
+    let kinds: Vec<_> = table
+        .key
+        .iter()
+        .map(|&index| table.columns[index].kind)
+        .collect();
+    let mut arrays: Vec<Array> = kinds.iter().map(|&kind| Array::new(kind)).collect();
+    for key in asked {
+        let positions: Vec<_> = arrays.iter().map(Array::position).collect();
+        let mut values = arrays.iter_mut().zip(key);
+        if values.any(|(array, value)| array.push(value).is_err()) {
+            // No row of the centre can have this key.
+            for (array, position) in arrays.iter_mut().zip(positions) {
+                array.truncate(position);
+            }
+            take(key, None)?;
+        }
+    }
+    let parameters = kinds.iter().enumerate();
+    let parameters = parameters.map(|(at, &kind)| Array::parameter(kind, at + 1));
+    let names: Vec<String> = (0..kinds.len()).map(|at| format!("k{at}")).collect();
+    let joined = table.key.iter().zip(&names).map(|(&index, name)| {
+        let column = &table.columns[index];
+        column.equals(&format!("t.{}", column.sql), &format!("i.{name}"))
+    });
+    let sql = format!(
+        "SELECT {}, t.{} IS NOT NULL, {} FROM unnest({}) AS i({}) LEFT JOIN {} t ON {}",
+        names
+            .iter()
+            .map(|name| format!("i.{name}"))
+            .collect::<Vec<_>>()
+            .join(", "),
+        table.columns[table.key[0]].sql,
+        table.outputs("t."),
+        parameters.collect::<Vec<_>>().join(", "),
+        names.join(", "),
+        table.sql_name,
+        joined.collect::<Vec<_>>().join(" AND "),
+    );
+    let statement = connection.prepare(&sql, &[]).await?;
+    let parameters = arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
+    stream_rows(connection, table, &statement, parameters, take).await
+}
+
+/// Reads a result of keys, whether there is a row, and the row.
+async fn stream_rows(
+    connection: &Connection,
+    table: &PublishedTable,
+    statement: &tokio_postgres::Statement,
+    parameters: Vec<&(dyn ToSql + Sync)>,
+    take: TakeKey<'_>,
+) -> Result<(), CentreError> {
+    let error = |error| refused("reading changes for a download")(error);
+    let rows = connection
+        .client()
+        .query_raw(statement, parameters)
+        .await
+        .map_err(error)?;
+    let mut rows = pin!(rows);
+    let mut keys = RowDecoder::new(table.key.iter().map(|&index| table.columns[index].kind));
+    let mut decoder = RowDecoder::new(table.columns.iter().map(|it| it.kind));
+    let (mut key, mut values) = (Vec::new(), Vec::new());
+    while let Some(row) = rows.try_next().await.map_err(error)? {
+        let mut row_key = recycle(key);
+        let mut row_values = recycle(values);
+        keys.result(&row, 0, &mut row_key)?;
+        decoder.result(&row, table.key.len() + 1, &mut row_values)?;
+        let exists: bool = row.get(table.key.len());
+        take(&row_key, exists.then_some(&row_values[..]))?;
+        key = recycle(row_key);
+        values = recycle(row_values);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn years_that_need_a_sign_are_spelled_as_postgres_reads_them() {
+        for (ours, theirs) in [
+            ("2026-01-02", "2026-01-02"),
+            ("+5874897-12-31", "5874897-12-31"),
+            ("+000000-02-29", "0001-02-29 BC"),
+            (
+                "-004712-01-01T00:00:00.000000Z",
+                "4713-01-01T00:00:00.000000Z BC",
+            ),
+            ("infinity", "infinity"),
+            ("-infinity", "-infinity"),
+        ] {
+            assert_eq!(moment(ours), theirs);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! PostgreSQL, 13 or later, as the consolidated database.
+//!
+//! Owns everything that knows PostgreSQL: the schema `tidewater`, change logs and
+//! triggers, the binary formats, COPY, snapshots as watermarks. One file for each
+//! concern; here are the connections that they share.
+
+mod array;
+mod catalog;
+mod connection;
+mod database;
+mod decoder;
+mod download;
+mod entry;
+mod in_place;
+mod members;
+mod own;
+mod pool;
+mod publication;
+mod quote;
+mod rows;
+mod scope;
+mod state;
+mod tls;
+mod tracked;
+mod tracking;
+mod triggers;
+mod url;
+mod values;
+mod watermark;
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+use self::connection::Address;
+use self::pool::Pool;
+use self::publication::{Publication, PublishedTable};
+use self::triggers::LogSpec;
+use self::watermark::Marks;
+use tidewater_centre::centre::Centre;
+use tidewater_centre::engine::centre::EngineCentre;
+use tidewater_centre::engine::deploy::Loaded;
+use tidewater_centre::error::CentreError;
+
+/// A PostgreSQL database as a centre.
+struct Postgres {
+    shared: Arc<Shared>,
+}
+
+/// What the centre and its workers share.
+struct Shared {
+    address: Address,
+    pool: Pool,
+    marks: Marks,
+    /// What is served.
+    served: RwLock<Arc<Served>>,
+    /// When partitions that came could not be tracked the last time.
+    adopt_failed_ms: AtomicI64,
+}
+
+/// What tells that a table is still as it was loaded: its rules, triggers and columns. Then,
+/// as of now: whether a trigger can change the key of a row before it is inserted, or keep it
+/// out; whether a unique constraint can be deferred; whether row security holds for us.
+const FINGERPRINTS: &str = "
+SELECT c.oid, c.relhasrules::text
+  || ';' || coalesce((SELECT string_agg(t.oid::text || t.tgenabled::text, ',' ORDER BY t.oid)
+       FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid), '')
+  || ';' || coalesce((SELECT string_agg(concat_ws(':', a.attnum, a.atttypid, a.atttypmod,
+       a.attgenerated, a.attisdropped), ',' ORDER BY a.attnum)
+       FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), ''),
+  EXISTS (SELECT FROM pg_catalog.pg_trigger t
+    WHERE (t.tgrelid = c.oid OR c.relkind = 'p'
+        AND t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p)) AND (t.tgtype & 7) = 7 AND t.tgenabled IN ('O', 'A')),
+  EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND NOT i.indimmediate),
+  pg_catalog.row_security_active(c.oid)
+FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
+
+/// Connects to the database that a URL names.
+pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
+    let address = connection::address(url)?;
+    // The first connection tells whether there is a database at all.
+    let first = connection::Connection::first(&address).await?;
+    let pool = Pool::new(address.clone(), first);
+    Ok(Arc::new(EngineCentre(Postgres {
+        shared: Arc::new(Shared {
+            marks: watermark::start(address.clone()),
+            address,
+            pool,
+            served: RwLock::default(),
+            adopt_failed_ms: AtomicI64::new(i64::MIN),
+        }),
+    })))
+}
+
+/// Publications as they are served.
+type Served = Loaded<PublishedTable>;
+
+impl Shared {
+    fn served(&self) -> Arc<Served> {
+        let served = self.served.read();
+        served.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A publication that is served.
+    fn publication(&self, name: &str) -> Result<Arc<Publication>, CentreError> {
+        self.served().publication(name).cloned()
+    }
+
+    /// The served change log of this number, with the name of a publication that has it.
+    fn tracked(&self, log_id: i32) -> Option<(String, LogSpec)> {
+        let served = self.served();
+        served.publications.iter().find_map(|publication| {
+            let mut tables = publication.tables.iter();
+            let table = tables.find(|table| table.log.is_some() && table.log_id == log_id)?;
+            Some((publication.schema.name.clone(), table.log.clone()?))
+        })
+    }
+
+    fn may_adopt(&self, now_ms: i64) -> bool {
+        let failed_ms = self.adopt_failed_ms.load(Ordering::Relaxed);
+        // Neither does a clock that was set back make it wait for years.
+        failed_ms.abs_diff(now_ms) >= download::ADOPT_AGAIN_MS
+    }
+
+    fn adopt_failed(&self, now_ms: i64) {
+        self.adopt_failed_ms.store(now_ms, Ordering::Relaxed);
+    }
+}
+
+/// Fills bytes that nobody can guess.
+fn fill_random(bytes: &mut [u8]) -> Result<(), CentreError> {
+    let filled = SystemRandom::new().fill(bytes);
+    filled.map_err(|_| CentreError::Internal {
+        message: "the system has no random numbers".into(),
+    })
+}

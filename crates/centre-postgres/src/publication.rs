@@ -1,0 +1,262 @@
+//! Publications, compiled against the catalog: everything that serving them needs.
+//!
+//! Pure: no SQL is run here. The errors are the operator's, so they say where in the
+//! configuration something is wrong and what to write instead.
+
+use tidewater_protocol::Direction;
+
+use super::catalog::Catalog;
+use super::triggers::{LogSpec, log_column};
+use super::values::Kind;
+use tidewater_centre::engine::compile::Published;
+use tidewater_centre::engine::publication::{self, ServedTable};
+
+/// A publication, ready to be served.
+pub(super) type Publication = publication::Publication<PublishedTable>;
+
+/// A table of a publication.
+#[derive(Debug)]
+pub(crate) struct PublishedTable {
+    pub(super) oid: u32,
+    /// Its name in SQL.
+    pub(super) sql_name: String,
+    /// Its name in a configuration.
+    pub(super) title: String,
+    /// The published columns.
+    pub(super) columns: Vec<PgColumn>,
+    pub(super) key: Vec<usize>,
+    pub(super) partition: Vec<usize>,
+    pub(super) direction: Direction,
+    /// The change log; `None` if the table is not tracked.
+    pub(super) log: Option<LogSpec>,
+    /// The log's number, known once it is deployed.
+    pub(super) log_id: i32,
+    /// See [`Published::deletes_first`].
+    pub(super) deletes_first: bool,
+    pub(super) effects: Effects,
+    /// What [`super::FINGERPRINTS`] said when it was loaded.
+    pub(super) fingerprint: String,
+    /// The planner's guess of the number of rows.
+    pub(super) row_estimate: u64,
+}
+
+/// What beside the uploaded rows an upload may change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Effects {
+    /// Triggers of the user, generated columns, or values that a column gives back in
+    /// another form.
+    pub(super) always: bool,
+    /// Foreign keys that act on a delete.
+    pub(super) on_delete: bool,
+    /// Foreign keys that act on an update.
+    pub(super) on_update: bool,
+}
+
+/// A column, as SQL needs it.
+#[derive(Clone, Debug)]
+pub(super) struct PgColumn {
+    /// Its name in SQL.
+    pub(super) sql: String,
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    /// The declared type, a domain perhaps.
+    pub(super) type_oid: u32,
+    /// As people write it.
+    pub(super) type_name: String,
+    /// The type (below all domains) without its modifiers, for casts and logs.
+    pub(super) cast_name: String,
+    /// The scale of a numeric column.
+    pub(super) scale: Option<u16>,
+    /// The most characters that a varchar takes, the digits of a second that a time keeps.
+    pub(super) limit: Option<i32>,
+    /// The collation's name, quoted, where the type has one.
+    pub(super) collation: Option<String>,
+    /// GENERATED ALWAYS AS (expression): nobody writes it.
+    pub(super) generated: bool,
+    /// GENERATED ALWAYS AS IDENTITY: an update cannot write it.
+    pub(super) identity_always: bool,
+}
+
+impl PgColumn {
+    /// The column as a result in binary form: of the type as which it is decoded, even if
+    /// its owner has given it another one meanwhile.
+    pub(super) fn output(&self, prefix: &str) -> String {
+        let (_, decoded) = self.kind.parameter();
+        format!("{prefix}{}::{decoded}", self.sql)
+    }
+
+    /// A parameter's value as one of the column.
+    pub(super) fn input(&self, value: &str) -> String {
+        match self.kind {
+            Kind::Other => format!("{value}::{}", self.cast_name),
+            Kind::Bpchar => format!("{value}::bpchar"),
+            _ => value.to_owned(),
+        }
+    }
+
+    /// Whether the column has the value of a parameter: in the way that finds it by
+    /// an index, for columns of a key.
+    pub(super) fn equals(&self, column: &str, value: &str) -> String {
+        format!("{column} = {}", self.input(value))
+    }
+
+    /// A partition's value as the column takes it, NULL if it takes it no more: a remote may hold
+    /// one of an enumeration that has been renamed since.
+    pub(super) fn held(&self, value: &str) -> String {
+        let input = self.input(value);
+        if self.kind != Kind::Other {
+            return input;
+        }
+        let labels = format!(
+            "SELECT FROM pg_catalog.pg_enum e \
+             WHERE e.enumtypid = pg_catalog.pg_typeof(NULL::{})",
+            self.cast_name
+        );
+        format!(
+            "CASE WHEN NOT EXISTS ({labels}) OR EXISTS ({labels} AND e.enumlabel = {value}) \
+             THEN {input} END"
+        )
+    }
+
+    /// Whether the column has exactly the value of a parameter, NULL included.
+    pub(super) fn same(&self, column: &str, value: &str) -> String {
+        match self.kind {
+            Kind::Text => format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}"),
+            Kind::Bpchar => {
+                format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}::bpchar")
+            }
+            Kind::Json => format!("{column}::text IS NOT DISTINCT FROM {value}::text"),
+            Kind::Other => {
+                format!("{column}::text COLLATE \"C\" IS NOT DISTINCT FROM {value}")
+            }
+            _ => format!("{column} IS NOT DISTINCT FROM {value}"),
+        }
+    }
+
+    /// The column as it is compared with a partition's value: of exotic types the
+    /// text, because that is what partitions are told apart by.
+    pub(super) fn compared(&self, prefix: &str) -> String {
+        match self.kind {
+            Kind::Other => format!("{prefix}{}::text COLLATE \"C\"", self.sql),
+            _ => format!("{prefix}{}", self.sql),
+        }
+    }
+
+    /// The type of what [`Self::compared`] is compared with.
+    pub(super) fn cast_for_comparison(&self) -> &str {
+        match self.kind {
+            Kind::Other => "text",
+            _ => &self.cast_name,
+        }
+    }
+}
+
+impl ServedTable for PublishedTable {
+    type Log = LogSpec;
+
+    fn log(&self) -> Option<&LogSpec> {
+        self.log.as_ref()
+    }
+
+    fn set_log(&mut self, id: i64) {
+        self.log_id = id as i32;
+    }
+}
+
+impl PublishedTable {
+    pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> PublishedTable {
+        let live = &catalog.tables[published.table];
+        let columns = published.columns.iter();
+        let columns: Vec<PgColumn> = columns.map(|&it| live.columns[it].clone()).collect();
+        let partition = published.partition.iter();
+        let partition: Vec<usize> = partition.map(|&index| published.columns[index]).collect();
+        let log = || LogSpec::new(live, &partition, published.spec.tracking);
+        PublishedTable {
+            oid: live.oid,
+            sql_name: live.sql_name.clone(),
+            title: live.title.clone(),
+            key: published.positions(&live.key).unwrap_or_default(),
+            partition: published.partition.clone(),
+            direction: published.spec.direction,
+            log: published.is_logged.then(log),
+            log_id: 0,
+            deletes_first: published.deletes_first,
+            effects: Effects {
+                // Whether a partition has a trigger of its own is not asked in every upload.
+                always: live.members.is_some()
+                    || live.user_triggers
+                    || live.columns.iter().any(|column| column.generated),
+                on_delete: published.acts_on_delete,
+                on_update: published.acts_on_update,
+            },
+            fingerprint: String::new(),
+            row_estimate: live.row_estimate,
+            columns,
+        }
+    }
+
+    /// The partition columns.
+    pub(super) fn partition_columns(&self) -> impl Iterator<Item = &PgColumn> {
+        self.partition.iter().map(|&index| &self.columns[index])
+    }
+
+    /// A query for partitions with its results cast to the partition columns' types.
+    pub(super) fn scope_sql(&self, inner: &str) -> String {
+        let names: Vec<String> = (0..self.partition.len()).map(log_column).collect();
+        let outputs = self.partition_columns().zip(&names);
+        let outputs = outputs.map(|(column, name)| {
+            // A numeric's scale decides how it is spelled; a varchar's limit must not cut
+            // a longer value down to another partition's.
+            let cast = match column.kind {
+                Kind::Numeric | Kind::Time | Kind::Timestamp | Kind::TimestampTz => {
+                    &column.type_name
+                }
+                _ => &column.cast_name,
+            };
+            match column.kind {
+                Kind::Other => format!("v.{name}::{cast}::text"),
+                _ => format!("v.{name}::{cast}"),
+            }
+        });
+        // The query may end in a comment: the parenthesis stands on a line of its own.
+        format!(
+            "SELECT DISTINCT {} FROM (\n{inner}\n) AS v({})",
+            outputs.collect::<Vec<_>>().join(", "),
+            names.join(", ")
+        )
+    }
+
+    /// The log's column that has a published column's values.
+    pub(super) fn log_column(&self, column: usize) -> Option<String> {
+        let positions = LogSpec::positions(&self.partition, &self.key);
+        positions
+            .iter()
+            .position(|&it| it == column)
+            .map(log_column)
+    }
+
+    /// The log table's name in SQL.
+    pub(super) fn log_table(&self) -> String {
+        LogSpec::log_table(self.log_id)
+    }
+
+    /// The key's columns, under the names that they have in another relation, as
+    /// results in binary form.
+    pub(super) fn key_outputs(&self, prefix: &str, names: &[String]) -> String {
+        let outputs =
+            self.key
+                .iter()
+                .zip(names)
+                .map(|(&index, name)| match self.columns[index].kind {
+                    Kind::Other => format!("{prefix}{name}::text"),
+                    _ => format!("{prefix}{name}"),
+                });
+        outputs.collect::<Vec<_>>().join(", ")
+    }
+
+    /// All published columns as results in binary form.
+    pub(super) fn outputs(&self, prefix: &str) -> String {
+        let outputs = self.columns.iter().map(|column| column.output(prefix));
+        outputs.collect::<Vec<_>>().join(", ")
+    }
+}

@@ -1,0 +1,114 @@
+//! Whether uploaded values fit their columns, and whether these give them back as they were.
+
+use tidewater_protocol::{Datum, pack};
+
+use super::sql::Incoming;
+use crate::publication::PgColumn;
+use crate::values::{Kind, decimal_is_exact};
+use tidewater_centre::engine::upload::incoming::Uploaded;
+
+/// Why a value cannot go into its column, without asking the database.
+pub(super) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Option<String> {
+    // What is blank beyond the limit of a varchar is cut off without an error.
+    let cut = |text: &str| {
+        let limit = column.limit.and_then(|limit| usize::try_from(limit).ok());
+        column.kind == Kind::Text && limit.is_some_and(|limit| text.chars().count() > limit)
+    };
+    let padded =
+        |text: &str| is_key && text.ends_with(' ') && (column.kind == Kind::Bpchar || cut(text));
+    match value {
+        // Two spellings of one key would be two rows on the remote.
+        Datum::Text(text) if padded(text) => Some(unfit(column, value)),
+        Datum::Time(micros) | Datum::Timestamp(micros) | Datum::TimestampTz(micros)
+            if is_key && is_rounded(column, *micros) =>
+        {
+            Some(unfit(column, value))
+        }
+        Datum::Loose(_) => Some(unfit(column, value)),
+        _ => None,
+    }
+}
+
+/// Whether a column that keeps fewer digits of a second changes a time.
+fn is_rounded(column: &PgColumn, micros: i64) -> bool {
+    let digits = column.limit.and_then(|limit| u32::try_from(limit).ok());
+    let infinite = micros == i64::MAX || micros == i64::MIN;
+    !infinite && digits.is_some_and(|it| it < 6 && micros % 10_i64.pow(6 - it) != 0)
+}
+
+/// The reason why a value does not fit a column.
+pub(super) fn unfit(column: &PgColumn, value: &Datum<'_>) -> String {
+    const LONGEST: usize = 60;
+    let mut text = value.to_string();
+    if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+        text.truncate(end);
+        text.push('…');
+    }
+    format!(
+        "column {:?} of type {} cannot hold {text:?}",
+        column.name, column.type_name
+    )
+}
+
+/// Whether the column gives back the value exactly as it was.
+pub(super) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
+    let fits = |text: &str| match column.limit {
+        Some(limit) => text.len() <= limit as usize || text.chars().count() <= limit as usize,
+        None => true,
+    };
+    match (column.kind, *value) {
+        (_, Datum::Null) => true,
+        (Kind::Jsonb | Kind::Other, _) => false,
+        (Kind::Text, Datum::Text(text)) => fits(text),
+        (Kind::Bpchar, Datum::Text(text)) => fits(text) && !text.ends_with(' '),
+        (Kind::Float4, Datum::Real(real)) => f64::from(real as f32).to_bits() == real.to_bits(),
+        (Kind::Float8, Datum::Real(real)) => {
+            real.is_finite() && (real != 0.0 || real.is_sign_positive())
+                || real.is_infinite()
+                || real.to_bits() == f64::NAN.to_bits()
+        }
+        (Kind::Numeric, Datum::Decimal(decimal)) => {
+            // A negative scale rounds before the point.
+            !column.type_name.contains('-') && decimal_is_exact(decimal, column.scale)
+        }
+        (Kind::Time | Kind::Timestamp | Kind::TimestampTz, _) => {
+            column.limit.is_none_or(|limit| limit >= 6)
+        }
+        _ => true,
+    }
+}
+
+/// Why some value of a row cannot go into its column. `encoded` is room to try it in.
+pub(super) fn unfit_value(
+    incoming: &Incoming<'_>,
+    row: &[Datum<'_>],
+    encoded: &mut Vec<u8>,
+) -> Option<String> {
+    let table = incoming.table;
+    encoded.clear();
+    incoming.sent.iter().find_map(|&index| {
+        let (column, value) = (&table.columns[index], &row[index]);
+        let is_key = table.key.contains(&index);
+        obstacle(column, is_key, value).or_else(|| {
+            let fits = column.kind.encode(value, encoded).is_ok();
+            (!fits).then(|| unfit(column, value))
+        })
+    })
+}
+
+/// Whether a remote wrote another value into a generated column than the centre computes. It is
+/// told, because no change of the centre brings the centre's value back to it.
+pub(super) fn lost_what_is_computed(
+    incoming: &Incoming<'_>,
+    uploaded: &Uploaded<'_, '_>,
+    central: &[Datum<'_>],
+) -> bool {
+    let (Some(old), Some(new)) = (uploaded.old, uploaded.new) else {
+        return false;
+    };
+    let mut columns = incoming.table.columns.iter().enumerate();
+    columns.any(|(index, column)| {
+        let was_written = column.generated && !pack::same(&old[index], &new[index]);
+        was_written && !pack::same(&new[index], &central[index])
+    })
+}

@@ -1,0 +1,343 @@
+//! Uploaded rows go into PostgreSQL: many inserts by COPY, the rest by statements over arrays, rows
+//! that need each other by one statement. What is written and in which order is the engine's affair.
+
+mod copy_in;
+mod fitness;
+mod refusal;
+mod sql;
+mod statements;
+mod together;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future;
+
+use tidewater_protocol::{Datum, Op};
+
+use self::fitness::{is_exact, unfit_value};
+use self::refusal::may_be_data_error;
+use self::sql::Incoming;
+use super::connection::{Connection, centre_error, refused};
+use super::own::run_all;
+use super::publication::{Publication, PublishedTable};
+use super::scope::ScopeQueries;
+use super::{FINGERPRINTS, Shared, fill_random};
+use tidewater_centre::engine::connection::Own;
+use tidewater_centre::engine::exact::Membership;
+use tidewater_centre::engine::scope::Holder;
+use tidewater_centre::engine::upload;
+use tidewater_centre::engine::upload::incoming::RowRef;
+use tidewater_centre::engine::upload::rows::{
+    Admitted, Batch, Ends, Image, Met, Part, Rows, TargetTable, Written,
+};
+use tidewater_centre::engine::watermark::held;
+use tidewater_centre::error::CentreError;
+use tidewater_centre::upload::SyncUpload;
+
+/// How often a transaction that met a deadlock is tried.
+const ATTEMPTS: u32 = 10;
+
+/// Constraints that are deferred from the start are so again for the next upload.
+const DEFER_AGAIN: &str = "
+DO $$ DECLARE c record; BEGIN
+FOR c IN SELECT DISTINCT n.nspname, o.conname FROM pg_catalog.pg_constraint o
+  JOIN pg_catalog.pg_namespace n ON n.oid = o.connamespace WHERE o.condeferred
+LOOP EXECUTE format('SET CONSTRAINTS %I.%I DEFERRED', c.nspname, c.conname); END LOOP; END $$";
+
+const TRANSACTION: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Writes uploads on a connection.
+pub(super) struct UploadRows<'c> {
+    connection: &'c mut Connection,
+    shared: &'c Shared,
+    /// The transaction's.
+    version: u64,
+    /// The tables of the upload as they are now.
+    live: Vec<Live>,
+    /// Whether every row so far is in the centre as it was uploaded.
+    exact: bool,
+    /// Room to try values in.
+    encoded: Vec<u8>,
+}
+
+/// A table as it is now; nobody can change it before the transaction ends.
+#[derive(Clone, Copy, Default)]
+struct Live {
+    oid: u32,
+    /// Whether table and triggers are still those that were loaded.
+    as_loaded: bool,
+    /// A trigger can change the key of a row before it is inserted, or keep it out.
+    edits_inserts: bool,
+    /// A unique constraint can be deferred: `ON CONFLICT` does not work then.
+    defers_unique: bool,
+    /// Row security holds for us: COPY does not work then.
+    row_security: bool,
+}
+
+impl TargetTable for PublishedTable {
+    fn deletes_first(&self) -> bool {
+        self.deletes_first
+    }
+
+    fn acts_on_delete(&self) -> bool {
+        self.effects.on_delete
+    }
+
+    fn is_written(&self, column: usize) -> bool {
+        !self.columns[column].generated
+    }
+
+    fn is_settable(&self, column: usize) -> bool {
+        !self.columns[column].identity_always
+    }
+}
+
+impl<'c> UploadRows<'c> {
+    pub(super) fn new(connection: &'c mut Connection, shared: &'c Shared) -> UploadRows<'c> {
+        UploadRows {
+            connection,
+            shared,
+            version: 0,
+            live: Vec::new(),
+            exact: true,
+            encoded: Vec::new(),
+        }
+    }
+
+    async fn batch_execute(&self, what: &'static str, sql: &str) -> Result<()> {
+        let done = self.connection.client().batch_execute(sql).await;
+        done.map_err(refused(what))
+    }
+
+    /// The table as it is now.
+    fn live(&self, table: &PublishedTable) -> Live {
+        let found = self.live.iter().find(|it| it.oid == table.oid);
+        found.copied().unwrap_or_default()
+    }
+}
+
+impl Rows for UploadRows<'_> {
+    type Connection = Connection;
+    type Table = PublishedTable;
+
+    fn is_usable(&self) -> bool {
+        !self.connection.is_closed()
+    }
+
+    fn connection(&mut self) -> &mut Connection {
+        self.connection
+    }
+
+    fn publication(&self, name: &str) -> Result<Arc<Publication>> {
+        self.shared.publication(name)
+    }
+
+    async fn begin(&mut self, number: usize) -> Result<()> {
+        let begin = match number {
+            0 => "BEGIN; SAVEPOINT tidewater_upload".to_owned(),
+            _ => format!("{DEFER_AGAIN}; SAVEPOINT tidewater_upload"),
+        };
+        self.batch_execute("applying uploads", &begin).await
+    }
+
+    async fn keep(&mut self, result: Own) -> Result<()> {
+        let error = |error| refused("storing the result of an upload")(error);
+        let store = [result];
+        let storing = self.connection.prepare_own(&store).await?;
+        let client = self.connection.client();
+        let (stored, released) = future::join(
+            run_all(client, &storing, &store),
+            client.batch_execute("RELEASE tidewater_upload"),
+        )
+        .await;
+        stored.map_err(error)?;
+        released.map_err(error)
+    }
+
+    async fn undo(&mut self) -> Result<()> {
+        let undo = "ROLLBACK TO tidewater_upload; RELEASE tidewater_upload";
+        self.batch_execute("undoing an upload", undo).await
+    }
+
+    async fn commit(&mut self) -> Result<()> {
+        self.batch_execute("applying uploads", "COMMIT").await
+    }
+
+    async fn is_tried_again(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
+        if !error.is_retryable() || attempts >= ATTEMPTS || self.connection.is_closed() {
+            return Ok(false);
+        }
+        self.connection.forget_statements();
+        self.batch_execute("ending a failed upload", "ROLLBACK")
+            .await?;
+        // Two that met in a deadlock must not meet again at the same pace.
+        let mut jitter = [0];
+        let _ = fill_random(&mut jitter);
+        let pause = (1 << attempts.min(7)) + u64::from(jitter[0]) / 8;
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        Ok(true)
+    }
+
+    /// All of it goes in one flight.
+    async fn admit<'u>(
+        &mut self,
+        publication: &'u Publication,
+        upload: &'u SyncUpload,
+        tables: &[Incoming<'u>],
+    ) -> Result<Option<Admitted<'u>>> {
+        let error = |error| refused("admitting an upload")(error);
+        let holder = Holder {
+            user: &upload.user,
+            remote_id: upload.remote_id,
+        };
+        let connection = &mut *self.connection;
+        let queries = ScopeQueries::prepare(connection, &holder, &[publication]).await?;
+        let take = upload::take(upload);
+        let taking = connection.prepare_own(&take).await?;
+        let transaction = connection.prepare(TRANSACTION, &[]).await?;
+        let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
+        let oids: Vec<u32> = tables.iter().map(|it| it.table.oid).collect();
+        let lock = lock(tables);
+        let client = connection.client();
+        let (locked, (taken, (transaction, (live, results)))) = future::join(
+            client.batch_execute(&lock),
+            future::join(
+                run_all(client, &taking, &take),
+                future::join(
+                    client.query_one(&transaction, &[]),
+                    future::join(client.query(&fingerprints, &[&oids]), queries.run(client)),
+                ),
+            ),
+        )
+        .await;
+        locked.map_err(error)?;
+        let Some(serials) = upload::taken(&taken.map_err(error)?)? else {
+            return Ok(None);
+        };
+        let version: String = transaction.map_err(error)?.get(0);
+        self.version = version.parse().unwrap_or(0);
+        let live = live.map_err(error)?;
+        let table = |oid: u32| tables.iter().find(|it| it.table.oid == oid);
+        let live = live.iter().map(|row| Live {
+            oid: row.get(0),
+            as_loaded: table(row.get(0))
+                .is_some_and(|it| row.get::<_, &str>(1) == it.table.fingerprint),
+            edits_inserts: row.get(2),
+            defers_unique: row.get(3),
+            row_security: row.get(4),
+        });
+        self.live = live.collect();
+        Ok(Some(Admitted {
+            serials,
+            held: held(publication, upload.checkpoint.as_ref()),
+            scope: queries.scope(0, &results?),
+        }))
+    }
+
+    async fn begin_rows(&mut self, immediate: bool) -> Result<()> {
+        self.exact = true;
+        let begin = match immediate {
+            true => "SAVEPOINT tidewater_rows; SET CONSTRAINTS ALL IMMEDIATE",
+            false => "SAVEPOINT tidewater_rows",
+        };
+        self.batch_execute("applying an upload", begin).await
+    }
+
+    async fn undo_rows(&mut self) -> Result<()> {
+        let undo = "ROLLBACK TO tidewater_rows; RELEASE tidewater_rows";
+        self.batch_execute("undoing the rows of an upload", undo)
+            .await
+    }
+
+    async fn is_violated(&mut self, immediate: bool) -> Result<bool> {
+        let client = self.connection.client();
+        match client.batch_execute("SET CONSTRAINTS ALL IMMEDIATE").await {
+            Ok(()) => Ok(false),
+            Err(refusal) if immediate || !may_be_data_error(&refusal) => {
+                Err(centre_error("checking deferred constraints", &refusal))
+            }
+            Err(_) => Ok(true),
+        }
+    }
+
+    /// Statements check what they can of their own rows.
+    fn can_tell(&mut self) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn unfit(&mut self, table: &Incoming<'_>, image: Image, row: &[Datum<'_>]) -> Option<String> {
+        let unfit = unfit_value(table, row, &mut self.encoded);
+        if image == Image::New && self.exact {
+            let columns = &table.table.columns;
+            let mut written = table.written.iter();
+            self.exact = written.all(|&index| is_exact(&columns[index], &row[index]));
+        }
+        unfit
+    }
+
+    async fn load(&mut self, table: &Incoming<'_>, membership: Membership<'_>) -> Result<bool> {
+        if !copy_in::is_possible(table, self.live(table.table)) {
+            return Ok(false);
+        }
+        let loaded = copy_in::copy_in(self.connection, table, membership).await?;
+        self.exact &= loaded.unwrap_or(true);
+        Ok(loaded.is_some())
+    }
+
+    async fn write(
+        &mut self,
+        batch: &Batch<'_, '_, PublishedTable>,
+        rows: &[RowRef],
+    ) -> Result<Written> {
+        self.write_batch(batch, rows).await
+    }
+
+    async fn find(
+        &mut self,
+        table: &Incoming<'_>,
+        op: Op,
+        rows: &[RowRef],
+    ) -> Result<Vec<Option<Met>>> {
+        self.read_by_key(table, op, rows).await
+    }
+
+    async fn deletable(&mut self, table: &Incoming<'_>, rows: &[RowRef]) -> Result<Vec<RowRef>> {
+        self.lock_deletable(table, rows).await
+    }
+
+    async fn together(
+        &mut self,
+        parts: &[Part<'_, '_, PublishedTable>],
+        ends: Ends,
+    ) -> Result<Option<Vec<Vec<usize>>>> {
+        self.apply_together(parts, ends).await
+    }
+
+    fn version(&self, tables: &[Incoming<'_>], is_alone: bool) -> (u64, bool) {
+        let sets_off_more = tables.iter().any(|it| {
+            let effects = it.table.effects;
+            effects.always
+                || effects.on_delete && !it.deletes.is_empty()
+                || effects.on_update && !it.updates.is_empty()
+        });
+        let mut tables = tables.iter();
+        let as_loaded = tables.all(|it| self.live(it.table).as_loaded);
+        let skip = is_alone && as_loaded && self.exact && !sets_off_more;
+        (self.version, skip)
+    }
+}
+
+/// With this lock nobody can change the tables or add a trigger before we end.
+fn lock(tables: &[Incoming<'_>]) -> String {
+    let written = tables.iter().filter(|it| it.is_open);
+    let names: BTreeSet<&str> = written.map(|it| it.table.sql_name.as_str()).collect();
+    let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("LOCK TABLE {names} IN ROW EXCLUSIVE MODE"),
+    }
+}

@@ -1,0 +1,509 @@
+//! Inserts, updates and deletes by set-based statements over array parameters.
+//!
+//! A batch is one statement in a savepoint. What fails is bisected to the single row; what the
+//! statement passed over is told.
+
+use std::collections::{BTreeSet, HashSet};
+
+use futures_util::future;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row as ResultRow, Statement};
+
+use tidewater_protocol::{Code, ColumnType, Datum, Op, pack};
+
+use super::fitness::{lost_what_is_computed, obstacle, unfit};
+use super::refusal::{is_data_error, may_be_data_error, reason};
+use super::sql::{self, Incoming};
+use super::{Result, UploadRows};
+use crate::array::Array;
+use crate::connection::{Connection, centre_error, refused};
+use crate::decoder::{RowDecoder, recycle};
+use crate::publication::PublishedTable;
+use tidewater_centre::engine::upload::incoming::RowRef;
+use tidewater_centre::engine::upload::rows::{
+    Batch, Central, Failed, Image, Met, Refusal, Written,
+};
+use tidewater_centre::error::CentreError;
+
+/// The most rows of one statement.
+const BATCH_ROWS: usize = 2_000;
+/// The most bytes of one statement's parameters, unless one row has more.
+const BATCH_BYTES: usize = 4 << 20;
+/// Around what may have to be undone: what triggers that fire before an insert do, and rows that
+/// are only applied together.
+pub(super) const GUARD: &str = "SAVEPOINT tidewater_guard";
+pub(super) const KEEP: &str = "RELEASE tidewater_guard";
+pub(super) const UNDO: &str = "ROLLBACK TO tidewater_guard; RELEASE tidewater_guard";
+
+/// The outcome of a statement in a savepoint.
+pub(super) enum Executed {
+    Rows(Vec<ResultRow>),
+    Failed(Refusal),
+}
+
+/// One statement for rows of a batch.
+struct Writing<'b, 'u> {
+    table: &'b Incoming<'u>,
+    op: Op,
+    changed: &'b [usize],
+    is_strict: bool,
+    statement: Statement,
+    /// Inserts may have to be undone.
+    is_guarded: bool,
+}
+
+impl UploadRows<'_> {
+    /// See [`Rows::write`](tidewater_centre::engine::upload::rows::Rows::write).
+    pub(super) async fn write_batch(
+        &mut self,
+        batch: &Batch<'_, '_, PublishedTable>,
+        rows: &[RowRef],
+    ) -> Result<Written> {
+        let &Batch {
+            table,
+            op,
+            changed,
+            is_strict,
+        } = batch;
+        let live = self.live(table.table);
+        let text = match op {
+            Op::Insert => sql::insert(table, !is_strict && !live.defers_unique),
+            Op::Update => sql::update(table, changed, 1),
+            _ => sql::delete(table, 1),
+        };
+        let writing = Writing {
+            table,
+            op,
+            changed,
+            is_strict,
+            statement: self.connection.prepare(&text, &[]).await?,
+            is_guarded: op == Op::Insert && live.edits_inserts,
+        };
+        let mut written = Written::default();
+        let mut rest = rows;
+        while !rest.is_empty() {
+            // What fails is told apart from what is passed over by itself.
+            let count = if is_strict { 1 } else { batch_size(rest) };
+            let (some, after) = rest.split_at(count);
+            self.bisect(&writing, some, &mut written).await?;
+            rest = after;
+        }
+        Ok(written)
+    }
+
+    /// Runs a batch, and what fails again in halves.
+    async fn bisect(
+        &mut self,
+        writing: &Writing<'_, '_>,
+        batch: &[RowRef],
+        written: &mut Written,
+    ) -> Result<()> {
+        let &Writing {
+            table,
+            op,
+            changed,
+            is_strict,
+            is_guarded,
+            ..
+        } = writing;
+        let mut waiting = vec![batch.to_vec()];
+        while let Some(rows) = waiting.pop() {
+            let rows = rows.as_slice();
+            let parameters = parameters(table, op, changed, rows)?;
+            if is_guarded {
+                self.savepoint(GUARD).await?;
+            }
+            let executed = execute(self.connection, &writing.statement, &parameters).await?;
+            if is_guarded {
+                if let Executed::Rows(result) = &executed
+                    && let Some(others) = again(table, rows, result, is_strict, written)?
+                {
+                    self.savepoint(UNDO).await?;
+                    waiting.extend(others);
+                    continue;
+                }
+                self.savepoint(KEEP).await?;
+            }
+            match executed {
+                Executed::Rows(result) if is_guarded && has_other_keys(table, rows, &result)? => {
+                    written.elsewhere.extend(rows);
+                }
+                Executed::Rows(result) => {
+                    let passed_over = passed_over(table, op, rows, &result)?;
+                    written.applied += (rows.len() - passed_over.len()) as u64;
+                    if is_guarded {
+                        let passed_over: BTreeSet<&RowRef> = passed_over.iter().collect();
+                        let done = rows.iter().filter(|at| !passed_over.contains(at));
+                        let done: Vec<RowRef> = done.copied().collect();
+                        self.log_moved(table, &done).await?;
+                    }
+                    pass_over(written, table, is_strict, passed_over);
+                }
+                Executed::Failed(refusal) => match rows {
+                    // Nothing was passed over, so it may be the key that is taken.
+                    [at] if op == Op::Insert
+                        && !is_strict
+                        && refusal.code == Code::RowKeyInUse
+                        && self.live(table.table).defers_unique =>
+                    {
+                        written.passed_over.push(*at);
+                    }
+                    &[at] => written.failed.push(Failed { at, refusal }),
+                    rows => {
+                        let (left, right) = rows.split_at(rows.len() / 2);
+                        waiting.push(right.to_vec());
+                        waiting.push(left.to_vec());
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn savepoint(&self, sql: &str) -> Result<()> {
+        self.batch_execute("applying rows of an upload", sql).await
+    }
+
+    /// Sees to it that rows which a trigger put into another partition leave those who hold the
+    /// one that they were uploaded into, the uploader first of all.
+    pub(super) async fn log_moved(
+        &mut self,
+        table: &Incoming<'_>,
+        inserted: &[RowRef],
+    ) -> Result<()> {
+        let Some(sql) = sql::log_moved(table).filter(|_| !inserted.is_empty()) else {
+            return Ok(());
+        };
+        let arrays = parameters(table, Op::Insert, &[], inserted)?;
+        let statement = self.connection.prepare(&sql, &[]).await?;
+        let logged = self.connection.client();
+        let logged = logged.execute(&statement, &as_parameters(&arrays)).await;
+        logged.map(drop).map_err(refused("logging uploaded rows"))
+    }
+
+    /// See [`Rows::find`](tidewater_centre::engine::upload::rows::Rows::find).
+    pub(super) async fn read_by_key(
+        &mut self,
+        table: &Incoming<'_>,
+        op: Op,
+        rows: &[RowRef],
+    ) -> Result<Vec<Option<Met>>> {
+        // A key that no row of the centre can have is that of no row.
+        let mut possible = Vec::with_capacity(rows.len());
+        let mut places = Vec::with_capacity(rows.len());
+        table.rows(rows, |at, row| {
+            if is_possible_key(table.table, &row.key) {
+                possible.push(rows[at]);
+                places.push(at);
+            }
+            Ok(())
+        })?;
+        let statement = sql::read_by_key(table, op);
+        let statement = self.connection.prepare(&statement, &[]).await?;
+        let arrays = read_parameters(table, op, &possible)?;
+        let client = self.connection.client();
+        let result = client.query(&statement, &as_parameters(&arrays)).await;
+        let result = result.map_err(refused("reading rows that an upload met"))?;
+        let mut found: Vec<Option<&ResultRow>> = vec![None; possible.len()];
+        for row in &result {
+            found[ordinal(row, 0)] = Some(row);
+        }
+        let columns = &table.table.columns;
+        let types: Vec<ColumnType> = columns
+            .iter()
+            .map(|it| it.kind.column_type(it.scale))
+            .collect();
+        let mut decoder = RowDecoder::new(columns.iter().map(|it| it.kind));
+        let mut met: Vec<Option<Met>> = Vec::new();
+        met.resize_with(rows.len(), || None);
+        table.images(&possible, |at, uploaded| {
+            let Some(row) = found[at] else { return Ok(()) };
+            let mut central = Vec::with_capacity(columns.len());
+            decoder.result(row, 2, &mut central)?;
+            let is_equal = row.get::<_, Option<bool>>(1) == Some(true);
+            let is_as_uploaded = is_equal && !lost_what_is_computed(table, uploaded, &central);
+            met[places[at]] = Some(Met {
+                central: Central::pack(&types, central),
+                is_as_uploaded,
+            });
+            Ok(())
+        })?;
+        Ok(met)
+    }
+
+    /// See [`Rows::deletable`](tidewater_centre::engine::upload::rows::Rows::deletable).
+    pub(super) async fn lock_deletable(
+        &mut self,
+        table: &Incoming<'_>,
+        rows: &[RowRef],
+    ) -> Result<Vec<RowRef>> {
+        let text = sql::deletable(table);
+        let statement = self.connection.prepare(&text, &[]).await?;
+        let mut found = Vec::new();
+        let mut rest = rows;
+        while !rest.is_empty() {
+            let (some, after) = rest.split_at(batch_size(rest));
+            rest = after;
+            let arrays = parameters(table, Op::Delete, &[], some)?;
+            let client = self.connection.client();
+            let result = client.query(&statement, &as_parameters(&arrays)).await;
+            let result = result.map_err(refused("looking for rows to delete"))?;
+            found.extend(result.iter().map(|row| some[ordinal(row, 0)]));
+        }
+        Ok(found)
+    }
+}
+
+/// Notes rows that a statement did nothing about. Of an insert that looks at nothing else, it was a
+/// trigger.
+fn pass_over(written: &mut Written, table: &Incoming<'_>, is_strict: bool, rows: Vec<RowRef>) {
+    if !is_strict {
+        return written.passed_over.extend(rows);
+    }
+    written.failed.extend(rows.into_iter().map(|at| Failed {
+        at,
+        refusal: Refusal {
+            code: Code::RowConstraint,
+            reason: format!("a trigger of {} ignored the row", table.table.title),
+        },
+    }));
+}
+
+/// How many rows of a list go into one statement.
+fn batch_size(refs: &[RowRef]) -> usize {
+    // A row's distance to the next tells its size closely enough.
+    let mut bytes = 0;
+    for (index, pair) in refs.windows(2).take(BATCH_ROWS - 1).enumerate() {
+        bytes += pair[0].distance(pair[1]);
+        if bytes > BATCH_BYTES {
+            return index + 1;
+        }
+    }
+    refs.len().min(BATCH_ROWS)
+}
+
+/// Inserts into a table with triggers that fire before them have to be undone if not all of
+/// them came to something, or under other keys: which one a trigger gave another key cannot
+/// be told of several, and what it did about a row that was passed over must not stay. Gives
+/// those that are to be done again.
+fn again(
+    table: &Incoming<'_>,
+    rows: &[RowRef],
+    result: &[ResultRow],
+    is_strict: bool,
+    written: &mut Written,
+) -> Result<Option<Vec<Vec<RowRef>>>> {
+    if has_other_keys(table, rows, result)? {
+        let one_by_one = rows.chunks(1).rev().map(<[RowRef]>::to_vec);
+        return Ok((rows.len() > 1).then(|| one_by_one.collect()));
+    }
+    let passed_over = passed_over(table, Op::Insert, rows, result)?;
+    if passed_over.is_empty() {
+        return Ok(None);
+    }
+    let is_passed_over: BTreeSet<&RowRef> = passed_over.iter().collect();
+    let mut others = rows.to_vec();
+    others.retain(|at| !is_passed_over.contains(at));
+    pass_over(written, table, is_strict, passed_over);
+    Ok(Some(match others.is_empty() {
+        true => Vec::new(),
+        false => vec![others],
+    }))
+}
+
+/// Whether a trigger of the centre gave an inserted row another key than the remote's.
+fn has_other_keys(table: &Incoming<'_>, rows: &[RowRef], result: &[ResultRow]) -> Result<bool> {
+    let mut inserted = inserted_keys(table, result)?;
+    let types = key_types(table);
+    let mut packed = Vec::new();
+    table.rows(rows, |_, row| {
+        packed.clear();
+        pack::pack_values(&mut packed, &types, &row.key);
+        inserted.remove(&packed);
+        Ok(())
+    })?;
+    Ok(!inserted.is_empty())
+}
+
+fn key_types(table: &Incoming<'_>) -> Vec<ColumnType> {
+    let table = table.table;
+    let columns = table.key.iter().map(|&it| &table.columns[it]);
+    columns
+        .map(|column| column.kind.column_type(column.scale))
+        .collect()
+}
+
+/// The packed keys that an insert gave back.
+fn inserted_keys(incoming: &Incoming<'_>, result: &[ResultRow]) -> Result<HashSet<Vec<u8>>> {
+    let table = incoming.table;
+    let types = key_types(incoming);
+    let mut decoder = RowDecoder::new(table.key.iter().map(|&it| table.columns[it].kind));
+    let mut inserted = HashSet::with_capacity(result.len());
+    let mut key = Vec::new();
+    for row in result {
+        let mut values = recycle(key);
+        decoder.result(row, 0, &mut values)?;
+        let mut packed = Vec::new();
+        pack::pack_values(&mut packed, &types, &values);
+        inserted.insert(packed);
+        key = recycle(values);
+    }
+    Ok(inserted)
+}
+
+/// Whether a row can have this key.
+fn is_possible_key(table: &PublishedTable, key: &[Datum<'_>]) -> bool {
+    let mut encoded = Vec::new();
+    let columns = table.key.iter().map(|&index| &table.columns[index]);
+    columns.zip(key).all(|(column, value)| {
+        obstacle(column, true, value).is_none() && column.kind.encode(value, &mut encoded).is_ok()
+    })
+}
+
+/// Ordinals count from 1.
+pub(super) fn ordinal(row: &ResultRow, column: usize) -> usize {
+    row.get::<_, i64>(column) as usize - 1
+}
+
+fn as_parameters(arrays: &[Array]) -> Vec<&(dyn ToSql + Sync)> {
+    let arrays = arrays.iter();
+    arrays.map(|it| it as &(dyn ToSql + Sync)).collect()
+}
+
+/// The array parameters of a statement, column by column.
+pub(super) fn parameters(
+    incoming: &Incoming<'_>,
+    op: Op,
+    changed: &[usize],
+    rows: &[RowRef],
+) -> Result<Vec<Array>> {
+    let columns = &incoming.table.columns;
+    let images = sql::images(incoming, op, changed);
+    let arrays = images.iter();
+    let mut arrays: Vec<Array> = arrays
+        .map(|&(_, index)| Array::new(columns[index].kind))
+        .collect();
+    incoming.images(rows, |_, uploaded| {
+        for (array, &(image, index)) in arrays.iter_mut().zip(&images) {
+            let values = match image {
+                Image::Old => uploaded.old,
+                Image::New => uploaded.new,
+            };
+            let value = values.map_or(&Datum::Null, |values| &values[index]);
+            array.push(value).map_err(|_| CentreError::Internal {
+                message: format!("{} was to be sent", unfit(&columns[index], value)),
+            })?;
+        }
+        Ok(())
+    })?;
+    Ok(arrays)
+}
+
+/// The rows of a batch that a statement did nothing about.
+fn passed_over(
+    incoming: &Incoming<'_>,
+    op: Op,
+    rows: &[RowRef],
+    result: &[ResultRow],
+) -> Result<Vec<RowRef>> {
+    if result.len() == rows.len() {
+        return Ok(Vec::new());
+    }
+    if op != Op::Insert {
+        let mut done = vec![false; rows.len()];
+        for row in result {
+            done[ordinal(row, 0)] = true;
+        }
+        let undone = rows.iter().zip(done).filter(|(_, done)| !done);
+        return Ok(undone.map(|(at, _)| *at).collect());
+    }
+    // An insert can only give back what is in the table: the keys.
+    let types = key_types(incoming);
+    let inserted = inserted_keys(incoming, result)?;
+    let mut passed_over = Vec::new();
+    let mut packed = Vec::new();
+    incoming.rows(rows, |at, row| {
+        packed.clear();
+        pack::pack_values(&mut packed, &types, &row.key);
+        if !inserted.contains(&packed) {
+            passed_over.push(rows[at]);
+        }
+        Ok(())
+    })?;
+    Ok(passed_over)
+}
+
+/// The parameters of [`sql::read_by_key`]: keys, and what is compared with.
+fn read_parameters(incoming: &Incoming<'_>, op: Op, rows: &[RowRef]) -> Result<Vec<Array>> {
+    let columns = &incoming.table.columns;
+    let compared = sql::compared(incoming, op);
+    let arrays = compared.iter();
+    let mut arrays: Vec<Array> = arrays
+        .map(|&index| Array::new(columns[index].kind))
+        .collect();
+    incoming.images(rows, |_, uploaded| {
+        let values = uploaded.new.or(uploaded.old).unwrap_or_default();
+        for (array, &index) in arrays.iter_mut().zip(&compared) {
+            // Keys were looked at, new images too; an unfit old one is not compared.
+            if array.push(&values[index]).is_err() {
+                let _ = array.push(&Datum::Null);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(arrays)
+}
+
+/// Runs a statement in a savepoint, in one flight.
+pub(super) async fn execute(
+    connection: &Connection,
+    statement: &Statement,
+    arrays: &[Array],
+) -> Result<Executed> {
+    let client = connection.client();
+    let error = |error| refused("applying rows of an upload")(error);
+    let parameters = as_parameters(arrays);
+    let (saved, result, released) = future::join3(
+        client.batch_execute("SAVEPOINT tidewater_batch"),
+        client.query(statement, &parameters),
+        client.batch_execute("RELEASE tidewater_batch"),
+    )
+    .await;
+    saved.map_err(error)?;
+    match result {
+        Ok(rows) => {
+            released.map_err(error)?;
+            Ok(Executed::Rows(rows))
+        }
+        Err(refusal) => {
+            let not_the_rows = || Err(centre_error("applying rows of an upload", &refusal));
+            let Some(data) = refusal
+                .as_db_error()
+                .filter(|_| may_be_data_error(&refusal))
+            else {
+                return not_the_rows();
+            };
+            let refusal_of_rows = reason(data);
+            client
+                .batch_execute("ROLLBACK TO tidewater_batch; RELEASE tidewater_batch")
+                .await
+                .map_err(error)?;
+            if !is_data_error(&refusal) && !runs_without_rows(connection, statement, arrays).await {
+                return not_the_rows();
+            }
+            Ok(Executed::Failed(refusal_of_rows))
+        }
+    }
+}
+
+/// Whether nothing is wrong with the statement itself.
+async fn runs_without_rows(
+    connection: &Connection,
+    statement: &Statement,
+    arrays: &[Array],
+) -> bool {
+    let empty: Vec<Array> = arrays.iter().map(Array::emptied).collect();
+    let client = connection.client();
+    let result = client.query(statement, &as_parameters(&empty)).await;
+    result.is_ok()
+}

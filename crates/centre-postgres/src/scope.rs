@@ -1,0 +1,203 @@
+//! Who holds which partitions: reading and running the queries that say so.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::try_join_all;
+use tokio_postgres::types::{Oid, ToSql, Type};
+use tokio_postgres::{Client, Statement};
+
+use tidewater_protocol::{Datum, Table};
+
+use super::array::Array;
+use super::connection::{Connection, refused};
+use super::decoder::RowDecoder;
+use super::publication::{Publication, PublishedTable};
+use tidewater_centre::engine::exact::unpack;
+use tidewater_centre::engine::scope::{
+    Holder, Question, Questions, ScopeQuery, check_columns, failed, wrong,
+};
+use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::Scope;
+
+/// The queries of somebody's scopes in some publications, prepared.
+pub(super) struct ScopeQueries<'p> {
+    publications: Vec<&'p Publication>,
+    questions: Questions<'p>,
+    statements: Vec<Statement>,
+}
+
+impl<'p> ScopeQueries<'p> {
+    /// Prepares the queries.
+    pub(super) async fn prepare(
+        connection: &mut Connection,
+        holder: &Holder<'_>,
+        publications: &[&'p Publication],
+    ) -> Result<ScopeQueries<'p>, CentreError> {
+        let questions = Questions::of(holder, publications);
+        let mut statements = Vec::with_capacity(questions.list.len());
+        for question in &questions.list {
+            let types = vec![Type::TEXT; question.parameters.len()];
+            statements.push(connection.prepare(question.sql, &types).await?);
+        }
+        Ok(ScopeQueries {
+            publications: publications.to_vec(),
+            questions,
+            statements,
+        })
+    }
+
+    /// Runs the queries, all in one flight.
+    pub(super) async fn run(&self, client: &Client) -> Result<Vec<BTreeSet<Vec<u8>>>, CentreError> {
+        let asked = self.questions.list.iter().zip(&self.statements);
+        try_join_all(asked.map(|(question, it)| self.answer(client, question, it))).await
+    }
+
+    async fn answer(
+        &self,
+        client: &Client,
+        question: &Question<'_>,
+        statement: &Statement,
+    ) -> Result<BTreeSet<Vec<u8>>, CentreError> {
+        let (publication, index) = question.place;
+        let publication = self.publications[publication];
+        let (rule, table) = (&publication.rules[index], &publication.tables[index]);
+        let parameters = question.parameters.iter();
+        let parameters: Vec<_> = parameters.map(|it| it as &(dyn ToSql + Sync)).collect();
+        let rows = client.query(statement, &parameters).await;
+        let rows =
+            rows.map_err(|error| failed(&table.title, refused("running a values query")(error)))?;
+        let mut partitions = BTreeSet::new();
+        let mut decoder = RowDecoder::new(table.partition_columns().map(|it| it.kind));
+        for row in &rows {
+            let mut values = Vec::with_capacity(rule.types.len());
+            decoder.result(row, 0, &mut values)?;
+            rule.take(&mut partitions, &values);
+        }
+        Ok(partitions)
+    }
+
+    /// The scope in a publication, out of the results of [`Self::run`].
+    pub(super) fn scope(&self, publication: usize, answers: &[BTreeSet<Vec<u8>>]) -> Scope {
+        self.questions.scope(publication, answers)
+    }
+}
+
+/// Checks that a query can be run, and yields what the partition columns are.
+pub(super) async fn check(
+    client: &Client,
+    place: &str,
+    query: &ScopeQuery,
+    schema: &Table,
+    table: &PublishedTable,
+) -> Result<(), CentreError> {
+    let types = vec![Type::TEXT; query.parameters.len()];
+    let inner = client
+        .prepare_typed(&query.inner, &types)
+        .await
+        .map_err(|error| unreadable(place, &query.inner, error))?;
+    check_columns(place, inner.columns().len(), schema)?;
+    for (result, column) in inner.columns().iter().zip(table.partition_columns()) {
+        let (found, wanted) = (result.type_().oid(), &column.cast_name);
+        if !is_assignable(client, found, wanted).await? {
+            let what = format!(
+                "yields {} for the partition column {:?}, which is {}",
+                type_name(client, found).await?,
+                column.name,
+                column.type_name
+            );
+            let hint = "select a column of that type, or convert it in the query: ";
+            return Err(wrong(place, &what, format!("{hint}::{wanted}")));
+        }
+    }
+    // As it is run: with its results cast.
+    client
+        .prepare_typed(&query.sql, &types)
+        .await
+        .map_err(|error| unreadable(place, &query.inner, error))?;
+    Ok(())
+}
+
+/// Whether a value of a type could be written to a column: it is the same, or PostgreSQL
+/// converts it without being asked, as it does everything to text. Text is converted to
+/// nothing by itself, and a cast that fails for some values would fail in the middle of a sync.
+async fn is_assignable(client: &Client, found: Oid, wanted: &str) -> Result<bool, CentreError> {
+    let sql = "
+        WITH pair AS (SELECT
+          coalesce(nullif(f.typbasetype, 0), f.oid) AS found,
+          coalesce(nullif(w.typbasetype, 0), w.oid) AS wanted,
+          w.typcategory = 'S' AS to_text
+          FROM pg_catalog.pg_type f, pg_catalog.pg_type w
+          WHERE f.oid = $1 AND w.oid = $2::text::regtype)
+        SELECT found = wanted OR to_text OR EXISTS (
+          SELECT 1 FROM pg_catalog.pg_cast c
+          WHERE c.castsource = found AND c.casttarget = wanted AND c.castcontext IN ('i', 'a'))
+        FROM pair";
+    let row = client.query_opt(sql, &[&found, &wanted]).await;
+    let row = row.map_err(refused("comparing the types of a partition query"))?;
+    // A type without a row of its own is a pseudo-type of the server: nothing to compare.
+    Ok(row.is_none_or(|row| row.get(0)))
+}
+
+async fn type_name(client: &Client, oid: Oid) -> Result<String, CentreError> {
+    let sql = "SELECT pg_catalog.format_type($1, NULL)";
+    let row = client.query_one(sql, &[&oid]).await;
+    Ok(row.map_err(refused("naming a type"))?.get(0))
+}
+
+/// What PostgreSQL says of a query, and where.
+fn unreadable(place: &str, query: &str, error: tokio_postgres::Error) -> CentreError {
+    use tokio_postgres::error::ErrorPosition;
+    let Some(refusal) = error.as_db_error() else {
+        return refused("checking a partition query")(error);
+    };
+    let at = match refusal.position() {
+        Some(ErrorPosition::Original(position)) => near(query, *position as usize),
+        _ => String::new(),
+    };
+    let hint = "the query must run in the schema public and yield the partition columns' values";
+    let what = format!("is refused by PostgreSQL: {}{at}", refusal.message());
+    wrong(place, &what, hint)
+}
+
+/// The text at a position, which counts characters from 1.
+fn near(query: &str, position: usize) -> String {
+    let rest: String = query
+        .chars()
+        .skip(position.saturating_sub(1))
+        .take(30)
+        .collect();
+    match rest.trim() {
+        "" => " at its end".into(),
+        rest => format!(" at {rest:?}"),
+    }
+}
+
+/// The types of a table's partition columns.
+pub(super) fn partition_types(table: &PublishedTable) -> Vec<tidewater_protocol::ColumnType> {
+    let columns = table.partition_columns();
+    columns.map(|it| it.kind.column_type(it.scale)).collect()
+}
+
+/// Partitions as array parameters, one array for each partition column.
+pub(super) fn partition_arrays<'a>(
+    table: &PublishedTable,
+    partitions: impl Iterator<Item = &'a [u8]>,
+) -> Result<Vec<Array>, CentreError> {
+    let types = partition_types(table);
+    let mut arrays: Vec<Array> = table
+        .partition_columns()
+        .map(|it| Array::new(it.kind))
+        .collect();
+    for packed in partitions {
+        let values = unpack(packed, &types)?;
+        for (array, value) in arrays.iter_mut().zip(&values) {
+            // A signed value that no longer fits its column's type is in no row.
+            let position = array.position();
+            if array.push(value).is_err() {
+                array.truncate(position);
+                let _ = array.push(&Datum::Null);
+            }
+        }
+    }
+    Ok(arrays)
+}

@@ -1,0 +1,106 @@
+//! The server's state in the schema `tidewater`: its tables and their format.
+
+use tidewater_centre::engine::state::STATE;
+
+/// The schema that holds everything of ours but the triggers.
+pub(super) const SCHEMA: &str = "tidewater";
+
+/// The key of the advisory lock that deploying and pruning take: "tidewate" in ASCII.
+pub(super) const ADVISORY_LOCK: i64 = 0x7469_6465_7761_7465;
+
+/// Where this database is, as SQL: this very schema in this very database. Transaction ids
+/// mean nothing anywhere else, so marks that came with a dump prove nothing.
+macro_rules! place {
+    () => {
+        "(SELECT concat_ws('/', s.system_identifier, d.oid, 'tidewater.history'::regclass::oid) \
+         FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d \
+         WHERE d.datname = current_database())"
+    };
+}
+pub(super) const PLACE: &str = place!();
+
+/// Makes the schema and its tables.
+pub(super) fn state() -> String {
+    let own = STATE
+        .replace("INTEGER", "bigint")
+        .replace("BLOB", "bytea")
+        .replace("TEXT", "text COLLATE \"C\"")
+        .replace("SERIAL", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY");
+    format!("{SCHEMA_DDL}{own}{LOGS}")
+}
+
+const SCHEMA_DDL: &str = "
+CREATE SCHEMA tidewater;
+COMMENT ON SCHEMA tidewater IS 'Tidewater: state of the sync server. Removed by: tidewater undeploy';
+";
+
+/// Makes the tables of the change logs.
+pub(super) const LOGS: &str = concat!(
+    "
+-- Every sync writes its row anew.
+ALTER TABLE tidewater.subscription SET (fillfactor = 50);
+CREATE TABLE tidewater.history (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  -- No log has complete entries of versions below this.
+  log_floor xid8 NOT NULL,
+  -- Where the database is.
+  place text NOT NULL
+);
+INSERT INTO tidewater.history (log_floor, place) VALUES ('0', '');
+UPDATE tidewater.history SET place = ",
+    place!(),
+    ";
+-- Registry of change logs: one for each table and list of partition columns.
+CREATE TABLE tidewater.change_log (
+  id integer PRIMARY KEY,
+  table_oid oid NOT NULL,
+  table_name text NOT NULL,
+  partition_columns text[] NOT NULL,
+  -- The SQL that made log and triggers: a difference means that they do not fit.
+  definition text NOT NULL,
+  -- Of a partitioned table: the partitions whose changes the log has, and since when they are
+  -- partitions; NULL for any other.
+  members text
+);
+-- Versions from which on remotes need all rows of a log's table again.
+CREATE TABLE tidewater.everything (
+  log_id integer NOT NULL,
+  version xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
+);
+CREATE TABLE tidewater.mark (
+  id bytea PRIMARY KEY,
+  created_ms bigint NOT NULL
+);
+-- At this time, all transactions below this one had ended.
+CREATE TABLE tidewater.horizon (
+  at_ms bigint NOT NULL,
+  oldest_running xid8 NOT NULL
+);
+-- Which triggers track changes.
+CREATE TABLE tidewater.tracked (
+  log_id integer NOT NULL,
+  table_oid oid NOT NULL,
+  trigger_oid oid NOT NULL,
+  -- The transaction that made the trigger, or switched it on or off.
+  since text NOT NULL,
+  PRIMARY KEY (trigger_oid)
+);
+-- Change logs that do not see everything: their tables are sent whole.
+CREATE TABLE tidewater.untracked (
+  log_id integer PRIMARY KEY
+);
+-- The types of published columns: a column that gets another one has other values in every row,
+-- and no trigger sees it.
+CREATE TABLE tidewater.column_type (
+  log_id integer NOT NULL,
+  name text NOT NULL,
+  -- Of an enumeration, also each of its values; 0: the type.
+  label_oid oid NOT NULL,
+  type text NOT NULL,
+  -- Which column this is: one that is dropped and added again under its name has another number.
+  -- NULL for a value of an enumeration.
+  number smallint,
+  PRIMARY KEY (log_id, name, label_oid)
+);
+"
+);

@@ -1,0 +1,504 @@
+//! What change logs are made of in PostgreSQL, and what of deploying is its own.
+//!
+//! Deploying goes on under an advisory lock and a short `lock_timeout`: a busy table makes it fail
+//! instead of making the application wait behind it.
+
+use std::collections::HashSet;
+
+use tokio_postgres::{GenericClient, Row};
+
+use tidewater_protocol::Table;
+
+use super::catalog::Catalog;
+use super::connection::{Connection, refused};
+use super::members::{self, Members};
+use super::publication::{Publication, PublishedTable};
+use super::quote::literal;
+use super::state::{self, ADVISORY_LOCK, PLACE};
+use super::tracked::{self, Lost};
+use super::triggers::{LogSpec, marker};
+use super::{FINGERPRINTS, Postgres, in_place, scope, watermark};
+use tidewater_centre::engine::compile::Published;
+use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
+use tidewater_centre::engine::database::{ChangeLog, Tracking};
+use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
+use tidewater_centre::engine::scope::ScopeQuery;
+use tidewater_centre::engine::script::Dialect;
+use tidewater_centre::engine::state::own_tables;
+use tidewater_centre::error::CentreError;
+use tidewater_centre::publication::DeployStep;
+
+/// How long deploying waits for a table that is in use.
+const LOCK_TIMEOUT_MS: u32 = 5_000;
+
+impl Tracking for Postgres {
+    type Connection = Connection;
+
+    type Catalog = Catalog;
+    type Table = PublishedTable;
+    type Log = LogSpec;
+
+    const DIALECT: Dialect = Dialect::Postgres;
+
+    const LOGS: &str = state::LOGS;
+
+    const UNSEEN: Option<&str> = Some(
+        "changes made with session_replication_role = replica or by logical replication are only \
+         seen by tables with tracking = \"row\"",
+    );
+
+    fn parameter(number: usize) -> String {
+        format!("${number}")
+    }
+
+    async fn catalog(connection: &mut Connection) -> Result<Catalog, CentreError> {
+        Catalog::read(connection.client()).await
+    }
+
+    fn table(published: &Published<'_>, _: &Table, catalog: &Catalog) -> PublishedTable {
+        PublishedTable::of(published, catalog)
+    }
+
+    fn scope_sql(inner: &str, table: &PublishedTable) -> String {
+        table.scope_sql(inner)
+    }
+
+    async fn check_query(
+        connection: &mut Connection,
+        place: &str,
+        query: &ScopeQuery,
+        schema: &Table,
+        table: &PublishedTable,
+    ) -> Result<(), CentreError> {
+        scope::check(connection.client(), place, query, schema, table).await
+    }
+
+    fn state() -> String {
+        state::state()
+    }
+
+    async fn found_tables(
+        connection: &mut Connection,
+        wanted: &[&'static str],
+    ) -> Result<Vec<&'static str>, CentreError> {
+        found_tables(connection.client(), wanted).await
+    }
+
+    async fn prepare(connection: &mut Connection, _: bool) -> Result<Vec<DeployStep>, CentreError> {
+        check_encoding(connection.client()).await?;
+        Ok(Vec::new())
+    }
+
+    async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
+        begin_alone(connection, LOCK_TIMEOUT_MS).await
+    }
+
+    async fn in_place(
+        connection: &mut Connection,
+        catalog: &Catalog,
+        wanted: &[LogSpec],
+    ) -> Result<InPlace, CentreError> {
+        find_in_place(connection.client(), catalog, wanted).await
+    }
+
+    fn lock(lock: Lock, table: &str) -> String {
+        match lock {
+            Lock::Writers => format!("SHARE ROW EXCLUSIVE on {table}"),
+            Lock::Everybody => format!("ACCESS EXCLUSIVE on {table}"),
+        }
+    }
+
+    fn make_log(log: &LogSpec, id: i64, catalog: &Catalog) -> String {
+        let (spec, id) = (log, id as i32);
+        let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
+        let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
+        let mut sql = spec.create(id);
+        for trigger in spec.triggers(id) {
+            sql.push_str(&trigger.create());
+        }
+        let members = members_of(spec, catalog);
+        for oid in members.into_iter().flat_map(Members::oids) {
+            let member = catalog.by_oid(oid);
+            for trigger in member
+                .iter()
+                .flat_map(|it| spec.member_triggers(id, &it.sql_name))
+            {
+                sql.push_str(&trigger.create());
+            }
+        }
+        sql.push_str(&format!(
+            "INSERT INTO tidewater.change_log (id, table_oid, table_name, partition_columns, definition) \
+             VALUES ({id}, {}, {}, ARRAY[{}]::text[], {});\n",
+            spec.table_oid,
+            text(&spec.title),
+            partition.join(", "),
+            text(&spec.definition())
+        ));
+        if let Some(members) = members {
+            sql.push_str(&members::register(id, members));
+        }
+        // Whoever synced before this log existed knows nothing of the changes since.
+        sql + &everything(id.into())
+    }
+
+    fn everything(id: i64) -> String {
+        everything(id)
+    }
+
+    fn deployed(publications: &[Publication]) -> String {
+        tracked::remember_all(publications)
+    }
+
+    async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
+        let catalog = Catalog::read(connection.client()).await?;
+        let triggers = catalog.tables.iter().filter_map(|table| {
+            let drops = in_place::drops(table);
+            let title = &table.title;
+            let description = format!("remove the triggers from {title}");
+            (!drops.is_empty())
+                .then(|| Step::sql(description, Self::lock(Lock::Everybody, title), drops))
+        });
+        let mut steps: Vec<Step> = triggers.collect();
+        let found = found_tables(connection.client(), &own_tables::<Postgres>()).await?;
+        if !found.is_empty() {
+            let description = "remove the schema tidewater with everything in it".to_owned();
+            let drop = "DROP SCHEMA tidewater CASCADE".to_owned();
+            steps.push(Step::sql(description, String::new(), drop));
+        }
+        Ok(steps)
+    }
+
+    /// Remembers how tables are now, to notice in every upload if they no longer are.
+    async fn complete(
+        connection: &mut Connection,
+        publications: &mut [Publication],
+    ) -> Result<i64, CentreError> {
+        let tables = publications.iter().flat_map(|it| &it.tables);
+        let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+        let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
+        let rows = rows.map_err(refused("reading the catalog"))?;
+        for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
+            let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
+            table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
+        }
+        Ok(0)
+    }
+
+    fn ask_pruned(position: &[u8]) -> Vec<Own> {
+        let pruned = "SELECT pg_catalog.pg_snapshot_xmin(?1::text::pg_snapshot) < log_floor
+            FROM tidewater.history";
+        let snapshot = watermark::snapshot(position);
+        snapshot.into_iter().map(|it| own!(pruned, it)).collect()
+    }
+
+    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
+        let row = answers.first().and_then(|answer| answer.rows.first());
+        row.map_or(Ok(false), |row| row.get(0))
+    }
+
+    async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {
+        // Statistics know new entries at once, and the size of a log they never saw is
+        // better than counting millions of them.
+        let sizes = own!(
+            "SELECT l.table_name, greatest(coalesce(s.n_live_tup, 0), c.reltuples::int8, 0)
+             FROM tidewater.change_log l
+             JOIN pg_catalog.pg_class c ON c.oid = to_regclass('tidewater.log_' || l.id)
+             LEFT JOIN pg_catalog.pg_stat_user_tables s ON s.relid = c.oid ORDER BY l.id"
+        );
+        let answer = connection.run_one("reading the status", sizes).await?;
+        let rows = answer.rows.iter();
+        rows.map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
+    }
+
+    async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {
+        connection.begin().await?;
+        let lock = own!(
+            "SELECT pg_catalog.pg_try_advisory_xact_lock(?1)",
+            ADVISORY_LOCK
+        );
+        let locked = connection.run_one("pruning", lock).await?;
+        if locked
+            .rows
+            .first()
+            .is_some_and(|row| row.get(0).unwrap_or(false))
+        {
+            return Ok(true);
+        }
+        connection.rollback().await?;
+        Ok(false)
+    }
+
+    async fn end_pruning(
+        connection: &mut Connection,
+        result: Result<(), CentreError>,
+    ) -> Result<(), CentreError> {
+        result?;
+        connection.commit().await
+    }
+
+    async fn prune_logs(
+        connection: &mut Connection,
+        before_ms: i64,
+        now_ms: i64,
+        _: [u8; 16],
+        entries: &mut u64,
+    ) -> Result<(), CentreError> {
+        let what = "pruning change logs";
+        let marks = own!(
+            "DELETE FROM tidewater.mark WHERE created_ms < ?1",
+            before_ms
+        );
+        // Now all transactions below the oldest running one have ended. What they wrote is
+        // in every snapshot that is taken from now on; it goes when the last watermark from
+        // before now is older than the retention time.
+        let horizon = own!(
+            "INSERT INTO tidewater.horizon (at_ms, oldest_running)
+             VALUES (?1, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()))",
+            now_ms
+        );
+        let floor = own!(
+            "UPDATE tidewater.history SET log_floor = h.oldest_running
+             FROM (SELECT oldest_running FROM tidewater.horizon WHERE at_ms <= ?1
+                   ORDER BY oldest_running DESC LIMIT 1) h
+             WHERE log_floor < h.oldest_running
+             RETURNING log_floor::text",
+            before_ms
+        );
+        let logs = own!("SELECT id FROM tidewater.change_log ORDER BY id");
+        let answers = connection
+            .flight(what, &[marks, horizon, floor, logs])
+            .await?;
+        let Some(floor) = answers[2].rows.first() else {
+            return Ok(());
+        };
+        let floor: String = floor.get(0)?;
+        let client = connection.client();
+        for log in &answers[3].rows {
+            let log = LogSpec::log_table(log.get::<i64>(0)? as i32);
+            let delete = format!("DELETE FROM {log} WHERE version < $1::text::xid8");
+            let count = client.execute(&delete, &[&floor]).await;
+            *entries += count.map_err(refused(what))?;
+        }
+        for delete in [
+            "DELETE FROM tidewater.everything WHERE version < $1::text::xid8",
+            "DELETE FROM tidewater.horizon WHERE oldest_running < $1::text::xid8",
+        ] {
+            let deleted = client.execute(delete, &[&floor]).await;
+            deleted.map_err(refused(what))?;
+        }
+        Ok(())
+    }
+}
+
+/// A change log, as the registry says.
+struct Registered {
+    id: i32,
+    table_oid: u32,
+    table_name: String,
+    partition: Vec<String>,
+    definition: String,
+    /// Of a partitioned table: the partitions that are tracked.
+    members: Option<String>,
+    /// Whether its table and functions are there.
+    exists: bool,
+}
+
+impl Registered {
+    fn of(row: &Row) -> Registered {
+        Registered {
+            id: row.get(0),
+            table_oid: row.get(1),
+            table_name: row.get(2),
+            partition: row.get(3),
+            definition: row.get(4),
+            exists: row.get(5),
+            members: row.get(6),
+        }
+    }
+
+    async fn all(client: &impl GenericClient) -> Result<Vec<Registered>, CentreError> {
+        let sql = "SELECT id, table_oid, table_name, partition_columns, definition,
+               to_regclass('tidewater.log_' || id) IS NOT NULL
+               AND (SELECT count(*) FROM pg_catalog.pg_proc p
+                    WHERE p.pronamespace = 'tidewater'::regnamespace
+                      AND p.proname::text IN ('log_' || id || '_new', 'log_' || id || '_old',
+                        'log_' || id || '_moved', 'log_' || id || '_truncated')) = 4,
+               members
+             FROM tidewater.change_log ORDER BY id";
+        let rows = client.query(sql, &[]).await;
+        let rows = rows.map_err(refused("reading the deployed state"))?;
+        Ok(rows.iter().map(Registered::of).collect())
+    }
+
+    /// What has to be done about a log that is all there itself.
+    fn mend(&self, spec: &LogSpec, lost: &[Lost], catalog: &Catalog, mends: &mut Vec<Step>) {
+        let id = self.id;
+        let missing = in_place::missing(spec, id, self.members.as_deref(), catalog);
+        // Restored triggers have all rows sent again as well.
+        let lost = lost.iter().find(|lost| lost.id == id);
+        if let Some(lost) = lost.filter(|_| missing.is_empty()) {
+            let description = format!(
+                "send the rows of {} to all remotes again: {}",
+                spec.title,
+                lost.what_happened()
+            );
+            let send = Step::sql(description, String::new(), everything(id.into()));
+            mends.push(send.unneeded());
+        }
+        for missing in missing {
+            let description = format!(
+                "restore triggers on {} ({}), and send its rows to all remotes again",
+                missing.table,
+                missing.names.join(", ")
+            );
+            let lock = Postgres::lock(Lock::Everybody, &missing.table);
+            let sql = missing.sql + &everything(id.into());
+            mends.push(Step::sql(description, lock, sql));
+        }
+        let registered = self.members.as_deref();
+        if let Some(change) = registered.and_then(|it| members::settle(spec, id, it, catalog)) {
+            let lock = Postgres::lock(Lock::Writers, "the partitions");
+            mends.push(Step::sql(change.description, lock, change.sql).unneeded());
+        }
+    }
+}
+
+/// What there is of change logs, and what else has to be done in the database.
+async fn find_in_place(
+    client: &impl GenericClient,
+    catalog: &Catalog,
+    wanted: &[LogSpec],
+) -> Result<InPlace, CentreError> {
+    let registered = Registered::all(client).await?;
+    let lost = tracked::lost(client).await?;
+    let at_home = format!("SELECT place = {PLACE} FROM tidewater.history");
+    let at_home = client.query_one(&at_home, &[]).await;
+    let at_home: bool = at_home
+        .map_err(refused("reading the deployed state"))?
+        .get(0);
+    let mut mends = Vec::new();
+    if !at_home {
+        mends.push(Step::sql(
+            "forget what remotes have: the database was restored to another place, and they \
+             compare what they hold"
+                .into(),
+            String::new(),
+            format!("UPDATE tidewater.history SET place = {PLACE}; DELETE FROM tidewater.mark"),
+        ));
+    }
+    let mut logs = Vec::new();
+    for log in &registered {
+        let identity = LogSpec::identity_of(log.table_oid, &log.partition);
+        let spec = wanted.iter().find(|it| it.identity() == identity);
+        let whole = spec.filter(|spec| log.exists && log.definition == spec.definition());
+        if let Some(spec) = whole {
+            log.mend(spec, &lost, catalog, &mut mends);
+        }
+        logs.push(FoundLog {
+            id: log.id.into(),
+            table: log.table_name.clone(),
+            identity,
+            is_whole: whole.is_some(),
+            removal: LogSpec::drop(log.id),
+        });
+    }
+    mends.extend(strays(&registered, catalog, wanted));
+    let last = registered.iter().map(|log| log.id).max();
+    Ok(InPlace {
+        logs,
+        next: i64::from(last.unwrap_or(0)) + 1,
+        mends,
+    })
+}
+
+/// Removes triggers from tables that are tracked no more.
+fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> Vec<Step> {
+    let mut tracked: HashSet<u32> = registered.iter().map(|log| log.table_oid).collect();
+    for spec in wanted {
+        tracked.extend(
+            members_of(spec, catalog)
+                .into_iter()
+                .flat_map(Members::oids),
+        );
+    }
+    let strays = in_place::strays(&tracked, catalog).map(|(table, drops)| {
+        let title = &table.title;
+        let is_new = |log: &Registered| log.table_name == *title && log.table_oid != table.oid;
+        let description = match registered.iter().any(is_new) {
+            true => format!(
+                "remove the old triggers from {title}: the table was made anew (restored from a \
+                 dump), and gets a new change log"
+            ),
+            false => format!("remove triggers from {title}, which is no partition any more"),
+        };
+        Step::sql(description, Postgres::lock(Lock::Everybody, title), drops).unneeded()
+    });
+    strays.collect()
+}
+
+fn members_of<'c>(spec: &LogSpec, catalog: &'c Catalog) -> Option<&'c Members> {
+    catalog.by_oid(spec.table_oid)?.members.as_ref()
+}
+
+/// The SQL that has remotes fetch all rows of a log's table.
+pub(super) fn everything(log_id: i64) -> String {
+    marker(log_id as i32) + "\n"
+}
+
+/// A remote's text may be any, and what is refused of it has to be kept.
+async fn check_encoding(client: &impl GenericClient) -> Result<(), CentreError> {
+    let sql = "SELECT pg_catalog.current_setting('server_encoding')";
+    let row = client.query_one(sql, &[]).await;
+    match row
+        .map_err(refused("reading the database's encoding"))?
+        .get(0)
+    {
+        "UTF8" => Ok(()),
+        encoding => Err(CentreError::Configuration {
+            message: format!("the database's encoding is {encoding}, and Tidewater needs UTF8"),
+            hint: "dump it, and restore it into a database made with ENCODING 'UTF8'".into(),
+        }),
+    }
+}
+
+/// Those of the server's tables that are there.
+///
+/// # Errors
+/// There is a schema of our name that is somebody else's: it is left alone.
+async fn found_tables(
+    client: &impl GenericClient,
+    wanted: &[&'static str],
+) -> Result<Vec<&'static str>, CentreError> {
+    let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
+               ARRAY (SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
+    let row = client.query_one(sql, &[&wanted]).await;
+    let row = row.map_err(refused("looking for the server's tables"))?;
+    let names: Vec<&str> = row.get(1);
+    if row.get(0) && names.is_empty() {
+        return Err(CentreError::Configuration {
+            message: "the database has a schema tidewater that Tidewater did not make".into(),
+            hint: "rename that schema, or drop it if it is empty: Tidewater needs the name".into(),
+        });
+    }
+    let found = wanted.iter().filter(|table| names.contains(table));
+    Ok(found.copied().collect())
+}
+
+/// Begins a transaction that alone may change what is deployed.
+pub(super) async fn begin_alone(
+    connection: &mut Connection,
+    lock_timeout_ms: u32,
+) -> Result<(), CentreError> {
+    connection.begin().await?;
+    let settings = format!(
+        "SET LOCAL lock_timeout = {lock_timeout_ms}; \
+         SELECT pg_catalog.pg_advisory_xact_lock({ADVISORY_LOCK});"
+    );
+    let alone = connection.client().batch_execute(&settings).await;
+    alone.map_err(|failure| match failure.code().map(|code| code.code()) {
+        Some("55P03") => CentreError::Locked {
+            message: "somebody else deploys or prunes; nothing was changed".into(),
+        },
+        _ => refused("deploying")(failure),
+    })
+}

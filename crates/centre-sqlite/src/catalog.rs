@@ -1,0 +1,338 @@
+//! The application's tables as SQLite describes them.
+
+use tidewater_protocol::{ForeignKeyAction, index_sql};
+
+use super::connection::Connection;
+use super::{connection, failure, values};
+use tidewater_centre::engine::catalog::{self, ColumnInfo, Reference, TableInfo, literal_of};
+use tidewater_centre::error::CentreError;
+
+/// All tables of the application, by name.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    pub(super) infos: Vec<TableInfo>,
+    /// In the same order.
+    pub(super) tables: Vec<Table>,
+}
+
+/// What of a table only SQLite has.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    /// Everything by which a row can displace another; the primary key first.
+    pub(super) uniques: Vec<Unique>,
+    /// By column, what its default is declared as.
+    defaults: Vec<Option<String>>,
+    /// Whether a statement on it may leave something behind when it fails, or end
+    /// the transaction: triggers of the application, conflict clauses.
+    pub(super) has_triggers: bool,
+    pub(super) has_conflict_clauses: bool,
+}
+
+/// The primary key or a unique index.
+#[derive(Debug)]
+pub(super) struct Unique {
+    pub(super) is_primary_key: bool,
+    pub(super) terms: Vec<Term>,
+    /// The condition of a partial index, as SQL over the table's columns.
+    pub(super) condition: Option<String>,
+}
+
+/// What a unique index is about.
+#[derive(Debug)]
+pub(super) enum Term {
+    /// A column, and the collation by which it is compared.
+    Column(usize, String),
+    /// SQL over the table's columns.
+    Expression(String),
+}
+
+impl catalog::Catalog for Catalog {
+    fn tables(&self) -> &[TableInfo] {
+        &self.infos
+    }
+}
+
+impl Catalog {
+    pub(super) fn read(connection: &Connection) -> Result<Catalog, CentreError> {
+        read(connection).map_err(failure("reading the database's schema"))
+    }
+}
+
+impl Table {
+    /// The value that `REPLACE` puts in the place of NULL where a column has none, unless it
+    /// is computed. BEFORE triggers see the NULL.
+    pub(super) fn replaces_null(&self, info: &TableInfo, column: usize) -> Option<&str> {
+        let is_nullable = info.columns[column].nullable;
+        let default = self.defaults[column].as_deref().filter(|_| !is_nullable);
+        default.filter(|sql| !sql.contains('('))
+    }
+}
+
+impl Unique {
+    /// The columns, if remotes can have such a constraint. Of an index whose SQL is not understood
+    /// no term may be known.
+    fn columns(&self) -> Option<Vec<usize>> {
+        let columns = self.terms.iter().map(|term| match term {
+            Term::Column(column, _) => Some(*column),
+            Term::Expression(_) => None,
+        });
+        let columns = columns.collect::<Option<Vec<usize>>>()?;
+        let tells = !self.is_primary_key && self.condition.is_none() && !columns.is_empty();
+        tells.then_some(columns)
+    }
+}
+
+fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
+    // Virtual tables and their shadows keep rows by means that no trigger sees.
+    let mut statement = connection.prepare(
+        "SELECT name, sql FROM sqlite_schema s WHERE type = 'table'
+         AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\'
+         AND sql NOT LIKE 'CREATE VIRTUAL%'
+         AND NOT EXISTS (SELECT 1 FROM sqlite_schema v WHERE v.sql LIKE 'CREATE VIRTUAL%'
+             AND s.name LIKE v.name || '\\_%' ESCAPE '\\') ORDER BY name",
+    )?;
+    let named = statement.query_map([], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+    })?;
+    let named = named.collect::<rusqlite::Result<Vec<_>>>()?;
+    let (mut infos, mut tables) = (Vec::new(), Vec::new());
+    for (name, sql) in named {
+        let (info, table) = read_table(connection, name, &sql)?;
+        infos.push(info);
+        tables.push(table);
+    }
+    for at in 0..infos.len() {
+        infos[at].references = read_references(connection, &infos[at], &infos)?;
+    }
+    Ok(Catalog { infos, tables })
+}
+
+fn read_table(
+    connection: &Connection,
+    name: String,
+    sql: &str,
+) -> rusqlite::Result<(TableInfo, Table)> {
+    let mut table = Table {
+        has_triggers: has_triggers(connection, &name)?,
+        has_conflict_clauses: sql.to_ascii_uppercase().contains("CONFLICT"),
+        ..Table::default()
+    };
+    let mut columns = Vec::new();
+    let mut key: Vec<(i64, usize)> = Vec::new();
+    let mut statement = connection.prepare_cached(
+        "SELECT name, type, \"notnull\", dflt_value, pk, hidden FROM pragma_table_xinfo(?1)
+         WHERE hidden <> 1 ORDER BY cid",
+    )?;
+    let mut rows = statement.query([&name])?;
+    while let Some(row) = rows.next()? {
+        let position: i64 = row.get(4)?;
+        if position > 0 {
+            key.push((position, columns.len()));
+        }
+        let default: Option<String> = row.get(3)?;
+        let is_nullable = row.get::<_, i64>(2)? == 0 && position == 0;
+        let is_generated = row.get::<_, i64>(5)? != 0;
+        columns.push(column(
+            row.get(0)?,
+            row.get(1)?,
+            is_nullable,
+            default.as_deref(),
+            is_generated,
+        ));
+        table.defaults.push(default);
+    }
+    key.sort_unstable();
+    let is_own = name.to_ascii_lowercase().starts_with(connection::PREFIX);
+    let mut info = TableInfo {
+        title: name.clone(),
+        schema: "main".into(),
+        columns,
+        key: key.into_iter().map(|(_, index)| index).collect(),
+        unique: Vec::new(),
+        has_secondary_unique: false,
+        references: Vec::new(),
+        indexed: Vec::new(),
+        ignores_case: true,
+        own_obstacle: is_own.then(|| {
+            format!(
+                "names that begin with {} are Tidewater's own; rename the table",
+                connection::PREFIX
+            )
+        }),
+        is_part: false,
+        name,
+    };
+    read_indexes(connection, &mut info, &mut table)?;
+    info.unique = table.uniques.iter().filter_map(Unique::columns).collect();
+    info.has_secondary_unique = table.uniques.iter().any(|unique| !unique.is_primary_key);
+    Ok((info, table))
+}
+
+fn column(
+    name: String,
+    declared: String,
+    nullable: bool,
+    default: Option<&str>,
+    is_generated: bool,
+) -> ColumnInfo {
+    let column_type = match values::column_type(&declared) {
+        _ if is_generated => Err(format!("the column {name:?} is generated")),
+        Some(column_type) => Ok(column_type),
+        None => Err(format!(
+            "the column {name:?} has the declared type {declared:?}, which stands for no type; \
+             declare INTEGER, REAL, BOOLEAN, DECIMAL(p,s), TEXT, BLOB, DATE, TIME, TIMESTAMP, \
+             TIMESTAMPTZ, UUID or JSON, or leave it out with columns = [...]"
+        )),
+    };
+    let literal = default.zip(column_type.as_ref().ok());
+    ColumnInfo {
+        default: literal.and_then(|(sql, &column_type)| literal_of(sql, column_type)),
+        has_default: default.is_some(),
+        name,
+        type_name: declared,
+        nullable,
+        column_type,
+        is_generated,
+        is_by_default: !is_generated,
+        is_ambiguous: false,
+        has_one_spelling: true,
+    }
+}
+
+fn has_triggers(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    let mut statement = connection.prepare_cached(
+        "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE
+         AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\'",
+    )?;
+    statement.exists([table])
+}
+
+fn read_indexes(
+    connection: &Connection,
+    info: &mut TableInfo,
+    table: &mut Table,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(
+        "SELECT l.name, l.\"unique\", l.origin, s.sql FROM pragma_index_list(?1) l
+         LEFT JOIN sqlite_schema s ON s.type = 'index' AND s.name = l.name ORDER BY l.name",
+    )?;
+    let mut rows = statement.query([&info.name])?;
+    while let Some(row) = rows.next()? {
+        let name: String = row.get(0)?;
+        let is_unique: bool = row.get(1)?;
+        let is_primary_key = row.get::<_, String>(2)? == "pk";
+        let sql: Option<String> = row.get(3)?;
+        let parts = sql.as_deref().and_then(index_sql::parts);
+        let (mut texts, condition) = parts.unwrap_or_default();
+        let mut terms = Vec::new();
+        let mut details = connection.prepare_cached(
+            "SELECT cid, coll FROM pragma_index_xinfo(?1) WHERE key = 1 ORDER BY seqno",
+        )?;
+        let mut details = details.query([&name])?;
+        while let Some(detail) = details.next()? {
+            let column: i64 = detail.get(0)?;
+            let text = texts.get_mut(terms.len()).map(std::mem::take);
+            terms.push(match (usize::try_from(column), text) {
+                (Ok(column), _) => Term::Column(column, detail.get(1)?),
+                (Err(_), Some(text)) => Term::Expression(text),
+                // Only the rowid, which no CREATE INDEX can name.
+                (Err(_), None) => continue,
+            });
+        }
+        if condition.is_none() {
+            let leading = terms.iter().map_while(|term| match term {
+                Term::Column(column, _) => Some(*column),
+                Term::Expression(_) => None,
+            });
+            info.indexed.push(leading.collect());
+        }
+        if is_unique {
+            table.uniques.push(Unique {
+                is_primary_key,
+                terms,
+                condition,
+            });
+        }
+    }
+    table.uniques.sort_by_key(|unique| !unique.is_primary_key);
+    if !info.key.is_empty() && !table.uniques.iter().any(|unique| unique.is_primary_key) {
+        // INTEGER PRIMARY KEY is the rowid and has no index.
+        info.indexed.push(info.key.clone());
+        let terms = info
+            .key
+            .iter()
+            .map(|&index| Term::Column(index, "BINARY".into()));
+        table.uniques.insert(
+            0,
+            Unique {
+                is_primary_key: true,
+                terms: terms.collect(),
+                condition: None,
+            },
+        );
+    }
+    Ok(())
+}
+
+/// The foreign keys of a table; not those that refer to nothing.
+fn read_references(
+    connection: &Connection,
+    table: &TableInfo,
+    all: &[TableInfo],
+) -> rusqlite::Result<Vec<Reference>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, \"table\", on_update, on_delete, \"from\", \"to\"
+         FROM pragma_foreign_key_list(?1) ORDER BY id DESC, seq",
+    )?;
+    let mut rows = statement.query([&table.name])?;
+    let mut found: Vec<(i64, Option<Reference>)> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let id: i64 = row.get(0)?;
+        if found.last().is_none_or(|(last, _)| *last != id) {
+            let parent: String = row.get(1)?;
+            let parent = all
+                .iter()
+                .position(|it| it.name.eq_ignore_ascii_case(&parent));
+            let (on_update, on_delete): (String, String) = (row.get(2)?, row.get(3)?);
+            let reference = parent.map(|parent| Reference {
+                columns: Vec::new(),
+                parent,
+                parent_columns: Vec::new(),
+                on_delete: action(&on_delete),
+                on_update: action(&on_update),
+            });
+            found.push((id, reference));
+        }
+        let Some((_, slot)) = found.last_mut() else {
+            continue;
+        };
+        let (own, theirs): (String, Option<String>) = (row.get(4)?, row.get(5)?);
+        if let Some(reference) = slot {
+            let parent = &all[reference.parent];
+            // Without a name it is the same place of the parent's key.
+            let theirs = match theirs {
+                Some(name) => parent.column(&name),
+                None => parent.key.get(reference.columns.len()).copied(),
+            };
+            match table.column(&own).zip(theirs) {
+                Some((own, theirs)) => {
+                    reference.columns.push(own);
+                    reference.parent_columns.push(theirs);
+                }
+                None => *slot = None,
+            }
+        }
+    }
+    let references = found.into_iter();
+    Ok(references.filter_map(|(_, reference)| reference).collect())
+}
+
+fn action(name: &str) -> ForeignKeyAction {
+    match name {
+        "RESTRICT" => ForeignKeyAction::Restrict,
+        "CASCADE" => ForeignKeyAction::Cascade,
+        "SET NULL" => ForeignKeyAction::SetNull,
+        "SET DEFAULT" => ForeignKeyAction::SetDefault,
+        _ => ForeignKeyAction::NoAction,
+    }
+}

@@ -1,0 +1,157 @@
+//! A connection to the file, and how the server's own tables are spelled and read on it.
+
+use std::ops::{Deref, DerefMut};
+
+use rusqlite::params_from_iter;
+use rusqlite::types::{ToSqlOutput, ValueRef as Stored};
+
+use tidewater_protocol::Value;
+
+use super::failure;
+use tidewater_centre::engine::connection::{self, Answer, Durability, Own, Row};
+use tidewater_centre::error::CentreError;
+
+/// A connection to the file.
+pub(crate) struct Connection(pub(super) rusqlite::Connection);
+
+impl Deref for Connection {
+    type Target = rusqlite::Connection;
+
+    fn deref(&self) -> &rusqlite::Connection {
+        &self.0
+    }
+}
+
+impl DerefMut for Connection {
+    fn deref_mut(&mut self) -> &mut rusqlite::Connection {
+        &mut self.0
+    }
+}
+
+/// Tables of the server's own begin with this.
+pub(super) const PREFIX: &str = "tidewater_";
+
+/// Spells neutral SQL.
+pub(super) fn spell(sql: &str) -> String {
+    sql.replace("tidewater.", PREFIX)
+}
+
+/// A parameter.
+struct Bound<'a>(&'a Value);
+
+impl rusqlite::ToSql for Bound<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self.0 {
+            Value::Null => Stored::Null,
+            Value::Integer(integer) => Stored::Integer(*integer),
+            Value::Real(real) => Stored::Real(*real),
+            Value::Text(text) => Stored::Text(text.as_bytes()),
+            Value::Blob(bytes) => Stored::Blob(bytes),
+        }))
+    }
+}
+
+fn value(stored: Stored<'_>) -> Value {
+    match stored {
+        Stored::Null => Value::Null,
+        Stored::Integer(integer) => Value::Integer(integer),
+        Stored::Real(real) => Value::Real(real),
+        Stored::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+        Stored::Blob(bytes) => Value::Blob(bytes.to_owned()),
+    }
+}
+
+/// Runs one statement of the server's own.
+pub(super) fn run(connection: &rusqlite::Connection, own: &Own) -> rusqlite::Result<Answer> {
+    let mut statement = connection.prepare_cached(&spell(own.sql))?;
+    let columns = statement.column_count();
+    let parameters = params_from_iter(own.parameters.iter().map(Bound));
+    if columns == 0 {
+        let changed = statement.execute(parameters)? as u64;
+        return Ok(Answer {
+            changed,
+            ..Answer::default()
+        });
+    }
+    let mut found = statement.query(parameters)?;
+    let mut rows = Vec::new();
+    while let Some(row) = found.next()? {
+        let values = (0..columns).map(|index| Ok(value(row.get_ref(index)?)));
+        rows.push(Row(values.collect::<rusqlite::Result<_>>()?));
+    }
+    drop(found);
+    let changed = match statement.readonly() {
+        true => 0,
+        false => connection.changes(),
+    };
+    Ok(Answer { rows, changed })
+}
+
+impl connection::Connection for Connection {
+    async fn flight(
+        &mut self,
+        what: &'static str,
+        statements: &[Own],
+    ) -> Result<Vec<Answer>, CentreError> {
+        let answers = statements.iter().map(|own| run(self, own));
+        answers.collect::<Result<_, _>>().map_err(failure(what))
+    }
+
+    async fn transact(
+        &mut self,
+        what: &'static str,
+        _: Durability,
+        statements: &[Own],
+    ) -> Result<Vec<Answer>, CentreError> {
+        self.begin().await?;
+        let answers = self.flight(what, statements).await;
+        match &answers {
+            Ok(_) => self.commit().await?,
+            Err(_) => self.rollback().await?,
+        }
+        answers
+    }
+
+    async fn begin(&mut self) -> Result<(), CentreError> {
+        let begun = self.execute_batch("BEGIN IMMEDIATE");
+        begun.map_err(failure("beginning a transaction"))
+    }
+
+    async fn begin_reading(&mut self) -> Result<(), CentreError> {
+        // The first read takes the snapshot.
+        let begun = self.execute_batch("BEGIN");
+        begun.map_err(failure("beginning to read"))
+    }
+
+    async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
+        let executed = self.execute_batch(sql);
+        executed.map_err(|error| match failure("deploying")(error) {
+            CentreError::Refused {
+                message,
+                sqlstate,
+                retry,
+                ..
+            } => CentreError::Refused {
+                what: what.to_owned(),
+                message,
+                sqlstate,
+                retry,
+            },
+            other => other,
+        })
+    }
+
+    async fn commit(&mut self) -> Result<(), CentreError> {
+        let committed = self.execute_batch("COMMIT");
+        committed.map_err(failure("committing a transaction"))
+    }
+
+    async fn rollback(&mut self) -> Result<(), CentreError> {
+        let undone = self.execute_batch("ROLLBACK");
+        undone.map_err(failure("undoing a transaction"))
+    }
+
+    fn spell(sql: &str) -> String {
+        spell(sql)
+    }
+}

@@ -1,0 +1,100 @@
+//! The file as the engine's database: its connections, each on a thread of its own, and what runs
+//! on them.
+
+use std::sync::{Arc, PoisonError};
+
+use super::connection::Connection;
+use super::download::FileSnapshot;
+use super::file::OpenFile;
+use super::publication::PublishedTable;
+use super::rows::UploadRows;
+use super::served::refresh;
+use super::watermark::Marker;
+use super::{SharedServed, SqliteCentre};
+use tidewater_centre::centre::CentreResult;
+use tidewater_centre::download::{DownloadJob, DownloadSink};
+use tidewater_centre::engine;
+use tidewater_centre::engine::database::{Database, Job, Lane};
+use tidewater_centre::engine::deploy::Loaded;
+use tidewater_centre::engine::thread::{ConnectionThread, Owned, at_once};
+use tidewater_centre::error::CentreError;
+use tidewater_centre::upload::{SyncUpload, UploadOutcome};
+
+/// A connection that runs syncs.
+pub(crate) struct SqliteLane {
+    thread: ConnectionThread<OpenFile>,
+    marker: Marker,
+    served: SharedServed,
+}
+
+impl Lane for SqliteLane {
+    type Connection = Connection;
+
+    fn is_usable(&self) -> bool {
+        true
+    }
+
+    fn run<'a, T: Send + 'static>(&'a mut self, job: Job<Connection, T>) -> CentreResult<'a, T> {
+        Box::pin(self.thread.run(|connection| at_once(job(connection))))
+    }
+
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        let served = self.served.clone();
+        Box::pin(self.thread.run(move |connection| {
+            let served = refresh(connection, &served)?;
+            let mut rows = UploadRows::new(connection, &served);
+            at_once(engine::upload::apply(&mut rows, &uploads))
+        }))
+    }
+
+    fn download<'a>(
+        &'a mut self,
+        job: DownloadJob,
+        sink: &'a mut dyn DownloadSink,
+    ) -> CentreResult<'a, ()> {
+        let (served, marker) = (self.served.clone(), self.marker.clone());
+        Box::pin(self.thread.download(sink, move |connection, sink| {
+            let served = refresh(connection, &served)?;
+            let mut snapshot = FileSnapshot::open(connection, &served, &marker, &job)?;
+            at_once(engine::download::download(&mut snapshot, &job, sink))
+        }))
+    }
+}
+
+impl Database for SqliteCentre {
+    type Lane = SqliteLane;
+
+    fn open_lane(&self) -> CentreResult<'_, SqliteLane> {
+        let (file, marker, served) = (self.file.clone(), self.marker.clone(), self.served.clone());
+        Box::pin(self.file.environment().jobs.blocking(move || {
+            Ok(SqliteLane {
+                thread: ConnectionThread::start(file.open()?, &file.environment().jobs)?,
+                marker,
+                served,
+            })
+        }))
+    }
+
+    fn run<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+        Box::pin(self.admin.run(|connection| at_once(job(connection))))
+    }
+
+    fn run_apart<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+        let file = self.file.clone();
+        let run = move || file.open()?.run(|connection| at_once(job(connection)));
+        Box::pin(self.file.environment().jobs.blocking(run))
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
+        self.file.environment().random(bytes)
+    }
+
+    fn serve(&self, loaded: Loaded<PublishedTable>) {
+        *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+    }
+
+    fn check_tracking(&self, _: i64) -> CentreResult<'_, ()> {
+        // Every job looks by itself.
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,339 @@
+//! One uploaded row against the centre: it is written if the centre is as the row expects it.
+
+use std::collections::HashMap;
+
+use rusqlite::params_from_iter;
+use rusqlite::types::Value as Native;
+
+use tidewater_protocol::{Code, ColumnType, Datum, Op, Row};
+
+use super::connection::Connection;
+use super::publication::{Publication, PublishedTable};
+use super::{deferred_violations, download, failure, row_error, values};
+use tidewater_centre::engine::upload::incoming;
+use tidewater_centre::engine::upload::rows::{Central, Met, Refusal};
+use tidewater_centre::error::CentreError;
+
+/// The uploaded rows of a table.
+pub(super) type Incoming<'u> = incoming::Incoming<'u, PublishedTable>;
+
+/// What became of a row.
+#[derive(Debug)]
+pub(super) enum Fate {
+    /// The centre has what the remote wants.
+    Applied,
+    /// The centre has something else, or a row where there should be none.
+    PassedOver,
+    /// It has no such row to change.
+    Missing,
+    /// Not taken, whatever else happens.
+    Refused(Refusal),
+    /// Not taken now; other rows of the upload may make way for it.
+    Failed(Refusal),
+}
+
+/// Why a row stops its list.
+#[derive(Debug)]
+pub(super) enum RowError {
+    /// It ended the transaction.
+    Ended(Refusal),
+    /// Anything else.
+    Centre(CentreError),
+}
+
+impl From<CentreError> for RowError {
+    fn from(error: CentreError) -> RowError {
+        RowError::Centre(error)
+    }
+}
+
+/// Writes rows of a table.
+pub(super) struct TableWriter<'a> {
+    connection: &'a Connection,
+    publication: &'a Publication,
+    table: &'a Incoming<'a>,
+    /// Whether keys that could wait are checked after each row.
+    immediate: bool,
+    insert: String,
+    updates: HashMap<Vec<usize>, String>,
+}
+
+impl<'a> TableWriter<'a> {
+    pub(super) fn new(
+        connection: &'a Connection,
+        publication: &'a Publication,
+        table: &'a Incoming<'a>,
+        immediate: bool,
+    ) -> TableWriter<'a> {
+        let schema = &publication.schema.tables[table.index];
+        TableWriter {
+            insert: table.table.insert(schema, &table.written),
+            connection,
+            publication,
+            table,
+            immediate,
+            updates: HashMap::new(),
+        }
+    }
+
+    /// Writes a row, so that nothing is left behind if it fails. An error is nothing that this row
+    /// is to blame for.
+    pub(super) fn write(&mut self, row: &Row<'_>) -> Result<Fate, RowError> {
+        let is_guarded = self.immediate || self.table.table.guarded;
+        if is_guarded {
+            self.savepoint("SAVEPOINT tidewater_row")?;
+        }
+        let mut fate = self.try_to_write(row)?;
+        if self.immediate && matches!(fate, Fate::Applied) && deferred_violations(self.connection)?
+        {
+            let name = &self.publication.schema.tables[self.table.index].name;
+            fate = Fate::Failed(Refusal {
+                code: Code::RowForeignKey,
+                reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
+            });
+        }
+        if is_guarded {
+            if matches!(fate, Fate::Failed(_)) {
+                self.savepoint("ROLLBACK TO tidewater_row")?;
+            }
+            self.savepoint("RELEASE tidewater_row")?;
+        }
+        Ok(fate)
+    }
+
+    fn try_to_write(&mut self, row: &Row<'_>) -> Result<Fate, RowError> {
+        let op = row.op.unwrap_or(Op::Insert);
+        let Some(key) = self.key(&row.key) else {
+            return Ok(match op {
+                Op::Insert => self.bad_key(&row.key),
+                _ => Fate::Missing,
+            });
+        };
+        let Some(central) = self.central(&key)? else {
+            return match op {
+                Op::Insert => self.insert(&row.new),
+                _ => Ok(Fate::Missing),
+            };
+        };
+        // Nobody could be told what a change of it lost against.
+        if !central.is_whole {
+            return Ok(Fate::PassedOver);
+        }
+        let now = central.values(self.types())?;
+        let old = self.table.map.arrange(&row.old);
+        match op {
+            Op::Update if matches(&old, &now) => self.update(&key, &now, &row.new),
+            Op::Delete if matches(&old, &now) => {
+                self.execute(&self.table.table.delete_key, key, true)
+            }
+            _ => Ok(Fate::PassedOver),
+        }
+    }
+
+    /// The centre's row with the key of an uploaded one.
+    pub(super) fn find(&self, row: &Row<'_>) -> Result<Option<Met>, CentreError> {
+        let Some(key) = self.key(&row.key) else {
+            return Ok(None);
+        };
+        let Some(central) = self.central(&key)? else {
+            return Ok(None);
+        };
+        let now = central.values(self.types())?;
+        let is_as_uploaded = central.is_whole && matches(&self.settle(&row.new), &now);
+        Ok(Some(Met {
+            central,
+            is_as_uploaded,
+        }))
+    }
+
+    /// Whether a delete finds its row, as its pre-image says.
+    pub(super) fn is_deletable(&self, row: &Row<'_>) -> Result<bool, CentreError> {
+        let Some(key) = self.key(&row.key) else {
+            return Ok(false);
+        };
+        let Some(central) = self.central(&key)?.filter(|it| it.is_whole) else {
+            return Ok(false);
+        };
+        let now = central.values(self.types())?;
+        Ok(matches(&self.table.map.arrange(&row.old), &now))
+    }
+
+    /// Makes of a row that is deleted the one that takes its place: what refers to it by a value
+    /// that stays, stays. False if that cannot be done.
+    pub(super) fn succeed(&self, deleted: &Row<'_>, inserted: &Row<'_>) -> Result<bool, RowError> {
+        let schema = &self.publication.schema.tables[self.table.index];
+        let new = self.settle(&inserted.new);
+        let (Some(key), Ok(mut values)) =
+            (self.key(&deleted.key), self.bind(&self.table.written, &new))
+        else {
+            return Ok(false);
+        };
+        values.extend(key);
+        let sql = self.table.table.update(schema, &self.table.written);
+        self.savepoint("SAVEPOINT tidewater_row")?;
+        let is_done = matches!(self.execute(&sql, values, false)?, Fate::Applied);
+        if !is_done {
+            self.savepoint("ROLLBACK TO tidewater_row")?;
+        }
+        self.savepoint("RELEASE tidewater_row")?;
+        Ok(is_done)
+    }
+
+    fn savepoint(&self, sql: &str) -> Result<(), CentreError> {
+        savepoint(self.connection, sql)
+    }
+
+    fn types(&self) -> &'a [ColumnType] {
+        &self.publication.shapes[self.table.index].columns
+    }
+
+    fn key(&self, key: &[Datum<'_>]) -> Option<Vec<Native>> {
+        download::key_parameters(self.publication, self.table.index, key)
+    }
+
+    /// The centre's row.
+    fn central(&self, key: &[Native]) -> Result<Option<Central>, CentreError> {
+        let reading = failure("reading the centre's row");
+        let mut statement = self
+            .connection
+            .prepare_cached(&self.table.table.select_key)
+            .map_err(reading)?;
+        let mut rows = statement.query(params_from_iter(key)).map_err(reading)?;
+        let Some(row) = rows.next().map_err(reading)? else {
+            return Ok(None);
+        };
+        let values = download::values(row, 0, self.types()).map_err(reading)?;
+        Ok(Some(Central::pack(self.types(), values)))
+    }
+
+    /// The uploaded values as the centre will give them back.
+    fn settle<'v>(&self, uploaded: &[Datum<'v>]) -> Vec<Option<Datum<'v>>> {
+        let arranged = self.table.map.arrange(uploaded).into_iter();
+        let arranged = arranged.zip(self.types());
+        arranged
+            .map(|(value, &column_type)| value.map(|value| values::settled(column_type, value)))
+            .collect()
+    }
+
+    fn insert(&self, new: &[Datum<'_>]) -> Result<Fate, RowError> {
+        match self.bind(&self.table.written, &self.settle(new)) {
+            Ok(values) => self.execute(&self.insert, values, false),
+            Err(refusal) => Ok(Fate::Refused(refusal)),
+        }
+    }
+
+    /// Writes what differs from the centre's row, if only in how it is written.
+    fn update(
+        &mut self,
+        key: &[Native],
+        now: &[Datum<'_>],
+        new: &[Datum<'_>],
+    ) -> Result<Fate, RowError> {
+        let new = self.settle(new);
+        let columns = new.iter().enumerate().filter_map(|(column, value)| {
+            let value = value.as_ref()?;
+            values::differ(value, &now[column]).then_some(column)
+        });
+        let columns: Vec<_> = columns.collect();
+        if columns.is_empty() {
+            return Ok(Fate::Applied);
+        }
+        let mut values = match self.bind(&columns, &new) {
+            Ok(values) => values,
+            Err(refusal) => return Ok(Fate::Refused(refusal)),
+        };
+        values.extend(key.iter().cloned());
+        if !self.updates.contains_key(&columns) {
+            let schema = &self.publication.schema.tables[self.table.index];
+            let sql = self.table.table.update(schema, &columns);
+            self.updates.insert(columns.clone(), sql);
+        }
+        self.execute(&self.updates[&columns], values, false)
+    }
+
+    fn execute(&self, sql: &str, values: Vec<Native>, deleting: bool) -> Result<Fate, RowError> {
+        let table = &self.publication.schema.tables[self.table.index].name;
+        let mut statement = self
+            .connection
+            .prepare_cached(sql)
+            .map_err(failure("preparing to write a row"))?;
+        match statement.execute(params_from_iter(values)) {
+            Ok(0) => Ok(Fate::Failed(Refusal {
+                code: Code::RowConstraint,
+                reason: format!("a trigger of {table} ignored the change"),
+            })),
+            Ok(_) => Ok(Fate::Applied),
+            Err(error) => match row_error::classify(&error, table, deleting) {
+                Some(refusal) if self.connection.is_autocommit() => Err(RowError::Ended(refusal)),
+                Some(refusal) => Ok(Fate::Failed(refusal)),
+                None => Err(failure("writing a row")(error).into()),
+            },
+        }
+    }
+
+    fn bind(
+        &self,
+        columns: &[usize],
+        values: &[Option<Datum<'_>>],
+    ) -> Result<Vec<Native>, Refusal> {
+        let (types, table) = (self.types(), self.table.table);
+        let mut natives = Vec::with_capacity(columns.len());
+        for &column in columns {
+            let value = values[column].unwrap_or(Datum::Null);
+            let (_, as_text) = table.declared[column];
+            let bound = values::bind(types[column], as_text, &value);
+            natives.push(bound.map_err(|why| self.bad_value(column, &value, why))?);
+        }
+        Ok(natives)
+    }
+
+    fn bad_value(&self, column: usize, value: &Datum<'_>, why: &str) -> Refusal {
+        let name = &self.publication.schema.tables[self.table.index].columns[column].name;
+        let (declared, _) = &self.table.table.declared[column];
+        Refusal {
+            code: Code::RowBadValue,
+            reason: format!("{name}: {:?} {why} ({declared})", shortened(value)),
+        }
+    }
+
+    fn bad_key(&self, key: &[Datum<'_>]) -> Fate {
+        let table = self.table.table;
+        let schema = &self.publication.schema.tables[self.table.index];
+        let parts = schema.key.iter().zip(key).zip(&table.key_types);
+        for ((&column, value), &column_type) in parts {
+            let (_, as_text) = table.declared[column];
+            if let Err(why) = values::bind(column_type, as_text, value) {
+                return Fate::Refused(self.bad_value(column, value, why));
+            }
+        }
+        Fate::Refused(Refusal {
+            code: Code::RowBadValue,
+            reason: "the key cannot be stored".into(),
+        })
+    }
+}
+
+/// Sets a savepoint, goes back to it, or lets go of it.
+pub(super) fn savepoint(connection: &Connection, sql: &str) -> Result<(), CentreError> {
+    let result = connection.prepare_cached(sql);
+    result
+        .and_then(|mut statement| statement.execute([]).map(drop))
+        .map_err(failure("a savepoint"))
+}
+
+/// Whether a central row has all the values that the remote names.
+fn matches(uploaded: &[Option<Datum<'_>>], central: &[Datum<'_>]) -> bool {
+    let mut pairs = uploaded.iter().zip(central);
+    pairs.all(|(uploaded, central)| {
+        uploaded.is_none_or(|uploaded| values::equal(&uploaded, central))
+    })
+}
+
+/// A value for people, cut to what fits a message.
+fn shortened(value: &Datum<'_>) -> String {
+    let text = value.to_string();
+    if text.chars().count() <= 40 {
+        return text;
+    }
+    text.chars().take(40).chain(['…']).collect()
+}

@@ -1,0 +1,300 @@
+//! Uploaded rows go into the file one by one, through prepared statements: SQLite is in the same
+//! process. What one row does is in [`super::row`]; what is written and in which order is the
+//! engine's affair.
+
+mod together;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidewater_protocol::{Datum, Op};
+
+use super::connection::Connection;
+use super::publication::{Publication, PublishedTable};
+use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
+use super::scope::{self, Holder};
+use super::served::Served;
+use super::{deferred_violations, failure};
+use tidewater_centre::engine::connection::{Connection as _, Own};
+use tidewater_centre::engine::exact::Membership;
+use tidewater_centre::engine::upload;
+use tidewater_centre::engine::upload::incoming::RowRef;
+use tidewater_centre::engine::upload::rows::{
+    Admitted, Batch, Ends, Failed, Image, Met, Part, Refusal, Rows, TargetTable, Written,
+};
+use tidewater_centre::error::CentreError;
+use tidewater_centre::upload::SyncUpload;
+
+/// How often a list is tried when other writers are in the way.
+const ATTEMPTS: u32 = 10;
+
+/// How many rows of a list may each end the transaction before the list is given up.
+const MAX_ENDINGS: usize = 1000;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Which row of a list of uploads: upload, place of the table, row.
+type Place = (usize, usize, RowRef);
+
+/// Writes uploads on a connection.
+pub(super) struct UploadRows<'c> {
+    connection: &'c mut Connection,
+    served: &'c Served,
+    publication: Option<&'c Publication>,
+    /// The upload's number in its list.
+    number: usize,
+    /// Whether keys that could wait are checked after each row.
+    immediate: bool,
+    /// Rows that were found to end the transaction (RAISE(ROLLBACK), ON CONFLICT ROLLBACK): refused
+    /// without being tried when the list is run again.
+    endings: HashMap<Place, Refusal>,
+    /// Whether one was found since the list began.
+    has_ended: bool,
+}
+
+impl TargetTable for PublishedTable {
+    fn deletes_first(&self) -> bool {
+        self.deletes_first
+    }
+
+    fn acts_on_delete(&self) -> bool {
+        self.is_acted_on
+    }
+
+    /// Generated columns are not published.
+    fn is_written(&self, _: usize) -> bool {
+        true
+    }
+
+    fn is_settable(&self, _: usize) -> bool {
+        true
+    }
+}
+
+impl<'c> UploadRows<'c> {
+    pub(super) fn new(connection: &'c mut Connection, served: &'c Served) -> UploadRows<'c> {
+        UploadRows {
+            connection,
+            served,
+            publication: None,
+            number: 0,
+            immediate: false,
+            endings: HashMap::new(),
+            has_ended: false,
+        }
+    }
+
+    fn writer<'t>(&'t self, table: &'t Incoming<'t>) -> Result<TableWriter<'t>> {
+        let publication = self.publication.ok_or_else(|| CentreError::Internal {
+            message: "rows before their upload was admitted".into(),
+        })?;
+        let (connection, immediate) = (&*self.connection, self.immediate);
+        Ok(TableWriter::new(connection, publication, table, immediate))
+    }
+
+    /// Why a row is not tried.
+    fn ending(&self, table: &Incoming<'_>, at: RowRef) -> Option<&Refusal> {
+        match self.endings.is_empty() {
+            true => None,
+            false => self.endings.get(&(self.number, table.place, at)),
+        }
+    }
+
+    /// Notes that a row has ended the transaction: the list is to be run again without it.
+    fn ended(&mut self, table: &Incoming<'_>, at: RowRef, refusal: Refusal) -> CentreError {
+        let error = CentreError::Refused {
+            what: "an upload with a row that ends the transaction".into(),
+            message: refusal.reason.clone(),
+            sqlstate: None,
+            retry: self.endings.len() < MAX_ENDINGS,
+        };
+        self.has_ended = true;
+        let place = (self.number, table.place, at);
+        self.endings.insert(place, refusal);
+        error
+    }
+
+    fn savepoint(&self, sql: &str) -> Result<()> {
+        savepoint(self.connection, sql)
+    }
+
+    fn run(&self, what: &'static str, sql: &str) -> Result<()> {
+        self.connection.execute_batch(sql).map_err(failure(what))
+    }
+}
+
+impl<'c> Rows for UploadRows<'c> {
+    type Connection = Connection;
+    type Table = PublishedTable;
+
+    fn is_usable(&self) -> bool {
+        true
+    }
+
+    fn connection(&mut self) -> &mut Connection {
+        self.connection
+    }
+
+    fn publication(&self, name: &str) -> Result<Arc<Publication>> {
+        self.served.publication(name).cloned()
+    }
+
+    async fn begin(&mut self, number: usize) -> Result<()> {
+        self.number = number;
+        if number == 0 {
+            self.has_ended = false;
+            self.run("beginning to apply uploads", "BEGIN IMMEDIATE")?;
+        }
+        self.savepoint("SAVEPOINT tidewater_upload")
+    }
+
+    async fn keep(&mut self, result: Own) -> Result<()> {
+        let storing = "storing the result of an upload";
+        self.connection.run_one(storing, result).await?;
+        self.savepoint("RELEASE tidewater_upload")
+    }
+
+    async fn undo(&mut self) -> Result<()> {
+        self.savepoint("ROLLBACK TO tidewater_upload")?;
+        self.savepoint("RELEASE tidewater_upload")
+    }
+
+    async fn commit(&mut self) -> Result<()> {
+        self.run("committing uploads", "COMMIT")
+    }
+
+    async fn is_tried_again(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
+        if !self.connection.is_autocommit() {
+            self.run("rolling back uploads", "ROLLBACK")?;
+        }
+        Ok(error.is_retryable() && (self.has_ended || attempts <= ATTEMPTS))
+    }
+
+    async fn admit<'u>(
+        &mut self,
+        publication: &'u Publication,
+        upload: &'u SyncUpload,
+        _: &[Incoming<'u>],
+    ) -> Result<Option<Admitted<'u>>> {
+        self.publication = Some(self.served.publication(&upload.publication)?);
+        let take = upload::take(upload);
+        let taking = "taking an upload's number";
+        let answers = self.connection.flight(taking, &take).await?;
+        let Some(serials) = upload::taken(&answers)? else {
+            return Ok(None);
+        };
+        let holder = Holder {
+            user: &upload.user,
+            remote_id: upload.remote_id,
+        };
+        Ok(Some(Admitted {
+            serials,
+            scope: scope::current(self.connection, publication, &holder)?,
+            held: scope::held(publication, upload.checkpoint.as_ref()),
+        }))
+    }
+
+    async fn begin_rows(&mut self, immediate: bool) -> Result<()> {
+        self.immediate = immediate;
+        self.savepoint("SAVEPOINT tidewater_rows")
+    }
+
+    async fn undo_rows(&mut self) -> Result<()> {
+        self.savepoint("ROLLBACK TO tidewater_rows")?;
+        self.savepoint("RELEASE tidewater_rows")
+    }
+
+    async fn is_violated(&mut self, _: bool) -> Result<bool> {
+        deferred_violations(self.connection)
+    }
+
+    /// SQLite only counts.
+    fn can_tell(&mut self) -> Result<bool> {
+        Ok(!deferred_violations(self.connection)?)
+    }
+
+    /// It shows when they are written.
+    fn unfit(&mut self, _: &Incoming<'_>, _: Image, _: &[Datum<'_>]) -> Option<String> {
+        None
+    }
+
+    async fn load(&mut self, _: &Incoming<'_>, _: Membership<'_>) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn write(
+        &mut self,
+        batch: &Batch<'_, '_, PublishedTable>,
+        rows: &[RowRef],
+    ) -> Result<Written> {
+        let table = batch.table;
+        let mut written = Written::default();
+        let mut ended = None;
+        let mut writer = self.writer(table)?;
+        let done = table.rows(rows, |number, row| {
+            let at = rows[number];
+            let ending = self.ending(table, at).cloned();
+            let fate = match ending {
+                Some(refusal) => Ok(Fate::Refused(refusal)),
+                None => writer.write(row),
+            };
+            match fate {
+                Ok(Fate::Applied) => written.applied += 1,
+                Ok(Fate::PassedOver | Fate::Missing) => written.passed_over.push(at),
+                Ok(Fate::Refused(refusal)) => written.refused.push(Failed { at, refusal }),
+                Ok(Fate::Failed(refusal)) => written.failed.push(Failed { at, refusal }),
+                Err(RowError::Centre(error)) => return Err(error),
+                Err(RowError::Ended(refusal)) => {
+                    ended = Some((at, refusal));
+                    return Err(CentreError::Cancelled);
+                }
+            }
+            Ok(())
+        });
+        drop(writer);
+        match ended {
+            Some((at, refusal)) => Err(self.ended(table, at, refusal)),
+            None => done.map(|()| written),
+        }
+    }
+
+    async fn find(
+        &mut self,
+        table: &Incoming<'_>,
+        _: Op,
+        rows: &[RowRef],
+    ) -> Result<Vec<Option<Met>>> {
+        let writer = self.writer(table)?;
+        let mut found = Vec::with_capacity(rows.len());
+        table.rows(rows, |_, row| {
+            found.push(writer.find(row)?);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    async fn deletable(&mut self, table: &Incoming<'_>, rows: &[RowRef]) -> Result<Vec<RowRef>> {
+        let writer = self.writer(table)?;
+        let mut deletable = Vec::new();
+        table.rows(rows, |at, row| {
+            if writer.is_deletable(row)? {
+                deletable.push(rows[at]);
+            }
+            Ok(())
+        })?;
+        Ok(deletable)
+    }
+
+    async fn together(
+        &mut self,
+        parts: &[Part<'_, '_, PublishedTable>],
+        ends: Ends,
+    ) -> Result<Option<Vec<Vec<usize>>>> {
+        self.apply_together(parts, ends)
+    }
+
+    /// Triggers of the application may do anything, so each row is compared.
+    fn version(&self, _: &[Incoming<'_>], _: bool) -> (u64, bool) {
+        (0, false)
+    }
+}

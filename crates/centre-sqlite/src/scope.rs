@@ -1,0 +1,100 @@
+//! Which partitions a user holds now: running the queries that say so.
+
+use std::collections::BTreeSet;
+
+use rusqlite::params_from_iter;
+
+use tidewater_protocol::Table;
+
+use super::connection::Connection;
+use super::publication::Publication;
+use super::{failure, values};
+use tidewater_centre::engine::scope::{
+    Question, Questions, ScopeQuery, check_columns, failed, wrong,
+};
+pub(super) use tidewater_centre::engine::{scope::Holder, watermark::held};
+use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::Scope;
+
+/// The partitions that the user holds now, in the connection's snapshot.
+pub(super) fn current(
+    connection: &Connection,
+    publication: &Publication,
+    holder: &Holder<'_>,
+) -> Result<Scope, CentreError> {
+    let questions = Questions::of(holder, &[publication]);
+    let answers = questions.list.iter();
+    let answers = answers.map(|it| answer(connection, publication, it));
+    Ok(questions.scope(0, &answers.collect::<Result<Vec<_>, _>>()?))
+}
+
+fn answer(
+    connection: &Connection,
+    publication: &Publication,
+    question: &Question<'_>,
+) -> Result<BTreeSet<Vec<u8>>, CentreError> {
+    let (_, index) = question.place;
+    let (rule, table) = (&publication.rules[index], &publication.schema.tables[index]);
+    let running = |error| failed(&table.name, failure("running a values query")(error));
+    let mut statement = connection.prepare_cached(question.sql).map_err(running)?;
+    let parameters = params_from_iter(&question.parameters);
+    let mut rows = statement.query(parameters).map_err(running)?;
+    let mut partitions = BTreeSet::new();
+    while let Some(row) = rows.next().map_err(running)? {
+        let mut values = Vec::with_capacity(rule.types.len());
+        for (position, &column_type) in rule.types.iter().enumerate() {
+            let stored = row.get_ref(position).map_err(running)?;
+            let value = values::coerce(column_type, stored).ok_or_else(|| {
+                CentreError::Configuration {
+                    message: format!(
+                        "the values query of {:?} yields {:.40}, which is no {column_type:?} as {:?} is",
+                        table.name,
+                        values::read(column_type, stored).to_string(),
+                        table.columns[table.partition[position]].name,
+                    ),
+                    hint: "correct the query, or the data that it reads".into(),
+                }
+            })?;
+            values.push(values::settled(column_type, value));
+        }
+        rule.take(&mut partitions, &values);
+    }
+    Ok(partitions)
+}
+
+/// Checks that a query can be run, and yields what the partition columns are.
+pub(super) fn check(
+    connection: &Connection,
+    place: &str,
+    query: &ScopeQuery,
+    table: &Table,
+) -> Result<(), CentreError> {
+    let statement = connection.prepare(&query.sql).map_err(|error| {
+        let hint = "try it in the sqlite3 shell with a value in place of {s.username}";
+        wrong(place, &format!("is refused by SQLite: {error}"), hint)
+    })?;
+    if !statement.readonly() {
+        return Err(wrong(place, "changes the database", "write a SELECT"));
+    }
+    check_columns(place, statement.column_count(), table)?;
+    for (result, &index) in statement.columns().iter().zip(&table.partition) {
+        let column = &table.columns[index];
+        // Of an expression nothing is known: its values are looked at when it is run.
+        let found = result.decl_type().and_then(values::column_type);
+        if found.is_some_and(|found| !values::alike(found, column.column_type)) {
+            let what = format!(
+                "yields {}, declared as {}, for the partition column {:?}, which is no such thing",
+                result.name(),
+                result.decl_type().unwrap_or_default(),
+                column.name
+            );
+            let hint = "select a column of the same type, or convert it in the query with CAST";
+            return Err(wrong(place, &what, hint));
+        }
+    }
+    if statement.parameter_count() != query.parameters.len() {
+        let hint = "write {s.username} and the like for parameters";
+        return Err(wrong(place, "has parameters of SQLite's own", hint));
+    }
+    Ok(())
+}

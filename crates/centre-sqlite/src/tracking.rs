@@ -1,0 +1,314 @@
+//! What change logs are made of in a file, and what of deploying is SQLite's own.
+
+use prost::Message;
+use rusqlite::OptionalExtension;
+
+use tidewater_protocol::Table;
+
+use super::catalog::Catalog;
+use super::connection::Connection;
+use super::connection::spell;
+use super::publication::{Publication, PublishedTable};
+use super::served::schema_version;
+use super::triggers::{Log, Of};
+use super::watermark::Positions;
+use super::{SqliteCentre, failure, prune, quote, scope, state};
+use tidewater_centre::engine::compile::Published;
+use tidewater_centre::engine::connection::{self, Answer, Own, own};
+use tidewater_centre::engine::database::{ChangeLog, Tracking};
+use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
+use tidewater_centre::engine::scope::ScopeQuery;
+use tidewater_centre::engine::script::Dialect;
+use tidewater_centre::engine::state::own_tables;
+use tidewater_centre::error::CentreError;
+use tidewater_centre::publication::DeployStep;
+
+impl Tracking for SqliteCentre {
+    type Connection = Connection;
+    type Catalog = Catalog;
+    type Table = PublishedTable;
+    type Log = Log;
+
+    const DIALECT: Dialect = Dialect::Sqlite;
+    const UNSEEN: Option<&str> = None;
+    const LOGS: &str = state::LOGS;
+
+    fn parameter(number: usize) -> String {
+        format!("?{number}")
+    }
+
+    async fn catalog(connection: &mut Connection) -> Result<Catalog, CentreError> {
+        Catalog::read(connection)
+    }
+
+    fn table(published: &Published<'_>, schema: &Table, catalog: &Catalog) -> PublishedTable {
+        PublishedTable::new(published, schema, catalog)
+    }
+
+    fn scope_sql(inner: &str, _: &PublishedTable) -> String {
+        inner.to_owned()
+    }
+
+    async fn check_query(
+        connection: &mut Connection,
+        place: &str,
+        query: &ScopeQuery,
+        schema: &Table,
+        _: &PublishedTable,
+    ) -> Result<(), CentreError> {
+        scope::check(connection, place, query, schema)
+    }
+
+    fn state() -> String {
+        state::create()
+    }
+
+    async fn found_tables(
+        connection: &mut Connection,
+        wanted: &[&'static str],
+    ) -> Result<Vec<&'static str>, CentreError> {
+        let found = state::found(connection, wanted);
+        found.map_err(failure("looking for the server's tables"))
+    }
+
+    async fn prepare(
+        connection: &mut Connection,
+        dry_run: bool,
+    ) -> Result<Vec<DeployStep>, CentreError> {
+        use_write_ahead_log(connection, dry_run)
+    }
+
+    async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
+        let begun = connection::Connection::begin(connection).await;
+        begun.map_err(|error| match error.is_retryable() {
+            true => CentreError::Locked {
+                message: "the database file is locked by another connection; nothing was changed"
+                    .into(),
+            },
+            false => error,
+        })
+    }
+
+    async fn in_place(
+        connection: &mut Connection,
+        catalog: &Catalog,
+        wanted: &[Log],
+    ) -> Result<InPlace, CentreError> {
+        let found = in_place(connection, catalog, wanted);
+        found.map_err(failure("reading the list of change logs"))
+    }
+
+    fn lock(_: Lock, _: &str) -> String {
+        "writers wait until it is done".into()
+    }
+
+    fn make_log(log: &Log, id: i64, catalog: &Catalog) -> String {
+        let log = Log { id, ..log.clone() };
+        let objects = of(&log, catalog).map(|of| log.objects(of));
+        let objects = objects.into_iter().flatten().map(|it| it.sql + ";\n");
+        let sql: String = objects.collect();
+        format!(
+            "{sql}INSERT INTO tidewater_change_log (id, table_name, identity)
+             VALUES ({id}, {}, {});\n",
+            literal(&log.table),
+            literal(&log.identity())
+        )
+    }
+
+    /// Nobody has come to an entry that is made now.
+    fn everything(id: i64) -> String {
+        let table = quote(&state::log_table(id));
+        format!(
+            "INSERT INTO {table} DEFAULT VALUES;
+             UPDATE tidewater_change_log SET everything = (SELECT max(id) FROM {table})
+             WHERE id = {id};\n"
+        )
+    }
+
+    fn deployed(_: &[Publication]) -> String {
+        String::new()
+    }
+
+    async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
+        let reading = failure("looking for what is deployed");
+        let step =
+            |what: &str, sql| Step::sql(what.to_owned(), Self::lock(Lock::Everybody, ""), sql);
+        let mut steps = Vec::new();
+        // Also those that are in no list, because somebody dropped the list.
+        let logs = objects(connection, &state::log_prefix()).map_err(reading)?;
+        if !logs.is_empty() {
+            steps.push(step(
+                "drop the change logs and their triggers",
+                removal(&logs),
+            ));
+        }
+        let tables = state::found(connection, &own_tables::<Self>()).map_err(reading)?;
+        if !tables.is_empty() {
+            let drops = tables
+                .iter()
+                .map(|it| format!("DROP TABLE {};\n", spell(it)));
+            let what = "drop the server's state: users, remotes, history";
+            steps.push(step(what, drops.collect()));
+        }
+        Ok(steps)
+    }
+
+    async fn complete(
+        connection: &mut Connection,
+        _: &mut [Publication],
+    ) -> Result<i64, CentreError> {
+        schema_version(connection)
+    }
+
+    fn ask_pruned(position: &[u8]) -> Vec<Own> {
+        let positions = Positions::decode(position).unwrap_or_default();
+        let pruned = "SELECT 1 FROM tidewater.change_log WHERE id = ?1 AND floor > ?2";
+        let logs = positions.logs.iter();
+        logs.map(|it| own!(pruned, it.log, it.position)).collect()
+    }
+
+    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
+        Ok(answers.iter().any(|log| !log.rows.is_empty()))
+    }
+
+    async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {
+        prune::log_sizes(connection)
+    }
+
+    async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {
+        prune::begin(connection)
+    }
+
+    async fn end_pruning(
+        _: &mut Connection,
+        result: Result<(), CentreError>,
+    ) -> Result<(), CentreError> {
+        match result {
+            // It gives way to other writers.
+            Err(error) if error.is_retryable() => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn prune_logs(
+        connection: &mut Connection,
+        before_ms: i64,
+        now_ms: i64,
+        random: [u8; 16],
+        entries: &mut u64,
+    ) -> Result<(), CentreError> {
+        prune::logs(connection, before_ms, now_ms, random, entries)
+    }
+}
+
+/// Readers must not wait for writers: that takes the write-ahead log.
+pub(super) fn use_write_ahead_log(
+    connection: &Connection,
+    dry_run: bool,
+) -> Result<Vec<DeployStep>, CentreError> {
+    let switching = failure("switching to the write-ahead log");
+    let mode = |sql: &str| {
+        let mode: Result<String, _> = connection.query_row(sql, [], |row| row.get(0));
+        mode.map_err(switching)
+    };
+    if mode("PRAGMA journal_mode")? == "wal" {
+        return Ok(Vec::new());
+    }
+    if !dry_run && mode("PRAGMA journal_mode = WAL")? != "wal" {
+        return Err(CentreError::Configuration {
+            message: "the file cannot be switched to write-ahead logging".into(),
+            hint: "put it on a local disk and close other programs that use it".into(),
+        });
+    }
+    Ok(vec![DeployStep {
+        description: "switch the file to write-ahead logging".into(),
+        lock: "the whole file, for a moment".into(),
+    }])
+}
+
+fn of<'c>(log: &Log, catalog: &'c Catalog) -> Option<Of<'c>> {
+    let place = catalog.infos.iter().position(|it| it.name == log.table)?;
+    Some(Of {
+        info: &catalog.infos[place],
+        table: &catalog.tables[place],
+    })
+}
+
+/// A text as an SQL literal.
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// See [`Tracking::in_place`].
+fn in_place(
+    connection: &Connection,
+    catalog: &Catalog,
+    wanted: &[Log],
+) -> rusqlite::Result<InPlace> {
+    let mut statement = connection
+        .prepare("SELECT id, table_name, identity FROM tidewater_change_log ORDER BY id")?;
+    let listed = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let mut logs = Vec::new();
+    for listed in listed {
+        let (id, table, identity): (i64, String, String) = listed?;
+        let found = objects(connection, &state::log_table(id))?;
+        let log = wanted.iter().find(|it| it.identity() == identity);
+        let log = log.map(|log| Log { id, ..log.clone() });
+        let whole = log.and_then(|log| Some(log.objects(of(&log, catalog)?)));
+        let is_whole = whole.is_some_and(|whole| {
+            let is_there = |name: &str, sql: &str| {
+                let mut found = found.iter();
+                found.any(|it| it.name == name && it.sql == sql)
+            };
+            found.len() == whole.len() && whole.iter().all(|it| is_there(&it.name, &it.sql))
+        });
+        logs.push(FoundLog {
+            id,
+            table,
+            identity,
+            is_whole,
+            removal: removal(&found)
+                + &format!("DELETE FROM tidewater_change_log WHERE id = {id};\n"),
+        });
+    }
+    // Numbers are not used twice: a watermark may still name one.
+    let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'tidewater_change_log'";
+    let last: Option<i64> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
+    Ok(InPlace {
+        logs,
+        next: last.unwrap_or(0) + 1,
+        mends: Vec::new(),
+    })
+}
+
+/// Something of a change log that is in the file.
+struct Found {
+    kind: String,
+    name: String,
+    sql: String,
+}
+
+/// The parts of the change log of a name, triggers first.
+fn objects(connection: &Connection, name: &str) -> rusqlite::Result<Vec<Found>> {
+    connection
+        .prepare_cached(
+            "SELECT type, name, sql FROM sqlite_schema
+             WHERE name = ?1 OR name GLOB ?1 || CASE WHEN ?1 GLOB '*_' THEN '[0-9]*' ELSE '_*' END
+             ORDER BY type DESC, name",
+        )?
+        .query_map([name], |row| {
+            Ok(Found {
+                kind: row.get(0)?,
+                name: row.get(1)?,
+                sql: row.get(2)?,
+            })
+        })?
+        .collect()
+}
+
+/// The SQL that removes parts of change logs; an index goes with its table.
+fn removal(found: &[Found]) -> String {
+    let found = found.iter().filter(|it| it.kind != "index");
+    let drops = found.map(|it| format!("DROP {} {};\n", it.kind, quote(&it.name)));
+    drops.collect()
+}

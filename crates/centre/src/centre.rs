@@ -1,0 +1,189 @@
+//! The traits that a database implements to be a consolidated database.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use tidewater_protocol::{PublicationSchema, RemoteId};
+
+use crate::download::{DownloadJob, DownloadSink};
+use crate::error::CentreError;
+use crate::publication::{DeployReport, ListedTable, PublicationSpec};
+use crate::records::{
+    AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
+    Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+};
+use crate::upload::{SyncUpload, UploadOutcome};
+
+/// The result of everything that talks to the consolidated database.
+pub type CentreResult<'a, T> = BoxFuture<'a, Result<T, CentreError>>;
+
+/// A consolidated database: what needs no transaction of a sync. Shared by all
+/// tasks of a server. Every method may be called at any time from any task.
+pub trait Centre: Send + Sync {
+    /// The tables that could be published, for `tidewater init`.
+    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>>;
+
+    /// Makes the database fit the publications: server state, change logs,
+    /// triggers, a first signing key. Repeatable: a second call finds nothing to do.
+    /// With `dry_run` nothing is changed and the report tells what would be.
+    ///
+    /// # Errors
+    /// [`CentreError::RemotesHeldUp`] when remotes may have something pending that would be
+    /// refused; and whatever is wrong with the publications.
+    fn deploy<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        dry_run: bool,
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport>;
+
+    /// Deploys all the same when remotes may have something pending that is refused for it.
+    fn deploy_refusing_pending<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport>;
+
+    /// Removes every trace of Tidewater.
+    fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport>;
+
+    /// Compiles the publications for serving, and gives their schemas as remotes
+    /// will see them, in the same order.
+    ///
+    /// # Errors
+    /// [`CentreError::NotDeployed`] when the database does not fit them.
+    fn load<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+    ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>>;
+
+    /// Another database connection that can run syncs.
+    fn worker(&self) -> CentreResult<'_, Box<dyn Worker>>;
+
+    /// All signing keys, newest first. At least one after deploying.
+    fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>>;
+
+    /// Adds a signing key. False if its number is taken. It is the newest from now on:
+    /// servers begin to sign with it as soon as all of them have had the time to learn of
+    /// it.
+    fn add_signing_key<'a>(&'a self, key: &'a SigningKey) -> CentreResult<'a, bool>;
+
+    /// Removes a signing key: what it signed counts for nothing any more. False if there
+    /// is no such key, or no other.
+    fn retire_signing_key(&self, id: u32) -> CentreResult<'_, bool>;
+
+    /// Adds a list of users in one transaction. A name that is taken keeps its user and
+    /// gets the new password hash with `update`; without, nothing of the list is added.
+    fn import_users<'a>(
+        &'a self,
+        users: &'a [UserRecord],
+        update: bool,
+    ) -> CentreResult<'a, UserImport>;
+
+    /// Adds a user. False if the name is taken.
+    fn add_user<'a>(&'a self, user: &'a UserRecord) -> CentreResult<'a, bool>;
+
+    /// Sets a user's password hash. False if there is no such user.
+    fn set_password<'a>(&'a self, name: &'a str, hash: &'a str) -> CentreResult<'a, bool>;
+
+    /// Keeps a user out, or lets one in again. False if there is no such user.
+    fn set_disabled<'a>(&'a self, name: &'a str, disabled: bool) -> CentreResult<'a, bool>;
+
+    /// Removes a user with all remotes and subscriptions. False if there is none.
+    fn remove_user<'a>(&'a self, name: &'a str) -> CentreResult<'a, bool>;
+
+    /// All users, by name.
+    fn users(&self) -> CentreResult<'_, Vec<UserRecord>>;
+
+    /// All remotes, by user and time.
+    fn remotes(&self) -> CentreResult<'_, Vec<RemoteRecord>>;
+
+    /// Keeps a remote out. False if there is no such remote.
+    fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool>;
+
+    /// Lets a remote in again that was kept out, as it was. False if there is no such remote.
+    fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool>;
+
+    /// The conflicts kept, oldest first.
+    fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>>;
+
+    /// The newest of the conflicts kept, newest first, and no more than `limit`.
+    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>>;
+
+    /// The refused rows kept, oldest first.
+    fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>>;
+
+    /// Figures for the operator.
+    fn status(&self) -> CentreResult<'_, CentreStatus>;
+
+    /// Drops what is older than its retention time, signing keys too that were superseded
+    /// longer ago than a watermark can be of use. Of several servers that call
+    /// this at once, one does it and the others return at once.
+    fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned>;
+
+    /// Looks whether the changes of the served tables are still tracked. Of a table whose are
+    /// not, remotes get all rows, and an incident tells. Called every few seconds; a database
+    /// that notices by itself has nothing to do.
+    fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
+        let _ = now_ms;
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// One database connection that runs syncs, one call after the other. After an
+/// error of [`CentreError::Unavailable`] it is of no more use.
+pub trait Worker: Send {
+    /// Whether the connection is there, as far as can be told without a word to the
+    /// database: one that broke while it was idle is better replaced before it fails
+    /// somebody's sync.
+    fn is_usable(&self) -> bool {
+        true
+    }
+
+    /// Looks up everything that opening a session needs, in one round trip.
+    fn session_state<'a>(
+        &'a mut self,
+        user: &'a str,
+        remote_id: Option<RemoteId>,
+        subscriptions: &'a [AskedSubscription],
+    ) -> CentreResult<'a, SessionState>;
+
+    /// Those of these remotes that may go on no longer, with the reason.
+    fn shut_out<'a>(
+        &'a mut self,
+        remotes: &'a [RemoteId],
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>>;
+
+    /// Registers a remote, or a new credential of a known one (matched by id).
+    fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()>;
+
+    /// The new credential of a remote has been used: the one before is void.
+    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()>;
+
+    /// Applies a list of uploads in one transaction with one commit: each exactly
+    /// once, in order, each with a fate of its own. Deadlocks and serialization
+    /// failures are retried inside. On an error nothing of the list was applied, or
+    /// (if the connection broke during the commit) it is unknown, and a retry under
+    /// the same sequence and id tells.
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
+
+    /// The stored result of the last upload of a subscription.
+    fn stored_result<'a>(
+        &'a mut self,
+        remote_id: RemoteId,
+        publication: &'a str,
+    ) -> CentreResult<'a, Option<crate::upload::UploadResult>>;
+
+    /// Reads the downloads of one sync from one snapshot into the sink. Before the
+    /// first row reaches the sink, the mark of the new watermark is durable.
+    fn download<'a>(
+        &'a mut self,
+        job: DownloadJob,
+        sink: &'a mut dyn DownloadSink,
+    ) -> CentreResult<'a, ()>;
+
+    /// Adds syncs to the history and notes when their remotes last synced, with few
+    /// commits for many.
+    fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()>;
+}

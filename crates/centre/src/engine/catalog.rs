@@ -1,0 +1,292 @@
+//! The application's tables, as far as publishing them is the same for every database.
+
+use tidewater_protocol::{ColumnType, Fit, ForeignKeyAction, Table, ValueRef};
+
+use crate::publication::{ListedColumn, ListedTable};
+
+/// The application's tables as an adapter reads them.
+pub trait Catalog: Send + Sync {
+    /// The tables, by name.
+    fn tables(&self) -> &[TableInfo];
+}
+
+/// A table.
+#[derive(Clone, Debug)]
+pub struct TableInfo {
+    /// What it is called on remotes.
+    pub name: String,
+    /// What it is called in a configuration, and for people.
+    pub title: String,
+    /// The schema that it is in.
+    pub schema: String,
+    /// Its columns, in order.
+    pub columns: Vec<ColumnInfo>,
+    /// The primary key, as indexes into `columns`, in key order.
+    pub key: Vec<usize>,
+    /// Other unique constraints that remotes can have too.
+    pub unique: Vec<Vec<usize>>,
+    /// Whether there is any unique constraint besides the primary key.
+    pub has_secondary_unique: bool,
+    /// Its foreign keys.
+    pub references: Vec<Reference>,
+    /// The leading columns of its indexes, the primary key's included.
+    pub indexed: Vec<Vec<usize>>,
+    /// Whether the case of names means nothing.
+    pub ignores_case: bool,
+    /// Why the database cannot publish it, and the way out; see [`Self::obstacle`].
+    pub own_obstacle: Option<String>,
+    /// It is a part of another one, which is listed in its place.
+    pub is_part: bool,
+}
+
+/// A column.
+#[derive(Clone, Debug)]
+pub struct ColumnInfo {
+    /// Its name.
+    pub name: String,
+    /// As its owner has declared it.
+    pub type_name: String,
+    /// The type as remotes see it, or why it cannot be published, and the way out.
+    pub column_type: Result<ColumnType, String>,
+    /// Whether it takes NULL.
+    pub nullable: bool,
+    /// The default as an SQL literal for remotes, if it is one.
+    pub default: Option<String>,
+    /// Whether the database gives it a value where an insert does not.
+    pub has_default: bool,
+    /// The database computes its values.
+    pub is_generated: bool,
+    /// Whether it is published when the configuration names no columns.
+    pub is_by_default: bool,
+    /// Whether equal values can be spelled differently, so that partitions cannot be told apart.
+    pub is_ambiguous: bool,
+    /// Whether equal values are spelled equally, as those of a key have to be.
+    pub has_one_spelling: bool,
+}
+
+/// A foreign key.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    /// The columns that refer, by their index.
+    pub columns: Vec<usize>,
+    /// The table's index in the catalog.
+    pub parent: usize,
+    /// The parent's columns, by their index.
+    pub parent_columns: Vec<usize>,
+    /// What happens when the parent is deleted.
+    pub on_delete: ForeignKeyAction,
+    /// What happens when its key changes.
+    pub on_update: ForeignKeyAction,
+}
+
+impl TableInfo {
+    /// A column's index by its name; where case means nothing, whatever its case.
+    pub fn column(&self, name: &str) -> Option<usize> {
+        let exact = self.columns.iter().position(|it| it.name == name);
+        exact.or_else(|| {
+            let mut columns = self.columns.iter();
+            self.ignores_case
+                .then(|| columns.position(|it| it.name.eq_ignore_ascii_case(name)))?
+        })
+    }
+
+    /// Why it cannot be published, and the way out.
+    pub fn obstacle(&self) -> Option<String> {
+        if self.own_obstacle.is_some() {
+            return self.own_obstacle.clone();
+        }
+        if self.key.is_empty() {
+            return Some("it has no primary key; declare one".into());
+        }
+        let key = || self.key.iter().map(|&index| &self.columns[index]);
+        if let Some(obstacle) = key().find_map(|it| it.column_type.as_ref().err()) {
+            return Some(obstacle.clone());
+        }
+        let unfit = key().find(|column| !column.has_one_spelling)?;
+        Some(format!(
+            "values of the type {} of its key column {:?} can be equal and yet be spelled \
+             differently; make the key of integers, text, uuid, dates, bytea or numeric(p,s)",
+            unfit.type_name, unfit.name
+        ))
+    }
+
+    /// What remotes will find slow or refused.
+    pub fn warnings(&self, published: &Table) -> Vec<String> {
+        let title = &self.title;
+        let partition = published.partition.iter();
+        let partition: Vec<&str> = partition.map(|&it| &*published.columns[it].name).collect();
+        let starts_so = |index: &Vec<usize>| {
+            let names = index.iter().map(|&it| &*self.columns[it].name);
+            names.take(partition.len()).eq(partition.iter().copied())
+        };
+        let mut warnings = Vec::new();
+        if !partition.is_empty() && !self.indexed.iter().any(starts_so) {
+            warnings.push(format!(
+                "{title:?} has no index on {}: sending a partition whole reads the whole table",
+                partition.join(", ")
+            ));
+        }
+        let unwritten = self.columns.iter().filter(|column| {
+            let has_value = column.nullable || column.has_default || column.is_generated;
+            !has_value && published.column(&column.name).is_none()
+        });
+        for column in unwritten.filter(|_| published.direction.uploads()) {
+            warnings.push(format!(
+                "{title:?}: the column {:?} is not published, NOT NULL and without a default: \
+                 inserts of remotes will be refused",
+                column.name
+            ));
+        }
+        warnings
+    }
+
+    /// The table as `tidewater init` lists it.
+    fn listed(&self, catalog: &[TableInfo]) -> ListedTable {
+        let columns = self.columns.iter().filter(|column| column.is_by_default);
+        let mut references: Vec<String> = Vec::new();
+        for reference in &self.references {
+            let parent = &catalog[reference.parent].title;
+            if !references.contains(parent) {
+                references.push(parent.clone());
+            }
+        }
+        let unpublishable = columns
+            .clone()
+            .find_map(|column| column.column_type.as_ref().err().cloned());
+        let key = self.key.iter();
+        ListedTable {
+            name: self.title.clone(),
+            columns: columns
+                .map(|column| ListedColumn {
+                    name: column.name.clone(),
+                    type_name: column.type_name.clone(),
+                    nullable: column.nullable,
+                })
+                .collect(),
+            primary_key: key.map(|&it| self.columns[it].name.clone()).collect(),
+            references,
+            obstacle: self.obstacle().or(unpublishable),
+        }
+    }
+}
+
+/// The tables as `tidewater init` lists them.
+pub fn listed(catalog: &[TableInfo]) -> Vec<ListedTable> {
+    let tables = catalog.iter().filter(|table| !table.is_part);
+    tables.map(|table| table.listed(catalog)).collect()
+}
+
+/// The tables that a name in a configuration can mean, by their indexes: as they are titled, or
+/// with their schema before a point. Names with points of their own can mean two.
+pub fn named(catalog: &[TableInfo], name: &str) -> Vec<usize> {
+    let meant = |same: fn(&str, &str) -> bool| -> Vec<usize> {
+        let has_name = |table: &TableInfo| {
+            same(&table.title, name) || same(&format!("{}.{}", table.schema, table.name), name)
+        };
+        let tables = catalog.iter().enumerate();
+        let tables = tables.filter(|(_, table)| has_name(table));
+        tables.map(|(index, _)| index).collect()
+    };
+    let exact = meant(|one, other| one == other);
+    if exact.is_empty() && catalog.iter().any(|table| table.ignores_case) {
+        return meant(|one, other| one.eq_ignore_ascii_case(other));
+    }
+    exact
+}
+
+/// The literal for remotes of a default that is a constant: `'new'::text`, `0`,
+/// `'-1'::integer`, `true`. Anything else is an expression, which remotes cannot run.
+pub fn literal_of(expression: &str, column_type: ColumnType) -> Option<String> {
+    let expression = expression.trim();
+    let (value, rest) = match expression.strip_prefix('\'') {
+        Some(quoted) => {
+            let mut value = String::new();
+            let mut characters = quoted.char_indices();
+            loop {
+                match characters.next()? {
+                    (at, '\'') if !quoted[at + 1..].starts_with('\'') => {
+                        break (value, &quoted[at + 1..]);
+                    }
+                    (_, '\'') => {
+                        characters.next();
+                        value.push('\'');
+                    }
+                    (_, other) => value.push(other),
+                }
+            }
+        }
+        None => {
+            let end = expression.find("::").unwrap_or(expression.len());
+            let word = expression[..end].trim_matches(|it| matches!(it, '(' | ')'));
+            let letter = |it: char| it.is_alphabetic() && !matches!(it, 'e' | 'E');
+            let is_number = word.parse::<f64>().is_ok() && !word.contains(letter);
+            let is_flag = ["true", "false"]
+                .iter()
+                .any(|it| word.eq_ignore_ascii_case(it));
+            let fits = match column_type {
+                ColumnType::Boolean => is_number || is_flag,
+                ColumnType::Integer | ColumnType::Real | ColumnType::Decimal { .. } => is_number,
+                // A number that is text has the database's spelling of numbers.
+                _ => word.parse::<i64>().is_ok_and(|it| it.to_string() == word),
+            };
+            fits.then(|| (word.to_owned(), &expression[end..]))?
+        }
+    };
+    let is_cast = |character: char| {
+        character.is_alphanumeric() || matches!(character, ' ' | '_' | '"' | '(' | ')' | ',')
+    };
+    if !rest.split("::").all(|cast| cast.chars().all(is_cast)) {
+        return None;
+    }
+    let stored = match (column_type, value.parse::<i64>(), value.parse::<f64>()) {
+        (ColumnType::Integer, Ok(integer), _) => return Some(integer.to_string()),
+        (ColumnType::Real, _, Ok(real)) if real.is_finite() => return Some(format!("{real:?}")),
+        (ColumnType::Integer | ColumnType::Real | ColumnType::Bytes, _, _) => return None,
+        _ => column_type.datum(ValueRef::Text(&value)),
+    };
+    match (stored.1, stored.0.to_value().as_ref()) {
+        (Fit::Unfit, _) => None,
+        (_, ValueRef::Integer(integer)) => Some(integer.to_string()),
+        (_, ValueRef::Text(text)) if !text.contains('\0') => {
+            Some(format!("'{}'", text.replace('\'', "''")))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_that_are_constants_become_literals() {
+        let decimal = ColumnType::Decimal { scale: Some(2) };
+        for (expression, column_type, literal) in [
+            ("0", ColumnType::Integer, Some("0")),
+            ("'-1'::integer", ColumnType::Integer, Some("-1")),
+            ("(-1)", ColumnType::Integer, Some("-1")),
+            ("1.5", decimal, Some("'1.50'")),
+            ("true", ColumnType::Boolean, Some("1")),
+            ("'it''s'::text", ColumnType::Text, Some("'it''s'")),
+            ("'a'::character varying(3)", ColumnType::Text, Some("'a'")),
+            ("'2026-01-02'::date", ColumnType::Date, Some("'2026-01-02'")),
+            ("now()", ColumnType::TimestampTz, None),
+            ("nextval('s'::regclass)", ColumnType::Integer, None),
+            ("('a'::text || 'b'::text)", ColumnType::Text, None),
+            ("'a'::text || 'b'::text", ColumnType::Text, None),
+            ("NULL::integer", ColumnType::Integer, None),
+            ("'nan'::real", ColumnType::Real, None),
+            ("TRUE", ColumnType::Boolean, Some("1")),
+            ("1e3", ColumnType::Real, Some("1000.0")),
+            ("7", ColumnType::Text, Some("'7'")),
+            ("7.50", ColumnType::Text, None),
+            ("'a' || 'b'", ColumnType::Text, None),
+        ] {
+            assert_eq!(
+                literal_of(expression, column_type).as_deref(),
+                literal,
+                "{expression}"
+            );
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The centre and its workers, over any database.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use tidewater_protocol::{PublicationSchema, RemoteId};
+
+use super::catalog::{Catalog, listed};
+use super::database::{Database, Job, Lane};
+use super::{deploy, prune, records, session, state};
+use crate::centre::{Centre, CentreResult, Worker};
+use crate::download::{DownloadJob, DownloadSink};
+use crate::engine::evolution::Mode;
+use crate::error::CentreError;
+use crate::publication::{DeployReport, ListedTable, PublicationSpec};
+use crate::records::{
+    AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
+    Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+};
+use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
+
+/// A centre over a database.
+pub struct EngineCentre<D>(pub D);
+
+/// A worker on a connection.
+struct EngineWorker<D: Database>(D::Lane);
+
+/// Makes a [`Job`] of an expression that is a future over the connection.
+macro_rules! job {
+    (|$connection:ident| $future:expr) => {
+        job(move |$connection| Box::pin(async move { $future.await }))
+    };
+}
+
+fn job<C, T>(
+    job: impl for<'c> FnOnce(&'c mut C) -> BoxFuture<'c, Result<T, CentreError>> + Send + 'static,
+) -> Job<C, T> {
+    Box::new(job)
+}
+
+impl<D: Database> EngineCentre<D> {
+    fn deploy_in(
+        &self,
+        publications: &[PublicationSpec],
+        mode: Mode,
+        now_ms: i64,
+    ) -> CentreResult<'_, DeployReport> {
+        let specs = publications.to_vec();
+        Box::pin(async move {
+            let mut random = [0; 48];
+            self.0.random(&mut random)?;
+            let deploy =
+                job!(|connection| deploy::deploy::<D>(connection, &specs, mode, now_ms, &random));
+            self.0.run(deploy).await
+        })
+    }
+}
+
+impl<D: Database> Centre for EngineCentre<D> {
+    fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
+        self.0.run(job!(|connection| async {
+            let catalog = D::catalog(connection).await?;
+            Ok(listed(catalog.tables()))
+        }))
+    }
+
+    fn deploy<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        dry_run: bool,
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        self.deploy_in(publications, Mode::of(dry_run), now_ms)
+    }
+
+    fn deploy_refusing_pending<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        now_ms: i64,
+    ) -> CentreResult<'a, DeployReport> {
+        self.deploy_in(publications, Mode::RefusePending, now_ms)
+    }
+
+    fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
+        let undeploy = job!(|connection| deploy::undeploy::<D>(connection, dry_run));
+        self.0.run(undeploy)
+    }
+
+    fn load<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+    ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
+        let specs = publications.to_vec();
+        Box::pin(async move {
+            let load = job!(|connection| deploy::load::<D>(connection, &specs));
+            let loaded = self.0.run(load).await?;
+            let publications = loaded.publications.iter();
+            let schemas = publications.map(|it| it.schema.clone()).collect();
+            self.0.serve(loaded);
+            Ok(schemas)
+        })
+    }
+
+    fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
+        Box::pin(async move {
+            let lane = self.0.open_lane().await?;
+            Ok(Box::new(EngineWorker::<D>(lane)) as Box<dyn Worker>)
+        })
+    }
+
+    fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>> {
+        self.0
+            .run(job!(|connection| records::signing_keys(connection)))
+    }
+
+    fn add_signing_key<'a>(&'a self, key: &'a SigningKey) -> CentreResult<'a, bool> {
+        let key = key.clone();
+        self.0.run(job!(|connection| records::add_signing_key(
+            connection, &key
+        )))
+    }
+
+    fn retire_signing_key(&self, id: u32) -> CentreResult<'_, bool> {
+        self.0.run(job!(|connection| records::retire_signing_key(
+            connection, id
+        )))
+    }
+
+    fn import_users<'a>(
+        &'a self,
+        users: &'a [UserRecord],
+        update: bool,
+    ) -> CentreResult<'a, UserImport> {
+        let users = users.to_vec();
+        let import = job!(|connection| records::import_users(connection, &users, update));
+        self.0.run(import)
+    }
+
+    fn add_user<'a>(&'a self, user: &'a UserRecord) -> CentreResult<'a, bool> {
+        let user = user.clone();
+        self.0
+            .run(job!(|connection| records::add_user(connection, &user)))
+    }
+
+    fn set_password<'a>(&'a self, name: &'a str, hash: &'a str) -> CentreResult<'a, bool> {
+        let (name, hash) = (name.to_owned(), hash.to_owned());
+        self.0.run(job!(|connection| records::set_password(
+            connection, &name, &hash
+        )))
+    }
+
+    fn set_disabled<'a>(&'a self, name: &'a str, disabled: bool) -> CentreResult<'a, bool> {
+        let name = name.to_owned();
+        let set = job!(|connection| records::set_disabled(connection, &name, disabled));
+        self.0.run(set)
+    }
+
+    fn remove_user<'a>(&'a self, name: &'a str) -> CentreResult<'a, bool> {
+        let name = name.to_owned();
+        self.0
+            .run(job!(|connection| records::remove_user(connection, &name)))
+    }
+
+    fn users(&self) -> CentreResult<'_, Vec<UserRecord>> {
+        self.0.run(job!(|connection| records::users(connection)))
+    }
+
+    fn remotes(&self) -> CentreResult<'_, Vec<RemoteRecord>> {
+        self.0.run(job!(|connection| records::remotes(connection)))
+    }
+
+    fn revoke_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        self.0.run(job!(|connection| records::set_revoked(
+            connection, id, true
+        )))
+    }
+
+    fn restore_remote(&self, id: RemoteId) -> CentreResult<'_, bool> {
+        self.0.run(job!(|connection| records::set_revoked(
+            connection, id, false
+        )))
+    }
+
+    fn conflicts(&self) -> CentreResult<'_, Vec<ConflictRecord>> {
+        self.0
+            .run(job!(|connection| records::conflicts(connection)))
+    }
+
+    fn newest_conflicts(&self, limit: u64) -> CentreResult<'_, Vec<ConflictRecord>> {
+        let newest = job!(|connection| records::newest_conflicts(connection, limit));
+        self.0.run(newest)
+    }
+
+    fn refused(&self) -> CentreResult<'_, Vec<RefusedRecord>> {
+        self.0.run(job!(|connection| records::refused(connection)))
+    }
+
+    fn status(&self) -> CentreResult<'_, CentreStatus> {
+        self.0.run(job!(|connection| async {
+            state::check::<D>(connection).await?;
+            let logs = D::log_sizes(connection).await?;
+            records::status(connection, logs).await
+        }))
+    }
+
+    fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned> {
+        Box::pin(async move {
+            let mut random = [0; 16];
+            self.0.random(&mut random)?;
+            let prune = job!(|connection| prune::prune::<D>(connection, retention, now_ms, random));
+            self.0.run_apart(prune).await
+        })
+    }
+
+    fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
+        self.0.check_tracking(now_ms)
+    }
+}
+
+impl<D: Database> Worker for EngineWorker<D> {
+    fn is_usable(&self) -> bool {
+        self.0.is_usable()
+    }
+
+    fn session_state<'a>(
+        &'a mut self,
+        user: &'a str,
+        remote_id: Option<RemoteId>,
+        subscriptions: &'a [AskedSubscription],
+    ) -> CentreResult<'a, SessionState> {
+        let (user, asked) = (user.to_owned(), subscriptions.to_vec());
+        let state = job!(|connection| session::state::<D>(connection, &user, remote_id, &asked));
+        self.0.run(state)
+    }
+
+    fn shut_out<'a>(
+        &'a mut self,
+        remotes: &'a [RemoteId],
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>> {
+        let remotes = remotes.to_vec();
+        self.0
+            .run(job!(|connection| session::shut_out(connection, &remotes)))
+    }
+
+    fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()> {
+        let remote = remote.clone();
+        self.0
+            .run(job!(|connection| session::save_remote(connection, &remote)))
+    }
+
+    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {
+        let forget = job!(|connection| session::forget_previous_credential(connection, id));
+        self.0.run(forget)
+    }
+
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        self.0.apply(uploads)
+    }
+
+    fn stored_result<'a>(
+        &'a mut self,
+        remote_id: RemoteId,
+        publication: &'a str,
+    ) -> CentreResult<'a, Option<UploadResult>> {
+        let publication = publication.to_owned();
+        self.0.run(job!(|connection| async {
+            let bytes = session::stored_result(connection, remote_id, &publication).await?;
+            bytes.map(|bytes| decode_result(&bytes)).transpose()
+        }))
+    }
+
+    fn download<'a>(
+        &'a mut self,
+        job: DownloadJob,
+        sink: &'a mut dyn DownloadSink,
+    ) -> CentreResult<'a, ()> {
+        self.0.download(job, sink)
+    }
+
+    fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {
+        let syncs = records.to_vec();
+        self.0
+            .run(job!(|connection| records::record_syncs(connection, &syncs)))
+    }
+}

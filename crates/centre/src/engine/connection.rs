@@ -1,0 +1,275 @@
+//! What the engine asks of a database connection: to run statements on the server's own tables.
+//!
+//! Their text is neutral: standard SQL, with the parameters `?1`, `?2` and the tables
+//! `tidewater.name`; the adapter spells both as its database wants them. Parameters and results
+//! are plain values; a flag is an integer, 0 or 1.
+
+use tidewater_protocol::{RemoteId, UploadId, Value};
+
+use crate::error::CentreError;
+
+/// A statement on the server's own tables.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// Its neutral text.
+    pub sql: &'static str,
+    /// The values of `?1`, `?2` and so on.
+    pub parameters: Vec<Value>,
+}
+
+/// Makes an [`Own`] of a text and its parameters.
+#[macro_export]
+macro_rules! own {
+    ($sql:expr $(, $parameter:expr)* $(,)?) => {
+        $crate::engine::connection::Own {
+            sql: $sql,
+            parameters: vec![$($crate::engine::connection::Parameter::value(&$parameter)),*],
+        }
+    };
+}
+pub use crate::own;
+
+/// What a statement gave.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// The rows that it read or gave back.
+    pub rows: Vec<Row>,
+    /// How many rows it wrote.
+    pub changed: u64,
+}
+
+/// A row of an [`Answer`].
+#[derive(Debug)]
+pub struct Row(pub Vec<Value>);
+
+/// How long what was committed may be lost with the power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Not at all.
+    Durable,
+    /// For a moment, if the database can save the wait for the disk.
+    Soon,
+}
+
+/// One connection to the database. After an error of [`CentreError::Unavailable`] it is of no more
+/// use.
+pub trait Connection: Send {
+    /// Runs statements one after the other, in one round trip where the database can; gives an
+    /// answer to each. `what` is being done, for the error.
+    fn flight(
+        &mut self,
+        what: &'static str,
+        statements: &[Own],
+    ) -> impl Future<Output = Result<Vec<Answer>, CentreError>> + Send;
+
+    /// The same in a transaction that writes; nothing of it is done on an error.
+    fn transact(
+        &mut self,
+        what: &'static str,
+        durability: Durability,
+        statements: &[Own],
+    ) -> impl Future<Output = Result<Vec<Answer>, CentreError>> + Send;
+
+    /// Begins a transaction that writes.
+    fn begin(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// Begins a transaction that reads from one snapshot.
+    fn begin_reading(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// Runs statements of the database's own; nothing for an empty text. `what` is being done.
+    ///
+    /// # Errors
+    /// [`CentreError::Locked`] if another session is in the way.
+    fn execute(
+        &mut self,
+        what: &str,
+        sql: &str,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// Commits it.
+    fn commit(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// Undoes it.
+    fn rollback(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// How the adapter spells neutral SQL.
+    fn spell(sql: &str) -> String;
+
+    /// One statement.
+    fn run_one(
+        &mut self,
+        what: &'static str,
+        statement: Own,
+    ) -> impl Future<Output = Result<Answer, CentreError>> + Send {
+        async move {
+            let answers = self.flight(what, &[statement]).await?;
+            Ok(answers.into_iter().next().unwrap_or_default())
+        }
+    }
+}
+
+impl Row {
+    /// The value of a column.
+    ///
+    /// # Errors
+    /// It is of another type, because somebody has written to the server's own tables.
+    pub fn get<T: Column>(&self, index: usize) -> Result<T, CentreError> {
+        let value = self.0.get(index).and_then(T::read);
+        value.ok_or_else(|| CentreError::Internal {
+            message: format!(
+                "column {index} of a row of the server's own tables is not as it was written: {:?}",
+                self.0.get(index)
+            ),
+        })
+    }
+}
+
+/// What a parameter can be.
+pub trait Parameter {
+    /// The value that is sent.
+    fn value(&self) -> Value;
+}
+
+/// What a column can be read as.
+pub trait Column: Sized {
+    /// What a value says; `None` if it is of another type.
+    fn read(value: &Value) -> Option<Self>;
+}
+
+impl Parameter for i64 {
+    fn value(&self) -> Value {
+        Value::Integer(*self)
+    }
+}
+
+impl Parameter for u64 {
+    fn value(&self) -> Value {
+        Value::Integer(i64::try_from(*self).unwrap_or(i64::MAX))
+    }
+}
+
+impl Parameter for u32 {
+    fn value(&self) -> Value {
+        Value::Integer(i64::from(*self))
+    }
+}
+
+impl Parameter for bool {
+    fn value(&self) -> Value {
+        Value::Integer(i64::from(*self))
+    }
+}
+
+impl Parameter for str {
+    fn value(&self) -> Value {
+        Value::Text(self.to_owned())
+    }
+}
+
+impl Parameter for String {
+    fn value(&self) -> Value {
+        Value::Text(self.clone())
+    }
+}
+
+impl Parameter for [u8] {
+    fn value(&self) -> Value {
+        Value::Blob(self.to_owned())
+    }
+}
+
+impl Parameter for Vec<u8> {
+    fn value(&self) -> Value {
+        Value::Blob(self.clone())
+    }
+}
+
+impl Parameter for RemoteId {
+    fn value(&self) -> Value {
+        Value::Blob(self.0.to_vec())
+    }
+}
+
+impl Parameter for UploadId {
+    fn value(&self) -> Value {
+        Value::Blob(self.0.to_vec())
+    }
+}
+
+impl<T: Parameter + ?Sized> Parameter for &T {
+    fn value(&self) -> Value {
+        (*self).value()
+    }
+}
+
+impl<T: Parameter> Parameter for Option<T> {
+    fn value(&self) -> Value {
+        self.as_ref().map_or(Value::Null, Parameter::value)
+    }
+}
+
+impl Column for i64 {
+    fn read(value: &Value) -> Option<i64> {
+        match value {
+            Value::Integer(integer) => Some(*integer),
+            _ => None,
+        }
+    }
+}
+
+impl Column for u64 {
+    fn read(value: &Value) -> Option<u64> {
+        i64::read(value)?.try_into().ok()
+    }
+}
+
+impl Column for u32 {
+    fn read(value: &Value) -> Option<u32> {
+        i64::read(value)?.try_into().ok()
+    }
+}
+
+impl Column for bool {
+    fn read(value: &Value) -> Option<bool> {
+        i64::read(value).map(|integer| integer != 0)
+    }
+}
+
+impl Column for String {
+    fn read(value: &Value) -> Option<String> {
+        match value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Column for Vec<u8> {
+    fn read(value: &Value) -> Option<Vec<u8>> {
+        match value {
+            Value::Blob(bytes) => Some(bytes.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Column for RemoteId {
+    fn read(value: &Value) -> Option<RemoteId> {
+        RemoteId::from_slice(&Vec::read(value)?)
+    }
+}
+
+impl Column for UploadId {
+    fn read(value: &Value) -> Option<UploadId> {
+        UploadId::from_slice(&Vec::read(value)?)
+    }
+}
+
+impl<T: Column> Column for Option<T> {
+    fn read(value: &Value) -> Option<Option<T>> {
+        match value {
+            Value::Null => Some(None),
+            value => T::read(value).map(Some),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What an adapter implements for its database.
+
+use futures_util::future::BoxFuture;
+
+use tidewater_protocol::Table;
+
+use super::catalog::Catalog;
+use super::compile::Published;
+use super::connection::{Answer, Connection, Own};
+use super::deploy::{InPlace, Loaded, Lock, Step};
+use super::publication::{Publication, ServedTable};
+use super::scope::ScopeQuery;
+use crate::centre::CentreResult;
+use crate::download::{DownloadJob, DownloadSink};
+use crate::engine::script::Dialect;
+use crate::error::CentreError;
+use crate::publication::DeployStep;
+use crate::upload::{SyncUpload, UploadOutcome};
+
+/// Something to do on a connection.
+pub type Job<C, T> =
+    Box<dyn for<'c> FnOnce(&'c mut C) -> BoxFuture<'c, Result<T, CentreError>> + Send>;
+
+/// What a change log has to be.
+pub trait ChangeLog: Clone + Send + Sync {
+    /// Tells change logs apart, by their table and what their entries have.
+    fn identity(&self) -> String;
+
+    /// Its table, for people.
+    fn title(&self) -> &str;
+
+    /// The partition columns' names; none for "everyone".
+    fn partition(&self) -> &[String];
+
+    /// Has it serve for what another one of its identity is for, too.
+    fn join(&mut self, other: &Self);
+}
+
+/// How changes are noticed that anybody makes to published tables.
+pub trait Tracking: Send + Sync + 'static {
+    /// A connection to the database.
+    type Connection: Connection;
+    /// The application's tables.
+    type Catalog: Catalog;
+    /// A table of a publication.
+    type Table: ServedTable<Log = Self::Log>;
+    /// A change log.
+    type Log: ChangeLog;
+
+    /// Whose quotes and comments queries have.
+    const DIALECT: Dialect;
+
+    /// What nobody sees, if that has to be said whenever something was deployed.
+    const UNSEEN: Option<&str>;
+
+    /// How the parameter with this number is written.
+    fn parameter(number: usize) -> String;
+
+    /// Reads the catalog.
+    fn catalog(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Self::Catalog, CentreError>> + Send;
+
+    /// What serving a table needs.
+    fn table(published: &Published<'_>, schema: &Table, catalog: &Self::Catalog) -> Self::Table;
+
+    /// How the operator's query for partitions is run.
+    fn scope_sql(inner: &str, table: &Self::Table) -> String;
+
+    /// Checks that a query can be run, and yields what the partition columns are.
+    ///
+    /// # Errors
+    /// See [`crate::engine::scope::wrong`].
+    fn check_query(
+        connection: &mut Self::Connection,
+        place: &str,
+        query: &ScopeQuery,
+        schema: &Table,
+        table: &Self::Table,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// The SQL that makes the server's own tables.
+    fn state() -> String;
+
+    /// Makes the adapter's part of the server's own tables, in neutral SQL but for the types.
+    const LOGS: &str;
+
+    /// Those of the server's own tables that are there, by their neutral names.
+    fn found_tables(
+        connection: &mut Self::Connection,
+        wanted: &[&'static str],
+    ) -> impl Future<Output = Result<Vec<&'static str>, CentreError>> + Send;
+
+    /// Does, or in a dry run tells, what has to be done before the transaction of deploying.
+    fn prepare(
+        connection: &mut Self::Connection,
+        dry_run: bool,
+    ) -> impl Future<Output = Result<Vec<DeployStep>, CentreError>> + Send;
+
+    /// Begins a transaction that alone may change what is deployed.
+    fn begin_alone(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// What there is of change logs, and whether it is as it has to be.
+    fn in_place(
+        connection: &mut Self::Connection,
+        catalog: &Self::Catalog,
+        wanted: &[Self::Log],
+    ) -> impl Future<Output = Result<InPlace, CentreError>> + Send;
+
+    /// The lock that a step on a table takes, for people.
+    fn lock(lock: Lock, table: &str) -> String;
+
+    /// The SQL that makes a change log with its triggers, under a number that none had before.
+    fn make_log(log: &Self::Log, id: i64, catalog: &Self::Catalog) -> String;
+
+    /// The SQL that has remotes fetch all rows of a change log's table.
+    fn everything(id: i64) -> String;
+
+    /// The SQL with which deploying ends.
+    fn deployed(publications: &[Publication<Self::Table>]) -> String;
+
+    /// What removes every trace.
+    fn traces(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Vec<Step>, CentreError>> + Send;
+
+    /// Completes what is going to be served; gives the version of the catalog, as far as there is
+    /// one.
+    fn complete(
+        connection: &mut Self::Connection,
+        publications: &mut [Publication<Self::Table>],
+    ) -> impl Future<Output = Result<i64, CentreError>> + Send;
+
+    /// What has to be asked to tell whether change logs go back to a position.
+    fn ask_pruned(position: &[u8]) -> Vec<Own>;
+
+    /// Judges the answers to [`Self::ask_pruned`].
+    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError>;
+
+    /// The change logs: the table's name and about how many entries there are.
+    fn log_sizes(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Vec<(String, u64)>, CentreError>> + Send;
+
+    /// Prepares a connection for pruning. False if another one is at it.
+    fn begin_pruning(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<bool, CentreError>> + Send;
+
+    /// Ends what [`Self::begin_pruning`] began, and judges how it went: to have given way to others
+    /// is no error.
+    fn end_pruning(
+        connection: &mut Self::Connection,
+        result: Result<(), CentreError>,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// Drops what no watermark from `before_ms` on needs of change logs, and the marks that are of
+    /// no more use; counts the entries.
+    fn prune_logs(
+        connection: &mut Self::Connection,
+        before_ms: i64,
+        now_ms: i64,
+        random: [u8; 16],
+        entries: &mut u64,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+}
+
+/// Runs jobs on one connection, one after the other.
+pub trait Lane: Send + 'static {
+    /// The connection.
+    type Connection: Connection;
+
+    /// Whether the connection is there, as far as can be told without a word to the database.
+    fn is_usable(&self) -> bool;
+
+    /// Runs a job.
+    fn run<'a, T: Send + 'static>(
+        &'a mut self,
+        job: Job<Self::Connection, T>,
+    ) -> CentreResult<'a, T>;
+
+    /// See [`crate::Worker::apply`].
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
+
+    /// See [`crate::Worker::download`].
+    fn download<'a>(
+        &'a mut self,
+        job: DownloadJob,
+        sink: &'a mut dyn DownloadSink,
+    ) -> CentreResult<'a, ()>;
+}
+
+/// A database that can be a centre.
+pub trait Database: Tracking {
+    /// A connection that runs syncs.
+    type Lane: Lane<Connection = Self::Connection>;
+
+    /// Opens another connection that runs syncs.
+    fn open_lane(&self) -> CentreResult<'_, Self::Lane>;
+
+    /// Runs a job on a connection for administration.
+    fn run<T: Send + 'static>(&self, job: Job<Self::Connection, T>) -> CentreResult<'_, T>;
+
+    /// Runs a job that takes long on a connection for administration: others do not wait for it.
+    fn run_apart<T: Send + 'static>(&self, job: Job<Self::Connection, T>) -> CentreResult<'_, T>;
+
+    /// Fills bytes that nobody can guess.
+    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
+
+    /// Serves publications from now on.
+    fn serve(&self, loaded: Loaded<Self::Table>);
+
+    /// See [`crate::Centre::check_tracking`].
+    fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()>;
+}

@@ -1,0 +1,394 @@
+//! Deploying: what has to be done so that the database fits the publications.
+//!
+//! The plan is made from what is recorded in the server's own tables, what is in place of the
+//! change logs, and the publications as they are configured. A dry run tells it, deploying carries
+//! it out in one transaction, and a server serves what nothing has to be done for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidewater_protocol::Code;
+
+use super::catalog::{Catalog, listed};
+use super::compile::columns_differ;
+use super::connection::{Connection, Own};
+use super::database::{ChangeLog, Tracking};
+use super::publication::{Publication, ServedTable, compile_all};
+use super::recorded::{Random, Recorded};
+use super::state::check;
+use crate::engine::evolution::Mode;
+use crate::error::CentreError;
+use crate::publication::{
+    self, DeployReport, DeployStep, PublicationSpec, circle_warnings, self_service_warnings,
+};
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Something to do: SQL of the database's own, and then statements on the server's own tables.
+#[derive(Debug)]
+pub struct Step {
+    told: DeployStep,
+    sql: String,
+    statements: Vec<Own>,
+    /// Whether nothing can be served before it is done.
+    is_needed: bool,
+}
+
+impl Step {
+    /// A step that runs SQL of the database. `lock` is the table that has to be locked, if any.
+    pub fn sql(description: String, lock: String, sql: String) -> Step {
+        Step {
+            told: DeployStep { description, lock },
+            sql,
+            statements: Vec::new(),
+            is_needed: true,
+        }
+    }
+
+    /// A step that writes the server's own tables.
+    pub fn record(description: String, statements: Vec<Own>) -> Step {
+        Step {
+            statements,
+            ..Step::sql(description, String::new(), String::new())
+        }
+    }
+
+    /// The same, if a server can do without.
+    pub fn unneeded(self) -> Step {
+        Step {
+            is_needed: false,
+            ..self
+        }
+    }
+}
+
+/// What a step on a table needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// That nobody writes.
+    Writers,
+    /// That nobody reads or writes.
+    Everybody,
+}
+
+/// What there is of change logs.
+#[derive(Debug, Default)]
+pub struct InPlace {
+    /// The change logs that there are.
+    pub logs: Vec<FoundLog>,
+    /// The number of the next one: none that was used before.
+    pub next: i64,
+    /// What else has to be done in the database.
+    pub mends: Vec<Step>,
+}
+
+/// A change log that there is, or of which something is left.
+#[derive(Debug)]
+pub struct FoundLog {
+    /// Its number.
+    pub id: i64,
+    /// Its table, for people.
+    pub table: String,
+    /// See [`ChangeLog::identity`].
+    pub identity: String,
+    /// Whether it is all there, as it has to be.
+    pub is_whole: bool,
+    /// The SQL that removes it.
+    pub removal: String,
+}
+
+/// Publications as they are served.
+#[derive(Debug)]
+pub struct Loaded<T> {
+    /// The publications.
+    pub publications: Vec<Arc<Publication<T>>>,
+    /// The same as they are configured.
+    pub specs: Vec<PublicationSpec>,
+    /// The version of the database's catalog, as far as it has one.
+    pub version: i64,
+}
+
+impl<T> Default for Loaded<T> {
+    fn default() -> Loaded<T> {
+        Loaded {
+            publications: Vec::new(),
+            specs: Vec::new(),
+            version: 0,
+        }
+    }
+}
+
+impl<T> Loaded<T> {
+    /// A publication by its name.
+    pub fn publication(&self, name: &str) -> Result<&Arc<Publication<T>>> {
+        let mut publications = self.publications.iter();
+        let found = publications.find(|publication| publication.schema.name == name);
+        found.ok_or_else(|| CentreError::Peer {
+            message: format!("a request for the publication {name:?}, which is not served"),
+            code: Code::UnknownPublication,
+        })
+    }
+}
+
+/// What has to be done for some publications.
+struct Plan<T: Tracking> {
+    steps: Vec<Step>,
+    publications: Vec<Publication<T::Table>>,
+    recorded: Recorded,
+    catalog: T::Catalog,
+    /// Nothing was deployed before.
+    is_first: bool,
+}
+
+/// See [`crate::Centre::deploy`].
+pub(super) async fn deploy<T: Tracking>(
+    connection: &mut T::Connection,
+    specs: &[PublicationSpec],
+    mode: Mode,
+    now_ms: i64,
+    random: &Random,
+) -> Result<DeployReport> {
+    let prepared = T::prepare(connection, mode == Mode::DryRun).await?;
+    T::begin_alone(connection).await?;
+    let plan = Plan::<T>::make(connection, specs, now_ms, random).await?;
+    let schemas: Vec<_> = plan.publications.iter().map(|it| &*it.schema).collect();
+    let review = plan.recorded.review(connection, &schemas).await?;
+    review.allow(mode)?;
+    if mode == Mode::DryRun {
+        connection.rollback().await?;
+    } else {
+        run(connection, &plan.steps).await?;
+        let last = T::deployed(&plan.publications);
+        connection.execute("deploying", &last).await?;
+        connection.commit().await?;
+    }
+    let warnings = plan.warnings(specs);
+    let steps = plan.steps.into_iter().map(|step| step.told);
+    Ok(DeployReport {
+        steps: prepared.into_iter().chain(steps).collect(),
+        warnings,
+        effects: review.effects,
+        held_up: review.held_up,
+        is_first: plan.is_first,
+    })
+}
+
+/// See [`crate::Centre::undeploy`].
+pub(super) async fn undeploy<T: Tracking>(
+    connection: &mut T::Connection,
+    dry_run: bool,
+) -> Result<DeployReport> {
+    T::begin_alone(connection).await?;
+    let steps = T::traces(connection).await?;
+    if dry_run {
+        connection.rollback().await?;
+    } else {
+        run(connection, &steps).await?;
+        connection.commit().await?;
+    }
+    Ok(DeployReport {
+        steps: steps.into_iter().map(|step| step.told).collect(),
+        ..DeployReport::default()
+    })
+}
+
+async fn run(connection: &mut impl Connection, steps: &[Step]) -> Result<()> {
+    for step in steps {
+        let DeployStep { description, lock } = &step.told;
+        let done = connection.execute(description, &step.sql).await;
+        done.map_err(|error| match error {
+            CentreError::Locked { message } => CentreError::Locked {
+                message: format!("cannot {description}: {message} ({lock}); nothing was changed"),
+            },
+            other => other,
+        })?;
+        connection.flight("deploying", &step.statements).await?;
+    }
+    Ok(())
+}
+
+/// Compiles publications for serving.
+///
+/// # Errors
+/// [`CentreError::NotDeployed`] if something has to be done before.
+pub async fn load<T: Tracking>(
+    connection: &mut T::Connection,
+    specs: &[PublicationSpec],
+) -> Result<Loaded<T::Table>> {
+    connection.begin_reading().await?;
+    let mut plan = Plan::<T>::make(connection, specs, 0, &[0; 48]).await?;
+    let needed = plan.steps.iter().filter(|step| step.is_needed);
+    let needed: Vec<&str> = needed.map(|step| &*step.told.description).collect();
+    if !needed.is_empty() {
+        return Err(CentreError::NotDeployed {
+            message: format!("deploying would {}", needed.join("; ")),
+        });
+    }
+    let version = T::complete(connection, &mut plan.publications).await?;
+    connection.commit().await?;
+    Ok(Loaded {
+        publications: plan.publications.into_iter().map(Arc::new).collect(),
+        specs: specs.to_vec(),
+        version,
+    })
+}
+
+impl<T: Tracking> Plan<T> {
+    async fn make(
+        connection: &mut T::Connection,
+        specs: &[PublicationSpec],
+        now_ms: i64,
+        random: &Random,
+    ) -> Result<Plan<T>> {
+        let is_first = !check::<T>(connection).await?;
+        let catalog = T::catalog(connection).await?;
+        let publications = compile_all::<T>(connection, specs, &catalog).await?;
+        let wanted = wanted::<T>(&publications);
+        let mut plan = Plan {
+            steps: Vec::new(),
+            publications,
+            recorded: Recorded::default(),
+            catalog,
+            is_first,
+        };
+        let mut in_place = InPlace {
+            next: 1,
+            ..InPlace::default()
+        };
+        if is_first {
+            let description = "create the server's own tables".to_owned();
+            let state = Step::sql(description, String::new(), T::state());
+            plan.steps.push(state);
+        } else {
+            plan.recorded = Recorded::read(connection).await?;
+            in_place = T::in_place(connection, &plan.catalog, &wanted).await?;
+        }
+        let key = plan.recorded.first_key(random, now_ms);
+        plan.steps.extend(key);
+        plan.logs(in_place, &wanted);
+        let record = plan.recorded.record(specs, &mut plan.publications)?;
+        plan.steps.extend(record);
+        Ok(plan)
+    }
+
+    /// Makes the change logs that are missing, removes those that nobody needs, and has remotes
+    /// fetch the tables that are published otherwise than before.
+    fn logs(&mut self, in_place: InPlace, wanted: &[T::Log]) {
+        let mut next = in_place.next;
+        let mut kept = HashMap::new();
+        let mut missing: Vec<&T::Log> = wanted.iter().collect();
+        for found in in_place.logs {
+            let place = missing
+                .iter()
+                .position(|it| it.identity() == found.identity);
+            let log = place.map(|place| missing.remove(place));
+            let lock = T::lock(Lock::Everybody, &found.table);
+            let (table, mut sql) = (&found.table, found.removal);
+            match log {
+                Some(_) if found.is_whole => {
+                    kept.insert(found.identity, found.id);
+                }
+                Some(log) => {
+                    sql.push_str(&T::make_log(log, next, &self.catalog));
+                    next += 1;
+                    let description = format!(
+                        "make the change log and the triggers of {table} anew, and send its rows to \
+                         all remotes again: they were missing or are others"
+                    );
+                    self.steps.push(Step::sql(description, lock, sql));
+                }
+                None => {
+                    let description = format!("remove a change log of {table}");
+                    self.steps
+                        .push(Step::sql(description, lock, sql).unneeded());
+                }
+            }
+        }
+        for log in missing {
+            let table = log.title();
+            let by = match log.partition() {
+                [] => "everyone".to_owned(),
+                columns => columns.join(", "),
+            };
+            self.steps.push(Step::sql(
+                format!("create the change log and the triggers of {table} ({by})"),
+                T::lock(Lock::Writers, table),
+                T::make_log(log, next, &self.catalog),
+            ));
+            next += 1;
+        }
+        self.steps.extend(in_place.mends);
+        self.changed_tables(&kept);
+        for table in self.publications.iter_mut().flat_map(|it| &mut it.tables) {
+            let log = table.log().map(ChangeLog::identity);
+            let id = log.and_then(|it| kept.get(&it).copied());
+            table.set_log(id.unwrap_or_default());
+        }
+    }
+
+    /// Remotes need all rows of tables whose columns or direction are others than before. A log
+    /// that is made in this deployment is known to none of them.
+    fn changed_tables(&mut self, kept: &HashMap<String, i64>) {
+        let mut sent = Vec::new();
+        for publication in &self.publications {
+            let Some(before) = self.recorded.schema(&publication.schema.name) else {
+                continue;
+            };
+            for (table, served) in publication.schema.tables.iter().zip(&publication.tables) {
+                let before = before.table(&table.name);
+                let is_changed = before.is_some_and(|before| columns_differ(before, table));
+                let log = served.log().filter(|_| is_changed);
+                let id = log.and_then(|log| kept.get(&log.identity()).copied());
+                let (Some(id), Some(log)) = (id, log) else {
+                    continue;
+                };
+                if !sent.contains(&id) {
+                    sent.push(id);
+                    let description = format!("send all rows of {} to remotes again", log.title());
+                    self.steps
+                        .push(Step::sql(description, String::new(), T::everything(id)));
+                }
+            }
+        }
+    }
+
+    /// What works, but not as its operator may think.
+    fn warnings(&self, specs: &[PublicationSpec]) -> Vec<String> {
+        let mut warnings: Vec<String> = Vec::new();
+        let mut warn = |warning: String| {
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        };
+        for table in specs.iter().flat_map(|it| &it.tables) {
+            if table.tracking == publication::Tracking::Off {
+                warn(format!(
+                    "{}: tracking is off, every download sends its partitions whole",
+                    table.name
+                ));
+            }
+        }
+        let published = self.publications.iter().flat_map(|it| &it.warnings);
+        published.cloned().for_each(&mut warn);
+        warnings.extend(self_service_warnings(specs));
+        warnings.extend(circle_warnings(specs, &listed(self.catalog.tables())));
+        if !self.steps.is_empty() {
+            warnings.extend(T::UNSEEN.map(str::to_owned));
+        }
+        warnings
+    }
+}
+
+/// The distinct change logs that publications need.
+fn wanted<T: Tracking>(publications: &[Publication<T::Table>]) -> Vec<T::Log> {
+    let mut wanted: Vec<T::Log> = Vec::new();
+    let tables = publications.iter().flat_map(|it| &it.tables);
+    for log in tables.filter_map(ServedTable::log) {
+        let mut same = wanted.iter_mut();
+        match same.find(|it| it.identity() == log.identity()) {
+            Some(same) => same.join(log),
+            None => wanted.push(log.clone()),
+        }
+    }
+    wanted
+}

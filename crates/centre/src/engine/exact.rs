@@ -1,0 +1,133 @@
+//! The one form of values that are equal, packed: what sets of partitions and keys are made of.
+
+use std::collections::BTreeSet;
+
+use tidewater_protocol::decimal::Decimal;
+use tidewater_protocol::pack::{pack_values, unpack_values};
+use tidewater_protocol::{ColumnType, Datum, RowShape};
+
+use crate::error::CentreError;
+
+/// Partitions of this many columns are looked up without an allocation.
+const FEW_COLUMNS: usize = 4;
+
+/// The one form of a value that every equal value has too.
+pub fn canonical(datum: Datum<'_>) -> Datum<'_> {
+    match datum {
+        // Adding zero turns minus zero into zero.
+        Datum::Real(real) => Datum::Real(real + 0.0),
+        other => other,
+    }
+}
+
+/// A decimal without zeros at the end.
+pub fn shortest(decimal: Decimal<'_>) -> Decimal<'_> {
+    let Decimal::Exact {
+        mut unscaled,
+        mut scale,
+    } = decimal
+    else {
+        return decimal;
+    };
+    while scale > 0 && unscaled % 10 == 0 {
+        unscaled /= 10;
+        scale -= 1;
+    }
+    Decimal::Exact { unscaled, scale }
+}
+
+fn exact<'a>(column_type: ColumnType, value: Datum<'a>) -> Datum<'a> {
+    match (column_type, value) {
+        (ColumnType::Decimal { scale: None }, Datum::Decimal(decimal)) => {
+            Datum::Decimal(shortest(decimal))
+        }
+        _ => canonical(value),
+    }
+}
+
+/// Packs values so that equal ones pack to equal bytes.
+pub fn pack_exact(columns: &[ColumnType], values: &[Datum<'_>]) -> Vec<u8> {
+    let exact: Vec<_> = columns
+        .iter()
+        .zip(values)
+        .map(|(&column, &value)| exact(column, value))
+        .collect();
+    let mut packed = Vec::new();
+    pack_values(&mut packed, columns, &exact);
+    packed
+}
+
+/// Packs the values of a row as remotes get them.
+pub fn pack_row(columns: &[ColumnType], values: &[Datum<'_>]) -> Vec<u8> {
+    let values: Vec<_> = values.iter().map(|value| canonical(*value)).collect();
+    let mut packed = Vec::new();
+    pack_values(&mut packed, columns, &values);
+    packed
+}
+
+/// Unpacks what was packed here.
+///
+/// # Errors
+/// It was not.
+pub fn unpack<'p>(packed: &'p [u8], types: &[ColumnType]) -> Result<Vec<Datum<'p>>, CentreError> {
+    unpack_values(packed, types).map_err(|error| CentreError::Internal {
+        message: format!("packed values cannot be read: {error}"),
+    })
+}
+
+/// The types of some columns of a table.
+pub fn types_of(shape: &RowShape, columns: &[usize]) -> Vec<ColumnType> {
+    columns.iter().map(|&index| shape.columns[index]).collect()
+}
+
+/// Tells whether rows are in a table's part of a scope.
+pub struct Membership<'a> {
+    partition: &'a [usize],
+    types: Vec<ColumnType>,
+    scope: &'a BTreeSet<Vec<u8>>,
+    packed: Vec<u8>,
+    /// The partition of the row before: rows come in runs.
+    last: Vec<u8>,
+}
+
+impl<'a> Membership<'a> {
+    /// `scope` are the partitions of the table.
+    pub fn new(shape: &'a RowShape, scope: &'a BTreeSet<Vec<u8>>) -> Membership<'a> {
+        Membership {
+            partition: &shape.partition,
+            types: types_of(shape, &shape.partition),
+            scope,
+            packed: Vec::new(),
+            last: Vec::new(),
+        }
+    }
+
+    /// Whether a row (all published columns) is in scope. A row with a NULL among its
+    /// partition values is in no partition.
+    pub fn has(&mut self, row: &[Datum<'_>]) -> bool {
+        if self.partition.is_empty() {
+            return true;
+        }
+        let values = self.partition.iter().zip(&self.types);
+        let mut values = values.map(|(&index, &column_type)| exact(column_type, row[index]));
+        self.packed.clear();
+        if self.types.len() <= FEW_COLUMNS {
+            let mut few = [Datum::Null; FEW_COLUMNS];
+            few.iter_mut()
+                .zip(values)
+                .for_each(|(to, value)| *to = value);
+            pack_values(&mut self.packed, &self.types, &few[..self.types.len()]);
+        } else {
+            let values: Vec<Datum<'_>> = values.by_ref().collect();
+            pack_values(&mut self.packed, &self.types, &values);
+        }
+        if !self.last.is_empty() && self.packed == self.last {
+            return true;
+        }
+        let has = self.scope.contains(&self.packed);
+        if has {
+            std::mem::swap(&mut self.last, &mut self.packed);
+        }
+        has
+    }
+}

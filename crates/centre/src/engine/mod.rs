@@ -1,0 +1,29 @@
+//! What is the same whatever database is below: every rule of the sync.
+//!
+//! An adapter implements [`connection::Connection`], [`database::Tracking`] and
+//! [`database::Database`] for its database; [`centre`] makes the [`crate::Centre`] and the
+//! [`crate::Worker`]s of that.
+
+pub mod catalog;
+pub mod centre;
+pub mod comparing;
+pub mod compile;
+pub mod connection;
+pub mod database;
+pub mod deploy;
+pub mod download;
+pub mod evolution;
+pub mod exact;
+pub mod marks;
+mod prune;
+pub mod publication;
+pub mod recorded;
+pub mod records;
+pub mod scope;
+pub mod script;
+mod session;
+pub mod state;
+pub mod thread;
+pub mod too_long;
+pub mod upload;
+pub mod watermark;

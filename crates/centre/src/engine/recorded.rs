@@ -1,0 +1,281 @@
+//! What is deployed, as the server's own tables say, and what another deployment means to remotes.
+
+use std::collections::{BTreeMap, HashSet};
+
+use tidewater_protocol::{PublicationSchema, RemoteId};
+
+use super::compile::definition;
+use super::connection::{Connection, Own, own};
+use super::deploy::Step;
+use super::publication::Publication;
+use crate::engine::evolution::{Change, KnownRemote, PastSchemas, Review};
+use crate::error::CentreError;
+use crate::publication::PublicationSpec;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Random bytes for a database in which nothing was deployed before: the first signing key's, and
+/// then the name's.
+pub type Random = [u8; 48];
+
+/// What is deployed, as the server's own tables say.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    publications: BTreeMap<String, Stored>,
+    rules: Vec<RecordedRule>,
+    has_key: bool,
+}
+
+/// A publication as it is deployed.
+#[derive(Debug)]
+struct Stored {
+    definition: String,
+    schema: Vec<u8>,
+}
+
+/// A rule as it is deployed.
+#[derive(Debug)]
+struct RecordedRule {
+    id: i64,
+    publication: String,
+    table: String,
+    identity: String,
+}
+
+impl Recorded {
+    /// Reads what is deployed; the server's own tables are there.
+    pub async fn read(connection: &mut impl Connection) -> Result<Recorded> {
+        let statements = [
+            own!("SELECT name, definition, schema FROM tidewater.publication"),
+            own!("SELECT 1 FROM tidewater.signing_key LIMIT 1"),
+            own!("SELECT id, publication, table_name, identity FROM tidewater.rule"),
+        ];
+        let what = "reading the deployed state";
+        let answers = connection.flight(what, &statements).await?;
+        let publications = answers[0].rows.iter().map(|row| {
+            let stored = Stored {
+                definition: row.get(1)?,
+                schema: row.get(2)?,
+            };
+            Ok((row.get(0)?, stored))
+        });
+        let rules = answers[2].rows.iter().map(|row| {
+            Ok(RecordedRule {
+                id: row.get(0)?,
+                publication: row.get(1)?,
+                table: row.get(2)?,
+                identity: row.get(3)?,
+            })
+        });
+        Ok(Recorded {
+            publications: publications.collect::<Result<_>>()?,
+            rules: rules.collect::<Result<_>>()?,
+            has_key: !answers[1].rows.is_empty(),
+        })
+    }
+
+    /// A publication's schema as it is deployed.
+    pub fn schema(&self, publication: &str) -> Option<PublicationSchema> {
+        let stored = self.publications.get(publication)?;
+        PublicationSchema::decode(&stored.schema).ok()
+    }
+
+    /// Fills in the numbers of a publication's rules; false if one is not deployed.
+    pub fn number<T>(&self, publication: &mut Publication<T>) -> bool {
+        let schema = &publication.schema;
+        for (table, rule) in schema.tables.iter().zip(&mut publication.rules) {
+            let recorded = self.rules.iter().find(|it| {
+                it.publication == schema.name
+                    && it.table == table.name
+                    && it.identity == rule.identity
+            });
+            rule.id = recorded.map_or(0, |it| it.id);
+        }
+        publication.rules.iter().all(|rule| rule.id != 0)
+    }
+
+    /// What records the publications as they are configured.
+    ///
+    /// # Errors
+    /// Two have one name, or one cannot be stored.
+    pub fn record<T>(
+        &self,
+        specs: &[PublicationSpec],
+        publications: &mut [Publication<T>],
+    ) -> Result<Vec<Step>> {
+        let mut names = HashSet::new();
+        let mut steps = Vec::new();
+        for (spec, publication) in specs.iter().zip(publications) {
+            let name = &spec.name;
+            let wrong = match (names.insert(name), name.contains('\0')) {
+                (false, _) => Some("there is another publication of this name"),
+                (_, true) => Some("a name cannot have NUL in it"),
+                _ => None,
+            };
+            if let Some(wrong) = wrong {
+                return Err(CentreError::Configuration {
+                    message: format!("publication {name:?}: {wrong}"),
+                    hint: "give it another name".into(),
+                });
+            }
+            let is_numbered = self.number(publication);
+            let (definition, schema) = (definition(spec), publication.schema.encode());
+            let description = match self.publications.get(name) {
+                Some(it) if it.definition == definition && it.schema == schema && is_numbered => {
+                    continue;
+                }
+                Some(_) => format!("change the publication {name:?}"),
+                None => format!("record the publication {name:?}"),
+            };
+            let mut statements = self.keep_schema(name);
+            statements.push(own!(
+                "INSERT INTO tidewater.publication (name, definition, schema)
+                 VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE
+                 SET definition = excluded.definition, schema = excluded.schema",
+                name,
+                definition,
+                schema,
+            ));
+            statements.extend(self.record_rules(publication));
+            steps.push(Step::record(description, statements));
+        }
+        // Subscriptions stay: their numbers must go on if the publication comes back.
+        for name in self.publications.keys().filter(|it| !names.contains(it)) {
+            let mut statements = self.keep_schema(name);
+            let sql = "DELETE FROM tidewater.publication WHERE name = ?1";
+            statements.push(own!(sql, name));
+            let sql = "DELETE FROM tidewater.rule WHERE publication = ?1";
+            statements.push(own!(sql, name));
+            let description = format!("remove the publication {name:?}");
+            steps.push(Step::record(description, statements).unneeded());
+        }
+        Ok(steps)
+    }
+
+    /// Forgets the rules that a publication has no more, and records those that are new.
+    fn record_rules<T>(&self, publication: &Publication<T>) -> Vec<Own> {
+        let name = &publication.schema.name;
+        let rules = &publication.rules;
+        let gone = self.rules.iter().filter(|it| it.publication == *name);
+        let gone = gone.filter(|it| rules.iter().all(|rule| rule.id != it.id));
+        let forget = gone.map(|it| own!("DELETE FROM tidewater.rule WHERE id = ?1", it.id));
+        let new = publication.schema.tables.iter().zip(rules);
+        let new = new.filter(|(_, rule)| rule.id == 0);
+        let insert = new.map(|(table, rule)| {
+            own!(
+                "INSERT INTO tidewater.rule (publication, table_name, identity)
+                 VALUES (?1, ?2, ?3)",
+                name,
+                table.name,
+                rule.identity,
+            )
+        });
+        forget.chain(insert).collect()
+    }
+
+    /// Keeps a schema that is not deployed any more: some remotes still have it.
+    fn keep_schema(&self, publication: &str) -> Vec<Own> {
+        let schema = self.schema(publication).map(|schema| {
+            own!(
+                "INSERT INTO tidewater.past_schema (hash, publication, schema)
+                 VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+                schema.hash().to_vec(),
+                schema.name,
+                schema.encode(),
+            )
+        });
+        schema.into_iter().collect()
+    }
+
+    /// What makes the first signing key, and gives the centre its name.
+    pub fn first_key(&self, random: &Random, now_ms: i64) -> Option<Step> {
+        let (secret, name) = random.split_at(32);
+        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+        let make = || {
+            vec![
+                own!(
+                    "INSERT INTO tidewater.signing_key (id, secret, created_ms)
+                     VALUES (1, ?1, ?2)",
+                    secret,
+                    now_ms,
+                ),
+                own!(
+                    "UPDATE tidewater.meta SET centre = ?1 WHERE centre = ''",
+                    name
+                ),
+            ]
+        };
+        (!self.has_key).then(|| Step::record("make the first signing key".into(), make()))
+    }
+
+    /// What the deployment means to remotes.
+    pub async fn review(
+        &self,
+        connection: &mut impl Connection,
+        schemas: &[&PublicationSchema],
+    ) -> Result<Review> {
+        let before = self.publications.keys();
+        let before = before.filter_map(|name| Some((name, self.schema(name)?)));
+        let before: Vec<(&String, PublicationSchema)> = before.collect();
+        let changes = before.iter().map(|(name, old)| {
+            let mut schemas = schemas.iter();
+            let new = schemas.find(|it| it.name == **name).copied();
+            Change {
+                publication: name,
+                old,
+                new,
+            }
+        });
+        let changes: Vec<Change<'_>> = changes
+            .filter(|change| change.new != Some(change.old))
+            .collect();
+        if changes.is_empty() {
+            return Ok(Review::default());
+        }
+        let remotes = remotes(connection).await?;
+        let past = past_schemas(connection).await?;
+        Ok(Review::of(&changes, &remotes, &past))
+    }
+}
+
+async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {
+    let statements = [
+        own!(
+            "SELECT id, user_name, last_sync_ms, schemas FROM tidewater.remote
+             WHERE NOT revoked ORDER BY user_name, id"
+        ),
+        own!("SELECT remote_id, publication FROM tidewater.subscription"),
+    ];
+    let what = "reading what remotes have";
+    let answers = connection.flight(what, &statements).await?;
+    let mut subscriptions: BTreeMap<RemoteId, Vec<String>> = BTreeMap::new();
+    for row in &answers[1].rows {
+        subscriptions
+            .entry(row.get(0)?)
+            .or_default()
+            .push(row.get(1)?);
+    }
+    let remotes = answers[0].rows.iter().map(|row| {
+        let id = row.get(0)?;
+        Ok(KnownRemote {
+            id,
+            user: row.get(1)?,
+            last_sync_ms: row.get(2)?,
+            schemas: row.get(3)?,
+            subscriptions: subscriptions.remove(&id).unwrap_or_default(),
+        })
+    });
+    remotes.collect()
+}
+
+async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
+    let select = own!("SELECT hash, schema FROM tidewater.past_schema");
+    let answer = connection.run_one("reading former schemas", select).await?;
+    let mut past = PastSchemas::new();
+    for row in &answer.rows {
+        if let Ok(schema) = PublicationSchema::decode(&row.get::<Vec<u8>>(1)?) {
+            past.insert(row.get(0)?, schema);
+        }
+    }
+    Ok(past)
+}

@@ -1,0 +1,496 @@
+//! What operators see and do: signing keys, users, remotes, conflicts, refused rows, the history
+//! of syncs, figures.
+
+use tidewater_protocol::RemoteId;
+
+use super::connection::{Connection, Durability, Own, Row, own};
+use crate::engine::evolution::encode_known;
+use crate::error::CentreError;
+use crate::records::{
+    CentreStatus, ConflictRecord, IncidentKind, IncidentRecord, RefusedRecord, RemoteRecord,
+    SigningKey, SyncRecord, UserImport, UserRecord,
+};
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// How many users one flight adds.
+const IMPORT_ROWS: usize = 1_000;
+
+/// How many syncs are recorded with one commit: all of it is sent before the database answers.
+const SYNCS_AT_ONCE: usize = 16;
+
+/// Of two that do it at once, the other waits until the first has committed.
+const ONE_AFTER_ANOTHER: &str = "UPDATE tidewater.meta SET centre = centre";
+
+async fn list<T>(
+    connection: &mut impl Connection,
+    what: &'static str,
+    statement: Own,
+    read: impl Fn(&Row) -> Result<T> + Send,
+) -> Result<Vec<T>> {
+    let answer = connection.run_one(what, statement).await?;
+    answer.rows.iter().map(read).collect()
+}
+
+/// Runs a statement; true if it changed a row.
+async fn change(
+    connection: &mut impl Connection,
+    what: &'static str,
+    statement: Own,
+) -> Result<bool> {
+    Ok(connection.run_one(what, statement).await?.changed > 0)
+}
+
+pub(super) async fn signing_keys(connection: &mut impl Connection) -> Result<Vec<SigningKey>> {
+    let keys = own!(
+        "SELECT id, secret, created_ms FROM tidewater.signing_key
+         ORDER BY created_ms DESC, id DESC"
+    );
+    let key = |row: &Row| {
+        Ok(SigningKey {
+            id: row.get(0)?,
+            secret: row.get(1)?,
+            created_ms: row.get(2)?,
+        })
+    };
+    list(connection, "reading signing keys", keys, key).await
+}
+
+pub(super) async fn add_signing_key(
+    connection: &mut impl Connection,
+    key: &SigningKey,
+) -> Result<bool> {
+    let add = own!(
+        "INSERT INTO tidewater.signing_key (id, secret, created_ms) VALUES (?1, ?2, ?3)
+         ON CONFLICT DO NOTHING",
+        key.id,
+        key.secret,
+        key.created_ms,
+    );
+    change(connection, "adding a signing key", add).await
+}
+
+pub(super) async fn retire_signing_key(connection: &mut impl Connection, id: u32) -> Result<bool> {
+    let retire = own!(
+        "DELETE FROM tidewater.signing_key WHERE id = ?1
+         AND EXISTS (SELECT 1 FROM tidewater.signing_key WHERE id <> ?1)",
+        id,
+    );
+    // Of two calls only one takes the last key but one.
+    let statements = [own!(ONE_AFTER_ANOTHER), retire];
+    let answers = connection
+        .transact("retiring a signing key", Durability::Durable, &statements)
+        .await?;
+    Ok(answers[1].changed > 0)
+}
+
+/// The columns of [`user`].
+macro_rules! select_user {
+    ($rest:literal) => {
+        concat!(
+            "SELECT name, password_hash, disabled, created_ms FROM tidewater.user_account ",
+            $rest
+        )
+    };
+}
+
+fn user(row: &Row) -> Result<UserRecord> {
+    Ok(UserRecord {
+        name: row.get(0)?,
+        password_hash: row.get(1)?,
+        disabled: row.get(2)?,
+        created_ms: row.get(3)?,
+    })
+}
+
+pub(super) async fn users(connection: &mut impl Connection) -> Result<Vec<UserRecord>> {
+    let users = own!(select_user!("ORDER BY name"));
+    list(connection, "reading users", users, user).await
+}
+
+/// Finds a user; [`found_user`] reads the answer.
+pub(super) fn find_user(name: &str) -> Own {
+    own!(select_user!("WHERE name = ?1"), name)
+}
+
+pub(super) fn found_user(rows: &[Row]) -> Result<Option<UserRecord>> {
+    rows.first().map(user).transpose()
+}
+
+fn insert_user(user: &UserRecord) -> Own {
+    own!(
+        "INSERT INTO tidewater.user_account (name, password_hash, disabled, created_ms)
+         VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+        user.name,
+        user.password_hash,
+        user.disabled,
+        user.created_ms,
+    )
+}
+
+fn update_password(name: &str, hash: &str) -> Own {
+    let sql = "UPDATE tidewater.user_account SET password_hash = ?2 WHERE name = ?1";
+    own!(sql, name, hash)
+}
+
+pub(super) async fn add_user(connection: &mut impl Connection, user: &UserRecord) -> Result<bool> {
+    change(connection, "adding a user", insert_user(user)).await
+}
+
+pub(super) async fn set_password(
+    connection: &mut impl Connection,
+    name: &str,
+    hash: &str,
+) -> Result<bool> {
+    let update = update_password(name, hash);
+    change(connection, "setting a password", update).await
+}
+
+pub(super) async fn set_disabled(
+    connection: &mut impl Connection,
+    name: &str,
+    disabled: bool,
+) -> Result<bool> {
+    let sql = "UPDATE tidewater.user_account SET disabled = ?2 WHERE name = ?1";
+    let update = own!(sql, name, disabled);
+    change(connection, "disabling a user", update).await
+}
+
+/// See [`crate::Centre::import_users`].
+pub(super) async fn import_users(
+    connection: &mut impl Connection,
+    users: &[UserRecord],
+    update: bool,
+) -> Result<UserImport> {
+    connection.begin().await?;
+    let mut import = UserImport::default();
+    for users in users.chunks(IMPORT_ROWS) {
+        let inserts: Vec<Own> = users.iter().map(insert_user).collect();
+        let answers = connection.flight("adding users", &inserts).await?;
+        let answers = users.iter().zip(&answers);
+        let taken: Vec<&UserRecord> = answers
+            .filter(|(_, answer)| answer.changed == 0)
+            .map(|(user, _)| user)
+            .collect();
+        import.added += (users.len() - taken.len()) as u64;
+        if update {
+            let updates = taken.iter();
+            let updates: Vec<Own> = updates
+                .map(|user| update_password(&user.name, &user.password_hash))
+                .collect();
+            connection.flight("setting passwords", &updates).await?;
+            import.updated += updates.len() as u64;
+        } else {
+            import.taken.extend(taken.iter().map(|it| it.name.clone()));
+        }
+    }
+    if import.taken.is_empty() {
+        connection.commit().await?;
+        return Ok(import);
+    }
+    connection.rollback().await?;
+    Ok(UserImport {
+        taken: import.taken,
+        ..UserImport::default()
+    })
+}
+
+pub(super) async fn remove_user(connection: &mut impl Connection, name: &str) -> Result<bool> {
+    let statements = [
+        own!("DELETE FROM tidewater.user_account WHERE name = ?1", name),
+        own!(
+            "INSERT INTO tidewater.removed_remote
+             SELECT id FROM tidewater.remote WHERE user_name = ?1 ON CONFLICT DO NOTHING",
+            name
+        ),
+        own!(
+            "DELETE FROM tidewater.subscription WHERE remote_id IN
+             (SELECT id FROM tidewater.remote WHERE user_name = ?1)",
+            name
+        ),
+        own!("DELETE FROM tidewater.remote WHERE user_name = ?1", name),
+    ];
+    let answers = connection
+        .transact("removing a user", Durability::Durable, &statements)
+        .await?;
+    Ok(answers[0].changed > 0)
+}
+
+/// The columns of [`remote`].
+macro_rules! select_remote {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, user_name, revoked, credential_hash, previous_credential_hash,
+             rotated_ms, created_ms, last_sync_ms FROM tidewater.remote ",
+            $rest
+        )
+    };
+}
+
+fn remote(row: &Row) -> Result<RemoteRecord> {
+    Ok(RemoteRecord {
+        id: row.get(0)?,
+        user: row.get(1)?,
+        revoked: row.get(2)?,
+        credential_hash: row.get(3)?,
+        previous_credential_hash: row.get(4)?,
+        rotated_ms: row.get(5)?,
+        created_ms: row.get(6)?,
+        last_sync_ms: row.get(7)?,
+    })
+}
+
+pub(super) async fn remotes(connection: &mut impl Connection) -> Result<Vec<RemoteRecord>> {
+    let remotes = own!(select_remote!("ORDER BY user_name, created_ms, id"));
+    list(connection, "reading remotes", remotes, remote).await
+}
+
+/// Finds a remote; [`found_remote`] reads the answer.
+pub(super) fn find_remote(id: RemoteId) -> Own {
+    own!(select_remote!("WHERE id = ?1"), id)
+}
+
+pub(super) fn found_remote(rows: &[Row]) -> Result<Option<RemoteRecord>> {
+    rows.first().map(remote).transpose()
+}
+
+/// Keeps a remote out, or lets it in again.
+pub(super) async fn set_revoked(
+    connection: &mut impl Connection,
+    id: RemoteId,
+    revoked: bool,
+) -> Result<bool> {
+    let sql = "UPDATE tidewater.remote SET revoked = ?2 WHERE id = ?1";
+    change(connection, "revoking a remote", own!(sql, id, revoked)).await
+}
+
+/// The columns of [`conflict`].
+macro_rules! select_conflict {
+    ($rest:literal) => {
+        concat!(
+            "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, operation,
+             pre_image, uploaded, winner FROM tidewater.conflict ",
+            $rest
+        )
+    };
+}
+
+fn conflict(row: &Row) -> Result<ConflictRecord> {
+    Ok(ConflictRecord {
+        at_ms: row.get(0)?,
+        remote_id: row.get(1)?,
+        user: row.get(2)?,
+        publication: row.get(3)?,
+        table: row.get(4)?,
+        key: row.get(5)?,
+        operation: row.get(6)?,
+        pre_image: row.get(7)?,
+        uploaded: row.get(8)?,
+        winner: row.get(9)?,
+    })
+}
+
+pub(super) async fn conflicts(connection: &mut impl Connection) -> Result<Vec<ConflictRecord>> {
+    let conflicts = own!(select_conflict!("ORDER BY id"));
+    list(connection, "reading conflicts", conflicts, conflict).await
+}
+
+pub(super) async fn newest_conflicts(
+    connection: &mut impl Connection,
+    limit: u64,
+) -> Result<Vec<ConflictRecord>> {
+    let conflicts = own!(select_conflict!("ORDER BY id DESC LIMIT ?1"), limit);
+    list(connection, "reading conflicts", conflicts, conflict).await
+}
+
+pub(super) async fn refused(connection: &mut impl Connection) -> Result<Vec<RefusedRecord>> {
+    let refused = own!(
+        "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, operation,
+         uploaded, code, reason FROM tidewater.refused ORDER BY id"
+    );
+    let record = |row: &Row| {
+        Ok(RefusedRecord {
+            at_ms: row.get(0)?,
+            remote_id: row.get(1)?,
+            user: row.get(2)?,
+            publication: row.get(3)?,
+            table: row.get(4)?,
+            key: row.get(5)?,
+            operation: row.get(6)?,
+            row: row.get(7)?,
+            code: row.get(8)?,
+            reason: row.get(9)?,
+        })
+    };
+    list(connection, "reading refused rows", refused, record).await
+}
+
+/// The figures of the status but for the change logs, which are the adapter's.
+pub(super) async fn status(
+    connection: &mut impl Connection,
+    logs: Vec<(String, u64)>,
+) -> Result<CentreStatus> {
+    let statements = [
+        own!(
+            "SELECT (SELECT count(*) FROM tidewater.user_account),
+             (SELECT count(*) FROM tidewater.user_account WHERE disabled),
+             (SELECT count(*) FROM tidewater.remote),
+             (SELECT count(*) FROM tidewater.remote WHERE revoked),
+             (SELECT count(*) FROM tidewater.conflict),
+             (SELECT count(*) FROM (SELECT DISTINCT remote_id, publication, table_name, row_key
+                FROM tidewater.refused) AS refused)"
+        ),
+        own!(
+            "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
+             deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent, error
+             FROM tidewater.sync_history ORDER BY started_ms DESC, id DESC LIMIT 20"
+        ),
+        own!("SELECT kind, count(*) FROM tidewater.incident GROUP BY kind ORDER BY kind"),
+        own!(
+            "SELECT at_ms, kind, remote_id, user_name, publication, detail
+             FROM tidewater.incident ORDER BY id DESC LIMIT 20"
+        ),
+    ];
+    let answers = connection.flight("reading the status", &statements).await?;
+    let [counts, syncs, kinds, incidents] = &answers[..] else {
+        return Err(CentreError::Internal {
+            message: "statements without an answer".into(),
+        });
+    };
+    let count = |at| counts.rows[0].get::<u64>(at);
+    let mut incident_counts = Vec::new();
+    for row in &kinds.rows {
+        if let Some(kind) = IncidentKind::from_name(&row.get::<String>(0)?) {
+            incident_counts.push((kind, row.get(1)?));
+        }
+    }
+    let incidents = incidents
+        .rows
+        .iter()
+        .filter_map(|row| incident(row).transpose());
+    Ok(CentreStatus {
+        users: [count(0)?, count(1)?],
+        remotes: [count(2)?, count(3)?],
+        conflicts: count(4)?,
+        refused: count(5)?,
+        logs,
+        syncs: syncs.rows.iter().map(sync).collect::<Result<_>>()?,
+        incident_counts,
+        incidents: incidents.collect::<Result<_>>()?,
+    })
+}
+
+/// `None` for a kind that a newer version knows.
+fn incident(row: &Row) -> Result<Option<IncidentRecord>> {
+    let Some(kind) = IncidentKind::from_name(&row.get::<String>(1)?) else {
+        return Ok(None);
+    };
+    Ok(Some(IncidentRecord {
+        at_ms: row.get(0)?,
+        kind,
+        remote_id: row.get(2)?,
+        user: row.get(3)?,
+        publication: row.get(4)?,
+        detail: row.get(5)?,
+    }))
+}
+
+fn sync(row: &Row) -> Result<SyncRecord> {
+    Ok(SyncRecord {
+        remote_id: row.get(0)?,
+        user: row.get(1)?,
+        publications: row.get(2)?,
+        started_ms: row.get(3)?,
+        duration_ms: row.get(4)?,
+        uploaded: [row.get(5)?, row.get(6)?, row.get(7)?],
+        downloaded: [row.get(8)?, row.get(9)?],
+        conflicts: row.get(10)?,
+        refused: row.get(11)?,
+        bytes: [row.get(12)?, row.get(13)?],
+        error: row.get(14)?,
+        schemas: Vec::new(),
+        incidents: Vec::new(),
+    })
+}
+
+/// Adds syncs to the history, and notes on their remotes that they synced.
+pub(super) async fn record_syncs(
+    connection: &mut impl Connection,
+    records: &[SyncRecord],
+) -> Result<()> {
+    for records in records.chunks(SYNCS_AT_ONCE) {
+        let mut statements = Vec::with_capacity(2 * records.len());
+        for record in records {
+            statements.push(insert_sync(record));
+            statements.extend(record.incidents.iter().map(insert_incident));
+            if let Some(id) = record.remote_id {
+                statements.push(update_remote(id, record));
+            }
+        }
+        // Nobody waits for the disk for the sake of the history.
+        let soon = Durability::Soon;
+        connection
+            .transact("recording syncs", soon, &statements)
+            .await?;
+    }
+    Ok(())
+}
+
+fn insert_sync(record: &SyncRecord) -> Own {
+    let [inserts, updates, deletes] = record.uploaded;
+    let [upserts, removals] = record.downloaded;
+    let [received, sent] = record.bytes;
+    own!(
+        "INSERT INTO tidewater.sync_history (remote_id, user_name, publications, started_ms,
+         duration_ms, inserts, updates, deletes, upserts, removals, conflicts, refused,
+         bytes_received, bytes_sent, error)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+        record.remote_id,
+        record.user,
+        record.publications,
+        record.started_ms,
+        record.duration_ms,
+        inserts,
+        updates,
+        deletes,
+        upserts,
+        removals,
+        record.conflicts,
+        record.refused,
+        received,
+        sent,
+        record.error,
+    )
+}
+
+/// Records an incident.
+pub fn insert_incident(incident: &IncidentRecord) -> Own {
+    own!(
+        "INSERT INTO tidewater.incident (at_ms, kind, remote_id, user_name, publication, detail)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        incident.at_ms,
+        incident.kind.name(),
+        incident.remote_id,
+        incident.user,
+        incident.publication,
+        incident.detail,
+    )
+}
+
+fn update_remote(id: RemoteId, record: &SyncRecord) -> Own {
+    let duration = i64::try_from(record.duration_ms).unwrap_or(i64::MAX);
+    // A sync that failed is in the history, but it was none.
+    let ended = match record.error.is_empty() {
+        true => record.started_ms.saturating_add(duration),
+        false => 0,
+    };
+    own!(
+        "UPDATE tidewater.remote SET
+         last_sync_ms = CASE WHEN last_sync_ms < ?2 THEN ?2 ELSE last_sync_ms END,
+         schemas = CASE ?3 WHEN '' THEN schemas ELSE ?3 END
+         WHERE id = ?1",
+        id,
+        ended,
+        encode_known(&record.schemas),
+    )
+}

@@ -1,0 +1,262 @@
+//! Which partitions a user holds now, and what became of a scope that a remote presents.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tidewater_protocol::{ColumnType, Datum, RemoteId, Table};
+
+use super::connection::{Answer, Own, own};
+use super::exact::pack_exact;
+use super::publication::{Publication, Rule};
+use crate::error::CentreError;
+use crate::scope::Scope;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// For whom a scope is found.
+pub struct Holder<'a> {
+    /// The user.
+    pub user: &'a str,
+    /// The remote.
+    pub remote_id: RemoteId,
+}
+
+/// A query for the values of the partition columns that a user holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeQuery {
+    /// The operator's query, with positional parameters.
+    pub inner: String,
+    /// As it is run.
+    pub sql: String,
+    /// What the parameters stand for.
+    pub parameters: Vec<&'static str>,
+}
+
+/// A query to be run for somebody.
+pub struct Question<'p> {
+    /// The query.
+    pub sql: &'p str,
+    /// Its parameters, in order.
+    pub parameters: Vec<String>,
+    /// The publication's place in the list, and the place in it of a table that has the query.
+    pub place: (usize, usize),
+}
+
+/// The queries that tell somebody's scopes in some publications; equal ones are run once.
+pub struct Questions<'p> {
+    /// The different queries.
+    pub list: Vec<Question<'p>>,
+    /// For each publication and table: which of them.
+    of_table: Vec<Vec<Option<usize>>>,
+}
+
+impl<'p> Questions<'p> {
+    /// What has to be asked for some publications.
+    pub fn of<T>(holder: &Holder<'_>, publications: &[&'p Publication<T>]) -> Questions<'p> {
+        let mut questions = Questions {
+            list: Vec::new(),
+            of_table: Vec::with_capacity(publications.len()),
+        };
+        let mut seen: HashMap<(&str, Vec<String>, &[ColumnType]), usize> = HashMap::new();
+        for (number, publication) in publications.iter().enumerate() {
+            let rules = publication.rules.iter().enumerate();
+            let of_table = rules.map(|(index, rule)| {
+                let query = rule.query.as_ref()?;
+                let parameters = query.parameters.iter().map(|&name| match name {
+                    "username" => holder.user.to_owned(),
+                    "remote_id" => holder.remote_id.to_string(),
+                    _ => publication.schema.name.clone(),
+                });
+                let parameters: Vec<String> = parameters.collect();
+                let same = (query.sql.as_str(), parameters.clone(), &rule.types[..]);
+                let list = &mut questions.list;
+                Some(*seen.entry(same).or_insert_with(|| {
+                    list.push(Question {
+                        sql: &query.sql,
+                        parameters,
+                        place: (number, index),
+                    });
+                    list.len() - 1
+                }))
+            });
+            questions.of_table.push(of_table.collect());
+        }
+        questions
+    }
+
+    /// The scope of a publication, out of the partitions that each question was answered with.
+    pub fn scope(&self, publication: usize, answers: &[BTreeSet<Vec<u8>>]) -> Scope {
+        let tables = self.of_table[publication].iter();
+        let tables = tables.map(|question| question.map(|it| answers[it].clone()));
+        Scope {
+            tables: tables.map(Option::unwrap_or_default).collect(),
+        }
+    }
+}
+
+impl Rule {
+    /// Adds what a row of its query's result says. NULL is in no partition.
+    pub fn take(&self, partitions: &mut BTreeSet<Vec<u8>>, values: &[Datum<'_>]) {
+        if !values.contains(&Datum::Null) {
+            partitions.insert(pack_exact(&self.types, values));
+        }
+    }
+}
+
+/// What it means that the query of a table fails: its own fault and not that of the list in which
+/// it is run.
+pub fn failed(table: &str, error: CentreError) -> CentreError {
+    match error {
+        CentreError::Refused {
+            retry: false,
+            message,
+            ..
+        } => CentreError::Configuration {
+            message: format!("the values query of {table:?} fails: {message}"),
+            hint: "correct the query, or the data that it reads".into(),
+        },
+        other => other,
+    }
+}
+
+/// What is wrong with the query of the table at a place in the configuration.
+pub fn wrong(place: &str, what: &str, hint: impl Into<String>) -> CentreError {
+    CentreError::Configuration {
+        message: format!("{place}: the values query {what}"),
+        hint: hint.into(),
+    }
+}
+
+/// Checks that a query yields a value for each partition column of a table.
+pub fn check_columns(place: &str, found: usize, table: &Table) -> Result<()> {
+    if found == table.partition.len() {
+        return Ok(());
+    }
+    let partition = table.partition.iter();
+    let names: Vec<&str> = partition.map(|&it| &*table.columns[it].name).collect();
+    Err(wrong(
+        place,
+        &format!(
+            "yields {found} columns, but there are {} partition columns",
+            names.len()
+        ),
+        format!("select values for {}", names.join(", ")),
+    ))
+}
+
+/// What a presented serial is to its subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It stays.
+    Known,
+    /// It stays, and that the remote has it is news: the one before does not count any more.
+    Arrived,
+    /// It is none of the last two, or is spent: changes could not be taken under it.
+    Replaced,
+    /// It is from before the remote gave back what the restored centre had forgotten, and so is
+    /// the file: an older copy of the one that was told what became of that.
+    Outdated,
+}
+
+/// The serials of a subscription's scopes: the last one issued, the one that the remote held then,
+/// the one that has taken its last upload, and the last one when the remote gave back.
+pub type Serials = (u64, u64, u64, Option<u64>);
+
+impl Standing {
+    /// `issued` is `None` if there is no such subscription.
+    pub fn of(presented: Option<u64>, issued: Option<Serials>) -> Standing {
+        let (Some(serial), Some((last, previous, graced, given_back))) = (presented, issued) else {
+            return Standing::Replaced;
+        };
+        if given_back.is_some_and(|it| serial <= it || serial > last) {
+            return Standing::Outdated;
+        }
+        match (serial == last || serial == previous) && serial > graced {
+            true if serial == last && graced < previous => Standing::Arrived,
+            true => Standing::Known,
+            false => Standing::Replaced,
+        }
+    }
+}
+
+/// A subscription whose scope changed, or has arrived.
+#[derive(Clone, Debug)]
+pub struct ScopeChange {
+    /// The remote.
+    pub remote_id: RemoteId,
+    /// The publication.
+    pub publication: String,
+    /// The serial of the scope that the remote holds.
+    pub presented: Option<u64>,
+    /// It is the newest, presented for the first time, and stays.
+    pub arrived: bool,
+}
+
+impl ScopeChange {
+    /// Notes what became of a scope. Of the newest, when it arrives, changes under the one before
+    /// are not taken any more; until it is presented the one before counts, for the answer with
+    /// the newest may have been lost. A new one gets the next number; the one that the remote holds
+    /// stays known, also when the answers between it and the new one were lost.
+    pub fn note(&self) -> Own {
+        match self.arrived {
+            // Nothing, if a newer scope was issued meanwhile, or another sync was first.
+            true => own!(
+                "UPDATE tidewater.subscription SET graced_serial = previous_serial
+                 WHERE remote_id = ?1 AND publication = ?2 AND scope_serial = ?3
+                   AND graced_serial < previous_serial",
+                self.remote_id,
+                self.publication,
+                self.presented,
+            ),
+            false => own!(
+                "INSERT INTO tidewater.subscription AS s (remote_id, publication, scope_serial)
+                 VALUES (?1, ?2, 1)
+                 ON CONFLICT (remote_id, publication) DO UPDATE SET
+                   previous_serial = CASE WHEN ?3 IN (s.scope_serial, s.previous_serial) THEN ?3
+                                     ELSE s.scope_serial END,
+                   scope_serial = s.scope_serial + 1
+                 RETURNING scope_serial",
+                self.remote_id,
+                self.publication,
+                self.presented,
+            ),
+        }
+    }
+
+    /// The serial that counts from now on.
+    pub fn noted(&self, answer: &Answer) -> Result<u64> {
+        match (self.presented.filter(|_| self.arrived), answer.rows.first()) {
+            (Some(serial), _) => Ok(serial),
+            (None, Some(row)) => row.get(0),
+            (None, None) => Err(CentreError::Internal {
+                message: "a new scope has got no number".into(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_last_two_scopes_each_counts_until_it_is_spent() {
+        let standing = |presented, last, previous, graced, given_back| {
+            Standing::of(Some(presented), Some((last, previous, graced, given_back)))
+        };
+        assert_eq!(standing(5, 5, 4, 0, None), Standing::Arrived);
+        assert_eq!(standing(5, 5, 4, 4, None), Standing::Known);
+        assert_eq!(standing(4, 5, 4, 0, None), Standing::Known);
+        assert_eq!(standing(4, 5, 4, 4, None), Standing::Replaced);
+        assert_eq!(standing(3, 5, 4, 0, None), Standing::Replaced);
+        assert_eq!(standing(6, 5, 4, 0, None), Standing::Replaced);
+        // Whoever gave back has to have a newer one, and it must have been issued.
+        assert_eq!(standing(4, 5, 4, 0, Some(4)), Standing::Outdated);
+        assert_eq!(standing(9, 5, 4, 0, Some(4)), Standing::Outdated);
+        assert_eq!(standing(5, 5, 4, 4, Some(4)), Standing::Known);
+        assert_eq!(
+            Standing::of(None, Some((1, 0, 0, None))),
+            Standing::Replaced
+        );
+        assert_eq!(Standing::of(Some(1), None), Standing::Replaced);
+    }
+}

@@ -1,0 +1,223 @@
+//! A connection of a driver that blocks, and the thread that owns it: async code must not block.
+//! In a simulation it is a task ([`Jobs::Tasks`]).
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Semaphore, oneshot};
+
+use tidewater_protocol::message::TableBegin;
+
+use crate::download::{DownloadOutcome, DownloadSink};
+use crate::error::CentreError;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// How many chunks of a download the connection may be ahead of the sink.
+const CHUNKS_AHEAD: usize = 4;
+
+/// Where the jobs of a connection run.
+#[derive(Clone)]
+pub enum Jobs {
+    /// On a thread of its own.
+    Threads,
+    /// In an async task of its own, for simulations: one thread for everything, and a job
+    /// begins so long after it was its turn.
+    Tasks(Arc<dyn Fn() -> Duration + Send + Sync>),
+}
+
+impl Jobs {
+    /// Runs what may wait for the disk off the async threads.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        match self {
+            Jobs::Threads => {
+                let done = tokio::task::spawn_blocking(work).await;
+                done.unwrap_or_else(|_| Err(ended()))
+            }
+            Jobs::Tasks(delay) => {
+                tokio::time::sleep(delay()).await;
+                work()
+            }
+        }
+    }
+}
+
+/// What a thread owns.
+pub trait Owned: Send + 'static {
+    /// What its jobs run on.
+    type Connection;
+
+    /// Runs a job, and undoes what it leaves open.
+    fn run<T>(&mut self, job: impl FnOnce(&mut Self::Connection) -> Result<T>) -> Result<T>;
+}
+
+type Job<C> = Box<dyn FnOnce(&mut C) + Send>;
+
+/// A connection on a thread of its own. Jobs run one after the other; the thread
+/// ends when this is dropped and the last job is done.
+pub enum ConnectionThread<C> {
+    /// A thread.
+    Thread(mpsc::Sender<Job<C>>),
+    /// A task, where there are no threads.
+    Task(UnboundedSender<Job<C>>),
+}
+
+impl<C: Owned> ConnectionThread<C> {
+    /// Starts the thread of a connection.
+    pub fn start(mut connection: C, jobs: &Jobs) -> Result<ConnectionThread<C>> {
+        if let Jobs::Tasks(delay) = jobs {
+            let (jobs, queue) = unbounded_channel();
+            tokio::spawn(run_in_task(connection, queue, delay.clone()));
+            return Ok(ConnectionThread::Task(jobs));
+        }
+        let (jobs, queue) = mpsc::channel::<Job<C>>();
+        spawn("connection", move || {
+            for job in queue {
+                job(&mut connection);
+            }
+        })?;
+        Ok(ConnectionThread::Thread(jobs))
+    }
+
+    /// Runs a job and waits for its result. A job that began is finished even if
+    /// nobody waits any more.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut C::Connection) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (result, wait) = oneshot::channel();
+        self.begin(job, result)?;
+        wait.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Runs a job that reads a download, and passes it on to the sink.
+    pub async fn download(
+        &self,
+        sink: &mut dyn DownloadSink,
+        read: impl FnOnce(&mut C::Connection, &mut dyn DownloadSink) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let may_block = matches!(self, ConnectionThread::Thread(_));
+        let ahead = match may_block {
+            true => CHUNKS_AHEAD,
+            false => Semaphore::MAX_PERMITS,
+        };
+        let (events, mut arriving) = tokio::sync::mpsc::channel(ahead);
+        let (result, wait) = oneshot::channel();
+        let mut away = AwaySink { events, may_block };
+        self.begin(move |connection| read(connection, &mut away), result)?;
+        while let Some(event) = arriving.recv().await {
+            match event {
+                Event::Begin(index, scope_changed) => sink.begin(index, scope_changed),
+                Event::Table(begin) => sink.table(begin),
+                Event::Rows(rows) => sink.rows(rows)?,
+                Event::Comparing => sink.comparing()?,
+                Event::End(index, outcome) => sink.end(index, outcome),
+            }
+        }
+        wait.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Begins a job without waiting for its result.
+    fn begin<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut C::Connection) -> Result<T> + Send + 'static,
+        result: oneshot::Sender<Result<T>>,
+    ) -> Result<()> {
+        let job = move |connection: &mut C| {
+            // Nobody waits when the caller was cancelled.
+            let _ = result.send(connection.run(job));
+        };
+        let sent = match self {
+            ConnectionThread::Thread(jobs) => jobs.send(Box::new(job)).is_ok(),
+            ConnectionThread::Task(jobs) => jobs.send(Box::new(job)).is_ok(),
+        };
+        sent.then_some(()).ok_or_else(ended)
+    }
+}
+
+async fn run_in_task<C>(
+    mut connection: C,
+    mut queue: UnboundedReceiver<Job<C>>,
+    delay: Arc<dyn Fn() -> Duration + Send + Sync>,
+) {
+    while let Some(job) = queue.recv().await {
+        tokio::time::sleep(delay()).await;
+        job(&mut connection);
+    }
+}
+
+/// Starts a thread that nobody joins.
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
+    spawned.map(drop).map_err(|error| CentreError::Unavailable {
+        message: format!("no thread for a {name}: {error}"),
+    })
+}
+
+/// The error of a thread that is gone.
+pub fn ended() -> CentreError {
+    CentreError::Unavailable {
+        message: "the connection's thread has ended".into(),
+    }
+}
+
+/// The result of a future on a connection that blocks: nothing that it waits for is ever not ready.
+pub fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    future.now_or_never().unwrap_or_else(|| {
+        Err(CentreError::Internal {
+            message: "a statement had to be waited for on a connection that blocks".into(),
+        })
+    })
+}
+
+/// A step of a download, for a sink on another thread.
+enum Event {
+    Begin(usize, bool),
+    Table(TableBegin),
+    Rows(Vec<u8>),
+    Comparing,
+    End(usize, DownloadOutcome),
+}
+
+/// Passes a download on to the sink. If that is gone, the next rows tell.
+struct AwaySink {
+    events: tokio::sync::mpsc::Sender<Event>,
+    may_block: bool,
+}
+
+impl AwaySink {
+    fn send(&self, event: Event) -> Result<()> {
+        let sent = match self.may_block {
+            true => self.events.blocking_send(event).is_ok(),
+            false => self.events.try_send(event).is_ok(),
+        };
+        sent.then_some(()).ok_or(CentreError::Cancelled)
+    }
+}
+
+impl DownloadSink for AwaySink {
+    fn begin(&mut self, index: usize, scope_changed: bool) {
+        let _ = self.send(Event::Begin(index, scope_changed));
+    }
+
+    fn table(&mut self, begin: TableBegin) {
+        let _ = self.send(Event::Table(begin));
+    }
+
+    fn rows(&mut self, rows: Vec<u8>) -> Result<()> {
+        self.send(Event::Rows(rows))
+    }
+
+    fn comparing(&mut self) -> Result<()> {
+        self.send(Event::Comparing)
+    }
+
+    fn end(&mut self, index: usize, outcome: DownloadOutcome) {
+        let _ = self.send(Event::End(index, outcome));
+    }
+}

@@ -1,0 +1,346 @@
+//! Uploads: the number that one takes, the scope by which it is judged, its rows, its result, and
+//! what people are told of it.
+//!
+//! Here is what an upload has beside its rows: an adapter sends [`take`] beside whatever else it
+//! asks before the first row and reads the answers by [`taken`]; an [`Admission`] is made of that and
+//! of the scope as it is now. Rows are the affair of the modules below, which begin at
+//! [`apply()`].
+
+mod apply;
+pub mod columns;
+mod handovers;
+pub mod incoming;
+mod linked;
+mod orphans;
+mod outcomes;
+mod own;
+mod result;
+pub(crate) mod row_json;
+pub mod rows;
+mod settle;
+mod sift;
+mod together;
+mod unpublished;
+
+pub use apply::apply;
+
+use std::collections::BTreeSet;
+
+use prost::Message;
+
+use tidewater_protocol::{Code, Op, PublicationSchema, UploadId};
+
+use super::connection::{Answer, Connection, Own, own};
+use crate::error::CentreError;
+use crate::scope::{Checkpoint, Scope};
+use crate::upload::{GainedPartitions, SyncUpload, UploadOutcome, UploadResult, decode_result};
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// The reason for which changes of a table are refused that is only downloaded.
+pub const DOWNLOAD_ONLY: &str = "this table takes no changes from remotes";
+
+/// So many records go in one flight.
+const RECORDS_AT_ONCE: usize = 500;
+
+/// Takes an upload's number; [`taken`] reads the answers. Whoever comes second finds it used.
+pub fn take(upload: &SyncUpload) -> [Own; 2] {
+    [
+        own!(
+            "INSERT INTO tidewater.subscription (remote_id, publication) VALUES (?1, ?2)
+             ON CONFLICT DO NOTHING",
+            upload.remote_id,
+            upload.publication,
+        ),
+        own!(
+            "UPDATE tidewater.subscription SET sequence = ?3, upload_id = ?4
+             WHERE remote_id = ?1 AND publication = ?2 AND sequence + 1 = ?3
+             RETURNING scope_serial, previous_serial, graced_serial",
+            upload.remote_id,
+            upload.publication,
+            upload.sequence,
+            upload.upload_id,
+        ),
+    ]
+}
+
+/// The serials of a subscription's scopes.
+pub struct Serials {
+    /// The last scope that was handed out.
+    last: u64,
+    /// The one that the remote held when it was.
+    previous: u64,
+    /// The one whose lost partitions have taken their last upload.
+    graced: u64,
+}
+
+/// What the subscription says; `None` if the number does not follow, see [`last`].
+pub fn taken(answers: &[Answer]) -> Result<Option<Serials>> {
+    let Some(row) = answers.last().and_then(|taken| taken.rows.first()) else {
+        return Ok(None);
+    };
+    Ok(Some(Serials {
+        last: row.get(0)?,
+        previous: row.get(1)?,
+        graced: row.get(2)?,
+    }))
+}
+
+/// What becomes of an upload whose number does not follow.
+pub async fn last(connection: &mut impl Connection, upload: &SyncUpload) -> Result<UploadOutcome> {
+    let select = own!(
+        "SELECT sequence, upload_id, result FROM tidewater.subscription
+         WHERE remote_id = ?1 AND publication = ?2",
+        upload.remote_id,
+        upload.publication,
+    );
+    let answer = connection
+        .run_one("looking for the last upload", select)
+        .await?;
+    let Some(row) = answer.rows.first() else {
+        return Ok(UploadOutcome::OutOfSequence);
+    };
+    let (sequence, id): (u64, Option<UploadId>) = (row.get(0)?, row.get(1)?);
+    let is_same = sequence == upload.sequence && id == Some(upload.upload_id);
+    let result: Option<Vec<u8>> = row.get(2)?;
+    Ok(match result.filter(|_| is_same) {
+        Some(result) => UploadOutcome::AlreadyApplied {
+            result: decode_result(&result)?,
+        },
+        None => UploadOutcome::OutOfSequence,
+    })
+}
+
+/// Notes that an upload has come back which a restored centre has forgotten; false if another copy
+/// of the remote's file was faster: then none of its rows counts.
+pub async fn note_given_back(
+    connection: &mut impl Connection,
+    upload: &SyncUpload,
+) -> Result<bool> {
+    let statements = [
+        own!(
+            "UPDATE tidewater.subscription SET given_back_serial = scope_serial
+             WHERE remote_id = ?1 AND publication = ?2",
+            upload.remote_id,
+            upload.publication,
+        ),
+        own!(
+            "INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES (?1, ?2)
+             ON CONFLICT DO NOTHING",
+            upload.upload_id,
+            upload.now_ms,
+        ),
+    ];
+    let what = "noting an upload that was given back";
+    let answers = connection.flight(what, &statements).await?;
+    Ok(answers.last().is_some_and(|noted| noted.changed > 0))
+}
+
+/// What a checkpoint says of a table of the publication: the partitions that the remote was given
+/// of it, if it was published then as it is now.
+pub type HeldPartitions<'a> = Option<&'a BTreeSet<Vec<u8>>>;
+
+/// What is known of an upload once its number is taken.
+pub struct Admission {
+    /// What the remote may write.
+    pub scope: Scope,
+    /// Becomes the subscription's graced serial.
+    graced: u64,
+    /// Become the result's.
+    gained: Vec<GainedPartitions>,
+    held: Option<u64>,
+}
+
+impl Admission {
+    /// Finds what the remote may write: the scope as it is now, and what the checkpoint that it
+    /// presents says it held (`held`, by table), if that still counts.
+    pub fn new(
+        schema: &PublicationSchema,
+        checkpoint: Option<&Checkpoint>,
+        serials: &Serials,
+        held: &[HeldPartitions<'_>],
+        mut scope: Scope,
+    ) -> Admission {
+        let gained = gained(schema, held, &scope);
+        let graced = add_signed(&mut scope, checkpoint, serials, held);
+        Admission {
+            scope,
+            graced,
+            gained,
+            held: checkpoint.map(|checkpoint| checkpoint.serial),
+        }
+    }
+
+    /// Completes the result of the upload, and keeps it with the subscription.
+    pub fn store(&self, upload: &SyncUpload, result: &mut UploadResult) -> Own {
+        result.gained.clone_from(&self.gained);
+        result.held = self.held;
+        own!(
+            "UPDATE tidewater.subscription SET result = ?3, graced_serial = ?4
+             WHERE remote_id = ?1 AND publication = ?2",
+            upload.remote_id,
+            upload.publication,
+            result.encode_to_vec(),
+            self.graced,
+        )
+    }
+}
+
+/// What came into the scope since the checkpoint that the remote presents.
+fn gained(
+    schema: &PublicationSchema,
+    held: &[HeldPartitions<'_>],
+    scope: &Scope,
+) -> Vec<GainedPartitions> {
+    let tables = schema.tables.iter().zip(held).zip(&scope.tables);
+    let gained = tables.filter_map(|((table, held), now)| {
+        let partitions: Vec<_> = now.difference((*held)?).cloned().collect();
+        (!partitions.is_empty()).then(|| GainedPartitions {
+            table: table.name.clone(),
+            partitions,
+        })
+    });
+    gained.collect()
+}
+
+/// Adds the partitions of the signed scope that the remote has lost since, so that changes which
+/// it made while it held them are not lost with them: once, and only if the scope is the last that
+/// was handed out, or the one before. That one counts until the last is presented: the answer
+/// with the last may have been lost. Gives the serial that is graced from now on.
+fn add_signed(
+    scope: &mut Scope,
+    checkpoint: Option<&Checkpoint>,
+    serials: &Serials,
+    held: &[HeldPartitions<'_>],
+) -> u64 {
+    let Some(&Checkpoint { serial, .. }) = checkpoint else {
+        return serials.graced;
+    };
+    // Who presents the newest scope has it: the one before is spent.
+    let graced = match serial == serials.last {
+        true => serials.graced.max(serials.previous),
+        false => serials.graced,
+    };
+    let is_issued = serial == serials.last || serial == serials.previous;
+    if !is_issued || serial <= graced {
+        return graced;
+    }
+    let mut is_needed = false;
+    for (held, now) in held.iter().zip(&mut scope.tables) {
+        for partition in held.iter().copied().flatten() {
+            is_needed |= now.insert(partition.clone());
+        }
+    }
+    if is_needed { serial } else { graced }
+}
+
+/// What an upload leaves for people.
+#[derive(Default)]
+pub struct Records {
+    /// Changes that lost.
+    pub conflicts: Vec<Conflict>,
+    /// Changes that were refused.
+    pub refused: Vec<Refused>,
+}
+
+/// A change that lost.
+pub struct Conflict {
+    /// Its table.
+    pub table: String,
+    /// A JSON array.
+    pub key: String,
+    /// What was to be done.
+    pub op: Op,
+    /// JSON objects, these three.
+    pub pre_image: Option<String>,
+    /// The new image, a JSON object.
+    pub uploaded: Option<String>,
+    /// The centre's row, a JSON object.
+    pub winner: Option<String>,
+}
+
+/// A change that was refused.
+pub struct Refused {
+    /// Its table.
+    pub table: String,
+    /// A JSON array.
+    pub key: String,
+    /// What was to be done.
+    pub op: Op,
+    /// A JSON object: the new image, of a delete the old one.
+    pub row: String,
+    /// Why.
+    pub code: Code,
+    /// The same for people.
+    pub reason: String,
+}
+
+impl Records {
+    /// Keeps them.
+    pub async fn store(&self, connection: &mut impl Connection, upload: &SyncUpload) -> Result<()> {
+        let conflicts = self.conflicts.iter().map(|it| it.insert(upload));
+        let refused = self.refused.iter().map(|it| it.insert(upload));
+        let mut inserts = conflicts.chain(refused);
+        loop {
+            let some: Vec<Own> = inserts.by_ref().take(RECORDS_AT_ONCE).collect();
+            if some.is_empty() {
+                return Ok(());
+            }
+            let what = "recording conflicts and refused rows";
+            connection.flight(what, &some).await?;
+        }
+    }
+}
+
+impl Conflict {
+    fn insert(&self, upload: &SyncUpload) -> Own {
+        own!(
+            "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication,
+             table_name, row_key, operation, pre_image, uploaded, winner)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            upload.now_ms,
+            upload.remote_id,
+            upload.user,
+            upload.publication,
+            text(&self.table),
+            self.key,
+            operation(self.op),
+            self.pre_image,
+            self.uploaded,
+            self.winner,
+        )
+    }
+}
+
+impl Refused {
+    fn insert(&self, upload: &SyncUpload) -> Own {
+        own!(
+            "INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication,
+             table_name, row_key, operation, uploaded, code, reason)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            upload.now_ms,
+            upload.remote_id,
+            upload.user,
+            upload.publication,
+            text(&self.table),
+            self.key,
+            operation(self.op),
+            self.row,
+            self.code.name(),
+            text(&self.reason),
+        )
+    }
+}
+
+/// Not every database has text with a NUL in it; what a remote calls a table may have one.
+fn text(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+fn operation(op: Op) -> &'static str {
+    match op {
+        Op::Insert => "insert",
+        Op::Update => "update",
+        _ => "delete",
+    }
+}

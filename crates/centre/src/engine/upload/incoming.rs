@@ -1,0 +1,317 @@
+//! The uploaded rows of one table: where they are, and what they mean to it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use bytes::Bytes;
+
+use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
+
+use super::rows::TargetTable;
+use crate::engine::publication::Publication;
+use crate::engine::upload::columns::ColumnMap;
+use crate::engine::upload::orphans;
+use crate::error::CentreError;
+use crate::upload::UploadTable;
+
+/// Up to so many inserts are written as other rows are, more are loaded in bulk where the database
+/// can.
+pub const FEW_INSERTS: u64 = 100;
+
+/// Where an uploaded row begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowRef {
+    chunk: u32,
+    offset: u32,
+}
+
+impl RowRef {
+    /// The bytes between two rows of a chunk; nothing is known across chunks.
+    pub fn distance(self, next: RowRef) -> usize {
+        if self.chunk == next.chunk {
+            next.offset.abs_diff(self.offset) as usize
+        } else {
+            0
+        }
+    }
+}
+
+/// The uploaded rows of one table.
+pub struct Incoming<'u, T> {
+    /// Its place among those of the upload, which may have several of one table.
+    pub place: usize,
+    /// The table's index in the publication.
+    pub index: usize,
+    /// What the adapter knows of it.
+    pub table: &'u T,
+    /// How the remote's columns relate to the published ones.
+    pub map: ColumnMap,
+    /// The published columns that the remote sends.
+    pub sent: Vec<usize>,
+    /// Those of them that an insert writes.
+    pub written: Vec<usize>,
+    /// Those of them that an update can set.
+    pub updatable: Vec<usize>,
+    /// Whether remotes may change the table.
+    pub is_open: bool,
+    /// How many inserts there are.
+    pub inserts: u64,
+    /// The updates.
+    pub updates: Vec<RowRef>,
+    /// The deletes.
+    pub deletes: Vec<RowRef>,
+    upload: &'u UploadTable,
+    /// Whether the remote's columns are the published ones, in their order.
+    identity: bool,
+    /// The inserts, if there are few.
+    few_inserts: Vec<RowRef>,
+}
+
+/// The images of an uploaded row, in the order of the published columns.
+pub struct Uploaded<'r, 'a> {
+    /// What is to be done.
+    pub op: Op,
+    /// The key.
+    pub key: &'r [Datum<'a>],
+    /// The pre-image, but of an insert.
+    pub old: Option<&'r [Datum<'a>]>,
+    /// The new image, but of a delete.
+    pub new: Option<&'r [Datum<'a>]>,
+}
+
+impl<'u, T: TargetTable> Incoming<'u, T> {
+    /// Looks through the rows of a published table once.
+    ///
+    /// # Errors
+    /// The rows cannot be read, or are none of an upload.
+    pub fn new(
+        publication: &'u Publication<T>,
+        upload: &'u UploadTable,
+        place: usize,
+        index: usize,
+        map: ColumnMap,
+    ) -> Result<Incoming<'u, T>, CentreError> {
+        let (table, schema) = (
+            &publication.tables[index],
+            &publication.schema.tables[index],
+        );
+        let sources = map.sources.iter().enumerate();
+        let sent: Vec<usize> = sources
+            .filter_map(|(column, source)| source.map(|_| column))
+            .collect();
+        let mut written = sent.clone();
+        written.retain(|&column| table.is_written(column));
+        let mut updatable = written.clone();
+        updatable.retain(|&column| table.is_settable(column) && !schema.key.contains(&column));
+        let mut sources = map.sources.iter().enumerate();
+        let in_order = sources.all(|(at, source)| *source == Some(at));
+        let mut incoming = Incoming {
+            place,
+            index,
+            table,
+            sent,
+            written,
+            updatable,
+            is_open: schema.direction.uploads(),
+            inserts: 0,
+            updates: Vec::new(),
+            deletes: Vec::new(),
+            upload,
+            identity: in_order && map.shape.columns.len() == schema.columns.len(),
+            few_inserts: Vec::new(),
+            map,
+        };
+        incoming.look_through()?;
+        Ok(incoming)
+    }
+
+    fn look_through(&mut self) -> Result<(), CentreError> {
+        let (mut inserts, mut few) = (0, Vec::new());
+        let (mut updates, mut deletes) = (Vec::new(), Vec::new());
+        self.each(|at, row| {
+            match row.op {
+                Some(Op::Insert) => {
+                    inserts += 1;
+                    if inserts <= FEW_INSERTS {
+                        few.push(at);
+                    }
+                }
+                Some(Op::Update) => updates.push(at),
+                Some(Op::Delete) => deletes.push(at),
+                _ => return Err(malformed("a row of another operation in an upload")),
+            }
+            Ok(())
+        })?;
+        self.inserts = inserts;
+        self.updates = updates;
+        self.deletes = deletes;
+        if inserts <= FEW_INSERTS {
+            self.few_inserts = few;
+        }
+        Ok(())
+    }
+}
+
+impl<T> Incoming<'_, T> {
+    /// The rows as they came.
+    pub fn upload(&self) -> &UploadTable {
+        self.upload
+    }
+
+    /// The rows as they came, and how they are read.
+    pub fn uploaded(&self) -> orphans::Uploaded<'_> {
+        (self.upload, self.index, &self.map)
+    }
+
+    /// Finds the inserts.
+    ///
+    /// # Errors
+    /// The rows cannot be read.
+    pub fn find_inserts(&self) -> Result<Vec<RowRef>, CentreError> {
+        if self.inserts <= FEW_INSERTS {
+            return Ok(self.few_inserts.clone());
+        }
+        let mut inserts = Vec::with_capacity(self.inserts as usize);
+        self.each(|at, row| {
+            if row.op == Some(Op::Insert) {
+                inserts.push(at);
+            }
+            Ok(())
+        })?;
+        Ok(inserts)
+    }
+
+    /// How many chunks the rows come in.
+    pub fn chunk_count(&self) -> usize {
+        self.upload.chunks.len()
+    }
+
+    /// A chunk's bytes.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn chunk(&self, chunk: usize) -> Result<Bytes, CentreError> {
+        let read = self.upload.chunks[chunk].read();
+        read.map_err(|error| CentreError::Internal {
+            message: format!("an upload's spool file cannot be read: {error}"),
+        })
+    }
+
+    /// Reads all rows.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn each(
+        &self,
+        mut take: impl FnMut(RowRef, &Row<'_>) -> Result<(), CentreError>,
+    ) -> Result<(), CentreError> {
+        for chunk in 0..self.chunk_count() {
+            let bytes = self.chunk(chunk)?;
+            let mut reader = RowsReader::new(&self.map.shape, &bytes);
+            let mut row = Row::default();
+            loop {
+                let at = RowRef {
+                    chunk: chunk as u32,
+                    offset: reader.consumed() as u32,
+                };
+                match reader.next(&mut row) {
+                    Ok(true) => take(at, &row)?,
+                    Ok(false) => break,
+                    Err(error) => return Err(malformed(&error.to_string())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the rows at some places, in order; `take` gets each with its place in the list.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn rows(
+        &self,
+        refs: &[RowRef],
+        mut take: impl FnMut(usize, &Row<'_>) -> Result<(), CentreError>,
+    ) -> Result<(), CentreError> {
+        let mut at = 0;
+        while let Some(first) = refs.get(at) {
+            let bytes = self.chunk(first.chunk as usize)?;
+            let mut row = Row::default();
+            while let Some(next) = refs.get(at).filter(|next| next.chunk == first.chunk) {
+                let rest = &bytes[next.offset as usize..];
+                match RowsReader::new(&self.map.shape, rest).next(&mut row) {
+                    Ok(true) => take(at, &row)?,
+                    _ => return Err(malformed("a row that was there before is gone")),
+                }
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows at some places, packed; behind each may be others.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn packed(&self, refs: &[RowRef]) -> Result<Vec<Bytes>, CentreError> {
+        let mut chunks: HashMap<u32, Bytes> = HashMap::new();
+        let packed = refs.iter().map(|at| {
+            let chunk = match chunks.entry(at.chunk) {
+                Entry::Occupied(read) => read.into_mut(),
+                Entry::Vacant(unread) => unread.insert(self.chunk(at.chunk as usize)?),
+            };
+            Ok(chunk.slice(at.offset as usize..))
+        });
+        packed.collect()
+    }
+
+    /// As [`Self::rows`], with the images in the order of the published columns.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn images(
+        &self,
+        refs: &[RowRef],
+        mut take: impl FnMut(usize, &Uploaded<'_, '_>) -> Result<(), CentreError>,
+    ) -> Result<(), CentreError> {
+        self.rows(refs, |at, row| self.with_images(row, |it| take(at, it)))
+    }
+
+    /// The images of a row.
+    pub fn with_images<R>(&self, row: &Row<'_>, take: impl FnOnce(&Uploaded<'_, '_>) -> R) -> R {
+        let (mut old_buffer, mut new_buffer) = (Vec::new(), Vec::new());
+        let op = row.op.unwrap_or(Op::Insert);
+        let old = (op != Op::Insert).then(|| self.arranged(&row.old, &mut old_buffer));
+        let new = (op != Op::Delete).then(|| self.arranged(&row.new, &mut new_buffer));
+        take(&Uploaded {
+            op,
+            key: &row.key,
+            old,
+            new,
+        })
+    }
+
+    /// Uploaded values in the order of the published columns, NULL for those that the
+    /// remote does not send.
+    pub fn arranged<'r, 'a>(
+        &self,
+        values: &'r [Datum<'a>],
+        buffer: &'r mut Vec<Datum<'a>>,
+    ) -> &'r [Datum<'a>] {
+        if self.identity {
+            return values;
+        }
+        buffer.clear();
+        let sources = self.map.sources.iter();
+        buffer.extend(sources.map(|source| source.map_or(Datum::Null, |at| values[at])));
+        buffer
+    }
+}
+
+/// An error of who sent the rows.
+pub fn malformed(what: &str) -> CentreError {
+    CentreError::Peer {
+        message: what.to_owned(),
+        code: Code::MalformedMessage,
+    }
+}

@@ -1,0 +1,199 @@
+//! What became of uploaded rows: collected for the result, recorded for people.
+
+use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
+
+use super::incoming::{Incoming, RowRef, Uploaded};
+use super::rows::{Failed, Refusal};
+use super::{Conflict, Records, Refused};
+use crate::engine::upload::columns::Unpublished;
+use crate::engine::upload::orphans::{self, Orphans};
+use crate::engine::upload::result::ResultBuilder;
+use crate::engine::upload::row_json;
+use crate::engine::upload::unpublished;
+use crate::error::CentreError;
+use crate::upload::{UploadResult, UploadTable};
+
+/// Outcomes of one upload.
+pub(crate) struct Outcomes<'p> {
+    schema: &'p PublicationSchema,
+    orphans: &'p Orphans,
+    builder: ResultBuilder<'p>,
+    records: Records,
+}
+
+impl<'p> Outcomes<'p> {
+    pub(crate) fn new(
+        schema: &'p PublicationSchema,
+        shapes: &'p [RowShape],
+        orphans: &'p Orphans,
+    ) -> Outcomes<'p> {
+        Outcomes {
+            schema,
+            orphans,
+            builder: ResultBuilder::new(schema, shapes),
+            records: Records::default(),
+        }
+    }
+
+    pub(crate) fn applied(&mut self, op: Op, rows: u64) {
+        self.builder.applied(op, rows);
+    }
+
+    /// Whether some rows of a table refer to refused ones.
+    pub(crate) fn has_orphans<T>(&self, incoming: &Incoming<'_, T>) -> bool {
+        self.orphans.are_in(incoming.index)
+    }
+
+    /// See [`Orphans::reason`].
+    pub(crate) fn why_orphan<T>(
+        &self,
+        incoming: &Incoming<'_, T>,
+        op: Op,
+        key: &[Datum<'_>],
+    ) -> Option<Refusal> {
+        let reason = self.orphans.reason(self.schema, incoming.index, op, key)?;
+        Some(Refusal {
+            code: orphans::CODE,
+            reason: reason.to_owned(),
+        })
+    }
+
+    /// See [`ResultBuilder::succeeded`].
+    pub(crate) fn succeeded<T>(&mut self, incoming: &Incoming<'_, T>, key: &[Datum<'_>]) {
+        self.builder.succeeded(incoming.index, key);
+    }
+
+    /// Refuses every row of a table that is not published.
+    pub(crate) fn refuse_unpublished(
+        &mut self,
+        table: &UploadTable,
+        unpublished: &Unpublished,
+    ) -> Result<(), CentreError> {
+        unpublished::refuse(table, unpublished, &mut self.builder, &mut self.records)
+    }
+
+    /// Records what was changed in columns that are not published any more.
+    pub(crate) fn record_dropped<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+    ) -> Result<(), CentreError> {
+        unpublished::record_dropped(incoming.upload(), &incoming.map, &mut self.records)
+    }
+
+    /// What is known so far.
+    pub(crate) fn builder(&self) -> &ResultBuilder<'p> {
+        &self.builder
+    }
+
+    /// The columns that a remote sent, as a JSON object.
+    fn json<T>(&self, incoming: &Incoming<'_, T>, row: &[Datum<'_>]) -> String {
+        let columns = &self.schema.tables[incoming.index].columns;
+        let names = incoming.sent.iter().map(|&it| columns[it].name.as_str());
+        let values: Vec<Datum<'_>> = incoming.sent.iter().map(|&it| row[it]).collect();
+        row_json::row(names, &values)
+    }
+
+    /// A change lost; against a row, or against its absence.
+    pub(crate) fn conflict<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, '_>,
+        winner: Option<&[Datum<'_>]>,
+    ) {
+        match winner {
+            Some(winner) => self.builder.conflict_row(incoming.index, winner),
+            None => self.builder.conflict_gone(incoming.index, uploaded.key),
+        }
+        let table = &self.schema.tables[incoming.index];
+        let json = |row: &[Datum<'_>]| self.json(incoming, row);
+        let whole = |row: &[Datum<'_>]| {
+            let names = table.columns.iter().map(|it| it.name.as_str());
+            row_json::row(names, row)
+        };
+        let conflict = Conflict {
+            table: table.name.clone(),
+            key: row_json::key(uploaded.key),
+            op: uploaded.op,
+            pre_image: uploaded.old.map(json),
+            uploaded: uploaded.new.map(json),
+            winner: winner.map(whole),
+        };
+        self.records.conflicts.push(conflict);
+    }
+
+    /// Changes lost against the absence of their rows.
+    ///
+    /// # Errors
+    /// The rows cannot be read.
+    pub(crate) fn conflicts_gone<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        rows: &[RowRef],
+    ) -> Result<(), CentreError> {
+        incoming.images(rows, |_, uploaded| {
+            self.conflict(incoming, uploaded, None);
+            Ok(())
+        })
+    }
+
+    /// A change was refused.
+    pub(crate) fn refused<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        uploaded: &Uploaded<'_, '_>,
+        refusal: &Refusal,
+    ) {
+        let &Uploaded { op, key, old, new } = uploaded;
+        let Refusal { code, reason } = refusal;
+        self.builder.refused(incoming.index, key, op, *code, reason);
+        let row = new.or(old).unwrap_or_default();
+        self.records.refused.push(Refused {
+            table: self.schema.tables[incoming.index].name.clone(),
+            key: row_json::key(key),
+            op,
+            row: self.json(incoming, row),
+            code: *code,
+            reason: reason.clone(),
+        });
+    }
+
+    /// Refuses what the database does not take.
+    ///
+    /// # Errors
+    /// The rows cannot be read.
+    pub(crate) fn refuse<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        failed: &[Failed],
+    ) -> Result<(), CentreError> {
+        let rows: Vec<RowRef> = failed.iter().map(|failed| failed.at).collect();
+        incoming.images(&rows, |at, uploaded| {
+            self.refused(incoming, uploaded, &failed[at].refusal);
+            Ok(())
+        })
+    }
+
+    /// Refuses rows for the same reason.
+    ///
+    /// # Errors
+    /// The rows cannot be read.
+    pub(crate) fn refuse_all<T>(
+        &mut self,
+        incoming: &Incoming<'_, T>,
+        rows: &[RowRef],
+        code: Code,
+        reason: &str,
+    ) -> Result<(), CentreError> {
+        let reason = reason.to_owned();
+        let refusal = Refusal { code, reason };
+        incoming.images(rows, |_, uploaded| {
+            self.refused(incoming, uploaded, &refusal);
+            Ok(())
+        })
+    }
+
+    /// The result, and what is recorded for people.
+    pub(crate) fn finish(self) -> (UploadResult, Records) {
+        (self.builder.finish(), self.records)
+    }
+}

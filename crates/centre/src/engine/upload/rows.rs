@@ -1,0 +1,268 @@
+//! What the engine asks of a database that uploads are written to.
+
+use std::sync::Arc;
+
+use tidewater_protocol::{Code, ColumnType, Datum, Op, pack};
+
+use super::incoming::{Incoming, RowRef};
+use super::{HeldPartitions, Serials};
+use crate::engine::connection::{Connection, Own};
+use crate::engine::exact::{Membership, pack_row, unpack};
+use crate::engine::publication::Publication;
+use crate::error::CentreError;
+use crate::scope::Scope;
+use crate::upload::SyncUpload;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// A table that uploads are written to.
+pub trait TargetTable: Send + Sync {
+    /// See [`crate::engine::compile::Published::deletes_first`].
+    fn deletes_first(&self) -> bool;
+
+    /// Whether foreign keys act on its deletes.
+    fn acts_on_delete(&self) -> bool;
+
+    /// Whether a published column can be written; the others are computed.
+    fn is_written(&self, column: usize) -> bool;
+
+    /// Whether an update can set a column that can be written.
+    fn is_settable(&self, column: usize) -> bool;
+}
+
+/// What is known once an upload's number is taken.
+pub struct Admitted<'u> {
+    /// The serials of the subscription's scopes.
+    pub serials: Serials,
+    /// The scope as it is now.
+    pub scope: Scope,
+    /// What the checkpoint that the remote presents says it holds, by table.
+    pub held: Vec<HeldPartitions<'u>>,
+}
+
+/// Why a row is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The code.
+    pub code: Code,
+    /// The reason, for people.
+    pub reason: String,
+}
+
+/// A row that the database refused.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    /// Which one.
+    pub at: RowRef,
+    /// Why.
+    pub refusal: Refusal,
+}
+
+/// Which of a row's images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// As it was.
+    Old,
+    /// As it is to be.
+    New,
+}
+
+/// How rows of one operation of one table are written.
+pub struct Batch<'b, 'u, T> {
+    /// The table.
+    pub table: &'b Incoming<'u, T>,
+    /// What is done with them.
+    pub op: Op,
+    /// The columns that an update sets.
+    pub changed: &'b [usize],
+    /// An insert that finds a unique value taken fails: otherwise it may be passed over, whatever
+    /// it is that is taken.
+    pub is_strict: bool,
+}
+
+/// What became of the rows of a [`Batch`].
+#[derive(Default)]
+pub struct Written {
+    /// How many are in the centre as they were sent.
+    pub applied: u64,
+    /// Those that did not find the centre as they expect it: an insert its key free, the others
+    /// their rows as their pre-images say.
+    pub passed_over: Vec<RowRef>,
+    /// Those that the database refused, and may take when others are in.
+    pub failed: Vec<Failed>,
+    /// Those that it will never take.
+    pub refused: Vec<Failed>,
+    /// Those that a trigger of the centre has put under another key.
+    pub elsewhere: Vec<RowRef>,
+}
+
+/// A row of the centre that an uploaded one met.
+pub struct Met {
+    /// Its values.
+    pub central: Central,
+    /// Whether it is what an insert or update wants it to be.
+    pub is_as_uploaded: bool,
+}
+
+/// The values of a row of the centre.
+pub struct Central {
+    packed: Vec<u8>,
+    /// Whether all of them could be packed: one that is too long to be synced is NULL here.
+    pub is_whole: bool,
+}
+
+impl Central {
+    /// Packs the values of a row.
+    pub fn pack(types: &[ColumnType], mut values: Vec<Datum<'_>>) -> Central {
+        let is_whole = pack::too_long(&values).is_none();
+        while let Some((column, _)) = pack::too_long(&values) {
+            values[column] = Datum::Null;
+        }
+        Central {
+            packed: pack_row(types, &values),
+            is_whole,
+        }
+    }
+
+    /// The values.
+    ///
+    /// # Errors
+    /// They are of other types.
+    pub fn values(&self, types: &[ColumnType]) -> Result<Vec<Datum<'_>>> {
+        unpack(&self.packed, types)
+    }
+}
+
+/// Rows of one operation of one table that are applied with others.
+pub struct Part<'b, 'u, T> {
+    /// The table.
+    pub table: &'b Incoming<'u, T>,
+    /// Of rows that succeed others: update.
+    pub op: Op,
+    /// The columns that an update sets.
+    pub changed: Vec<usize>,
+    /// The rows; of a succession those that are deleted.
+    pub rows: Vec<RowRef>,
+    /// For each row the inserted one that it becomes, if this is about a succession.
+    pub successors: Vec<RowRef>,
+}
+
+/// Whether what was applied stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It stays.
+    Kept,
+    /// It was only a try.
+    Undone,
+}
+
+/// Writes the rows of a list of uploads, on one connection and in one transaction. What is to be
+/// written, in which order, and what becomes of a row that meets another, is the engine's affair.
+pub trait Rows: Send {
+    /// The connection.
+    type Connection: Connection;
+    /// A table of a publication.
+    type Table: TargetTable;
+
+    /// Whether the connection is there, as far as can be told without a word to the database.
+    fn is_usable(&self) -> bool;
+
+    /// The connection, for the server's own tables.
+    fn connection(&mut self) -> &mut Self::Connection;
+
+    /// A publication that is served.
+    fn publication(&self, name: &str) -> Result<Arc<Publication<Self::Table>>>;
+
+    /// Begins the upload with this number of the list, and with the first one the transaction.
+    fn begin(&mut self, number: usize) -> impl Future<Output = Result<()>> + Send;
+
+    /// Keeps the upload, and with it its result.
+    fn keep(&mut self, result: Own) -> impl Future<Output = Result<()>> + Send;
+
+    /// Undoes the upload.
+    fn undo(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Commits all of the list.
+    fn commit(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Undoes all of the list after an error; whether it is to be tried once more, which it has
+    /// been so often.
+    fn is_tried_again(
+        &mut self,
+        error: &CentreError,
+        attempts: u32,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Takes an upload's number, sees to it that nobody changes its tables, and evaluates the
+    /// scope. `None` if the number does not follow.
+    fn admit<'u>(
+        &mut self,
+        publication: &'u Publication<Self::Table>,
+        upload: &'u SyncUpload,
+        tables: &[Incoming<'u, Self::Table>],
+    ) -> impl Future<Output = Result<Option<Admitted<'u>>>> + Send;
+
+    /// Begins to write the rows of an upload. With `immediate` all constraints are checked as soon
+    /// as a row is written, also those that could wait.
+    fn begin_rows(&mut self, immediate: bool) -> impl Future<Output = Result<()>> + Send;
+
+    /// Undoes everything since.
+    fn undo_rows(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Whether a constraint is violated, now that all rows are written.
+    fn is_violated(&mut self, immediate: bool) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Whether it can be told of single rows if they violate a constraint that could wait.
+    fn can_tell(&mut self) -> Result<bool>;
+
+    /// Why an image cannot be that of a row of the centre, if that is known without asking it.
+    fn unfit(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        image: Image,
+        row: &[Datum<'_>],
+    ) -> Option<String>;
+
+    /// Inserts all inserts of a table in bulk, or none of them; whether they are in.
+    fn load(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        membership: Membership<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Writes rows, in their order.
+    fn write(
+        &mut self,
+        batch: &Batch<'_, '_, Self::Table>,
+        rows: &[RowRef],
+    ) -> impl Future<Output = Result<Written>> + Send;
+
+    /// Reads the rows of the centre with the keys of uploaded ones.
+    fn find(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        op: Op,
+        rows: &[RowRef],
+    ) -> impl Future<Output = Result<Vec<Option<Met>>>> + Send;
+
+    /// Those deletes that find their rows as their pre-images say; nobody else changes these
+    /// before the transaction ends.
+    fn deletable(
+        &mut self,
+        table: &Incoming<'_, Self::Table>,
+        rows: &[RowRef],
+    ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
+
+    /// Applies parts at once: what one row frees, another can take, and foreign keys are checked
+    /// when all is done. Gives, by part, the places of the rows that were written; `None`, and
+    /// nothing is done, unless all inserts and deletes were among them: an update that finds its
+    /// row changed loses for itself. Deletes come before updates, and these before inserts.
+    fn together(
+        &mut self,
+        parts: &[Part<'_, '_, Self::Table>],
+        ends: Ends,
+    ) -> impl Future<Output = Result<Option<Vec<Vec<usize>>>>> + Send;
+
+    /// The version of what was written, for [`crate::OwnUpload`], and whether nothing else has it.
+    fn version(&self, tables: &[Incoming<'_, Self::Table>], is_alone: bool) -> (u64, bool);
+}

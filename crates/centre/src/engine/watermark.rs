@@ -1,0 +1,81 @@
+//! What a remote keeps for the centre with its scope: how far it has come, in which history of the
+//! database, and which rules its scope is by.
+
+use std::collections::BTreeSet;
+
+use prost::Message;
+
+use super::publication::Publication;
+use super::upload::HeldPartitions;
+use crate::scope::Checkpoint;
+
+/// A watermark older than this is made new even if there is nothing to send, so that it outlives
+/// the retention of the logs. A day.
+const RENEW_AFTER_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// How far a remote has come with a publication.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Watermark {
+    /// The random row that proves that this history of the database gave it out.
+    #[prost(bytes = "vec", tag = "1")]
+    pub mark: Vec<u8>,
+    /// The numbers of the rules that the parts of the scope beside it are of, in their order.
+    #[prost(int64, repeated, tag = "2")]
+    pub rules: Vec<i64>,
+    /// The position in the change logs, in the database's own terms.
+    #[prost(bytes = "vec", tag = "3")]
+    pub position: Vec<u8>,
+}
+
+impl Watermark {
+    /// Reads one; `None` for what is none.
+    pub fn read(bytes: &[u8]) -> Option<Watermark> {
+        Watermark::decode(bytes).ok()
+    }
+}
+
+/// Whether a watermark is so old that it is made new; `created_ms` is its mark's time.
+pub fn is_old(created_ms: Option<i64>, now_ms: i64) -> bool {
+    created_ms.is_none_or(|created_ms| now_ms.saturating_sub(created_ms) > RENEW_AFTER_MS)
+}
+
+/// A checkpoint as far as it is understood.
+pub struct Presented<'c> {
+    /// Its watermark.
+    pub watermark: Watermark,
+    checkpoint: &'c Checkpoint,
+}
+
+impl<'c> Presented<'c> {
+    /// Understands a checkpoint; `None` if its watermark is none.
+    pub fn of(checkpoint: &'c Checkpoint) -> Option<Presented<'c>> {
+        let watermark = Watermark::read(&checkpoint.watermark)?;
+        let fits = watermark.rules.len() == checkpoint.scope.tables.len();
+        fits.then_some(Presented {
+            watermark,
+            checkpoint,
+        })
+    }
+
+    /// The place of a rule's part in the scope; `None` if the remote knows nothing of it.
+    pub fn place(&self, rule: i64) -> Option<usize> {
+        self.watermark.rules.iter().position(|&it| it == rule)
+    }
+
+    /// The partitions that the remote was given by a rule.
+    pub fn partitions(&self, rule: i64) -> Option<&'c BTreeSet<Vec<u8>>> {
+        let place = self.place(rule)?;
+        Some(&self.checkpoint.scope.tables[place])
+    }
+}
+
+/// What a checkpoint says of each table of a publication.
+pub fn held<'c, T>(
+    publication: &Publication<T>,
+    checkpoint: Option<&'c Checkpoint>,
+) -> Vec<HeldPartitions<'c>> {
+    let presented = checkpoint.and_then(Presented::of);
+    let rules = publication.rules.iter();
+    let held = rules.map(|rule| presented.as_ref()?.partitions(rule.id));
+    held.collect()
+}

@@ -1,0 +1,32 @@
+//! The consolidated database, as the server sees it.
+//!
+//! Owns the boundary between the server and a central database: the coarse traits [`Centre`] and
+//! [`Worker`], and the types that cross them; and the [`engine`] with every rule that is the same
+//! whatever database is below. An adapter is a crate of its own, which implements the engine's
+//! traits for its database and passes the conformance suite. No SQL text and no per-row await
+//! crosses the boundary: batches of packed rows go in, packed rows come out. Sockets,
+//! authentication and signatures are the server's affair.
+
+pub mod centre;
+pub mod download;
+pub mod engine;
+pub mod error;
+pub mod publication;
+pub mod records;
+pub mod scope;
+pub mod upload;
+
+pub use centre::{Centre, Worker};
+pub use download::{
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableCompare, TableRequest,
+};
+pub use error::CentreError;
+pub use publication::{
+    DeployReport, DeployStep, HeldUpRemote, ListedColumn, ListedTable, PartitionSpec,
+    PublicationSpec, RemoteEffect, TableSpec, Tracking,
+};
+pub use scope::{Checkpoint, Scope};
+pub use upload::{
+    GainedPartitions, OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult,
+    UploadTable,
+};

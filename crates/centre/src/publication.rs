@@ -1,0 +1,275 @@
+//! Publications as an operator writes them down, the tables as `init` lists them,
+//! and what deploying reports.
+
+use tidewater_protocol::{Direction, PublicationSchema, RemoteId, pack};
+
+use crate::error::CentreError;
+
+/// A publication of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicationSpec {
+    /// Its name.
+    pub name: String,
+    /// Its tables, in the order of the configuration.
+    pub tables: Vec<TableSpec>,
+}
+
+/// A table of a publication, as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableSpec {
+    /// Its name in the centre, with or without a schema.
+    pub name: String,
+    /// Which of its rows a remote holds.
+    pub partition: PartitionSpec,
+    /// Which way its rows travel.
+    pub direction: Direction,
+    /// The published columns; all of them if `None`.
+    pub columns: Option<Vec<String>>,
+    /// How its changes are noticed.
+    pub tracking: Tracking,
+}
+
+/// So many columns of a table can be published if remotes change it: a remote reads the
+/// pre-image of a row and the row itself in one query, and SQLite's have 2,000 columns at most.
+pub const MAX_CHANGED_COLUMNS: usize = 990;
+
+impl TableSpec {
+    /// How many of its columns can be published at most.
+    pub fn max_columns(&self) -> usize {
+        match self.direction.uploads() {
+            true => MAX_CHANGED_COLUMNS,
+            false => pack::MAX_COLUMNS,
+        }
+    }
+}
+
+/// Which rows of a table a remote holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PartitionSpec {
+    /// All of them.
+    Everyone,
+    /// Those whose partition columns have one of the values that a query yields.
+    Columns {
+        /// The partition columns.
+        columns: Vec<String>,
+        /// A query with one result column for each partition column; `{s.username}`
+        /// and the other `{s.name}` parameters stand for facts of the sync.
+        values: String,
+    },
+}
+
+/// How changes of a table in the centre are noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Tracking {
+    /// Statement-level triggers and a change log.
+    #[default]
+    Log,
+    /// Row-level triggers that also fire in a replication worker.
+    Row,
+    /// Not at all: downloads send the remote's partitions whole.
+    Off,
+}
+
+/// The facts of a sync that `{s.name}` parameters can name.
+pub const SYSTEM_PARAMETERS: [&str; 3] = ["username", "remote_id", "publication"];
+
+/// A table that exists in the centre, as `tidewater init` lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedTable {
+    /// The name to write into the configuration, schema-qualified where needed.
+    pub name: String,
+    /// Its columns.
+    pub columns: Vec<ListedColumn>,
+    /// The primary key's columns; empty if it has none.
+    pub primary_key: Vec<String>,
+    /// Tables that it refers to.
+    pub references: Vec<String>,
+    /// Why it cannot be published, if so.
+    pub obstacle: Option<String>,
+}
+
+/// A column of a [`ListedTable`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type, as the database spells it.
+    pub type_name: String,
+    /// Whether it may be NULL.
+    pub nullable: bool,
+}
+
+/// One thing that deploying (or undeploying) does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeployStep {
+    /// What, for people: `create change log for public.customer (support_rep_id)`.
+    pub description: String,
+    /// The lock that it takes and on what, for people; empty for none that matters.
+    pub lock: String,
+}
+
+/// What deploying did, or would do.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DeployReport {
+    /// In the order in which they were done; empty if everything was in place.
+    pub steps: Vec<DeployStep>,
+    /// What the operator should know: changes that the adapter cannot see, and the
+    /// like.
+    pub warnings: Vec<String>,
+    /// What changed publications mean to remotes.
+    pub effects: Vec<RemoteEffect>,
+    /// The remotes that may have something pending that would be refused. Without being
+    /// told to, deploying does nothing as long as there are any.
+    pub held_up: Vec<HeldUpRemote>,
+    /// Whether nothing had been deployed before: no server can be running.
+    pub is_first: bool,
+}
+
+/// What a changed publication means to the remotes that have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteEffect {
+    /// The publication.
+    pub publication: String,
+    /// What, for people.
+    pub description: String,
+    /// Whether pending changes are refused for it.
+    pub holds_up: bool,
+}
+
+/// A remote that may have something pending that a deployment has refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldUpRemote {
+    /// Its id.
+    pub id: RemoteId,
+    /// Its user.
+    pub user: String,
+    /// When it last synced, in milliseconds since 1970; 0 if never.
+    pub last_sync_ms: i64,
+}
+
+/// Tables that remotes may upload to and that decide, in a partition query, what a user
+/// holds: a user could give herself partitions. One warning for each.
+pub fn self_service_warnings(publications: &[PublicationSpec]) -> Vec<String> {
+    let tables = || {
+        publications
+            .iter()
+            .flat_map(|publication| &publication.tables)
+    };
+    let mut warnings = Vec::new();
+    for table in tables().filter(|table| table.direction.uploads()) {
+        let deciding = tables().find(|other| match &other.partition {
+            PartitionSpec::Columns { values, .. } => reads(values, &table.name),
+            PartitionSpec::Everyone => false,
+        });
+        if let Some(other) = deciding {
+            let warning = format!(
+                "{}: remotes may upload to it, and the partition query of {} reads it: a user can \
+                 change which rows of {} are sent to her. Consider direction = \"download\"",
+                table.name, other.name, other.name
+            );
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    warnings
+}
+
+/// Tables that are partitioned by their own key, with values out of a table that refers to
+/// them: nobody can insert a row on a remote. One warning for each.
+pub fn circle_warnings(publications: &[PublicationSpec], live: &[ListedTable]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let tables = publications
+        .iter()
+        .flat_map(|publication| &publication.tables);
+    for table in tables.filter(|table| table.direction.uploads()) {
+        let PartitionSpec::Columns { columns, values } = &table.partition else {
+            continue;
+        };
+        let own = live.iter().find(|it| bare(&it.name) == bare(&table.name));
+        let by_key = own.is_some_and(|own| columns.iter().any(|it| own.primary_key.contains(it)));
+        let refers = |other: &&ListedTable| {
+            let mut references = other.references.iter();
+            bare(&other.name) != bare(&table.name)
+                && references.any(|parent| bare(parent) == bare(&table.name))
+        };
+        let circle = live
+            .iter()
+            .filter(refers)
+            .find(|it| reads(values, &it.name));
+        if let (true, Some(other)) = (by_key, circle) {
+            let warning = format!(
+                "{}: its partition query reads {}, which refers to it: no remote can insert a row, \
+                 because it is in nobody's partition before {} names it, and cannot be named \
+                 before it is there. Partition by a column that the row is made with (see \
+                 \"Choosing keys\" in docs/remote-database.md)",
+                table.name, other.name, other.name
+            );
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+    }
+    warnings
+}
+
+/// A table's name without its schema.
+fn bare(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// Whether a query seems to read a table.
+fn reads(query: &str, table: &str) -> bool {
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    query
+        .split(|character| !is_word(character))
+        .any(|word| word.eq_ignore_ascii_case(bare(table)))
+}
+
+/// Whether remotes can have tables and columns of these names.
+pub fn check_names(schema: &PublicationSchema) -> Result<(), CentreError> {
+    match schema.unusable_name() {
+        None => Ok(()),
+        Some(what) => Err(CentreError::Configuration {
+            message: format!("publication {:?}: {what}", schema.name),
+            hint: "remotes are SQLite files; rename it, or leave it out (columns = [...])".into(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_decides_partitions_and_takes_uploads_is_warned_of() {
+        let table = |name: &str, values: Option<&str>, direction| TableSpec {
+            name: name.into(),
+            partition: match values {
+                Some(values) => PartitionSpec::Columns {
+                    columns: vec!["region".into()],
+                    values: values.into(),
+                },
+                None => PartitionSpec::Everyone,
+            },
+            direction,
+            columns: None,
+            tracking: Tracking::Log,
+        };
+        let query = "SELECT region FROM hr.Assignment WHERE login = {s.username}";
+        let warnings = |direction| {
+            self_service_warnings(&[PublicationSpec {
+                name: "p".into(),
+                tables: vec![
+                    table("customer", Some(query), Direction::Both),
+                    table("hr.assignment", None, direction),
+                    table("assign", None, Direction::Both),
+                ],
+            }])
+        };
+        assert!(warnings(Direction::Download).is_empty());
+        let found = warnings(Direction::Both);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("hr.assignment: remotes may upload to it"));
+    }
+}

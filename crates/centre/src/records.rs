@@ -1,0 +1,331 @@
+//! Records of the server's own state in the consolidated database.
+
+use tidewater_protocol::{RemoteId, UploadId};
+
+/// What is known of who wants to open a session. Everything in one round trip.
+#[derive(Clone, Debug, Default)]
+pub struct SessionState {
+    /// The user who is named, if there is one.
+    pub user: Option<UserRecord>,
+    /// The remote that presents itself, if there is one.
+    pub remote: Option<RemoteRecord>,
+    /// Its subscriptions to the publications asked for, in that order; `None` where
+    /// there is none yet.
+    pub subscriptions: Vec<Option<SubscriptionRecord>>,
+    /// The centre's name.
+    pub centre: String,
+    /// The remote that presents itself is not there any more: its user was removed.
+    pub removed: bool,
+    /// Of each subscription, what is known of the former ids asked for, in that order.
+    pub formers: Vec<Vec<FormerRecord>>,
+    /// What the centre knows of the watermarks asked for, in that order; `None` where
+    /// there was none.
+    pub histories: Vec<Option<History>>,
+}
+
+/// A subscription that a session asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedSubscription {
+    /// The publication.
+    pub publication: String,
+    /// The watermark of the checkpoint that the remote presented, if that is genuine.
+    pub watermark: Option<Vec<u8>>,
+    /// Ids that the remote had before.
+    pub formers: Vec<RemoteId>,
+}
+
+/// What is known of an id that a remote had before.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FormerRecord {
+    /// It was removed with its user.
+    pub removed: bool,
+    /// What it uploaded last to the publication, if it is of the same user.
+    pub last: Option<SubscriptionRecord>,
+}
+
+/// Whether a watermark belongs to the centre's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// It does: what happened since is known.
+    Known,
+    /// What happened since is not known any more.
+    Pruned,
+    /// Nothing is known of it: the centre was restored, or is another, or has forgotten
+    /// that it gave it out, longer ago than the change logs are kept.
+    Unknown,
+}
+
+/// A user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserRecord {
+    /// The login name.
+    pub name: String,
+    /// The password's argon2id hash, in PHC form; empty if none is set.
+    pub password_hash: String,
+    /// Whether the user is kept out.
+    pub disabled: bool,
+    /// When the user was added, in milliseconds since 1970.
+    pub created_ms: i64,
+}
+
+/// What became of a list of users that were to be added at once.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct UserImport {
+    /// Users that are new.
+    pub added: u64,
+    /// Users who were there and have a new password.
+    pub updated: u64,
+    /// Users who were there and were to stay as they are: nothing was done at all.
+    pub taken: Vec<String>,
+}
+
+/// Why a remote that was let in may go on no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutOut {
+    /// Its user was disabled.
+    UserDisabled,
+    /// It was revoked.
+    RemoteRevoked,
+    /// It, or its user, was removed.
+    Removed,
+}
+
+/// A remote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteRecord {
+    /// Its id.
+    pub id: RemoteId,
+    /// The user who signed in on it.
+    pub user: String,
+    /// Whether it is kept out.
+    pub revoked: bool,
+    /// SHA-256 of its credential.
+    pub credential_hash: Vec<u8>,
+    /// SHA-256 of the credential before, valid until the new one is used; empty if
+    /// none.
+    pub previous_credential_hash: Vec<u8>,
+    /// When the credential was last rotated, in milliseconds since 1970.
+    pub rotated_ms: i64,
+    /// When it was first seen, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// When it last synced, in milliseconds since 1970; 0 if never.
+    pub last_sync_ms: i64,
+}
+
+/// A subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionRecord {
+    /// The last upload applied; 0 if none.
+    pub sequence: u64,
+    /// Its id; `None` if none.
+    pub upload_id: Option<UploadId>,
+}
+
+/// A key that signs tokens and checkpoints.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SigningKey {
+    /// Its number, part of every signature.
+    pub id: u32,
+    /// 32 random bytes.
+    pub secret: Vec<u8>,
+    /// When it was made, in milliseconds since 1970. The newest signs, all verify.
+    pub created_ms: i64,
+}
+
+/// The secret is not for logs.
+impl std::fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SigningKey")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One sync, for the history.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SyncRecord {
+    /// The remote; `None` if it never got an id.
+    pub remote_id: Option<RemoteId>,
+    /// The user.
+    pub user: String,
+    /// The publications, comma-separated.
+    pub publications: String,
+    /// When it began, in milliseconds since 1970.
+    pub started_ms: i64,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// Uploaded: inserted, updated and deleted rows.
+    pub uploaded: [u64; 3],
+    /// Downloaded: rows and removals.
+    pub downloaded: [u64; 2],
+    /// Changes that lost against the centre.
+    pub conflicts: u64,
+    /// Changes refused.
+    pub refused: u64,
+    /// Received and sent bytes.
+    pub bytes: [u64; 2],
+    /// The name of the code it failed with; empty if it did not.
+    pub error: String,
+    /// The schema that the remote has now, as far as the server knows: publication and
+    /// hash. Kept of the last sync only, not of those in the history.
+    pub schemas: Vec<(String, Vec<u8>)>,
+    /// What was found to be at odds between the remote and the centre. Kept in a list of
+    /// its own, not with the syncs of the history.
+    pub incidents: Vec<IncidentRecord>,
+}
+
+/// What a remote and the centre can be found at odds about, or the centre with itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum IncidentKind {
+    /// The centre does not know the history in which the remote's checkpoint was given
+    /// out.
+    HistoryUnknown,
+    /// The centre has forgotten uploads that it acknowledged.
+    UploadsMissing,
+    /// The remote was given a new identity.
+    NewIdentity,
+    /// The centre has lost the triggers that track the changes of a table, for a while or for
+    /// good.
+    TrackingLost,
+}
+
+impl IncidentKind {
+    /// All of them.
+    pub const ALL: [IncidentKind; 4] = [
+        IncidentKind::HistoryUnknown,
+        IncidentKind::UploadsMissing,
+        IncidentKind::NewIdentity,
+        IncidentKind::TrackingLost,
+    ];
+
+    /// The name under which it is kept and shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            IncidentKind::HistoryUnknown => "history_unknown",
+            IncidentKind::UploadsMissing => "uploads_missing",
+            IncidentKind::NewIdentity => "new_identity",
+            IncidentKind::TrackingLost => "tracking_lost",
+        }
+    }
+
+    /// Reads what [`Self::name`] says; `None` for what a newer version knows.
+    pub fn from_name(name: &str) -> Option<IncidentKind> {
+        let mut all = IncidentKind::ALL.into_iter();
+        all.find(|kind| kind.name() == name)
+    }
+}
+
+/// A remote and the centre were found at odds, or the centre with itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IncidentRecord {
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// About what.
+    pub kind: IncidentKind,
+    /// The remote, under the id that it came with; `None` if it is about none.
+    pub remote_id: Option<RemoteId>,
+    /// The user; empty if it is about none.
+    pub user: String,
+    /// The publication.
+    pub publication: String,
+    /// What exactly, for people.
+    pub detail: String,
+}
+
+/// A conflict as it is kept: images as JSON objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConflictRecord {
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// Whose change lost.
+    pub remote_id: RemoteId,
+    /// The user.
+    pub user: String,
+    /// The publication.
+    pub publication: String,
+    /// The table's name on remotes.
+    pub table: String,
+    /// The key, as a JSON array.
+    pub key: String,
+    /// `insert`, `update` or `delete`: what lost.
+    pub operation: String,
+    /// The pre-image that the remote had; `None` for inserts.
+    pub pre_image: Option<String>,
+    /// What the remote wanted; `None` for deletes.
+    pub uploaded: Option<String>,
+    /// What the centre had and kept; `None` if the row was gone.
+    pub winner: Option<String>,
+}
+
+/// A refused row as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedRecord {
+    /// When, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// Whose change it was.
+    pub remote_id: RemoteId,
+    /// The user.
+    pub user: String,
+    /// The publication.
+    pub publication: String,
+    /// The table's name on remotes.
+    pub table: String,
+    /// The key, as a JSON array.
+    pub key: String,
+    /// `insert`, `update` or `delete`.
+    pub operation: String,
+    /// What the remote wanted, as a JSON object; the pre-image for deletes.
+    pub row: String,
+    /// The name of the [`tidewater_protocol::Code`].
+    pub code: String,
+    /// The reason, for people.
+    pub reason: String,
+}
+
+/// The state of a centre in figures, for `tidewater status -c FILE`.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CentreStatus {
+    /// Users, and how many of them are disabled.
+    pub users: [u64; 2],
+    /// Remotes, and how many of them are revoked.
+    pub remotes: [u64; 2],
+    /// Conflicts kept.
+    pub conflicts: u64,
+    /// Refused rows kept: each once, however often its remote tried.
+    pub refused: u64,
+    /// Per change log: the table's name and its entries (an estimate where counting
+    /// is expensive).
+    pub logs: Vec<(String, u64)>,
+    /// The last syncs, newest first, at most 20.
+    pub syncs: Vec<SyncRecord>,
+    /// Incidents kept, by their kind, as far as there are any.
+    pub incident_counts: Vec<(IncidentKind, u64)>,
+    /// The last incidents, newest first, at most 20.
+    pub incidents: Vec<IncidentRecord>,
+}
+
+/// How long things are kept, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Change logs and marks.
+    pub log_ms: i64,
+    /// The sync history and incidents.
+    pub history_ms: i64,
+    /// Conflicts and refused rows.
+    pub conflicts_ms: i64,
+}
+
+/// How long the ids of uploads that were given back are kept, whatever else is: 90 days. Remotes
+/// keep their uploads for 14, by their own clocks.
+pub const GIVEN_BACK_KEPT_MS: i64 = 90 * 24 * 60 * 60 * 1000;
+
+/// What a round of pruning removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Pruned {
+    /// Entries of change logs.
+    pub log_entries: u64,
+    /// Syncs of the history, and incidents.
+    pub history: u64,
+    /// Conflicts and refused rows.
+    pub conflicts: u64,
+}

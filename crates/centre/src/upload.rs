@@ -1,0 +1,255 @@
+//! Uploads as they reach the consolidated database, and what becomes of them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::pack::unpack_values;
+use tidewater_protocol::{Code, ColumnType, Op, RemoteId, Row, RowShape, RowsReader, UploadId};
+
+use crate::error::CentreError;
+use crate::scope::Checkpoint;
+
+/// One upload of one subscription, complete and validated: every chunk consists of
+/// whole well-formed rows of operations Insert, Update and Delete.
+#[derive(Clone, Debug)]
+pub struct SyncUpload {
+    /// Whose it is.
+    pub remote_id: RemoteId,
+    /// The user who signed in.
+    pub user: String,
+    /// The publication.
+    pub publication: String,
+    /// The upload's number; applied only if the subscription's last is one less.
+    pub sequence: u64,
+    /// Its random id.
+    pub upload_id: UploadId,
+    /// The verified checkpoint that the remote presented, if any: its scope is the
+    /// last signed scope of the remote.
+    pub checkpoint: Option<Checkpoint>,
+    /// The remote says that the centre has forgotten it. Such an upload is applied once,
+    /// whatever the remotes are that give it back; for the others it comes to nothing.
+    pub given_back: bool,
+    /// The rows, a table after the other in the order in which they were sent.
+    pub tables: Vec<UploadTable>,
+    /// The server's clock, in milliseconds since 1970.
+    pub now_ms: i64,
+}
+
+/// The uploaded rows of one table.
+#[derive(Clone, Debug)]
+pub struct UploadTable {
+    /// Table and columns as the remote announced them: known to the publication, or
+    /// to an older version of it.
+    pub begin: TableBegin,
+    /// The rows.
+    pub chunks: Vec<RowsChunk>,
+}
+
+impl UploadTable {
+    /// Reads all rows, packed in this way.
+    ///
+    /// # Errors
+    /// The rows cannot be read, or are none of an upload.
+    pub fn each_row(
+        &self,
+        shape: &RowShape,
+        mut take: impl FnMut(&Row<'_>, Op),
+    ) -> Result<(), CentreError> {
+        let malformed = |message: String| CentreError::Peer {
+            message,
+            code: Code::MalformedMessage,
+        };
+        for chunk in &self.chunks {
+            let bytes = chunk.read().map_err(|error| CentreError::Internal {
+                message: format!("an upload's spool file cannot be read: {error}"),
+            })?;
+            let mut reader = RowsReader::new(shape, &bytes);
+            let mut row = Row::default();
+            while reader
+                .next(&mut row)
+                .map_err(|error| malformed(format!("rows that cannot be read: {error}")))?
+            {
+                match row.op {
+                    Some(op @ (Op::Insert | Op::Update | Op::Delete)) => take(&row, op),
+                    _ => return Err(malformed("an operation that an upload cannot have".into())),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A piece of packed rows, in memory or in a spool file.
+#[derive(Clone, Debug)]
+pub enum RowsChunk {
+    /// In memory.
+    Memory(Bytes),
+    /// In a file.
+    File {
+        /// The file.
+        file: Arc<File>,
+        /// Where the piece begins.
+        offset: u64,
+        /// Its length in bytes.
+        length: usize,
+    },
+}
+
+impl RowsChunk {
+    /// The packed rows.
+    ///
+    /// # Errors
+    /// The spool file cannot be read.
+    pub fn read(&self) -> io::Result<Bytes> {
+        match self {
+            RowsChunk::Memory(bytes) => Ok(bytes.clone()),
+            RowsChunk::File {
+                file,
+                offset,
+                length,
+            } => {
+                use std::os::unix::fs::FileExt;
+                let mut buffer = vec![0; *length];
+                file.read_exact_at(&mut buffer, *offset)?;
+                Ok(buffer.into())
+            }
+        }
+    }
+}
+
+/// What became of one upload of the list.
+#[derive(Debug)]
+pub enum UploadOutcome {
+    /// It is applied and committed.
+    Applied {
+        /// What to tell the remote; stored with the subscription.
+        result: UploadResult,
+        /// What the same sync's download leaves out.
+        own: OwnUpload,
+    },
+    /// This very upload was applied before: the stored result.
+    AlreadyApplied {
+        /// The stored result.
+        result: UploadResult,
+    },
+    /// Its number does not follow; nothing was done.
+    OutOfSequence,
+    /// It cannot be applied, now or ever (columns that cannot be reconciled, a spool
+    /// file that cannot be read): nothing of it was, and its number is still free.
+    /// The others of the list are not affected.
+    Failed {
+        /// Why.
+        error: CentreError,
+    },
+}
+
+/// What an upload came to, as it is stored and sent.
+#[derive(Clone, PartialEq, Message)]
+pub struct UploadResult {
+    /// Rows inserted.
+    #[prost(uint64, tag = "1")]
+    pub inserts: u64,
+    /// Rows updated.
+    #[prost(uint64, tag = "2")]
+    pub updates: u64,
+    /// Rows deleted.
+    #[prost(uint64, tag = "3")]
+    pub deletes: u64,
+    /// Changes that lost against the centre.
+    #[prost(uint64, tag = "4")]
+    pub conflicts: u64,
+    /// Changes refused.
+    #[prost(uint64, tag = "5")]
+    pub refused: u64,
+    /// Their rows: operations Refused, ConflictRow, ConflictGone.
+    #[prost(message, repeated, tag = "6")]
+    pub tables: Vec<ResultTable>,
+    /// What the remote could write that it did not hold by the checkpoint that it presented.
+    /// Not sent; see [`GainedPartitions`].
+    #[prost(message, repeated, tag = "7")]
+    pub gained: Vec<GainedPartitions>,
+    /// The serial of the scope in that checkpoint, if there was one. Not sent; see
+    /// [`UploadResult::is_of_another_scope`].
+    #[prost(uint64, optional, tag = "8")]
+    pub held: Option<u64>,
+}
+
+impl UploadResult {
+    /// Whether a remote that presents this checkpoint holds other partitions than the one that
+    /// uploaded, so that what the result says was gained is not what this one has gained: that
+    /// was another copy of its file, or its checkpoint did not count, because another schema
+    /// was published then.
+    pub fn is_of_another_scope(&self, presented: Option<&Checkpoint>) -> bool {
+        let presented = presented.map(|checkpoint| checkpoint.serial);
+        presented.is_some() && presented != self.held
+    }
+}
+
+/// Partitions of one table that came into a remote's scope after its checkpoint and before
+/// its upload. Rows of them may be on the remote without its checkpoint saying so: should they
+/// leave the scope before it has downloaded, they have to be taken from it all the same. A sync
+/// that has no download tells the remote to compare with its next one.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct GainedPartitions {
+    /// The table's name on remotes.
+    #[prost(string, tag = "1")]
+    pub table: String,
+    /// The partitions, packed as in a [`crate::Scope`].
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub partitions: Vec<Vec<u8>>,
+}
+
+impl GainedPartitions {
+    /// The partitions of a table among these that are not in its scope now, if they still are
+    /// of the types that the table's partitions have.
+    pub fn lost<'a>(
+        gained: &'a [GainedPartitions],
+        table: &str,
+        types: &'a [ColumnType],
+        scope: &'a BTreeSet<Vec<u8>>,
+    ) -> impl Iterator<Item = &'a Vec<u8>> {
+        let of_table = gained.iter().filter(move |it| it.table == table);
+        let partitions = of_table.flat_map(|it| &it.partitions);
+        partitions.filter(|&packed| {
+            !types.is_empty() && !scope.contains(packed) && unpack_values(packed, types).is_ok()
+        })
+    }
+}
+
+/// The result's rows of one table.
+#[derive(Clone, PartialEq, Message)]
+pub struct ResultTable {
+    /// Table and columns of the rows.
+    #[prost(message, required, tag = "1")]
+    pub begin: TableBegin,
+    /// The packed rows.
+    #[prost(bytes = "vec", tag = "2")]
+    pub rows: Vec<u8>,
+}
+
+/// What a sync uploaded, so that its own download does not send it back.
+#[derive(Clone, Debug, Default)]
+pub struct OwnUpload {
+    /// The version under which the change log has the upload's effects.
+    pub version: u64,
+    /// Every log entry of that version is a row of this upload, and every such row
+    /// is in the centre exactly as it was uploaded: the version can be left out
+    /// whole. Only if nothing else was applied in the same transaction and no
+    /// trigger, rule, cascade or conversion can have changed anything.
+    pub skip_version: bool,
+    /// Otherwise: (index of the table, packed key) to the packed row as uploaded,
+    /// `None` for a delete. A row that is in the centre exactly so is left out.
+    pub rows: HashMap<(usize, Vec<u8>), Option<Vec<u8>>>,
+}
+/// Reads a stored result.
+pub fn decode_result(bytes: &[u8]) -> Result<UploadResult, CentreError> {
+    UploadResult::decode(bytes).map_err(|error| CentreError::Internal {
+        message: format!("a stored result cannot be read: {error}"),
+    })
+}
