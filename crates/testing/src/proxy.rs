@@ -100,8 +100,6 @@ struct World {
 struct State {
     target: SocketAddr,
     plan: Option<(Place, Accident)>,
-    /// Connections that pass before the plan is for the next one.
-    spared: usize,
     cut: Option<(Way, usize)>,
     happened: bool,
     stalled: bool,
@@ -131,7 +129,6 @@ impl FrameProxy {
             state: Mutex::new(State {
                 target,
                 plan: None,
-                spared: 0,
                 cut: None,
                 happened: false,
                 stalled: false,
@@ -166,13 +163,7 @@ impl FrameProxy {
 
     /// Plans an accident for the next connection, and forgets the one before.
     pub fn plan(&self, place: Place, accident: Accident) {
-        self.plan_after(0, place, accident);
-    }
-
-    /// Plans an accident for the connection after so many others.
-    pub fn plan_after(&self, connections: usize, place: Place, accident: Accident) {
         let mut state = self.world.lock();
-        state.spared = connections;
         state.plan = Some((place, accident));
         state.happened = false;
         state.stalled = false;
@@ -300,12 +291,7 @@ fn pass_on(remote: TcpStream, world: &Arc<World>) -> io::Result<[JoinHandle<()>;
     state
         .connections
         .push((sockets.0, sockets.1, Journey::default()));
-    let plan = match state.spared {
-        0 => state.plan.take(),
-        _ => None,
-    };
-    state.spared = state.spared.saturating_sub(1);
-    let (up, down) = match plan {
+    let (up, down) = match state.plan.take() {
         Some(plan) if plan.0.way == Way::Up => (Some(plan), None),
         plan => (None, plan),
     };

@@ -1,5 +1,6 @@
 //! Restored from a backup: uploads are given back, tables compared.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use bytes::BytesMut;
@@ -191,8 +192,12 @@ fn i1_a_newer_backup_after_a_give_back_that_broke_off_gets_the_rest<B: Backend>(
     upload(&mut ada, 73..75);
     restore(&mut world, &monday, &[&ada]);
     // It is told what is missing, gives one upload back, and no more.
-    let place = Place::frame(Way::Up, 0);
-    ada.network.plan_after(2, place, Accident::CutInside);
+    let hellos = Cell::new(0);
+    let third_hello = Place::message(Way::Up, move |control| {
+        hellos.set(hellos.get() + usize::from(matches!(control, Control::Hello(_))));
+        hellos.get() == 3
+    });
+    ada.network.plan(third_hello, Accident::CutInside);
     ada.try_sync().expect_err("the connection is cut");
     assert!(ada.network.finish_plan());
     restore(&mut world, &tuesday, &[&ada]);

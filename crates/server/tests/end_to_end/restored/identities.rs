@@ -306,7 +306,7 @@ fn i1_what_an_old_connection_brings_after_all_was_given_back_is_applied_once<B: 
     ada.try_sync().expect_err("the connection breaks");
     let old = ada.network.journeys().pop().expect("there was one").up;
     restore(&mut world, &backup, &[&ada]);
-    ada.network.plan_after(1, result(), Accident::CutInside);
+    ada.network.plan(result(), Accident::CutInside);
     ada.try_sync().expect_err("the connection breaks");
     assert!(ada.network.finish_plan());
     assert_eq!(world.rows(PRODUCTS), ["70"]);
