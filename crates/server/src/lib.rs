@@ -10,6 +10,7 @@ mod auth;
 pub mod config;
 mod connection;
 pub mod databases;
+mod drain;
 pub mod environment;
 mod error;
 mod fault;

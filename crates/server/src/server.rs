@@ -20,6 +20,7 @@ use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
 use crate::config::{Config, Limits, RetentionConfig};
 use crate::connection::{self, LINGER};
+use crate::drain::DrainRate;
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::fault::Fault;
@@ -27,7 +28,7 @@ use crate::listener;
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::registry::{Registry, WATCH_EVERY};
 use crate::signal::Signal;
-use crate::worker::{DrainRate, SessionTask, Workers};
+use crate::worker::{SessionTask, Workers};
 
 /// Connections over the limit that are told so at the same time; others are closed.
 const TURNED_AWAY: usize = 64;
@@ -53,6 +54,18 @@ pub(crate) struct Published {
     pub(crate) schema: Arc<PublicationSchema>,
     pub(crate) encoded: Vec<u8>,
     pub(crate) hash: [u8; 32],
+}
+
+impl Published {
+    /// A publication beside its name.
+    fn named(schema: Arc<PublicationSchema>) -> (String, Arc<Published>) {
+        let published = Published {
+            encoded: schema.encode(),
+            hash: schema.hash(),
+            schema,
+        };
+        (published.schema.name.clone(), Arc::new(published))
+    }
 }
 
 /// What all connections share.
@@ -144,15 +157,7 @@ impl Server {
             _ => None,
         };
         let schemas = centre.load(&config.publications).await?;
-        let publications = schemas.into_iter().map(|schema| {
-            let published = Published {
-                encoded: schema.encode(),
-                hash: schema.hash(),
-                schema,
-            };
-            (published.schema.name.clone(), Arc::new(published))
-        });
-        let publications = publications.collect();
+        let publications = schemas.into_iter().map(Published::named).collect();
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
         let mut listeners = Vec::new();
         for url in &urls {

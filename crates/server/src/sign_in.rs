@@ -236,16 +236,7 @@ async fn by_password(
     let now_ms = server.environment.clock.now_ms();
     let wait_ms = server.throttle.wait_ms(user, peer, now_ms);
     if wait_ms > 0 {
-        let mut fault = Fault::new(
-            Code::TooManyAttempts,
-            "too many failed attempts to sign in",
-            match wait_ms.div_ceil(1_000) {
-                1 => "wait 1 second, then try again".to_owned(),
-                seconds => format!("wait {seconds} seconds, then try again"),
-            },
-        );
-        fault.retry_after_ms = wait_ms;
-        return Err(fault);
+        return Err(too_many_attempts(wait_ms));
     }
     let Some(place) = server.passwords.admit() else {
         let [jitter] = random(&*server.environment.randomness).unwrap_or([128]);
@@ -304,6 +295,19 @@ async fn by_password(
         token: keyring.token(remote_id, user, now_ms),
         credential,
     })
+}
+
+fn too_many_attempts(wait_ms: u64) -> Fault {
+    let mut fault = Fault::new(
+        Code::TooManyAttempts,
+        "too many failed attempts to sign in",
+        match wait_ms.div_ceil(1_000) {
+            1 => "wait 1 second, then try again".to_owned(),
+            seconds => format!("wait {seconds} seconds, then try again"),
+        },
+    );
+    fault.retry_after_ms = wait_ms;
+    fault
 }
 
 /// Whether the remote has its id from this centre.

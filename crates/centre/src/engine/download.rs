@@ -6,6 +6,8 @@
 //! first row goes out there is a mark: everything in the snapshot is durable, and the serials of new
 //! scopes are noted with it.
 
+mod plan;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -15,9 +17,10 @@ use tidewater_protocol::{
     Code, Datum, Op, PublicationSchema, Row, RowShape, RowsReader, RowsWriter, Table,
 };
 
+use self::plan::{Plan, TablePlan};
 use super::exact::{Membership, pack_exact, pack_row, types_of, unpack};
 use super::scope::{ScopeChange, Standing};
-use super::watermark::{self, Watermark};
+use super::watermark::Watermark;
 use crate::centre::CentreResult;
 use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableRequest,
@@ -27,7 +30,7 @@ use crate::engine::too_long;
 use crate::engine::upload::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
-use crate::upload::{GainedPartitions, OwnUpload};
+use crate::upload::OwnUpload;
 use prost::Message;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -151,32 +154,6 @@ pub struct Mark {
     pub serials: Vec<u64>,
 }
 
-/// What has to be sent of one table.
-#[derive(Debug, PartialEq, Eq)]
-enum TablePlan {
-    /// The remote never holds rows of it.
-    Nothing,
-    /// Everything in scope; it replaces what is there.
-    Whole,
-    /// Partitions gained and lost, and changes in those kept.
-    Changes {
-        gained: Vec<Vec<u8>>,
-        lost: Vec<Vec<u8>>,
-        kept: Vec<Vec<u8>>,
-    },
-}
-
-/// What has to be done for one subscription.
-struct Plan {
-    scope: Scope,
-    tables: Vec<TablePlan>,
-    scope_changed: bool,
-    /// The serial that stays; `None` for one that is noted with the mark.
-    serial: Option<u64>,
-    arrived: bool,
-    is_due: bool,
-}
-
 /// Reads the downloads of a job.
 pub async fn download(
     snapshot: &mut dyn Snapshot,
@@ -240,83 +217,6 @@ pub async fn download(
         sink.end(index, outcome);
     }
     snapshot.end().await
-}
-
-impl Plan {
-    fn new(
-        published: &PublishedSchema,
-        subscription: &DownloadSubscription,
-        opened: Opened,
-        now_ms: i64,
-    ) -> Plan {
-        let checkpoint = subscription.checkpoint.as_ref();
-        // What a remote compares, it gets to know all the same.
-        let is_outdated = opened.standing == Standing::Outdated && subscription.compares.is_empty();
-        let mut scope_changed = false;
-        let mut tables = Vec::with_capacity(published.schema.tables.len());
-        for (index, table) in published.schema.tables.iter().enumerate() {
-            let now = &opened.scope.tables[index];
-            let held = opened.held[index];
-            let place = held.place.zip(checkpoint);
-            let holds = place.and_then(|(place, it)| it.scope.tables.get(place));
-            scope_changed |= holds != Some(now);
-            let traced = holds.filter(|_| held.is_traced && !is_outdated);
-            tables.push(match traced {
-                _ if !table.direction.downloads() => TablePlan::Nothing,
-                None => TablePlan::Whole,
-                Some(held) => {
-                    let types =
-                        types_of(&published.shapes[index], &published.shapes[index].partition);
-                    let gained = &subscription.gained;
-                    let gave = GainedPartitions::lost(gained, &table.name, &types, now);
-                    TablePlan::changes(held, now, gave)
-                }
-            });
-        }
-        let stays =
-            matches!(opened.standing, Standing::Known | Standing::Arrived) && !scope_changed;
-        let arrived = stays && opened.standing == Standing::Arrived;
-        let own = subscription.own.as_ref();
-        let is_due = opened.news
-            || watermark::is_old(opened.marked_ms, now_ms)
-            || !stays
-            || arrived
-            || !subscription.requests.is_empty()
-            || !subscription.compares.is_empty()
-            || own.is_some_and(|own| own.version != 0)
-            || tables.iter().any(TablePlan::is_due);
-        Plan {
-            scope: opened.scope,
-            tables,
-            scope_changed,
-            serial: checkpoint.map(|it| it.serial).filter(|_| stays && !arrived),
-            arrived,
-            is_due,
-        }
-    }
-}
-
-impl TablePlan {
-    fn changes<'p>(
-        held: &BTreeSet<Vec<u8>>,
-        now: &BTreeSet<Vec<u8>>,
-        gave: impl Iterator<Item = &'p Vec<u8>>,
-    ) -> TablePlan {
-        let gained: Vec<Vec<u8>> = now.difference(held).cloned().collect();
-        let mut lost: Vec<Vec<u8>> = held.difference(now).cloned().collect();
-        let kept: Vec<Vec<u8>> = now.intersection(held).cloned().collect();
-        lost.extend(gave.cloned());
-        TablePlan::Changes { gained, lost, kept }
-    }
-
-    /// Whether rows or removals have to be sent, whatever the logs say.
-    fn is_due(&self) -> bool {
-        match self {
-            TablePlan::Nothing => false,
-            TablePlan::Whole => true,
-            TablePlan::Changes { gained, lost, .. } => !gained.is_empty() || !lost.is_empty(),
-        }
-    }
 }
 
 /// What was sent.
