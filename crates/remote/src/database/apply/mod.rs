@@ -1,13 +1,15 @@
 //! Applying what a sync brought, in one transaction: the results of uploads, then the
 //! downloads.
 //!
-//! Owns the transaction, its phases and its end. Leaves to its modules: one table's rows
-//! ([`rows`]), tables that were compared ([`compared`]), what leaves ([`remove`]), results
+//! Owns the transaction and its phases. Leaves to its modules: its end ([`commit`]), one table's
+//! rows ([`arriving`], [`rows`]), tables that were compared ([`compared`]), what leaves ([`remove`]), results
 //! ([`ack`], [`given`]), the application's own triggers ([`user_triggers`]), new schemas
 //! ([`migrate`]), what these break ([`dependents`]), and the columns of its own that they leave
 //! it ([`own_columns`]); what is told of it all ([`summary`]).
 
 mod ack;
+mod arriving;
+mod commit;
 mod compared;
 mod dependents;
 mod given;
@@ -19,17 +21,13 @@ mod summary;
 mod table;
 mod user_triggers;
 
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, params};
-use tidewater_protocol::message::TableBegin;
+use rusqlite::Connection;
+use tidewater_protocol::PublicationSchema;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
-use tidewater_protocol::{Op, PublicationSchema, Row, RowsReader, UnpackError};
 
 use self::dependents::Dependents;
 use self::given::Given;
 pub(super) use self::migrate::keep_values;
-use self::own_columns::Aside;
-use self::rows::Sink;
 pub use self::summary::{
     ApplySummary, ConflictSummary, RefusedSummary, RowDifference, TableDifferences,
 };
@@ -37,11 +35,10 @@ use self::table::TableApply;
 use self::user_triggers::UserTriggers;
 pub(super) use self::user_triggers::fire_harmless_triggers;
 use super::kept::{self, Copies, Keep};
-use super::refused::{self, Again, TIME_UNKNOWN};
+use super::refused::{self, Again};
 use super::subscription::load_all;
 use super::triggers::Missed;
-use super::{Database, SubscriptionState, compare, row, tables, triggers};
-use crate::database::CompareDue;
+use super::{Database, SubscriptionState, compare, tables, triggers};
 use crate::error::{Doing, RemoteError};
 
 /// The largest packed row that is put together out of pieces.
@@ -360,141 +357,6 @@ impl Applier {
         Ok(())
     }
 
-    /// Rows of this table follow.
-    ///
-    /// # Errors
-    /// The table or its columns are not those of the schema, or SQLite failed.
-    pub fn table_begin(&mut self, begin: &TableBegin) -> Result<(), RemoteError> {
-        self.finish_table()?;
-        let (index, result) = match self.phase {
-            Phase::Idle => return Err(out_of_order("rows")),
-            Phase::Given(_) => return self.given()?.begin(begin),
-            Phase::Result(index) => (index, true),
-            Phase::Download(index) => (index, false),
-        };
-        self.switch_triggers()?;
-        let connection = &self.database.connection;
-        let subscription = &mut self.subscriptions[index];
-        subscription.lacks_history |= !begin.ranges.is_empty() && !begin.follows_changes;
-        let is_untracked = subscription.state.compare_due != CompareDue::No
-            && compare::is_untracked(connection, &begin.table).doing("looking at a table")?;
-        let mut table = if result {
-            TableApply::of_result(connection, &subscription.state, begin)?
-        } else {
-            let added = subscription
-                .added_columns
-                .iter()
-                .find(|(table, _)| *table == begin.table);
-            let mut added = added.map_or_else(Vec::new, |(_, columns)| columns.clone());
-            if is_untracked {
-                let fillers = compare::fillers(connection, &begin.table);
-                added.extend(fillers.doing("looking at a table")?);
-            }
-            TableApply::of_download(connection, &subscription.state, begin, &added)?
-        };
-        table.is_untracked = is_untracked;
-        table.is_forgotten = is_untracked
-            && compare::is_forgotten(connection, &begin.table).doing("looking at a table")?;
-        if !result {
-            table.follows_changes = begin.follows_changes;
-            table.only_tells = self.only_tells;
-        }
-        if begin.replace && !result {
-            if table.is_untracked || !begin.ranges.is_empty() {
-                compared::begin(connection, &mut table, &begin.ranges)?;
-            } else {
-                table.aside = Aside::keep(connection, table.table())?;
-                remove::clear(connection, &mut table, &mut self.summary)?;
-            }
-        }
-        self.table = Some(Box::new(table));
-        Ok(())
-    }
-
-    /// Packed rows, cut anywhere; a partial row at the end is kept for the next call.
-    /// Returns how many rows were complete.
-    ///
-    /// # Errors
-    /// The bytes are not rows of the table, or SQLite failed.
-    pub fn rows(&mut self, bytes: &[u8]) -> Result<u64, RemoteError> {
-        if self.partial.is_empty() {
-            let (count, consumed) = self.whole_rows(bytes)?;
-            self.keep_rest(&bytes[consumed..])?;
-            return Ok(count);
-        }
-        let mut joined = std::mem::take(&mut self.partial);
-        joined.extend_from_slice(bytes);
-        let (count, consumed) = self.whole_rows(&joined)?;
-        self.keep_rest(&joined[consumed..])?;
-        Ok(count)
-    }
-
-    /// Applies the complete rows at the beginning of `bytes`; returns how many there were and
-    /// how many bytes they took.
-    fn whole_rows(&mut self, bytes: &[u8]) -> Result<(u64, usize), RemoteError> {
-        if let (Phase::Given(_), Some(given)) = (self.phase, &mut self.uploads.given) {
-            return given.rows(bytes, &mut self.summary);
-        }
-        let (Phase::Result(index) | Phase::Download(index), Some(table)) =
-            (self.phase, &mut self.table)
-        else {
-            return Err(out_of_order("rows"));
-        };
-        let Some(shape) = table.shape.clone() else {
-            return Ok((0, bytes.len()));
-        };
-        let mut sink = Sink::new(
-            &self.database.connection,
-            &self.subscriptions[index].state,
-            table,
-            &mut self.summary,
-        )?;
-        let mut reader = RowsReader::new(&shape, bytes);
-        let mut row = Row::default();
-        let mut count = 0;
-        loop {
-            match reader.next(&mut row) {
-                Ok(true) => {}
-                Ok(false) | Err(UnpackError::Truncated) => return Ok((count, reader.consumed())),
-                Err(error) => return Err(sink.bad_rows(error.to_string())),
-            }
-            match (self.phase, row.op) {
-                (Phase::Download(_), Some(Op::Upsert)) => sink.download(&row)?,
-                (Phase::Download(_), Some(Op::Remove)) => sink.remove(&row.key)?,
-                (Phase::Download(_), Some(Op::RemovePartition)) => {
-                    sink.remove_partition(&row.partition)?;
-                }
-                (Phase::Result(_), Some(Op::Refused)) => {
-                    sink.refuse(&row)?;
-                    let packed = row::pack_key(&sink.table.key_types, &row.key);
-                    self.uploads
-                        .refused
-                        .insert((sink.table.name().to_owned(), packed));
-                }
-                (Phase::Result(_), Some(Op::ConflictRow)) => sink.conflict_row(&row)?,
-                (Phase::Result(_), Some(Op::ConflictGone)) => sink.conflict_gone(&row.key)?,
-                (_, op) => return Err(sink.bad_rows(format!("{op:?} has no place here"))),
-            }
-            count += 1;
-        }
-    }
-
-    /// The beginning of a row waits for the rest.
-    fn keep_rest(&mut self, rest: &[u8]) -> Result<(), RemoteError> {
-        if rest.len() > MAX_ROW_BYTES {
-            return Err(RemoteError::BadRows {
-                table: self
-                    .table
-                    .as_ref()
-                    .map_or("", |table| table.name())
-                    .to_owned(),
-                what: "a row is longer than the limit".into(),
-            });
-        }
-        self.partial = rest.to_vec();
-        Ok(())
-    }
-
     /// The download is complete. An empty checkpoint leaves the old one.
     ///
     /// # Errors
@@ -539,92 +401,6 @@ impl Applier {
         &self.summary
     }
 
-    /// Commits everything, and gives the database back, also when that failed: then nothing
-    /// is changed.
-    pub fn commit(mut self, now_ms: i64) -> (Database, Result<ApplySummary, RemoteError>) {
-        let result = self.finish(now_ms);
-        let summary = std::mem::take(&mut self.summary);
-        let database = self.abort();
-        if result.is_ok() {
-            prefer_wal(&database.connection);
-        }
-        (database, result.map(|()| *summary))
-    }
-
-    /// Rolls everything back and gives the database back.
-    pub fn abort(self) -> Database {
-        let connection = &self.database.connection;
-        roll_back(connection);
-        // Cannot fail: it only sets a flag of the connection.
-        let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false);
-        self.database
-    }
-
-    fn finish(&mut self, now_ms: i64) -> Result<(), RemoteError> {
-        self.expect_idle()?;
-        let connection = &self.database.connection;
-        for sql in &self.indexes {
-            if let Err(error) = connection.execute_batch(sql) {
-                // Ours fit their tables; one of the application may use a column that went.
-                if !is_impossible(&error) {
-                    return Err(RemoteError::sqlite("creating an index", error));
-                }
-                self.summary.not_restored.push(sql.clone());
-            }
-        }
-        let lost = self
-            .user_triggers
-            .restore(connection, self.schema_changed)?;
-        self.summary.not_restored.extend(lost);
-        if let Some(dependents) = self.dependents.take() {
-            let broken = dependents
-                .broken(connection)
-                .doing("looking at what depends on the synced tables")?;
-            self.summary.not_restored.extend(broken);
-        }
-        if self.schema_changed || self.user_triggers.were_dropped() {
-            let states: Vec<SubscriptionState> = load_all(connection)?;
-            triggers::put_back(connection, &states)?;
-        }
-        let doing = "committing what the sync brought";
-        let refused_before = self.database.refused_before().is_some();
-        // Values that were kept before there was a session have no time either. What was set aside
-        // because it is too long gets its own with the result of its upload.
-        let all = self.summary.refused > 0 || self.schema_changed || refused_before;
-        connection
-            .prepare_cached(
-                "UPDATE tidewater_refused SET at = ?1 WHERE at = ?2 \
-                 AND (?3 OR row_values IS NOT NULL)",
-            )
-            .and_then(|mut statement| statement.execute(params![now_ms, TIME_UNKNOWN, all]))
-            .doing(doing)?;
-        for subscription in self.subscriptions.iter().filter(|each| each.synced) {
-            connection
-                .prepare_cached(
-                    "UPDATE tidewater_subscription SET last_sync_at = ?2, \
-                     checkpoint = coalesce(?3, checkpoint) WHERE id = ?1",
-                )
-                .and_then(|mut statement| {
-                    statement.execute(params![
-                        subscription.state.id,
-                        now_ms,
-                        subscription.checkpoint
-                    ])
-                })
-                .doing(doing)?;
-        }
-        kept::keep(
-            connection,
-            &self.uploads.kept,
-            self.database.kept_limits(),
-            now_ms,
-        )?;
-        connection.execute_batch("COMMIT").doing(doing)?;
-        let refused = self.summary.refused > 0 || refused_before;
-        self.database.refused_at = refused.then_some(now_ms);
-        Ok(())
-    }
-
     fn subscription(&mut self, index: usize) -> Result<&mut Subscription, RemoteError> {
         self.subscriptions
             .get_mut(index)
@@ -644,37 +420,6 @@ impl Applier {
         } else {
             Err(out_of_order("the next part before the end of the last"))
         }
-    }
-
-    /// Ends the rows of a table: what a replaced table still had to lose goes.
-    fn finish_table(&mut self) -> Result<(), RemoteError> {
-        let table = self.table.take();
-        if !self.partial.is_empty() {
-            let name = table.as_ref().map_or("", |table| table.name());
-            return Err(RemoteError::BadRows {
-                table: name.to_owned(),
-                what: "they end in the middle of a row".into(),
-            });
-        }
-        let Some(mut table) = table else {
-            return Ok(());
-        };
-        if let Phase::Download(index) = self.phase {
-            let state = &self.subscriptions[index].state;
-            let connection = &self.database.connection;
-            let mut sink = Sink::new(connection, state, &mut table, &mut self.summary)?;
-            if sink.table.is_compared {
-                sink.end_compared()?;
-            } else {
-                sink.evict_unseen()?;
-            }
-            drop(sink);
-            self.summary.removals += table.missing;
-            if let Some(aside) = table.aside.take() {
-                aside.put_back(connection)?;
-            }
-        }
-        Ok(())
     }
 
     /// Before the first row is written: tracking triggers, and those of the application that
@@ -752,15 +497,6 @@ fn out_of_order(what: &str) -> RemoteError {
         table: String::new(),
         what: format!("{what} came out of order"),
     }
-}
-
-/// Whether a statement that was fine under the old schema makes no sense under the new one,
-/// or its rows break it.
-fn is_impossible(error: &rusqlite::Error) -> bool {
-    // Depending on its features, rusqlite gives no code for SQL that does not compile.
-    error
-        .sqlite_error_code()
-        .is_none_or(|code| matches!(code, ErrorCode::Unknown | ErrorCode::ConstraintViolation))
 }
 
 /// Write-ahead logging lets the application read and write while we sync. It cannot be

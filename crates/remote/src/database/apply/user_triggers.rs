@@ -110,7 +110,7 @@ impl UserTriggers {
         let mut lost = Vec::new();
         for trigger in self.saved.drain(..) {
             if let Err(error) = connection.execute_batch(&trigger.sql) {
-                if !super::is_impossible(&error) {
+                if !super::commit::is_impossible(&error) {
                     return Err(RemoteError::sqlite("restoring a trigger", error));
                 }
                 lost.push(trigger.sql);

@@ -1,0 +1,179 @@
+//! The rows of a table as they arrive, cut anywhere.
+
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::{Op, Row, RowsReader, UnpackError};
+
+use super::own_columns::Aside;
+use super::rows::Sink;
+use super::table::TableApply;
+use super::{Applier, MAX_ROW_BYTES, Phase, compared, out_of_order, remove};
+use crate::database::{CompareDue, compare, row};
+use crate::error::{Doing, RemoteError};
+
+impl Applier {
+    /// Rows of this table follow.
+    ///
+    /// # Errors
+    /// The table or its columns are not those of the schema, or SQLite failed.
+    pub fn table_begin(&mut self, begin: &TableBegin) -> Result<(), RemoteError> {
+        self.finish_table()?;
+        let (index, result) = match self.phase {
+            Phase::Idle => return Err(out_of_order("rows")),
+            Phase::Given(_) => return self.given()?.begin(begin),
+            Phase::Result(index) => (index, true),
+            Phase::Download(index) => (index, false),
+        };
+        self.switch_triggers()?;
+        let connection = &self.database.connection;
+        let subscription = &mut self.subscriptions[index];
+        subscription.lacks_history |= !begin.ranges.is_empty() && !begin.follows_changes;
+        let is_untracked = subscription.state.compare_due != CompareDue::No
+            && compare::is_untracked(connection, &begin.table).doing("looking at a table")?;
+        let mut table = if result {
+            TableApply::of_result(connection, &subscription.state, begin)?
+        } else {
+            let added = subscription
+                .added_columns
+                .iter()
+                .find(|(table, _)| *table == begin.table);
+            let mut added = added.map_or_else(Vec::new, |(_, columns)| columns.clone());
+            if is_untracked {
+                let fillers = compare::fillers(connection, &begin.table);
+                added.extend(fillers.doing("looking at a table")?);
+            }
+            TableApply::of_download(connection, &subscription.state, begin, &added)?
+        };
+        table.is_untracked = is_untracked;
+        table.is_forgotten = is_untracked
+            && compare::is_forgotten(connection, &begin.table).doing("looking at a table")?;
+        if !result {
+            table.follows_changes = begin.follows_changes;
+            table.only_tells = self.only_tells;
+        }
+        if begin.replace && !result {
+            if table.is_untracked || !begin.ranges.is_empty() {
+                compared::begin(connection, &mut table, &begin.ranges)?;
+            } else {
+                table.aside = Aside::keep(connection, table.table())?;
+                remove::clear(connection, &mut table, &mut self.summary)?;
+            }
+        }
+        self.table = Some(Box::new(table));
+        Ok(())
+    }
+
+    /// Packed rows, cut anywhere; a partial row at the end is kept for the next call.
+    /// Returns how many rows were complete.
+    ///
+    /// # Errors
+    /// The bytes are not rows of the table, or SQLite failed.
+    pub fn rows(&mut self, bytes: &[u8]) -> Result<u64, RemoteError> {
+        if self.partial.is_empty() {
+            let (count, consumed) = self.whole_rows(bytes)?;
+            self.keep_rest(&bytes[consumed..])?;
+            return Ok(count);
+        }
+        let mut joined = std::mem::take(&mut self.partial);
+        joined.extend_from_slice(bytes);
+        let (count, consumed) = self.whole_rows(&joined)?;
+        self.keep_rest(&joined[consumed..])?;
+        Ok(count)
+    }
+
+    /// Applies the complete rows at the beginning of `bytes`; returns how many there were and
+    /// how many bytes they took.
+    fn whole_rows(&mut self, bytes: &[u8]) -> Result<(u64, usize), RemoteError> {
+        if let (Phase::Given(_), Some(given)) = (self.phase, &mut self.uploads.given) {
+            return given.rows(bytes, &mut self.summary);
+        }
+        let (Phase::Result(index) | Phase::Download(index), Some(table)) =
+            (self.phase, &mut self.table)
+        else {
+            return Err(out_of_order("rows"));
+        };
+        let Some(shape) = table.shape.clone() else {
+            return Ok((0, bytes.len()));
+        };
+        let mut sink = Sink::new(
+            &self.database.connection,
+            &self.subscriptions[index].state,
+            table,
+            &mut self.summary,
+        )?;
+        let mut reader = RowsReader::new(&shape, bytes);
+        let mut row = Row::default();
+        let mut count = 0;
+        loop {
+            match reader.next(&mut row) {
+                Ok(true) => {}
+                Ok(false) | Err(UnpackError::Truncated) => return Ok((count, reader.consumed())),
+                Err(error) => return Err(sink.bad_rows(error.to_string())),
+            }
+            match (self.phase, row.op) {
+                (Phase::Download(_), Some(Op::Upsert)) => sink.download(&row)?,
+                (Phase::Download(_), Some(Op::Remove)) => sink.remove(&row.key)?,
+                (Phase::Download(_), Some(Op::RemovePartition)) => {
+                    sink.remove_partition(&row.partition)?;
+                }
+                (Phase::Result(_), Some(Op::Refused)) => {
+                    sink.refuse(&row)?;
+                    let packed = row::pack_key(&sink.table.key_types, &row.key);
+                    self.uploads
+                        .refused
+                        .insert((sink.table.name().to_owned(), packed));
+                }
+                (Phase::Result(_), Some(Op::ConflictRow)) => sink.conflict_row(&row)?,
+                (Phase::Result(_), Some(Op::ConflictGone)) => sink.conflict_gone(&row.key)?,
+                (_, op) => return Err(sink.bad_rows(format!("{op:?} has no place here"))),
+            }
+            count += 1;
+        }
+    }
+
+    /// The beginning of a row waits for the rest.
+    fn keep_rest(&mut self, rest: &[u8]) -> Result<(), RemoteError> {
+        if rest.len() > MAX_ROW_BYTES {
+            return Err(RemoteError::BadRows {
+                table: self
+                    .table
+                    .as_ref()
+                    .map_or("", |table| table.name())
+                    .to_owned(),
+                what: "a row is longer than the limit".into(),
+            });
+        }
+        self.partial = rest.to_vec();
+        Ok(())
+    }
+
+    /// Ends the rows of a table: what a replaced table still had to lose goes.
+    pub(super) fn finish_table(&mut self) -> Result<(), RemoteError> {
+        let table = self.table.take();
+        if !self.partial.is_empty() {
+            let name = table.as_ref().map_or("", |table| table.name());
+            return Err(RemoteError::BadRows {
+                table: name.to_owned(),
+                what: "they end in the middle of a row".into(),
+            });
+        }
+        let Some(mut table) = table else {
+            return Ok(());
+        };
+        if let Phase::Download(index) = self.phase {
+            let state = &self.subscriptions[index].state;
+            let connection = &self.database.connection;
+            let mut sink = Sink::new(connection, state, &mut table, &mut self.summary)?;
+            if sink.table.is_compared {
+                sink.end_compared()?;
+            } else {
+                sink.evict_unseen()?;
+            }
+            drop(sink);
+            self.summary.removals += table.missing;
+            if let Some(aside) = table.aside.take() {
+                aside.put_back(connection)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! The end of an apply: everything is committed, or nothing.
+
+use rusqlite::config::DbConfig;
+use rusqlite::{ErrorCode, params};
+
+use super::summary::ApplySummary;
+use super::{Applier, prefer_wal, roll_back};
+use crate::database::kept;
+use crate::database::refused::TIME_UNKNOWN;
+use crate::database::subscription::load_all;
+use crate::database::{Database, SubscriptionState, triggers};
+use crate::error::{Doing, RemoteError};
+
+impl Applier {
+    /// Commits everything, and gives the database back, also when that failed: then nothing
+    /// is changed.
+    pub fn commit(mut self, now_ms: i64) -> (Database, Result<ApplySummary, RemoteError>) {
+        let result = self.finish(now_ms);
+        let summary = std::mem::take(&mut self.summary);
+        let database = self.abort();
+        if result.is_ok() {
+            prefer_wal(&database.connection);
+        }
+        (database, result.map(|()| *summary))
+    }
+
+    /// Rolls everything back and gives the database back.
+    pub fn abort(self) -> Database {
+        let connection = &self.database.connection;
+        roll_back(connection);
+        // Cannot fail: it only sets a flag of the connection.
+        let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false);
+        self.database
+    }
+
+    fn finish(&mut self, now_ms: i64) -> Result<(), RemoteError> {
+        self.expect_idle()?;
+        let connection = &self.database.connection;
+        for sql in &self.indexes {
+            if let Err(error) = connection.execute_batch(sql) {
+                // Ours fit their tables; one of the application may use a column that went.
+                if !is_impossible(&error) {
+                    return Err(RemoteError::sqlite("creating an index", error));
+                }
+                self.summary.not_restored.push(sql.clone());
+            }
+        }
+        let lost = self
+            .user_triggers
+            .restore(connection, self.schema_changed)?;
+        self.summary.not_restored.extend(lost);
+        if let Some(dependents) = self.dependents.take() {
+            let broken = dependents
+                .broken(connection)
+                .doing("looking at what depends on the synced tables")?;
+            self.summary.not_restored.extend(broken);
+        }
+        if self.schema_changed || self.user_triggers.were_dropped() {
+            let states: Vec<SubscriptionState> = load_all(connection)?;
+            triggers::put_back(connection, &states)?;
+        }
+        let doing = "committing what the sync brought";
+        let refused_before = self.database.refused_before().is_some();
+        // Values that were kept before there was a session have no time either. What was set aside
+        // because it is too long gets its own with the result of its upload.
+        let all = self.summary.refused > 0 || self.schema_changed || refused_before;
+        connection
+            .prepare_cached(
+                "UPDATE tidewater_refused SET at = ?1 WHERE at = ?2 \
+                 AND (?3 OR row_values IS NOT NULL)",
+            )
+            .and_then(|mut statement| statement.execute(params![now_ms, TIME_UNKNOWN, all]))
+            .doing(doing)?;
+        for subscription in self.subscriptions.iter().filter(|each| each.synced) {
+            connection
+                .prepare_cached(
+                    "UPDATE tidewater_subscription SET last_sync_at = ?2, \
+                     checkpoint = coalesce(?3, checkpoint) WHERE id = ?1",
+                )
+                .and_then(|mut statement| {
+                    statement.execute(params![
+                        subscription.state.id,
+                        now_ms,
+                        subscription.checkpoint
+                    ])
+                })
+                .doing(doing)?;
+        }
+        kept::keep(
+            connection,
+            &self.uploads.kept,
+            self.database.kept_limits(),
+            now_ms,
+        )?;
+        connection.execute_batch("COMMIT").doing(doing)?;
+        let refused = self.summary.refused > 0 || refused_before;
+        self.database.refused_at = refused.then_some(now_ms);
+        Ok(())
+    }
+}
+
+/// Whether a statement that was fine under the old schema makes no sense under the new one,
+/// or its rows break it.
+pub(super) fn is_impossible(error: &rusqlite::Error) -> bool {
+    // Depending on its features, rusqlite gives no code for SQL that does not compile.
+    error
+        .sqlite_error_code()
+        .is_none_or(|code| matches!(code, ErrorCode::Unknown | ErrorCode::ConstraintViolation))
+}
