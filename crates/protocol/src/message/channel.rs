@@ -1,0 +1,99 @@
+//! What channel 0 carries beside failures: who a remote is, credit, pings.
+
+use prost::Message;
+
+/// See [`Control::SignIn`].
+#[derive(Clone, PartialEq, Message)]
+pub struct SignIn {
+    /// The protocol that the remote speaks, see [`PROTOCOL_VERSION`].
+    #[prost(uint32, tag = "1")]
+    pub protocol_version: u32,
+    /// 16 bytes; empty as long as it has none.
+    #[prost(bytes = "vec", tag = "2")]
+    pub remote_id: Vec<u8>,
+    /// Whose remote it is.
+    #[prost(string, tag = "3")]
+    pub user: String,
+    /// One of the three proofs of it.
+    #[prost(oneof = "Proof", tags = "4, 5, 6")]
+    pub proof: Option<Proof>,
+    /// The program that speaks, for logs.
+    #[prost(string, tag = "7")]
+    pub client: String,
+    /// The name of the centre that gave the remote its id, see [`SignedIn::centre`]; empty as
+    /// long as it has none.
+    #[prost(string, tag = "8")]
+    pub centre: String,
+}
+
+/// How a remote proves who it is.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Proof {
+    /// A signed session token of an earlier SignedIn.
+    #[prost(bytes, tag = "4")]
+    Token(Vec<u8>),
+    /// The remote's own credential.
+    #[prost(bytes, tag = "5")]
+    Credential(Vec<u8>),
+    /// The user's password: at the first sync, or after the credential was lost.
+    #[prost(string, tag = "6")]
+    Password(String),
+}
+
+/// See [`Control::SignedIn`].
+#[derive(Clone, PartialEq, Message)]
+pub struct SignedIn {
+    /// The protocol of this connection: the lower of both sides' minor versions.
+    #[prost(uint32, tag = "1")]
+    pub protocol_version: u32,
+    /// The remote's id: its own, its first, or another one, if the server does not know it any
+    /// more.
+    #[prost(bytes = "vec", tag = "2")]
+    pub remote_id: Vec<u8>,
+    /// A session token; empty if the one that was presented goes on.
+    #[prost(bytes = "vec", tag = "3")]
+    pub token: Vec<u8>,
+    /// A new credential; empty if the old one stays.
+    #[prost(bytes = "vec", tag = "4")]
+    pub credential: Vec<u8>,
+    /// The server's program and version, for logs.
+    #[prost(string, tag = "5")]
+    pub server: String,
+    /// The name that the centre was given when it was deployed for the first time, and has in
+    /// every backup: opaque to the remote.
+    #[prost(string, tag = "6")]
+    pub centre: String,
+}
+
+/// See [`Control::Credit`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Credit {
+    /// The channel.
+    #[prost(uint32, tag = "1")]
+    pub channel: u32,
+    /// So many more bytes of row frames' payload may be sent.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+}
+
+/// See [`Control::Ping`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Ping {
+    /// Comes back in the Pong.
+    #[prost(uint64, tag = "1")]
+    pub nonce: u64,
+}
+
+/// See [`Control::Pong`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Pong {
+    /// The Ping's.
+    #[prost(uint64, tag = "1")]
+    pub nonce: u64,
+    /// The program that answers, and its version.
+    #[prost(string, tag = "2")]
+    pub server: String,
+    /// The protocol that it speaks.
+    #[prost(uint32, tag = "3")]
+    pub protocol_version: u32,
+}
