@@ -50,18 +50,19 @@ const UNIQUE: [&str; 6] = [
     "(amount) WHERE name IS NOT NULL",
 ];
 
-/// Triggers that an application may have. `A` and `B` are the tables, `{k}` is the first
-/// column of their key.
+/// Triggers that an application may have. `A` and `B` are the tables, `k0` is the first column of
+/// their key. None gives several rows values of each other: see [`Choice::sql`].
 const TRIGGERS: [&str; 8] = [
     "CREATE TRIGGER audit AFTER UPDATE ON A BEGIN INSERT INTO audit VALUES (OLD.name); END",
-    "CREATE TRIGGER stock AFTER INSERT ON B BEGIN UPDATE A SET amount = amount - 1; END",
+    "CREATE TRIGGER stock AFTER INSERT ON B BEGIN \
+     UPDATE A SET amount = amount - 1000000; END",
     "CREATE TRIGGER before_all BEFORE UPDATE OF name ON A BEGIN \
-     UPDATE B SET amount = amount + 1 WHERE name IS NEW.name; END",
+     UPDATE B SET amount = amount + 1000000 WHERE name IS NEW.name; END",
     "CREATE TRIGGER replaces AFTER DELETE ON B BEGIN \
      INSERT OR REPLACE INTO A (k0, name, amount) VALUES (OLD.k0, OLD.name, OLD.amount); END",
     "CREATE TRIGGER deletes BEFORE INSERT ON A BEGIN DELETE FROM B WHERE name = NEW.name; END",
     "CREATE TRIGGER own AFTER INSERT ON A WHEN NEW.amount = 1 BEGIN \
-     UPDATE A SET amount = 3 WHERE name IS NEW.name; END",
+     UPDATE A SET amount = 3 WHERE k0 = NEW.k0 AND name IS NEW.name AND amount = 1; END",
     "CREATE TRIGGER forbids BEFORE DELETE ON A WHEN OLD.amount = 2 BEGIN \
      SELECT RAISE(ABORT, 'no'); END",
     "CREATE TRIGGER ignores BEFORE UPDATE ON B WHEN NEW.amount = 2 BEGIN \
@@ -319,9 +320,15 @@ impl Choice {
             6 => format!("UPDATE {clause} {table} SET name = {name} WHERE {is_key}"),
             7 => format!("UPDATE {clause} {table} SET k{last} = {new_last} WHERE {is_key}"),
             8 => format!(
-                "UPDATE {clause} {table} SET k{last} = {new_last}, name = {name} WHERE amount = {amount}"
+                "UPDATE {clause} {table} SET k{last} = {new_last}, name = {name} \
+                 WHERE amount = {amount} AND {is_key}"
             ),
-            9 => format!("UPDATE {clause} {table} SET amount = amount + 1"),
+            // No row gets a value that another one has: which of them gives way would depend on
+            // the order in which SQLite visits them, and that on triggers.
+            9 => format!(
+                "UPDATE {clause} {table} SET amount = amount \
+                 + (SELECT max(amount) - min(amount) + 1 FROM {table})"
+            ),
             10 => format!("DELETE FROM {table} WHERE {is_key}"),
             11 => format!("DELETE FROM {table} WHERE amount = {amount}"),
             12 => format!("DELETE FROM {table}"),
