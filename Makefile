@@ -45,7 +45,7 @@ fuzz: ## Fuzz one target for some seconds: make fuzz TARGET=frames SECONDS=60
 sanitize: ## Run the tests of all code that uses `unsafe` under AddressSanitizer
 	@scripts/sanitize.sh
 
-coverage: ## Tell which share of lines the tests of the four main crates run
+coverage: ## Tell which share of lines the tests of the main crates run
 	@scripts/coverage.sh
 
 bench: ## Measure against the budgets, optimized; BENCH="..." passes arguments on
