@@ -102,7 +102,7 @@ pub struct ListedColumn {
 /// One thing that deploying (or undeploying) does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeployStep {
-    /// What, for people: `create change log for public.customer (support_rep_id)`.
+    /// What, for people: `create the change log and the triggers of customer (support_rep_id)`.
     pub description: String,
     /// The lock that it takes and on what, for people; empty for none that matters.
     pub lock: String,

@@ -88,7 +88,7 @@ pub enum Control {
     /// Either: it cannot go on. The sender closes the connection afterwards.
     #[prost(message, tag = "15")]
     Failure(Failure),
-    /// Either: so many more bytes of rows may be sent on a channel.
+    /// Either: so many more bytes of rows and messages may be sent on a channel.
     #[prost(message, tag = "16")]
     Credit(Credit),
     /// Either: are you there?

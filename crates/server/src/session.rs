@@ -80,6 +80,7 @@ pub(crate) async fn run(
     mut arrival: Option<Arrival>,
 ) -> Result<(), Fault> {
     let mut before = Before::Nothing;
+    let mut counted = [0; 2];
     loop {
         let arrival = match arrival.take() {
             Some(arrival) => arrival,
@@ -88,7 +89,7 @@ pub(crate) async fn run(
                 Arrival::of(hello, server, channel)
             }
         };
-        let mut sync = Sync::new(server, channel, guest, &arrival, before);
+        let mut sync = Sync::new(server, channel, guest, &arrival, before, counted);
         let result = tokio::select! {
             biased;
             () = server.aborted() => Err(Fault::shutting_down()),
@@ -105,7 +106,7 @@ pub(crate) async fn run(
             let _ = channel.send(fault.to_control());
         }
         channel.flush();
-        sync.conclude(&result);
+        counted = sync.conclude(&result);
         before = match result {
             Ok(end) => end,
             Err(fault) if fault.code == Code::Cancelled => Before::AbandonedSync,
@@ -165,6 +166,7 @@ struct Sync<'a> {
     received_before: u64,
     /// It is the first of its connection, which counts with it.
     is_first: bool,
+    /// What the syncs before it took, received and sent.
     bytes_before: [u64; 2],
     record: SyncRecord,
     /// The Hello was looked into.
@@ -213,6 +215,7 @@ impl<'a> Sync<'a> {
         guest: &'a Guest,
         arrival: &Arrival,
         before: Before,
+        bytes_before: [u64; 2],
     ) -> Sync<'a> {
         Sync {
             server,
@@ -221,10 +224,7 @@ impl<'a> Sync<'a> {
             started: arrival.started,
             received_before: arrival.received,
             is_first: before == Before::Nothing,
-            bytes_before: match before {
-                Before::Nothing => [0; 2],
-                _ => channel.bytes(),
-            },
+            bytes_before,
             record: SyncRecord {
                 remote_id: Some(guest.remote_id),
                 user: guest.user.clone(),
@@ -480,13 +480,12 @@ impl<'a> Sync<'a> {
         reply::send_all(self, opened, applied.results, upload_only, reader, ticket).await
     }
 
-    /// Logs and records the sync.
-    fn conclude(mut self, result: &Result<Before, Fault>) {
+    /// Logs and records the sync; gives the bytes that the connection has taken by then.
+    fn conclude(mut self, result: &Result<Before, Fault>) -> [u64; 2] {
         let [received, sent] = self.channel.bytes();
-        self.record.bytes = [
-            received - self.bytes_before[0],
-            sent + self.channel.unsent_bytes() - self.bytes_before[1],
-        ];
+        let counted = [received, sent + self.channel.unsent_bytes()];
+        let [received_before, sent_before] = self.bytes_before;
+        self.record.bytes = [counted[0] - received_before, counted[1] - sent_before];
         let now = Instant::now();
         self.record.duration_ms =
             u64::try_from((now - self.started).as_millis()).unwrap_or(u64::MAX);
@@ -498,6 +497,7 @@ impl<'a> Sync<'a> {
             self.server.drain.completed(now);
             self.server.workers.record(self.record);
         }
+        counted
     }
 
     fn log(&self, result: &Result<Before, Fault>) {

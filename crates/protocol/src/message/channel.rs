@@ -71,7 +71,7 @@ pub struct Credit {
     /// The channel.
     #[prost(uint32, tag = "1")]
     pub channel: u32,
-    /// So many more bytes of row frames' payload may be sent.
+    /// So many more bytes of rows and messages may be sent.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
