@@ -195,7 +195,10 @@ fn a_server_that_writes_before_it_reads_and_a_large_upload_do_not_wait_for_each_
         peer.read_to_end();
     })]);
     let report = sync(&remote, &server.url, &options()).unwrap();
-    assert!((15_000_000..25_000_000).contains(&report.bytes_sent), "{report:?}");
+    assert!(
+        (15_000_000..25_000_000).contains(&report.bytes_sent),
+        "{report:?}"
+    );
     assert!(report.bytes_received > 10_000_000);
     server.done();
 }

@@ -46,6 +46,16 @@ async fn one_sign_in_serves_several_syncs() {
         world.centre.state().history.len() == 3
     })
     .await;
+    // Each with its own bytes, also those that came with its Hello.
+    let state = world.centre.state();
+    assert!(
+        state
+            .history
+            .iter()
+            .all(|it| it.bytes.iter().all(|&it| it > 0)),
+        "{:?}",
+        state.history
+    );
 }
 
 #[tokio::test]
