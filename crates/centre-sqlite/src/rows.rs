@@ -127,8 +127,9 @@ impl<'c> Rows for UploadRows<'c> {
     type Connection = Connection;
     type Table = PublishedTable;
 
+    /// A row may have ended the transaction.
     fn is_usable(&self) -> bool {
-        true
+        !self.connection.is_autocommit()
     }
 
     fn connection(&mut self) -> &mut Connection {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use tidewater_protocol::frame::{
-    CONNECTION_CHANNEL, Frame, HEADER_BYTES, Message, PREFACE, put_control, take_frame,
+    CONNECTION_CHANNEL, Frame, HEADER_BYTES, Message, PREFACE, announced, put_control, take_frame,
     take_preface,
 };
 use tidewater_protocol::message::{Control, Credit, PROTOCOL_VERSION, Ping, Pong};
@@ -16,6 +16,10 @@ use crate::channel::{Channel, Class, Incoming};
 /// What the accepting side holds of a peer that is not let in yet; behind it, and behind one
 /// frame more, bytes wait in the network.
 pub const STRANGER_BYTES: usize = 64 << 10;
+
+/// The largest frame that is taken of such a peer. A larger one of a channel waits until it is let
+/// in; of the connection itself there is none.
+const STRANGER_FRAME_BYTES: usize = 16 << 10;
 
 /// Answers to pings that wait; a peer that takes none gets no more of them.
 const MAX_PONGS: usize = 16;
@@ -76,6 +80,8 @@ pub struct Connection {
     heard: Duration,
     asked: bool,
     peer: Peer,
+    /// A frame has begun that is too large to be taken before [`Connection::let_in`].
+    large_frame_waits: bool,
     /// The channel of each class that was served last, and how often the class was passed over
     /// since.
     last: [u8; 3],
@@ -109,6 +115,7 @@ impl Connection {
             heard: now,
             asked: false,
             peer: if dials { Peer::Friend } else { Peer::Unknown },
+            large_frame_waits: false,
             last: [CONNECTION_CHANNEL; 3],
             passed_over: [0; 3],
         }
@@ -129,6 +136,7 @@ impl Connection {
     /// what was left.
     pub fn let_in(&mut self) {
         self.peer = Peer::Friend;
+        self.large_frame_waits = false;
     }
 
     /// Takes bytes from the peer, cut anyhow.
@@ -161,7 +169,8 @@ impl Connection {
 
     /// Whether more is taken from the peer now. Always, once it was let in.
     pub fn wants_input(&self) -> bool {
-        self.peer == Peer::Friend || self.held_bytes()[1] < STRANGER_BYTES
+        let is_little = || self.held_bytes()[1] < STRANGER_BYTES && !self.large_frame_waits;
+        self.peer == Peer::Friend || is_little()
     }
 
     /// Bytes of control messages, and of everything, that came and wait for their handlers.
@@ -338,6 +347,16 @@ impl Connection {
             self.expects_preface = false;
         }
         while self.wants_input() {
+            if let Some((length, channel)) = announced(input)
+                && self.peer != Peer::Friend
+                && length > STRANGER_FRAME_BYTES
+            {
+                if self.peer == Peer::Unknown || channel == CONNECTION_CHANNEL {
+                    return Err(Fault::TooMuch(channel));
+                }
+                self.large_frame_waits = true;
+                return Ok(());
+            }
             let before = input.len();
             let Some(frame) = take_frame(input)? else {
                 break;

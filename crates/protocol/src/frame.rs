@@ -161,16 +161,22 @@ pub fn take_preface(buffer: &mut BytesMut) -> Result<Option<u8>, FrameError> {
     Ok(Some(minor))
 }
 
+/// The length of the payload and the channel of the frame that begins here, as its header says.
+pub fn announced(buffer: &[u8]) -> Option<(usize, u8)> {
+    let header = buffer.first_chunk::<HEADER_BYTES>()?;
+    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+    Some((length as usize, header[5]))
+}
+
 /// Takes the next whole frame off the buffer; `Ok(None)` while it is incomplete.
 ///
 /// # Errors
 /// What is there cannot be a frame; the connection is of no more use.
 pub fn take_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
-    if buffer.len() < HEADER_BYTES {
+    let Some((length, channel)) = announced(buffer) else {
         return Ok(None);
-    }
-    let length = u32::from_le_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]) as usize;
-    let (kind, channel) = (buffer[4], buffer[5]);
+    };
+    let kind = buffer[4];
     let limit = match kind {
         KIND_CONTROL | KIND_ROWS => MAX_PAYLOAD_BYTES,
         KIND_MESSAGE => MESSAGE_HEADER_BYTES + MAX_MESSAGE_BYTES,

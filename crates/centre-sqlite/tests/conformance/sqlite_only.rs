@@ -519,14 +519,12 @@ async fn tracking_looks_rows_up_by_index() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_file_is_a_clear_error() {
-    for url in ["sqlite:/nowhere/at/all.db", "sqlite:", "oracle:x"] {
-        let error = match SqliteFixture::connect(url).await {
-            Ok(_) => panic!("connected to {url}"),
-            Err(error) => error,
-        };
-        assert!(!error.hint().is_empty(), "{error}");
-        assert_eq!(error.code(), tidewater_protocol::Code::Usage);
-    }
+    let error = match SqliteFixture::connect("sqlite:/nowhere/at/all.db").await {
+        Ok(_) => panic!("connected to a file that is not there"),
+        Err(error) => error,
+    };
+    assert!(!error.hint().is_empty(), "{error}");
+    assert_eq!(error.code(), tidewater_protocol::Code::Usage);
 }
 
 /// A row that only spells a value otherwise has not given it up.

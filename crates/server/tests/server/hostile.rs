@@ -186,7 +186,8 @@ async fn strangers_cannot_fill_the_memory() {
     header.resize(200_000, 0);
     let mut client = world.connect().await;
     client.put_bytes(&header).flush_if_possible().await;
-    assert!(client.reply().await.busy.is_some());
+    let failure = client.reply().await.failure.expect("it is too much");
+    assert_eq!(failure.code, Code::LimitExceeded.number());
     world.remote("ada").await;
 }
 
@@ -236,4 +237,27 @@ fn random_bytes_never_harm() {
     runner.run(&strategy, test).unwrap();
     let reply = runtime.block_on(async { world.connect().await.sync(ada.token()).await });
     assert!(reply.complete);
+}
+
+/// A frame is taken only when all of it is there, and what is not there yet needs memory.
+#[tokio::test]
+async fn strangers_that_announce_large_frames_keep_nobody_out() {
+    let world = World::with_limits("memory = \"4MiB\"").await;
+    let ada = world.remote("ada").await;
+    let mut header = ((1_u32 << 20) - 1).to_le_bytes().to_vec();
+    header.extend_from_slice(&[1, 0]);
+    header.resize(1_000_000, 0);
+    let mut strangers = Vec::new();
+    for _ in 0..5 {
+        let mut client = world.connect().await;
+        client.put_bytes(&header).flush_if_possible().await;
+        strangers.push(client);
+    }
+    let rows = inserts(0..400, &"x".repeat(400));
+    let mut client = world.connect().await;
+    client.put_opening(pending(ada.token(), 1));
+    client.put_upload(1, 1, &rows, 400);
+    client.put_request().flush_if_possible().await;
+    let reply = client.reply().await;
+    assert!(reply.complete, "{:?} {:?}", reply.busy, reply.failure);
 }

@@ -164,7 +164,7 @@ pub trait Rows: Send {
     /// A table of a publication.
     type Table: TargetTable;
 
-    /// Whether the connection is there, as far as can be told without a word to the database.
+    /// Whether the transaction can go on, as far as can be told without a word to the database.
     fn is_usable(&self) -> bool;
 
     /// The connection, for the server's own tables.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use tidewater_protocol::{Code, Datum, Op, pack};
+use tidewater_protocol::{Code, Datum, Op, Table, pack};
 
 use super::apply::{Earlier, Progress, Run};
 use super::incoming::{Incoming, RowRef};
@@ -113,6 +113,12 @@ impl<R: Rows> Run<'_, R> {
                     let column = &schema.columns[schema.key[place]].name;
                     let reason = format!("the key column {column} is NULL");
                     Some((Code::RowNotNull, reason))
+                } else if uploaded
+                    .old
+                    .is_some_and(|old| !has_key_of(schema, old, new))
+                {
+                    let reason = "an update cannot give a row another key";
+                    Some((Code::RowBadValue, reason.to_owned()))
                 } else if let Some(reason) = rows.unfit(table, Image::New, new) {
                     Some((Code::RowBadValue, reason))
                 } else {
@@ -250,6 +256,12 @@ impl<R: Rows> Run<'_, R> {
             }
         }
     }
+}
+
+/// Whether both images have the same key.
+fn has_key_of(schema: &Table, old: &[Datum<'_>], new: &[Datum<'_>]) -> bool {
+    let mut key = schema.key.iter();
+    key.all(|&column| pack::same(&old[column], &new[column]))
 }
 
 /// Notes what became of rows; gives back those that were passed over.
