@@ -106,6 +106,7 @@ macro_rules! suite {
             refusing::a_column_that_is_not_published_any_more_is_ignored,
             refusing::a_child_of_a_refused_parent_does_not_attach_to_somebody_elses_row,
             refusing::what_refers_to_a_child_of_a_refused_parent_is_refused_too,
+            refusing::an_update_cannot_give_a_row_another_key,
             uploading::inserts_updates_and_deletes_take_effect,
             uploading::a_repeated_upload_is_applied_once_and_tells_the_same,
             uploading::an_upload_out_of_sequence_is_not_applied,
