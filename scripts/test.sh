@@ -2,8 +2,8 @@
 # Does all that CI does, the same on a laptop. Installs what is missing only where it may:
 # as root, with apt-get. Elsewhere it says what to install.
 #
-# All is built once; then two lanes of test programs run beside each other, one that computes
-# and one that waits. At the end stands what each part took.
+# All is built once; then lanes of test programs run beside each other: one that computes, one
+# that waits, and the fault rig. At the end stands what each part took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -136,25 +136,31 @@ computing_lane() {
   done
 }
 
-# One lane is shown while it runs, the other, whole, after it. Each ends at its first failure.
+# A minute of it, which is mostly waiting too.
+rig_lane() {
+  part "Fault rig" "${CARGO_TARGET_DIR:-target}/debug/tidewater-rig" --seconds 60
+}
+
+# One lane is shown while it runs, the others, whole, after it. Each ends at its first failure.
 # With job control, each is a group of processes that can be ended as a whole.
 set -m
 waiting_lane >"$notes/waiting" 2>&1 &
+lanes+=($!)
+rig_lane >"$notes/rig" 2>&1 &
 lanes+=($!)
 computing_lane &
 lanes+=($!)
 set +m
 failed=
-wait "${lanes[1]}" || failed+=" computing"
+wait "${lanes[2]}" || failed+=" computing"
+wait "${lanes[1]}" || failed+=" rig"
 wait "${lanes[0]}" || failed+=" waiting"
 lanes=()
-cat "$notes/waiting"
+cat "$notes/waiting" "$notes/rig"
 if [ -n "$failed" ]; then
   echo "Tests have failed in a lane:$failed" >&2
   exit 1
 fi
-
-part "Fault rig" "${CARGO_TARGET_DIR:-target}/debug/tidewater-rig" --seconds 60
 
 step "Times, of which the tests' overlap"
 cat "$notes/times"

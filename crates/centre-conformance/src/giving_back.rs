@@ -40,7 +40,7 @@ pub async fn the_same_upload_of_two_copies_takes_effect_once<F: Fixture>() {
         panic!("{outcome:?}");
     };
     assert_eq!(again, result);
-    upload.remote_id = copy.id;
+    upload.context.remote_id = copy.id;
     let outcome = copy.apply(upload.clone()).await;
     let UploadOutcome::Applied { result, .. } = outcome else {
         panic!("{outcome:?}");

@@ -12,6 +12,7 @@ pub mod fixture;
 pub mod remote;
 pub mod world;
 
+pub mod acting;
 pub mod administering;
 pub mod comparing;
 pub mod deploying;
@@ -28,6 +29,8 @@ pub mod uploading;
 macro_rules! suite {
     ($fixture:ty) => {
         $crate::suite!(@cases $fixture;
+            acting::rows_that_refer_to_each_other_are_deleted_together,
+            acting::many_rows_that_refer_to_one_are_deleted_with_it,
             administering::users_are_kept,
             administering::remotes_and_credentials_are_kept,
             administering::a_removed_user_takes_remotes_and_subscriptions_with_him,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
-    GainedPartitions, OwnUpload, RowsChunk, SyncUpload, TableCompare, TableRequest, UploadOutcome,
-    UploadResult, UploadTable, Worker,
+    GainedPartitions, OwnUpload, RowsChunk, SyncContext, SyncUpload, TableCompare, TableRequest,
+    UploadOutcome, UploadResult, UploadTable, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::TableBegin;
@@ -282,19 +282,25 @@ impl Remote {
         tables.position(|each| each.name == table).unwrap()
     }
 
+    fn context(&self) -> SyncContext {
+        SyncContext {
+            user: self.user.clone(),
+            remote_id: self.id,
+            now_ms: self.now_ms,
+        }
+    }
+
     /// The next upload, not yet applied.
     pub fn next_upload(&mut self, changes: &[Change]) -> SyncUpload {
         self.sequence += 1;
         SyncUpload {
-            remote_id: self.id,
-            user: self.user.clone(),
+            context: self.context(),
             publication: self.schema.name.clone(),
             sequence: self.sequence,
             upload_id: UploadId::from_random(fresh_id()),
             checkpoint: self.checkpoint.clone(),
             given_back: false,
             tables: upload_tables(&self.schema, changes),
-            now_ms: self.now_ms,
         }
     }
 
@@ -399,8 +405,7 @@ impl Remote {
             }
         });
         let job = DownloadJob {
-            remote_id: self.id,
-            user: self.user.clone(),
+            context: self.context(),
             subscriptions: vec![DownloadSubscription {
                 publication: self.schema.name.clone(),
                 checkpoint: self.checkpoint.clone(),
@@ -409,7 +414,6 @@ impl Remote {
                 own: self.own.take(),
                 gained: std::mem::take(&mut self.gained),
             }],
-            now_ms: self.now_ms,
         };
         let mut sink = Sink {
             schema: self.schema.clone(),

@@ -26,10 +26,8 @@ use super::watermark::snapshot;
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{Connection as _, Own};
-use tidewater_centre::engine::download::{
-    Held, Mark, Opened, Place, PublishedSchema, Snapshot, TakeKey, TakeRow,
-};
-use tidewater_centre::engine::scope::{Holder, ScopeChange, Serials, Standing};
+use tidewater_centre::engine::download::{Held, Mark, Opened, Place, Snapshot, TakeKey, TakeRow};
+use tidewater_centre::engine::scope::{ScopeChange, Serials, Standing};
 use tidewater_centre::engine::watermark::Presented;
 use tidewater_centre::error::CentreError;
 
@@ -74,8 +72,7 @@ pub(super) struct DatabaseSnapshot<'p> {
 
 /// How the change logs are read for a subscription.
 struct LogReading {
-    /// As text: the snapshot, and the one that the remote knows.
-    now: String,
+    /// As text, the snapshot that the remote knows.
     since: Option<String>,
     /// See [`own_version`].
     own_version: String,
@@ -106,14 +103,6 @@ impl<'p> DatabaseSnapshot<'p> {
 }
 
 impl Snapshot for DatabaseSnapshot<'_> {
-    fn published(&self, subscription: usize) -> PublishedSchema {
-        let publication = &self.publications[subscription];
-        PublishedSchema {
-            schema: publication.schema.clone(),
-            shapes: publication.shapes.clone(),
-        }
-    }
-
     fn take_opened(&mut self) -> Vec<Opened> {
         std::mem::take(&mut self.opened)
     }
@@ -132,15 +121,6 @@ impl Snapshot for DatabaseSnapshot<'_> {
             }
             Ok(Mark { id, serials })
         })
-    }
-
-    fn rules(&self, subscription: usize) -> Vec<i64> {
-        let rules = self.publications[subscription].rules.iter();
-        rules.map(|rule| rule.id).collect()
-    }
-
-    fn position(&self, subscription: usize) -> Vec<u8> {
-        self.logs[subscription].now.clone().into_bytes()
     }
 
     fn row_estimate(&self, place: Place) -> u64 {
@@ -218,7 +198,7 @@ async fn open_adopting(
     publications: &[Arc<Publication>],
 ) -> Result<Found, CentreError> {
     let (found, strange) = open(connection, job, publications).await?;
-    if strange.is_empty() || !shared.may_adopt(job.now_ms) {
+    if strange.is_empty() || !shared.may_adopt(job.context.now_ms) {
         return Ok(found);
     }
     let tables = publications.iter().flat_map(|it| &it.tables);
@@ -229,7 +209,7 @@ async fn open_adopting(
         if matches!(error, CentreError::Unavailable { .. }) {
             return Err(error);
         }
-        shared.adopt_failed(job.now_ms);
+        shared.adopt_failed(job.context.now_ms);
         let tables: Vec<&str> = logs.iter().map(|log| log.title.as_str()).collect();
         tracing::warn!(
             %error,
@@ -251,12 +231,8 @@ async fn open(
     job: &DownloadJob,
     publications: &[Arc<Publication>],
 ) -> Result<(Found, Vec<i32>), CentreError> {
-    let holder = Holder {
-        user: &job.user,
-        remote_id: job.remote_id,
-    };
     let compiled: Vec<&Publication> = publications.iter().map(|it| &**it).collect();
-    let queries = ScopeQueries::prepare(connection, &holder, &compiled).await?;
+    let queries = ScopeQueries::prepare(connection, &job.context, &compiled).await?;
     let state = connection.prepare(STATE, &[]).await?;
     let partitioned = Partitioned::of(connection, &compiled).await?;
     let mut helds = Vec::with_capacity(compiled.len());
@@ -264,7 +240,7 @@ async fn open(
         helds.push(Known::of(connection, publication, subscription).await?);
     }
     let client = connection.client();
-    let remote = job.remote_id.0.as_slice();
+    let remote = job.context.remote_id.0.as_slice();
     let states = helds.iter().zip(&job.subscriptions);
     let states = states.map(|(held, subscription)| {
         let state = &state;
@@ -314,6 +290,8 @@ async fn open(
         let subscription = &job.subscriptions[index];
         let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
         let opened = Opened {
+            published: publication.published(),
+            position: row.get::<_, String>(0).into_bytes(),
             scope: queries.scope(index, &results),
             held: tables.collect(),
             standing: Standing::of(serial, serials(&row)),
@@ -321,7 +299,6 @@ async fn open(
             marked_ms,
         };
         let logs = LogReading {
-            now: row.get(0),
             since: held.filter(|_| marked_ms.is_some()).map(|it| it.snapshot),
             own_version: own_version(subscription),
         };

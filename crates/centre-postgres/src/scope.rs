@@ -12,9 +12,10 @@ use super::array::Array;
 use super::connection::{Connection, refused};
 use super::decoder::RowDecoder;
 use super::publication::{Publication, PublishedTable};
+use tidewater_centre::SyncContext;
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{
-    Holder, Question, Questions, ScopeQuery, check_columns, failed, wrong,
+    Question, Questions, ScopeQuery, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -30,10 +31,10 @@ impl<'p> ScopeQueries<'p> {
     /// Prepares the queries.
     pub(super) async fn prepare(
         connection: &mut Connection,
-        holder: &Holder<'_>,
+        context: &SyncContext,
         publications: &[&'p Publication],
     ) -> Result<ScopeQueries<'p>, CentreError> {
-        let questions = Questions::of(holder, publications);
+        let questions = Questions::of(context, publications);
         let mut statements = Vec::with_capacity(questions.list.len());
         for question in &questions.list {
             let types = vec![Type::TEXT; question.parameters.len()];

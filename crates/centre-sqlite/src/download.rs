@@ -4,27 +4,25 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 use rusqlite::types::Value as Native;
-use rusqlite::{OptionalExtension, Row, params_from_iter};
+use rusqlite::{Row, params_from_iter};
 
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
-use super::connection::Connection;
+use super::connection::{Connection, run};
 use super::publication::{Publication, PublishedTable};
-use super::scope::{self, Holder};
+use super::scope;
 use super::served::Served;
 use super::triggers::Log;
 use super::watermark::{self, Marker, Position, Positions as Logs};
 use super::{failure, quote, state, values};
+use tidewater_centre::SyncContext;
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
-use tidewater_centre::engine::download::{
-    Held, Mark, Opened, Place, PublishedSchema, Snapshot, TakeKey, TakeRow,
-};
+use tidewater_centre::engine::download::{Held, Mark, Opened, Place, Snapshot, TakeKey, TakeRow};
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{ScopeChange, Standing};
 use tidewater_centre::engine::watermark::Presented;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::scope::Checkpoint;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -35,17 +33,8 @@ pub(super) struct FileSnapshot<'p> {
     marker: &'p Marker,
     publications: Vec<&'p Publication>,
     opened: Vec<Opened>,
-    /// By subscription and table, where the change log has got to.
-    positions: Vec<Vec<Positions>>,
-}
-
-/// Positions of a table's change log.
-#[derive(Clone, Copy, Default)]
-struct Positions {
-    /// What the remote knows.
-    since: i64,
-    /// The end.
-    now: i64,
+    /// By subscription and table, the position in the change log that the remote knows.
+    since: Vec<Vec<i64>>,
 }
 
 impl<'p> FileSnapshot<'p> {
@@ -69,21 +58,17 @@ impl<'p> FileSnapshot<'p> {
             marker,
             publications: Vec::with_capacity(job.subscriptions.len()),
             opened: Vec::with_capacity(job.subscriptions.len()),
-            positions: Vec::with_capacity(job.subscriptions.len()),
-        };
-        let holder = Holder {
-            user: &job.user,
-            remote_id: job.remote_id,
+            since: Vec::with_capacity(job.subscriptions.len()),
         };
         for subscription in &job.subscriptions {
-            snapshot.look(subscription, &holder)?;
+            snapshot.look(subscription, &job.context)?;
         }
         Ok(snapshot)
     }
 
-    fn look(&mut self, subscription: &DownloadSubscription, holder: &Holder<'_>) -> Result<()> {
+    fn look(&mut self, subscription: &DownloadSubscription, context: &SyncContext) -> Result<()> {
         let publication = self.served.publication(&subscription.publication)?;
-        let scope = scope::current(self.connection, publication, holder)?;
+        let scope = scope::current(self.connection, publication, context)?;
         let checkpoint = subscription.checkpoint.as_ref();
         let presented = checkpoint.and_then(Presented::of);
         let marked_ms = match &presented {
@@ -94,39 +79,52 @@ impl<'p> FileSnapshot<'p> {
         let known = known.and_then(|it| Logs::decode(&*it.watermark.position).ok());
         let known = known.unwrap_or_default();
         let mut held = Vec::with_capacity(publication.tables.len());
-        let mut positions = Vec::with_capacity(publication.tables.len());
+        let mut logs = Vec::new();
+        let mut since = vec![0; publication.tables.len()];
         let mut news = false;
-        for (table, rule) in publication.tables.iter().zip(&publication.rules) {
-            let mut found = Positions::default();
+        for (index, (table, rule)) in publication
+            .tables
+            .iter()
+            .zip(&publication.rules)
+            .enumerate()
+        {
             let mut is_traced = false;
             if let Some(log) = &table.log {
-                found.now = state::log_position(self.connection, log.id)?;
-                let since = known.logs.iter().find(|it| it.log == log.id);
-                if let Some(since) = since
-                    && since.position <= found.now
-                    && self.goes_back_to(since)?
+                let position = state::log_position(self.connection, log.id)?;
+                logs.push(Position {
+                    log: log.id,
+                    position,
+                });
+                let known = known.logs.iter().find(|it| it.log == log.id);
+                if let Some(known) = known
+                    && known.position <= position
+                    && self.goes_back_to(known)?
                 {
                     is_traced = true;
-                    found.since = since.position;
+                    since[index] = known.position;
                     let partitions = presented.as_ref().and_then(|it| it.partitions(rule.id));
                     if let Some(partitions) = partitions {
-                        news = news || self.has_news(table, log, partitions, found.since)?;
+                        news = news || self.has_news(table, log, partitions, known.position)?;
                     }
                 }
             }
             let place = presented.as_ref().and_then(|it| it.place(rule.id));
             held.push(Held { place, is_traced });
-            positions.push(found);
         }
+        let issued = Standing::ask(context.remote_id, &publication.schema.name);
+        let issued = run(self.connection, &issued).map_err(failure("reading a subscription"))?;
+        let presented_serial = checkpoint.map(|it| it.serial);
         self.opened.push(Opened {
+            published: publication.published(),
+            position: Logs { logs }.encode_to_vec(),
             scope,
             held,
-            standing: self.standing(holder, publication, checkpoint)?,
+            standing: Standing::read(presented_serial, &issued)?,
             news,
             marked_ms,
         });
         self.publications.push(publication);
-        self.positions.push(positions);
+        self.since.push(since);
         Ok(())
     }
 
@@ -176,29 +174,6 @@ impl<'p> FileSnapshot<'p> {
         Ok(false)
     }
 
-    fn standing(
-        &self,
-        holder: &Holder<'_>,
-        publication: &Publication,
-        checkpoint: Option<&Checkpoint>,
-    ) -> Result<Standing> {
-        let issued = self
-            .connection
-            .prepare_cached(
-                "SELECT scope_serial, previous_serial, graced_serial, given_back_serial
-                 FROM tidewater_subscription WHERE remote_id = ?1 AND publication = ?2",
-            )
-            .and_then(|mut statement| {
-                let parameters = rusqlite::params![holder.remote_id.0, publication.schema.name];
-                let found = statement.query_row(parameters, |row| {
-                    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-                });
-                found.optional()
-            })
-            .map_err(failure("reading a subscription"))?;
-        Ok(Standing::of(checkpoint.map(|it| it.serial), issued))
-    }
-
     fn each_row(
         &self,
         place: Place,
@@ -227,40 +202,12 @@ impl<'p> FileSnapshot<'p> {
 }
 
 impl Snapshot for FileSnapshot<'_> {
-    fn published(&self, subscription: usize) -> PublishedSchema {
-        let publication = &self.publications[subscription];
-        PublishedSchema {
-            schema: publication.schema.clone(),
-            shapes: publication.shapes.clone(),
-        }
-    }
-
     fn take_opened(&mut self) -> Vec<Opened> {
         std::mem::take(&mut self.opened)
     }
 
     fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark> {
         Box::pin(async move { self.marker.mark(now_ms, changes) })
-    }
-
-    fn rules(&self, subscription: usize) -> Vec<i64> {
-        let rules = self.publications[subscription].rules.iter();
-        rules.map(|rule| rule.id).collect()
-    }
-
-    fn position(&self, subscription: usize) -> Vec<u8> {
-        let tables = &self.publications[subscription].tables;
-        let tables = tables.iter().zip(&self.positions[subscription]);
-        let logs = tables.filter_map(|(table, positions)| {
-            Some(Position {
-                log: table.log.as_ref()?.id,
-                position: positions.now,
-            })
-        });
-        Logs {
-            logs: logs.collect(),
-        }
-        .encode_to_vec()
     }
 
     fn row_estimate(&self, _: Place) -> u64 {
@@ -305,7 +252,7 @@ impl Snapshot for FileSnapshot<'_> {
             };
             let sql = table.select_changes(schema, log);
             let mut statement = self.connection.prepare_cached(&sql).map_err(reading)?;
-            let since = self.positions[place.subscription][place.table].since;
+            let since = self.since[place.subscription][place.table];
             let everyone: [&[u8]; 1] = [&[]];
             let partitions = match table.partition_types.is_empty() {
                 true => &everyone[..],

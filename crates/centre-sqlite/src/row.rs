@@ -54,6 +54,8 @@ pub(super) struct TableWriter<'a> {
     table: &'a Incoming<'a>,
     /// Whether keys that could wait are checked after each row.
     immediate: bool,
+    /// Whether deletes take their rows as they are now.
+    pub(super) insists: bool,
     insert: String,
     updates: HashMap<Vec<usize>, String>,
 }
@@ -72,6 +74,7 @@ impl<'a> TableWriter<'a> {
             publication,
             table,
             immediate,
+            insists: false,
             updates: HashMap::new(),
         }
     }
@@ -123,7 +126,7 @@ impl<'a> TableWriter<'a> {
         let old = self.table.map.arrange(&row.old);
         match op {
             Op::Update if matches(&old, &now) => self.update(&key, &now, &row.new),
-            Op::Delete if matches(&old, &now) => {
+            Op::Delete if self.insists || matches(&old, &now) => {
                 self.execute(&self.table.table.delete_key, key, true)
             }
             _ => Ok(Fate::PassedOver),

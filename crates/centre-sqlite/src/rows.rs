@@ -12,7 +12,7 @@ use tidewater_protocol::{Datum, Op};
 use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
 use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
-use super::scope::{self, Holder};
+use super::scope;
 use super::served::Served;
 use super::{deferred_violations, failure};
 use tidewater_centre::engine::connection::{Connection as _, Own};
@@ -22,14 +22,18 @@ use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
     Admitted, Batch, Ends, Failed, Image, Met, Part, Refusal, Rows, TargetTable, Written,
 };
+use tidewater_centre::engine::watermark::held;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::SyncUpload;
 
 /// How often a list is tried when other writers are in the way.
 const ATTEMPTS: u32 = 10;
 
-/// How many rows of a list may each end the transaction before the list is given up.
-const MAX_ENDINGS: usize = 1000;
+/// How often a list is tried that has rows which end the transaction.
+const TRIALS: u32 = 100;
+
+/// Where a list is after a row has ended the transaction: nothing of it stays.
+const TRIAL: &str = "BEGIN IMMEDIATE; SAVEPOINT tidewater_upload; SAVEPOINT tidewater_rows";
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -101,17 +105,10 @@ impl<'c> UploadRows<'c> {
     }
 
     /// Notes that a row has ended the transaction: the list is to be run again without it.
-    fn ended(&mut self, table: &Incoming<'_>, at: RowRef, refusal: Refusal) -> CentreError {
-        let error = CentreError::Refused {
-            what: "an upload with a row that ends the transaction".into(),
-            message: refusal.reason.clone(),
-            sqlstate: None,
-            retry: self.endings.len() < MAX_ENDINGS,
-        };
+    fn note_ending(&mut self, table: &Incoming<'_>, at: RowRef, refusal: Refusal) {
         self.has_ended = true;
         let place = (self.number, table.place, at);
         self.endings.insert(place, refusal);
-        error
     }
 
     fn savepoint(&self, sql: &str) -> Result<()> {
@@ -120,6 +117,16 @@ impl<'c> UploadRows<'c> {
 
     fn run(&self, what: &'static str, sql: &str) -> Result<()> {
         self.connection.execute_batch(sql).map_err(failure(what))
+    }
+}
+
+/// The error of a list in which a row ended the transaction.
+fn ended() -> CentreError {
+    CentreError::Refused {
+        what: "an upload with rows that end the transaction one after the other".into(),
+        message: "the list is to be applied without them".into(),
+        sqlstate: None,
+        retry: true,
     }
 }
 
@@ -161,6 +168,9 @@ impl<'c> Rows for UploadRows<'c> {
     }
 
     async fn commit(&mut self) -> Result<()> {
+        if self.has_ended {
+            return Err(ended());
+        }
         self.run("committing uploads", "COMMIT")
     }
 
@@ -168,7 +178,8 @@ impl<'c> Rows for UploadRows<'c> {
         if !self.connection.is_autocommit() {
             self.run("rolling back uploads", "ROLLBACK")?;
         }
-        Ok(error.is_retryable() && (self.has_ended || attempts <= ATTEMPTS))
+        let most = if self.has_ended { TRIALS } else { ATTEMPTS };
+        Ok(error.is_retryable() && attempts <= most)
     }
 
     async fn admit<'u>(
@@ -184,14 +195,10 @@ impl<'c> Rows for UploadRows<'c> {
         let Some(serials) = upload::taken(&answers)? else {
             return Ok(None);
         };
-        let holder = Holder {
-            user: &upload.user,
-            remote_id: upload.remote_id,
-        };
         Ok(Some(Admitted {
             serials,
-            scope: scope::current(self.connection, publication, &holder)?,
-            held: scope::held(publication, upload.checkpoint.as_ref()),
+            scope: scope::current(self.connection, publication, &upload.context)?,
+            held: held(publication, upload.checkpoint.as_ref()),
         }))
     }
 
@@ -230,9 +237,10 @@ impl<'c> Rows for UploadRows<'c> {
     ) -> Result<Written> {
         let table = batch.table;
         let mut written = Written::default();
-        let mut ended = None;
+        let mut ended = Vec::new();
         let mut writer = self.writer(table)?;
-        let done = table.rows(rows, |number, row| {
+        writer.insists = batch.insists;
+        table.rows(rows, |number, row| {
             let at = rows[number];
             let ending = self.ending(table, at).cloned();
             let fate = match ending {
@@ -246,17 +254,18 @@ impl<'c> Rows for UploadRows<'c> {
                 Ok(Fate::Failed(refusal)) => written.failed.push(Failed { at, refusal }),
                 Err(RowError::Centre(error)) => return Err(error),
                 Err(RowError::Ended(refusal)) => {
-                    ended = Some((at, refusal));
-                    return Err(CentreError::Cancelled);
+                    ended.push((at, refusal));
+                    // The rest is only tried, to find all such rows at once.
+                    self.run("going on after a row that ended the transaction", TRIAL)?;
                 }
             }
             Ok(())
-        });
+        })?;
         drop(writer);
-        match ended {
-            Some((at, refusal)) => Err(self.ended(table, at, refusal)),
-            None => done.map(|()| written),
+        for (at, refusal) in ended {
+            self.note_ending(table, at, refusal);
         }
+        Ok(written)
     }
 
     async fn find(

@@ -9,10 +9,10 @@ use tidewater_protocol::Table;
 use super::connection::Connection;
 use super::publication::Publication;
 use super::{failure, values};
+use tidewater_centre::SyncContext;
 use tidewater_centre::engine::scope::{
     Question, Questions, ScopeQuery, check_columns, failed, wrong,
 };
-pub(super) use tidewater_centre::engine::{scope::Holder, watermark::held};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
 
@@ -20,9 +20,9 @@ use tidewater_centre::scope::Scope;
 pub(super) fn current(
     connection: &Connection,
     publication: &Publication,
-    holder: &Holder<'_>,
+    context: &SyncContext,
 ) -> Result<Scope, CentreError> {
-    let questions = Questions::of(holder, &[publication]);
+    let questions = Questions::of(context, &[publication]);
     let answers = questions.list.iter();
     let answers = answers.map(|it| answer(connection, publication, it));
     Ok(questions.scope(0, &answers.collect::<Result<Vec<_>, _>>()?))

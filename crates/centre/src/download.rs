@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::{KeyRange, TableBegin};
 
+use crate::context::SyncContext;
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
 use crate::upload::{GainedPartitions, OwnUpload};
@@ -15,13 +15,9 @@ use crate::upload::{GainedPartitions, OwnUpload};
 #[derive(Clone, Debug)]
 pub struct DownloadJob {
     /// For whom.
-    pub remote_id: RemoteId,
-    /// The user who signed in.
-    pub user: String,
+    pub context: SyncContext,
     /// What to read, in the order of the Hello.
     pub subscriptions: Vec<DownloadSubscription>,
-    /// The server's clock, in milliseconds since 1970.
-    pub now_ms: i64,
 }
 
 /// The download of one subscription.

@@ -8,6 +8,7 @@
 //! authentication and signatures are the server's affair.
 
 pub mod centre;
+pub mod context;
 pub mod download;
 pub mod engine;
 pub mod error;
@@ -17,6 +18,7 @@ pub mod scope;
 pub mod upload;
 
 pub use centre::{Centre, Worker};
+pub use context::SyncContext;
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableCompare, TableRequest,
 };

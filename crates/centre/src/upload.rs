@@ -10,8 +10,9 @@ use prost::Message;
 
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::unpack_values;
-use tidewater_protocol::{Code, ColumnType, Op, RemoteId, Row, RowShape, RowsReader, UploadId};
+use tidewater_protocol::{Code, ColumnType, Op, Row, RowShape, RowsReader, UploadId};
 
+use crate::context::SyncContext;
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
 
@@ -20,9 +21,7 @@ use crate::scope::Checkpoint;
 #[derive(Clone, Debug)]
 pub struct SyncUpload {
     /// Whose it is.
-    pub remote_id: RemoteId,
-    /// The user who signed in.
-    pub user: String,
+    pub context: SyncContext,
     /// The publication.
     pub publication: String,
     /// The upload's number; applied only if the subscription's last is one less.
@@ -37,8 +36,6 @@ pub struct SyncUpload {
     pub given_back: bool,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,
-    /// The server's clock, in milliseconds since 1970.
-    pub now_ms: i64,
 }
 
 /// The uploaded rows of one table.

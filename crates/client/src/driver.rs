@@ -86,11 +86,11 @@ impl<'a> Syncing<'a> {
             }
             match outcome {
                 Outcome::Done(report) => {
-                    self.add(report);
+                    self.total.add(report);
                     return (database, Ok(()));
                 }
                 Outcome::More(report) => {
-                    self.add(report);
+                    self.total.add(report);
                     first_proof = ProofKind::Token;
                     in_vain = 0;
                 }
@@ -143,12 +143,6 @@ impl<'a> Syncing<'a> {
             first_proof,
             spool: Box::new(FileSpool::beside(database.path())),
         }
-    }
-
-    /// Adds what a session came to. Bytes are counted once, by connection.
-    fn add(&mut self, mut report: Report) {
-        (report.bytes_sent, report.bytes_received) = (0, 0);
-        self.total.add(report);
     }
 
     fn hang_up(&mut self) {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use tidewater_protocol::frame::{
-    INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, Message, PREFACE, put_rows,
+    HEADER_BYTES, INITIAL_CREDIT_BYTES, MAX_MESSAGE_BYTES, Message, PREFACE, put_rows,
 };
 use tidewater_protocol::message::{Control, Ping, Waiting};
 
@@ -138,6 +138,31 @@ fn of_a_stranger_little_is_taken_until_it_is_let_in() {
     server.handle_input(&mut wire, NOW).unwrap();
     assert_eq!(taken + receive_bytes(&mut server, 1), 500_000);
     assert!(wire.is_empty() && server.wants_input());
+}
+
+#[test]
+fn a_large_frame_of_a_stranger_waits_until_it_is_let_in() {
+    let [mut remote, mut server] = pair();
+    remote.send_control(0, waiting(0)).unwrap();
+    remote.send_rows(1, vec![1; 20_000]);
+    let mut input = BytesMut::new();
+    remote.poll_transmit(&mut input, 1 << 20);
+    server.handle_input(&mut input, NOW).unwrap();
+    assert_eq!(server.receive(0), Some(Incoming::Control(waiting(0))));
+    assert!(!server.wants_input());
+    assert_eq!(input.len(), 20_000 + HEADER_BYTES);
+    server.let_in();
+    server.handle_input(&mut input, NOW).unwrap();
+    assert_eq!(receive_bytes(&mut server, 1), 20_000);
+    // Of the connection itself there is none, and nothing is taken of who has not said a word.
+    for channel in [0, 1] {
+        let mut header = PREFACE.to_vec();
+        header.extend_from_slice(&20_000_u32.to_le_bytes());
+        header.extend_from_slice(&[1, channel]);
+        let [_, mut server] = pair();
+        let refused = server.handle_bytes(&header, NOW);
+        assert_eq!(refused, Err(Fault::TooMuch(channel)));
+    }
 }
 
 #[test]

@@ -56,6 +56,14 @@ impl ForeignKeyAction {
             ForeignKeyAction::NoAction | ForeignKeyAction::Restrict
         )
     }
+
+    /// Whether children stay, as other rows than they were.
+    pub fn changes_rows(self) -> bool {
+        matches!(
+            self,
+            ForeignKeyAction::SetNull | ForeignKeyAction::SetDefault
+        )
+    }
 }
 
 /// A published column.

@@ -31,7 +31,7 @@ pub struct Report {
     /// How each table differs from the centre, where that was asked.
     #[serde(skip)]
     pub compared: Vec<TableDifferences>,
-    /// Bytes of the protocol sent, over all connections of this sync.
+    /// Bytes of the protocol sent, over all connections of this sync. Whoever drives them counts.
     pub bytes_sent: u64,
     /// Bytes of the protocol received.
     pub bytes_received: u64,

@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout};
 
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    DownloadJob, DownloadSubscription, GainedPartitions, OwnUpload, SyncUpload, TableCompare,
-    TableRequest, UploadOutcome, UploadResult,
+    DownloadJob, DownloadSubscription, GainedPartitions, OwnUpload, TableCompare, TableRequest,
+    UploadOutcome, UploadResult,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
@@ -263,9 +263,9 @@ impl<'a> Sync<'a> {
             drop(reservation);
         } else {
             let indexes: Vec<usize> = uploads.iter().map(|upload| upload.subscription).collect();
-            let uploads = uploads.into_iter().map(|upload| opened.job(upload));
-            let now_ms = self.server.environment.clock.now_ms();
-            let uploads = uploads.map(|upload| SyncUpload { now_ms, ..upload });
+            let context = opened.context(self.server.environment.clock.now_ms());
+            let uploads = uploads.into_iter();
+            let uploads = uploads.map(|upload| opened.job(upload, context.clone()));
             let (reply, answer) = oneshot::channel();
             let task = ApplyTask {
                 standing,
@@ -443,8 +443,7 @@ impl<'a> Sync<'a> {
             let besides = wanted.requests.into_iter().zip(wanted.compares);
             let subscriptions = opened.subscriptions.iter().zip(besides).enumerate();
             DownloadJob {
-                remote_id: opened.remote_id,
-                user: opened.user.clone(),
+                context: opened.context(self.server.environment.clock.now_ms()),
                 subscriptions: subscriptions
                     .map(
                         |(index, (subscription, (requests, compares)))| DownloadSubscription {
@@ -457,7 +456,6 @@ impl<'a> Sync<'a> {
                         },
                     )
                     .collect(),
-                now_ms: self.server.environment.clock.now_ms(),
             }
         });
         let (writer, reader) = download_spool(&self.server.budget);

@@ -456,7 +456,7 @@ async fn turn_away(batch: Vec<ApplyTask>, connection: &mut Connection) -> Vec<Ap
         task.uploads
             .first()
             .filter(|_| doubtful)
-            .map(|it| it.remote_id)
+            .map(|it| it.context.remote_id)
     };
     let doubtful: Vec<RemoteId> = batch.iter().filter_map(remote).collect();
     if doubtful.is_empty() {

@@ -26,7 +26,6 @@ use super::scope::ScopeQueries;
 use super::{FINGERPRINTS, Shared, fill_random};
 use tidewater_centre::engine::connection::Own;
 use tidewater_centre::engine::exact::Membership;
-use tidewater_centre::engine::scope::Holder;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
@@ -190,12 +189,8 @@ impl Rows for UploadRows<'_> {
         tables: &[Incoming<'u>],
     ) -> Result<Option<Admitted<'u>>> {
         let error = |error| refused("admitting an upload")(error);
-        let holder = Holder {
-            user: &upload.user,
-            remote_id: upload.remote_id,
-        };
         let connection = &mut *self.connection;
-        let queries = ScopeQueries::prepare(connection, &holder, &[publication]).await?;
+        let queries = ScopeQueries::prepare(connection, &upload.context, &[publication]).await?;
         let take = upload::take(upload);
         let taking = connection.prepare_own(&take).await?;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;

@@ -159,15 +159,18 @@ fn update_with(
     )
 }
 
-/// Deletes rows that still are as their pre-images say; gives back their ordinals. The parameters
-/// begin with number `first`.
-pub(super) fn delete(incoming: &Incoming<'_>, first: usize) -> String {
+/// Deletes rows that still are as their pre-images say, or with `as_they_are` those with their keys;
+/// gives back their ordinals. The parameters begin with number `first`.
+pub(super) fn delete(incoming: &Incoming<'_>, first: usize, as_they_are: bool) -> String {
     let images = images(incoming, Op::Delete, &[]);
+    let condition = match as_they_are {
+        true => has_key(incoming, Image::Old),
+        false => is_pre_image(incoming),
+    };
     format!(
-        "DELETE FROM {} AS t USING {} WHERE {} RETURNING i.ord",
+        "DELETE FROM {} AS t USING {} WHERE {condition} RETURNING i.ord",
         incoming.table.sql_name,
         unnest(incoming, &images, first),
-        is_pre_image(incoming)
     )
 }
 
@@ -216,7 +219,7 @@ pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
                 ("ord, is_there".into(), statement)
             }
             Op::Update => ("ord".into(), update(incoming, &part.changed, first)),
-            _ => ("ord".into(), delete(incoming, first)),
+            _ => ("ord".into(), delete(incoming, first, false)),
         };
         written.push(format!("p{number} ({columns}) AS ({statement})"));
         let images = images(incoming, part.op, &part.changed);

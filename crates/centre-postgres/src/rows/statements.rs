@@ -46,6 +46,7 @@ struct Writing<'b, 'u> {
     table: &'b Incoming<'u>,
     op: Op,
     changed: &'b [usize],
+    /// Inserts that find a unique value taken fail.
     is_strict: bool,
     statement: Statement,
     /// Inserts may have to be undone.
@@ -63,13 +64,14 @@ impl UploadRows<'_> {
             table,
             op,
             changed,
-            is_strict,
+            insists,
         } = batch;
         let live = self.live(table.table);
+        let is_strict = insists && op == Op::Insert;
         let text = match op {
             Op::Insert => sql::insert(table, !is_strict && !live.defers_unique),
             Op::Update => sql::update(table, changed, 1),
-            _ => sql::delete(table, 1),
+            _ => sql::delete(table, 1, insists),
         };
         let writing = Writing {
             table,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use tidewater_protocol::{Op, Row, RowsReader};
 
-use super::{Result, UploadRows};
+use super::{Result, UploadRows, ended};
 use crate::deferred_violations;
 use crate::publication::PublishedTable;
 use crate::row::{Fate, Incoming, RowError};
@@ -131,7 +131,8 @@ impl<'a, 'c, 'u> Attempt<'a, 'c, 'u> {
                 Ok(_) => places.push((number, at)),
                 Err(RowError::Centre(error)) => return Err(error),
                 Err(RowError::Ended(refusal)) => {
-                    return Err(self.rows.ended(table, place, refusal));
+                    self.rows.note_ending(table, place, refusal);
+                    return Err(ended());
                 }
             }
         }
@@ -157,7 +158,9 @@ impl<'a, 'c, 'u> Attempt<'a, 'c, 'u> {
                 Ok(false) => places.push((number, at)),
                 Err(RowError::Centre(error)) => return Err(error),
                 Err(RowError::Ended(refusal)) => {
-                    return Err(self.rows.ended(part.table, part.successors[at], refusal));
+                    self.rows
+                        .note_ending(part.table, part.successors[at], refusal);
+                    return Err(ended());
                 }
             }
         }

@@ -151,6 +151,28 @@ async fn an_upload_never_displaces_another_row() {
     }
 }
 
+/// However many there are, the list is run anew a few times only.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_rows_that_end_the_transaction_are_refused() {
+    let world = SqliteWorld::new(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT);
+         CREATE TRIGGER no_x BEFORE INSERT ON t WHEN NEW.a = 'x' BEGIN
+             SELECT RAISE(ROLLBACK, 'no x here'); END;",
+        vec![everyone("t")],
+    )
+    .await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let value = |id| if id % 3 == 0 { "fine" } else { "x" };
+    let rows = (0..3_000).map(|id| insert("t", &format!("{id}|{}", value(id))));
+    let result = anna.upload(&rows.collect::<Vec<_>>()).await;
+    let counts = "1000 inserted, 0 updated, 0 deleted, 0 conflicts, 2000 refused";
+    assert_eq!(result[0], counts);
+    assert_eq!(
+        world.fixture.query("SELECT count(*) FROM t").await,
+        ["1000"]
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_ends_the_transaction_is_refused_alone() {
     let world = SqliteWorld::new(

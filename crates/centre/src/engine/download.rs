@@ -57,25 +57,18 @@ pub struct PublishedSchema {
     pub schema: Arc<PublicationSchema>,
     /// How rows are packed, in the order of the tables.
     pub shapes: Arc<[RowShape]>,
+    /// The numbers of the tables' rules.
+    pub rules: Vec<i64>,
 }
 
 /// A snapshot of the database in which a job is read.
 pub trait Snapshot: Send {
-    /// The publication of a subscription.
-    fn published(&self, subscription: usize) -> PublishedSchema;
-
     /// What was found out when the snapshot was opened, by subscription; once.
     fn take_opened(&mut self) -> Vec<Opened>;
 
     /// Sees to it that what the snapshot shows is durable, and notes what became of scopes, in one
     /// transaction if the database can.
     fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark>;
-
-    /// The numbers of a publication's rules.
-    fn rules(&self, subscription: usize) -> Vec<i64>;
-
-    /// The position of the snapshot in the change logs.
-    fn position(&self, subscription: usize) -> Vec<u8>;
 
     /// About how many rows a table has; 0 if that is not known.
     fn row_estimate(&self, place: Place) -> u64;
@@ -124,6 +117,10 @@ pub trait Snapshot: Send {
 /// What is known of a subscription in the snapshot.
 #[derive(Debug)]
 pub struct Opened {
+    /// The publication.
+    pub published: PublishedSchema,
+    /// Where the snapshot is in the change logs.
+    pub position: Vec<u8>,
     /// What the user holds now.
     pub scope: Scope,
     /// What the remote holds of each table, as far as its checkpoint is understood.
@@ -161,21 +158,19 @@ pub async fn download(
     sink: &mut dyn DownloadSink,
 ) -> Result<()> {
     let opened = snapshot.take_opened().into_iter().zip(&job.subscriptions);
-    let plans = opened.enumerate().map(|(index, (opened, subscription))| {
-        Plan::new(&snapshot.published(index), subscription, opened, job.now_ms)
-    });
+    let plans = opened.map(|(opened, it)| Plan::new(it, opened, job.context.now_ms));
     let plans: Vec<Plan> = plans.collect();
     let mut mark = None;
     if plans.iter().any(|plan| plan.is_due) {
         let due = plans.iter().zip(&job.subscriptions);
         let due = due.filter(|(plan, _)| plan.is_due && plan.serial.is_none());
         let changes = due.map(|(plan, subscription)| ScopeChange {
-            remote_id: job.remote_id,
+            remote_id: job.context.remote_id,
             publication: subscription.publication.clone(),
             presented: subscription.checkpoint.as_ref().map(|it| it.serial),
             arrived: plan.arrived,
         });
-        mark = Some(snapshot.mark(job.now_ms, changes.collect()).await?);
+        mark = Some(snapshot.mark(job.context.now_ms, changes.collect()).await?);
     }
     let serials: Vec<u64> = mark.iter().flat_map(|it| it.serials.clone()).collect();
     let mut serials = serials.into_iter();
@@ -200,8 +195,8 @@ pub async fn download(
             reading.read(&mut counts, sink).await?;
             let watermark = Watermark {
                 mark: mark.id.clone(),
-                rules: snapshot.rules(index),
-                position: snapshot.position(index),
+                rules: plan.published.rules,
+                position: plan.position,
             };
             checkpoint = Some(Checkpoint {
                 serial,
@@ -302,9 +297,9 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     async fn read(self, counts: &mut Counts, sink: &mut dyn DownloadSink) -> Result<()> {
-        let PublishedSchema { schema, shapes } = self.snapshot.published(self.index);
-        let mut requests = requests_by_table(&schema, &self.subscription.requests)?;
-        let compares = comparing::by_table(&schema, &self.subscription.compares);
+        let PublishedSchema { schema, shapes, .. } = &self.plan.published;
+        let mut requests = requests_by_table(schema, &self.subscription.requests)?;
+        let compares = comparing::by_table(schema, &self.subscription.compares);
         for (index, table) in schema.tables.iter().enumerate() {
             let asked = requests.remove(&index);
             let what = &self.plan.tables[index];

@@ -7,6 +7,7 @@ use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 use super::catalog::Catalog;
 use super::compile::{Published, compile};
 use super::database::{ChangeLog, Tracking};
+use super::download::PublishedSchema;
 use super::exact::types_of;
 use super::scope::{ScopeQuery, wrong};
 use crate::engine::script::Script;
@@ -28,6 +29,17 @@ pub struct Publication<T> {
     pub tables: Vec<T>,
     /// What its operator may not have thought of.
     pub warnings: Vec<String>,
+}
+
+impl<T> Publication<T> {
+    /// What downloads need of it.
+    pub fn published(&self) -> PublishedSchema {
+        PublishedSchema {
+            schema: self.schema.clone(),
+            shapes: self.shapes.clone(),
+            rules: self.rules.iter().map(|rule| rule.id).collect(),
+        }
+    }
 }
 
 /// By which rows of a table a remote holds.

@@ -7,18 +7,11 @@ use tidewater_protocol::{ColumnType, Datum, RemoteId, Table};
 use super::connection::{Answer, Own, own};
 use super::exact::pack_exact;
 use super::publication::{Publication, Rule};
+use crate::context::SyncContext;
 use crate::error::CentreError;
 use crate::scope::Scope;
 
 type Result<T> = std::result::Result<T, CentreError>;
-
-/// For whom a scope is found.
-pub struct Holder<'a> {
-    /// The user.
-    pub user: &'a str,
-    /// The remote.
-    pub remote_id: RemoteId,
-}
 
 /// A query for the values of the partition columns that a user holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +44,7 @@ pub struct Questions<'p> {
 
 impl<'p> Questions<'p> {
     /// What has to be asked for some publications.
-    pub fn of<T>(holder: &Holder<'_>, publications: &[&'p Publication<T>]) -> Questions<'p> {
+    pub fn of<T>(context: &SyncContext, publications: &[&'p Publication<T>]) -> Questions<'p> {
         let mut questions = Questions {
             list: Vec::new(),
             of_table: Vec::with_capacity(publications.len()),
@@ -62,8 +55,8 @@ impl<'p> Questions<'p> {
             let of_table = rules.map(|(index, rule)| {
                 let query = rule.query.as_ref()?;
                 let parameters = query.parameters.iter().map(|&name| match name {
-                    "username" => holder.user.to_owned(),
-                    "remote_id" => holder.remote_id.to_string(),
+                    "username" => context.user.clone(),
+                    "remote_id" => context.remote_id.to_string(),
                     _ => publication.schema.name.clone(),
                 });
                 let parameters: Vec<String> = parameters.collect();
@@ -162,6 +155,27 @@ pub enum Standing {
 pub type Serials = (u64, u64, u64, Option<u64>);
 
 impl Standing {
+    /// Asks which serials were issued.
+    pub fn ask(remote_id: RemoteId, publication: &str) -> Own {
+        own!(
+            "SELECT scope_serial, previous_serial, graced_serial, given_back_serial
+             FROM tidewater.subscription WHERE remote_id = ?1 AND publication = ?2",
+            remote_id,
+            publication,
+        )
+    }
+
+    /// Judges a presented serial by the answer to [`Self::ask`].
+    ///
+    /// # Errors
+    /// The answer is none.
+    pub fn read(presented: Option<u64>, issued: &Answer) -> Result<Standing> {
+        let issued = issued.rows.first().map(|row| -> Result<Serials> {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        });
+        Ok(Standing::of(presented, issued.transpose()?))
+    }
+
     /// `issued` is `None` if there is no such subscription.
     pub fn of(presented: Option<u64>, issued: Option<Serials>) -> Standing {
         let (Some(serial), Some((last, previous, graced, given_back))) = (presented, issued) else {

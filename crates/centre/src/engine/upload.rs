@@ -49,14 +49,14 @@ pub fn take(upload: &SyncUpload) -> [Own; 2] {
         own!(
             "INSERT INTO tidewater.subscription (remote_id, publication) VALUES (?1, ?2)
              ON CONFLICT DO NOTHING",
-            upload.remote_id,
+            upload.context.remote_id,
             upload.publication,
         ),
         own!(
             "UPDATE tidewater.subscription SET sequence = ?3, upload_id = ?4
              WHERE remote_id = ?1 AND publication = ?2 AND sequence + 1 = ?3
              RETURNING scope_serial, previous_serial, graced_serial",
-            upload.remote_id,
+            upload.context.remote_id,
             upload.publication,
             upload.sequence,
             upload.upload_id,
@@ -91,7 +91,7 @@ pub async fn last(connection: &mut impl Connection, upload: &SyncUpload) -> Resu
     let select = own!(
         "SELECT sequence, upload_id, result FROM tidewater.subscription
          WHERE remote_id = ?1 AND publication = ?2",
-        upload.remote_id,
+        upload.context.remote_id,
         upload.publication,
     );
     let answer = connection
@@ -121,14 +121,14 @@ pub async fn note_given_back(
         own!(
             "UPDATE tidewater.subscription SET given_back_serial = scope_serial
              WHERE remote_id = ?1 AND publication = ?2",
-            upload.remote_id,
+            upload.context.remote_id,
             upload.publication,
         ),
         own!(
             "INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES (?1, ?2)
              ON CONFLICT DO NOTHING",
             upload.upload_id,
-            upload.now_ms,
+            upload.context.now_ms,
         ),
     ];
     let what = "noting an upload that was given back";
@@ -178,7 +178,7 @@ impl Admission {
         own!(
             "UPDATE tidewater.subscription SET result = ?3, graced_serial = ?4
              WHERE remote_id = ?1 AND publication = ?2",
-            upload.remote_id,
+            upload.context.remote_id,
             upload.publication,
             result.encode_to_vec(),
             self.graced,
@@ -298,9 +298,9 @@ impl Conflict {
             "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name, publication,
              table_name, row_key, operation, pre_image, uploaded, winner)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-            upload.now_ms,
-            upload.remote_id,
-            upload.user,
+            upload.context.now_ms,
+            upload.context.remote_id,
+            upload.context.user,
             upload.publication,
             text(&self.table),
             self.key,
@@ -318,9 +318,9 @@ impl Refused {
             "INSERT INTO tidewater.refused (at_ms, remote_id, user_name, publication,
              table_name, row_key, operation, uploaded, code, reason)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-            upload.now_ms,
-            upload.remote_id,
-            upload.user,
+            upload.context.now_ms,
+            upload.context.remote_id,
+            upload.context.user,
             upload.publication,
             text(&self.table),
             self.key,

@@ -17,8 +17,15 @@ fn two_syncs_on_one_connection_sign_in_once() {
     let remote = Remote::changed();
     let mut connection = remote.session(options());
     let mut sent = Sent::default();
-    sent.take(|| connection.poll_transmit());
-    connection.handle_bytes(&later_reply(&sent).0, NOW);
+    let mut bytes_sent = 0;
+    sent.take(|| {
+        let bytes = connection.poll_transmit()?;
+        bytes_sent += bytes.len() as u64;
+        Some(bytes)
+    });
+    let reply = later_reply(&sent).0;
+    connection.handle_bytes(&reply, NOW);
+    assert_eq!(connection.traffic(), (bytes_sent, reply.len() as u64));
     assert!(!connection.can_sync());
     connection.work(NOW);
     let told = events(&mut connection);

@@ -364,12 +364,7 @@ impl Session {
         let Store::Idle(database) = self.store else {
             return None;
         };
-        let mut outcome = self.outcome?;
-        if let Outcome::Done(report) | Outcome::More(report) = &mut outcome {
-            report.bytes_sent = self.progress.bytes_sent;
-            report.bytes_received = self.progress.bytes_received;
-        }
-        Some((database, outcome))
+        Some((database, self.outcome?))
     }
 
     fn database(&mut self) -> Result<&mut Database, SyncError> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidewater_centre::records::{
     History, IncidentKind, IncidentRecord, SessionState, SubscriptionRecord,
 };
-use tidewater_centre::{Checkpoint, SyncUpload};
+use tidewater_centre::{Checkpoint, SyncContext, SyncUpload};
 use tidewater_protocol::message::{Control, UploadState, Welcome, WelcomeSubscription};
 use tidewater_protocol::{RemoteId, UploadId};
 
@@ -241,19 +241,26 @@ impl Sync<'_> {
 }
 
 impl Opened {
-    /// What a worker needs to apply an upload; the time is the caller's.
-    pub(super) fn job(&self, upload: ReceivedUpload) -> SyncUpload {
+    /// For whom uploads are applied and downloads are read.
+    pub(super) fn context(&self, now_ms: i64) -> SyncContext {
+        SyncContext {
+            user: self.user.clone(),
+            remote_id: self.remote_id,
+            now_ms,
+        }
+    }
+
+    /// What a worker needs to apply an upload.
+    pub(super) fn job(&self, upload: ReceivedUpload, context: SyncContext) -> SyncUpload {
         let subscription = &self.subscriptions[upload.subscription];
         SyncUpload {
-            remote_id: self.remote_id,
-            user: self.user.clone(),
+            context,
             publication: subscription.published.schema.name.clone(),
             sequence: subscription.sequence,
             upload_id: subscription.upload_id(),
             checkpoint: subscription.checkpoint.clone(),
             given_back: upload.given_back,
             tables: upload.tables,
-            now_ms: 0,
         }
     }
 }

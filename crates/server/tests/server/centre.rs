@@ -182,7 +182,7 @@ impl State {
     }
 
     fn apply(&mut self, upload: &SyncUpload) -> UploadOutcome {
-        let key = (upload.remote_id, upload.publication.clone());
+        let key = (upload.context.remote_id, upload.publication.clone());
         let stored = self.subscriptions.entry(key.clone()).or_default();
         if (stored.sequence, stored.upload_id) == (upload.sequence, Some(upload.upload_id)) {
             return UploadOutcome::AlreadyApplied {
@@ -203,7 +203,7 @@ impl State {
             let mut row = Row::default();
             while reader.next(&mut row).unwrap() {
                 let change = Change {
-                    remote_id: upload.remote_id,
+                    remote_id: upload.context.remote_id,
                     id: integer(&row.key[0]),
                     old: row.old.get(1).map(text),
                     new: row.new.get(1).map(text),
@@ -561,7 +561,7 @@ impl Worker for MemoryWorker {
             pass(&self.0.apply_gate).await;
             self.0.applying.fetch_sub(1, Ordering::SeqCst);
             self.check()?;
-            if uploads.len() > 1 && uploads.iter().any(|upload| upload.user == "eve") {
+            if uploads.len() > 1 && uploads.iter().any(|upload| upload.context.user == "eve") {
                 return Err(CentreError::Internal {
                     message: "eve spoils lists".into(),
                 });

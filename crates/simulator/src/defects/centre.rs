@@ -256,7 +256,7 @@ impl Worker for MeddlingWorker {
         Box::pin(async move {
             let mut job = job;
             if is_on(Defect::ScopeOfEverybody) {
-                job.user = EVERYBODY.into();
+                job.context.user = EVERYBODY.into();
             }
             for subscription in &mut job.subscriptions {
                 match (current(), &mut subscription.checkpoint) {
@@ -264,7 +264,7 @@ impl Worker for MeddlingWorker {
                         liar::claim_all(checkpoint);
                     }
                     (Some(Defect::LostPartitionsNotRemoved), Some(checkpoint)) => {
-                        forget_lost(checkpoint, &job.user, &self.path);
+                        forget_lost(checkpoint, &job.context.user, &self.path);
                     }
                     _ => {}
                 }
@@ -358,13 +358,15 @@ fn alter(upload: &mut SyncUpload, centre: &Connection) {
         _ => false,
     };
     if is_unchecked {
-        upload.user = EVERYBODY.into();
+        upload.context.user = EVERYBODY.into();
         upload.checkpoint.iter_mut().for_each(liar::claim_all);
     }
     match current() {
         Some(Defect::SequenceNotClaimed) => {
             let sql = "SELECT sequence FROM tidewater_subscription WHERE remote_id = ?1";
-            let there = centre.query_row(sql, [upload.remote_id.0], |row| row.get::<_, i64>(0));
+            let there = centre.query_row(sql, [upload.context.remote_id.0], |row| {
+                row.get::<_, i64>(0)
+            });
             if let Ok(there) = there {
                 upload.sequence = there.unsigned_abs() + 1;
             }

@@ -27,6 +27,8 @@ pub(super) enum TablePlan {
 
 /// What has to be done for one subscription.
 pub(super) struct Plan {
+    pub(super) published: PublishedSchema,
+    pub(super) position: Vec<u8>,
     pub(super) scope: Scope,
     pub(super) tables: Vec<TablePlan>,
     pub(super) scope_changed: bool,
@@ -37,12 +39,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(
-        published: &PublishedSchema,
-        subscription: &DownloadSubscription,
-        opened: Opened,
-        now_ms: i64,
-    ) -> Plan {
+    pub(super) fn new(subscription: &DownloadSubscription, opened: Opened, now_ms: i64) -> Plan {
+        let published = opened.published;
         let checkpoint = subscription.checkpoint.as_ref();
         // What a remote compares, it gets to know all the same.
         let is_outdated = opened.standing == Standing::Outdated && subscription.compares.is_empty();
@@ -80,6 +78,8 @@ impl Plan {
             || own.is_some_and(|own| own.version != 0)
             || tables.iter().any(TablePlan::is_due);
         Plan {
+            published,
+            position: opened.position,
             scope: opened.scope,
             tables,
             scope_changed,

@@ -129,6 +129,10 @@ pub(super) struct Progress<'p> {
     pub(super) refusals: Vec<Refusals>,
     /// Deletes that are settled before their turn: the place of their table, and where they are.
     pub(super) settled: HashSet<(usize, RowRef)>,
+    /// Deletes that found their rows when the upload began, though others of it may do something to
+    /// these (`ON DELETE SET NULL`). If one does not find its row as it was any more, nobody else
+    /// has won.
+    pub(super) undisputed: HashSet<(usize, RowRef)>,
 }
 
 /// Rows of one operation that the database refused, by table.
@@ -201,6 +205,7 @@ impl<'r, R: Rows> Run<'r, R> {
             outcomes: Outcomes::new(schema, shapes, &round.orphans),
             refusals: Vec::new(),
             settled: HashSet::new(),
+            undisputed: HashSet::new(),
         };
         for (table, refused) in self.unpublished {
             progress.outcomes.refuse_unpublished(table, refused)?;
@@ -208,6 +213,7 @@ impl<'r, R: Rows> Run<'r, R> {
         for table in self.tables {
             progress.outcomes.record_dropped(table)?;
         }
+        self.find_undisputed(&mut progress).await?;
         let (first, deletes) = order(self.tables);
         for (place, op) in first {
             self.operation(place, op, &mut progress).await?;
@@ -240,6 +246,27 @@ impl<'r, R: Rows> Run<'r, R> {
         let store = self.admission.store(self.upload, &mut result);
         self.rows.keep(store).await?;
         Ok(Filled::All(result))
+    }
+
+    /// See [`Progress::undisputed`].
+    async fn find_undisputed(&mut self, progress: &mut Progress<'_>) -> Result<()> {
+        let schema = &self.publication.schema;
+        let deletes = |name: &str| {
+            let mut tables = self.tables.iter();
+            tables.any(|it| schema.tables[it.index].name == name && !it.deletes.is_empty())
+        };
+        let is_changed = |it: &&Incoming<'_, R::Table>| {
+            let mut keys = schema.tables[it.index].foreign_keys.iter();
+            !it.deletes.is_empty()
+                && it.is_open
+                && keys.any(|key| key.on_delete.changes_rows() && deletes(&key.parent))
+        };
+        for table in self.tables.iter().filter(is_changed) {
+            let found = self.deletable(table, progress).await?;
+            let found = found.into_iter().map(|row| (table.place, row));
+            progress.undisputed.extend(found);
+        }
+        Ok(())
     }
 
     /// Applies the rows of one operation of one table.
@@ -300,6 +327,9 @@ impl<'r, R: Rows> Run<'r, R> {
     /// that wait for one row, each would fail once more alone; then one by one. False: it cannot be
     /// told which of them violate a constraint, because others do.
     async fn get_in(&mut self, progress: &mut Progress<'_>, which: Candidates) -> Result<bool> {
+        if which == Candidates::Failed && progress.failed() == 0 {
+            return Ok(true);
+        }
         loop {
             if !self.together(progress, which).await? {
                 return Ok(false);

@@ -75,9 +75,10 @@ pub struct Batch<'b, 'u, T> {
     pub op: Op,
     /// The columns that an update sets.
     pub changed: &'b [usize],
-    /// An insert that finds a unique value taken fails: otherwise it may be passed over, whatever
-    /// it is that is taken.
-    pub is_strict: bool,
+    /// An insert that finds a unique value taken fails; otherwise it may be passed over, whatever
+    /// it is that is taken. A delete takes its row as it is now; otherwise only as its pre-image
+    /// says.
+    pub insists: bool,
 }
 
 /// What became of the rows of a [`Batch`].

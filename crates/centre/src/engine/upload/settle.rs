@@ -74,7 +74,7 @@ impl<R: Rows> Run<'_, R> {
                 table,
                 op,
                 changed,
-                is_strict: false,
+                insists: false,
             };
             let written = self.rows.write(&batch, refs).await?;
             lost.extend(note(table, op, written, &mut failed, progress)?);
@@ -174,8 +174,12 @@ impl<R: Rows> Run<'_, R> {
         let met = self.rows.find(table, op, rows).await?;
         let mut membership = self.membership(table);
         let types = &self.publication.shapes[table.index].columns;
-        let outcomes = &mut progress.outcomes;
-        let mut gone = Vec::new();
+        let Progress {
+            outcomes,
+            undisputed,
+            ..
+        } = &mut *progress;
+        let (mut gone, mut changed) = (Vec::new(), Vec::new());
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
                 gone.push(rows[at]);
@@ -187,6 +191,9 @@ impl<R: Rows> Run<'_, R> {
                 Verdict::Refused(code, reason) => {
                     let reason = reason.to_owned();
                     outcomes.refused(table, uploaded, &Refusal { code, reason });
+                }
+                Verdict::Lost if undisputed.contains(&(table.place, rows[at])) => {
+                    changed.push(rows[at]);
                 }
                 Verdict::Lost => match earlier.get(&rows[at]) {
                     Some(refusal) => failed.push(Failed {
@@ -203,8 +210,31 @@ impl<R: Rows> Run<'_, R> {
             }
             Ok(())
         })?;
+        if !changed.is_empty() {
+            gone.extend(self.insist(table, op, &changed, progress, failed).await?);
+        }
         self.settle_gone(table, op, gone, earlier, progress, failed)
             .await
+    }
+
+    /// Writes rows whatever the centre has instead of what they expect; gives back those that were
+    /// passed over all the same.
+    async fn insist(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        rows: &[RowRef],
+        progress: &mut Progress<'_>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<Vec<RowRef>> {
+        let batch = Batch {
+            table,
+            op,
+            changed: &[],
+            insists: true,
+        };
+        let written = self.rows.write(&batch, rows).await?;
+        note(table, op, written, failed, progress)
     }
 
     /// Settles rows whose key the centre does not have.
@@ -230,14 +260,7 @@ impl<R: Rows> Run<'_, R> {
             // Their key is free: some other unique constraint was in the way, and tells its name
             // when nobody looks away.
             Op::Insert => {
-                let batch = Batch {
-                    table,
-                    op,
-                    changed: &[],
-                    is_strict: true,
-                };
-                let written = self.rows.write(&batch, &gone).await?;
-                let passed_over = note(table, op, written, failed, progress)?;
+                let passed_over = self.insist(table, op, &gone, progress, failed).await?;
                 debug_assert!(passed_over.is_empty());
                 Ok(())
             }

@@ -145,7 +145,7 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// The deletes of a table that find their rows as their pre-images say.
-    async fn deletable(
+    pub(super) async fn deletable(
         &mut self,
         table: &Incoming<'_, R::Table>,
         progress: &mut Progress<'_>,

@@ -1,0 +1,14 @@
+//! For whom something is done.
+
+use tidewater_protocol::RemoteId;
+
+/// Whose sync it is, and when: from the sign-in on, through uploads and downloads.
+#[derive(Clone, Debug)]
+pub struct SyncContext {
+    /// The user who signed in.
+    pub user: String,
+    /// The remote.
+    pub remote_id: RemoteId,
+    /// The server's clock, in milliseconds since 1970.
+    pub now_ms: i64,
+}
