@@ -203,6 +203,7 @@ pub fn result_text(schema: &PublicationSchema, result: &UploadResult) -> Vec<Str
             let key = text(&row.key);
             lines.push(match row.op.unwrap() {
                 Op::ConflictRow => format!("conflict {name}: {}", text(&row.new)),
+                Op::Made => format!("made {name}: {}", text(&row.new)),
                 Op::ConflictGone => format!("gone {name} [{key}]"),
                 Op::Refused => {
                     let code = tidewater_protocol::Code::from_number(row.code).unwrap();

@@ -154,6 +154,7 @@ fn rows() -> Vec<Seed> {
             w.row(Op::Upsert, &second);
             w.key(Op::Remove, &key);
             w.row(Op::ConflictRow, &first);
+            w.row(Op::Made, &first);
             w.key(Op::ConflictGone, &key);
         }),
     ];

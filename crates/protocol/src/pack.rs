@@ -37,6 +37,8 @@ pub enum Op {
     ConflictGone = 9,
     /// Download: all rows of this partition leave the remote. `partition`.
     RemovePartition = 10,
+    /// Upload result: a change was taken, and the centre has made this row of it. `new`.
+    Made = 11,
 }
 
 impl Op {
@@ -52,6 +54,7 @@ impl Op {
             8 => Op::ConflictRow,
             9 => Op::ConflictGone,
             10 => Op::RemovePartition,
+            11 => Op::Made,
             _ => return None,
         })
     }
@@ -185,7 +188,7 @@ impl<'a> RowsWriter<'a> {
         self.out.push(op as u8 | if loose { LOOSE } else { 0 });
     }
 
-    /// `Insert`, `Upsert` or `ConflictRow`, by `op`: a whole row.
+    /// `Insert`, `Upsert`, `ConflictRow` or `Made`, by `op`: a whole row.
     pub fn row(&mut self, op: Op, new: &[Datum<'_>]) {
         debug_assert_eq!(new.len(), self.shape.columns.len());
         self.rows += 1;

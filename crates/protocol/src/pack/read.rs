@@ -57,7 +57,7 @@ impl<'a> RowsReader<'a> {
         row.partition.clear();
         let columns = || self.shape.columns.iter().copied();
         match op {
-            Op::Insert | Op::Upsert | Op::ConflictRow => {
+            Op::Insert | Op::Upsert | Op::ConflictRow | Op::Made => {
                 self.cursor.row(columns(), loose, &mut row.new)?;
                 row.key
                     .extend(self.shape.key.iter().map(|&index| row.new[index]));

@@ -55,7 +55,8 @@ fn every_operation_comes_back() {
     writer.row(Op::ConflictRow, &first);
     writer.key(Op::ConflictGone, &first[..2]);
     writer.remove_partition(&first[1..2]);
-    assert_eq!(writer.rows(), 10);
+    writer.row(Op::Made, &first);
+    assert_eq!(writer.rows(), 11);
     let bytes = writer.take();
 
     let mut reader = RowsReader::new(&shape, &bytes);
@@ -65,7 +66,7 @@ fn every_operation_comes_back() {
         let op = row.op.unwrap();
         ops.push(op as u8);
         match op {
-            Op::Insert | Op::ConflictRow => assert_eq!(row.new, first),
+            Op::Insert | Op::ConflictRow | Op::Made => assert_eq!(row.new, first),
             Op::Upsert => assert_eq!(row.new, second),
             Op::Update => assert_eq!((&row.old, &row.new), (&first, &second)),
             Op::Delete => assert_eq!(row.old, second),
@@ -80,7 +81,7 @@ fn every_operation_comes_back() {
             assert_eq!(row.key, first[..2]);
         }
     }
-    assert_eq!(ops, (1..=10).collect::<Vec<u8>>());
+    assert_eq!(ops, (1..=11).collect::<Vec<u8>>());
     assert_eq!(reader.consumed(), bytes.len());
 }
 

@@ -152,7 +152,7 @@ fn pack_all(filled: &Filled) -> (Vec<u8>, Vec<Read>) {
     let mut expected = Vec::new();
     for pair in filled.rows.windows(2) {
         let (old, new) = (understood(shape, &pair[0]), understood(shape, &pair[1]));
-        for op in [Op::Insert, Op::Upsert, Op::ConflictRow] {
+        for op in [Op::Insert, Op::Upsert, Op::ConflictRow, Op::Made] {
             writer.row(op, &new);
             expected.push((
                 op as u8,
