@@ -160,7 +160,7 @@ pub async fn what_the_database_does_not_have_is_named<F: Fixture>() {
     })
     .await;
     assert!(
-        message.contains("nam") && message.contains("email"),
+        message.contains("nam") && message.contains("did you mean \"name\"?"),
         "{message}"
     );
 }

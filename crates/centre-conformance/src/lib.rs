@@ -18,6 +18,7 @@ pub mod comparing;
 pub mod deploying;
 pub mod downloading;
 pub mod evolving;
+pub mod families;
 pub mod giving_back;
 pub mod leaving;
 pub mod refusing;
@@ -98,6 +99,15 @@ macro_rules! suite {
             downloading::an_upload_only_table_is_not_downloaded,
             downloading::twenty_thousand_rows_arrive,
             downloading::a_sink_that_is_gone_ends_the_download,
+            families::rows_follow_their_parents_through_whatever_happens_to_them,
+            families::any_history_of_a_family_leaves_every_remote_right,
+            families::a_parent_that_moves_takes_along_what_open_transactions_do_below_it,
+            families::a_row_that_two_rules_hold_stays_until_the_last_lets_it_go,
+            families::rows_age_out_of_a_window_and_come_back_when_it_is_wider,
+            families::a_window_of_numbers_stands_alone,
+            families::thirty_thousand_partitions_are_a_digest,
+            families::what_cannot_be_followed_is_named,
+            families::missing_indexes_of_a_family_are_told_with_the_statement_that_makes_them,
             giving_back::the_same_upload_of_two_copies_takes_effect_once,
             giving_back::what_was_given_back_is_remembered_for_90_days,
             giving_back::a_delete_that_is_given_back_and_finds_no_row_is_a_conflict,

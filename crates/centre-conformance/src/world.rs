@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidewater_centre::records::AskedSubscription;
 use tidewater_centre::{
-    Centre, CentreError, DeployReport, PartitionSpec, PublicationSpec, TableSpec, Tracking, Worker,
+    Centre, CentreError, DeployReport, PublicationSpec, RuleSpec, TableSpec, Tracking, Worker,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -84,7 +84,7 @@ pub fn asked(publication: &str) -> AskedSubscription {
 pub fn everyone(table: &str) -> TableSpec {
     TableSpec {
         name: table.into(),
-        partition: PartitionSpec::Everyone,
+        partition: vec![RuleSpec::everyone()],
         direction: Direction::Both,
         columns: None,
         tracking: Tracking::Log,
@@ -94,10 +94,7 @@ pub fn everyone(table: &str) -> TableSpec {
 /// A table partitioned by columns.
 pub fn partitioned(table: &str, columns: &[&str], values: &str) -> TableSpec {
     TableSpec {
-        partition: PartitionSpec::Columns {
-            columns: columns.iter().map(|&column| column.into()).collect(),
-            values: values.into(),
-        },
+        partition: vec![RuleSpec::columns(columns, values)],
         ..everyone(table)
     }
 }

@@ -104,7 +104,8 @@ WHERE i.indrelid = ANY($1) AND i.indislive
 ORDER BY i.indrelid, i.indexrelid";
 
 const REFERENCES: &str = "
-SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.confupdtype::text
+SELECT o.conrelid, o.confrelid, o.conkey, o.confkey, o.confdeltype::text, o.confupdtype::text,
+       o.condeferrable
 FROM pg_catalog.pg_constraint o
 WHERE o.contype = 'f' AND o.conparentid = 0 AND (o.conrelid = ANY($1) OR o.confrelid = ANY($1))
 ORDER BY o.conrelid, o.oid";
@@ -163,6 +164,7 @@ impl Catalog {
                     parent_columns,
                     on_delete: action(row.get(4)),
                     on_update: action(row.get(5)),
+                    is_deferrable: row.get(6),
                 });
             }
         }

@@ -19,17 +19,20 @@ use super::Shared;
 use super::array::Array;
 use super::connection::{Connection, refused};
 use super::members;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{Publication, PublishedTable, TableRule};
 use super::scope::{ScopeQueries, partition_arrays};
 use super::triggers::LogSpec;
 use super::watermark::snapshot;
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
-use tidewater_centre::engine::connection::{Connection as _, Own};
-use tidewater_centre::engine::download::{Held, Mark, Opened, Place, Snapshot, TakeKey, TakeRow};
+use tidewater_centre::engine::connection::{Answer, Connection as _, Own};
+use tidewater_centre::engine::download::{
+    Held, Mark, Opened, Part, Place, Snapshot, TakeKey, TakeRow,
+};
 use tidewater_centre::engine::scope::{ScopeChange, Serials, Standing};
 use tidewater_centre::engine::watermark::Presented;
 use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::{self, HeldRule, Scope};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
@@ -113,10 +116,9 @@ impl Snapshot for DatabaseSnapshot<'_> {
             let mut serials = Vec::with_capacity(changes.len());
             if !changes.is_empty() {
                 let mut connection = self.shared.pool.get().await?;
-                let notes: Vec<Own> = changes.iter().map(ScopeChange::note).collect();
-                let noted = connection.flight("noting a scope", &notes).await?;
-                for (change, noted) in changes.iter().zip(&noted) {
-                    serials.push(change.noted(noted)?);
+                for change in &changes {
+                    let noted = connection.flight("noting a scope", &change.note()).await?;
+                    serials.push(change.noted(&noted)?);
                 }
             }
             Ok(Mark { id, serials })
@@ -130,18 +132,29 @@ impl Snapshot for DatabaseSnapshot<'_> {
     fn rows<'s>(
         &'s mut self,
         place: Place,
-        partitions: &'s [&'s [u8]],
+        part: &'s Part<'s>,
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
-            read::copy_rows(self.connection, self.table(place), partitions, take).await
+            let publication = &self.publications[place.subscription];
+            let rule = publication.rules_of(place.table).start + part.rule;
+            let windows = publication.rules[rule].windows.iter();
+            let types: Vec<_> = windows.map(|it| it.column_type).collect();
+            read::copy_rows(self.connection, self.table(place), part, &types, take).await
+        })
+    }
+
+    fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>> {
+        Box::pin(async move {
+            let what = "reading a scope that was handed out";
+            self.connection.flight(what, &statements).await
         })
     }
 
     fn changes<'s>(
         &'s mut self,
         place: Place,
-        partitions: &'s [&'s [u8]],
+        asked: &'s [Option<Vec<&'s [u8]>>],
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -151,7 +164,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
             };
             let table = self.table(place);
             let own = &logs.own_version;
-            read::changes(self.connection, table, (since, own), partitions, take).await
+            read::changes(self.connection, table, (since, own), asked, take).await
         })
     }
 
@@ -201,9 +214,12 @@ async fn open_adopting(
     if strange.is_empty() || !shared.may_adopt(job.context.now_ms) {
         return Ok(found);
     }
-    let tables = publications.iter().flat_map(|it| &it.tables);
-    let strange = tables.filter(|table| strange.contains(&table.log_id));
-    let logs: Vec<&LogSpec> = strange.filter_map(|table| table.log.as_ref()).collect();
+    let rules = publications
+        .iter()
+        .flat_map(|it| &it.tables)
+        .flat_map(|it| &it.rules);
+    let strange = rules.filter(|rule| strange.contains(&rule.log_id));
+    let logs: Vec<&LogSpec> = strange.filter_map(|rule| rule.log.as_ref()).collect();
     let mut side = shared.pool.get().await?;
     if let Err(error) = members::adopt(&mut side, &logs).await {
         if matches!(error, CentreError::Unavailable { .. }) {
@@ -280,8 +296,8 @@ async fn open(
         let marked_ms: Option<i64> = row.get(1);
         let mut restarted: Vec<i32> = row.get(2);
         restarted.extend(&strange);
-        let tables = publication.tables.iter().zip(&publication.rules);
-        let tables = tables.map(|(table, rule)| Held {
+        let tables = publication.tables.iter().flat_map(|it| &it.rules);
+        let rules = tables.zip(&*publication.rules).map(|(table, rule)| Held {
             place: held.as_ref().and_then(|it| it.presented.place(rule.id)),
             is_traced: marked_ms.is_some()
                 && table.log.is_some()
@@ -289,13 +305,21 @@ async fn open(
         });
         let subscription = &job.subscriptions[index];
         let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
+        let scope = queries.scope(index, &results)?;
+        let mut news = news?;
+        if let Some(held) = held.as_ref().filter(|_| !news && marked_ms.is_some()) {
+            let own = own_version(subscription);
+            news = held
+                .has_news_of_many(connection, publication, &scope, &own)
+                .await?;
+        }
         let opened = Opened {
             published: publication.published(),
             position: row.get::<_, String>(0).into_bytes(),
-            scope: queries.scope(index, &results),
-            held: tables.collect(),
+            scope,
+            held: rules.collect(),
             standing: Standing::of(serial, serials(&row)),
-            news: news?,
+            news,
             marked_ms,
         };
         let logs = LogReading {
@@ -351,8 +375,9 @@ impl Partitioned {
         publications: &[&Publication],
     ) -> Result<Option<Partitioned>, CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
-        let logs = tables.filter(|table| table.log.as_ref().is_some_and(|log| log.partitioned));
-        let logs: Vec<i32> = logs.map(|table| table.log_id).collect();
+        let logs = tables.flat_map(|it| &it.rules);
+        let logs = logs.filter(|rule| rule.log.as_ref().is_some_and(|log| log.partitioned));
+        let logs: Vec<i32> = logs.map(|rule| rule.log_id).collect();
         if logs.is_empty() {
             return Ok(None);
         }
@@ -373,11 +398,11 @@ impl Partitioned {
 /// The part of a statement that finds new entries of a log, as `FROM` and `WHERE`:
 /// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
 /// partition values from the parameter `first` on.
-pub(super) fn new_entries(table: &PublishedTable, first: usize) -> String {
-    let mut from = format!("{} l", table.log_table());
+pub(super) fn new_entries(rule: &TableRule, first: usize) -> String {
+    let mut from = format!("{} l", rule.log_table());
     let mut conditions = String::new();
-    if !table.partition.is_empty() {
-        let columns: Vec<_> = table.partition_columns().collect();
+    if !rule.columns.is_empty() {
+        let columns = &rule.columns;
         let parameters = columns.iter().enumerate();
         let parameters = parameters.map(|(at, it)| Array::parameter(it.kind, first + at));
         let names = (0..columns.len()).map(|at| format!("s{at}"));
@@ -425,19 +450,25 @@ impl<'c> Known<'c> {
         };
         let mut parameters = Vec::new();
         let mut questions = Vec::new();
-        for (table, rule) in publication.tables.iter().zip(&publication.rules) {
-            let Some(held) = presented.partitions(rule.id) else {
+        let tables = publication.tables.iter().flat_map(|it| &it.rules);
+        for (table, rule) in tables.zip(&*publication.rules) {
+            let Some(held) = presented.held(rule.id).filter(|_| table.log.is_some()) else {
                 continue;
             };
-            let nothing_held = !table.partition.is_empty() && held.is_empty();
-            if table.log.is_none() || nothing_held {
-                continue;
+            let mut partitions = Vec::new();
+            if !table.columns.is_empty() {
+                match &held.partitions {
+                    scope::Held::Listed(listed) if listed.is_empty() => continue,
+                    scope::Held::Listed(listed) => {
+                        partitions = partition_arrays(table, listed.iter().map(Vec::as_slice))?;
+                    }
+                    // Of many it is asked when it is known whether they are still the same.
+                    scope::Held::Digest(_) => continue,
+                }
             }
             let entries = new_entries(table, 4 + parameters.len());
             questions.push(format!("EXISTS (SELECT {entries})"));
-            if !table.partition.is_empty() {
-                parameters.extend(partition_arrays(table, held.iter().map(Vec::as_slice))?);
-            }
+            parameters.extend(partitions);
         }
         let check = match questions.is_empty() {
             true => None,
@@ -451,6 +482,38 @@ impl<'c> Known<'c> {
             snapshot,
             check,
         }))
+    }
+
+    /// Whether the logs have anything new for rules of which the checkpoint has but a digest of the
+    /// partitions. If these changed, everybody knows that there is something to do.
+    async fn has_news_of_many(
+        &self,
+        connection: &mut Connection,
+        publication: &Publication,
+        scope: &Scope,
+        own_version: &str,
+    ) -> Result<bool, CentreError> {
+        let tables = publication.tables.iter().flat_map(|it| &it.rules);
+        let rules = tables.zip(&*publication.rules).zip(&scope.rules);
+        for ((table, rule), now) in rules {
+            let held = self.presented.held(rule.id).filter(|_| table.log.is_some());
+            let is_digest = |held: &HeldRule| matches!(held.partitions, scope::Held::Digest(_));
+            if !held.is_some_and(is_digest) {
+                continue;
+            }
+            let question = format!("SELECT EXISTS (SELECT {})", new_entries(table, 4));
+            let statement = connection.prepare(&question, &[]).await?;
+            let partitions = now.partitions.iter().map(Vec::as_slice);
+            let arrays = partition_arrays(table, partitions)?;
+            let (since, xmin) = (&self.snapshot, xmin(&self.snapshot));
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![since, &xmin, &own_version];
+            parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
+            let row = connection.client().query_one(&statement, &parameters).await;
+            if row.map_err(refused("looking for changes"))?.get(0) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Asks whether the logs have anything new.

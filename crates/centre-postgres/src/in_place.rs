@@ -63,6 +63,11 @@ pub(super) fn missing(
         }
     };
     look(root, spec.triggers(id), &kept);
+    for (oid, trigger) in spec.route_triggers(id) {
+        if let Some(above) = catalog.by_oid(oid) {
+            look(above, vec![trigger], &[]);
+        }
+    }
     for member in &kept {
         let triggers = spec.member_triggers(id, &member.sql_name);
         look(member, triggers, &[]);

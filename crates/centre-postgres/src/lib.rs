@@ -17,6 +17,7 @@ mod own;
 mod pool;
 mod publication;
 mod quote;
+mod route;
 mod rows;
 mod scope;
 mod state;
@@ -111,9 +112,9 @@ impl Shared {
     fn tracked(&self, log_id: i32) -> Option<(String, LogSpec)> {
         let served = self.served();
         served.publications.iter().find_map(|publication| {
-            let mut tables = publication.tables.iter();
-            let table = tables.find(|table| table.log.is_some() && table.log_id == log_id)?;
-            Some((publication.schema.name.clone(), table.log.clone()?))
+            let mut rules = publication.tables.iter().flat_map(|it| &it.rules);
+            let rule = rules.find(|rule| rule.log.is_some() && rule.log_id == log_id)?;
+            Some((publication.schema.name.clone(), rule.log.clone()?))
         })
     }
 

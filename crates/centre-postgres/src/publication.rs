@@ -6,8 +6,10 @@
 use tidewater_protocol::Direction;
 
 use super::catalog::Catalog;
+use super::route::Route;
 use super::triggers::{LogSpec, log_column};
 use super::values::Kind;
+use tidewater_centre::engine::catalog::Catalog as _;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::publication::{self, ServedTable};
 
@@ -25,12 +27,14 @@ pub(crate) struct PublishedTable {
     /// The published columns.
     pub(super) columns: Vec<PgColumn>,
     pub(super) key: Vec<usize>,
-    pub(super) partition: Vec<usize>,
     pub(super) direction: Direction,
-    /// The change log; `None` if the table is not tracked.
-    pub(super) log: Option<LogSpec>,
-    /// The log's number, known once it is deployed.
-    pub(super) log_id: i32,
+    /// By which its rows are held.
+    pub(super) rules: Vec<TableRule>,
+    /// What rows as they are read have behind the published columns, and the aliases of their
+    /// tables in [`Self::from`].
+    extras: Vec<(String, PgColumn)>,
+    /// The table as `t`, and what its rules follow.
+    pub(super) from: String,
     /// See [`Published::deletes_first`].
     pub(super) deletes_first: bool,
     pub(super) effects: Effects,
@@ -38,6 +42,25 @@ pub(crate) struct PublishedTable {
     pub(super) fingerprint: String,
     /// The planner's guess of the number of rows.
     pub(super) row_estimate: u64,
+}
+
+/// A rule by which rows of a table are held.
+#[derive(Debug)]
+pub(super) struct TableRule {
+    /// The change log; `None` if the table is not tracked.
+    pub(super) log: Option<LogSpec>,
+    /// The log's number, known once it is deployed.
+    pub(super) log_id: i32,
+    /// The alias of the table that decides, in [`PublishedTable::from`].
+    pub(super) alias: String,
+    /// Its columns that are partitioned by.
+    pub(super) columns: Vec<PgColumn>,
+    /// Where the rule does not follow: the columns' places among the published ones.
+    pub(super) own: Vec<usize>,
+    /// The columns of the windows, with the aliases and the names of their tables.
+    pub(super) windows: Vec<(String, String, PgColumn)>,
+    /// The log's columns that have the key.
+    pub(super) log_key: Vec<String>,
 }
 
 /// What beside the uploaded rows an upload may change.
@@ -154,56 +177,73 @@ impl PgColumn {
 impl ServedTable for PublishedTable {
     type Log = LogSpec;
 
-    fn log(&self) -> Option<&LogSpec> {
-        self.log.as_ref()
+    fn logs(&self) -> Vec<&LogSpec> {
+        let logs = self.rules.iter().map(|rule| rule.log.as_ref());
+        logs.flatten().collect()
     }
 
-    fn set_log(&mut self, id: i64) {
-        self.log_id = id as i32;
+    fn set_log(&mut self, rule: usize, id: i64) {
+        self.rules[rule].log_id = id as i32;
     }
 }
 
-impl PublishedTable {
-    pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> PublishedTable {
+impl TableRule {
+    fn of(published: &Published<'_>, number: usize, catalog: &Catalog) -> (TableRule, String) {
         let live = &catalog.tables[published.table];
-        let columns = published.columns.iter();
-        let columns: Vec<PgColumn> = columns.map(|&it| live.columns[it].clone()).collect();
-        let partition = published.partition.iter();
-        let partition: Vec<usize> = partition.map(|&index| published.columns[index]).collect();
-        let log = || LogSpec::new(live, &partition, published.spec.tracking);
-        PublishedTable {
-            oid: live.oid,
-            sql_name: live.sql_name.clone(),
-            title: live.title.clone(),
-            key: published.positions(&live.key).unwrap_or_default(),
-            partition: published.partition.clone(),
-            direction: published.spec.direction,
-            log: published.is_logged.then(log),
+        let rule = &published.rules[number];
+        let route = Route::of(live, rule, catalog);
+        let prefix = format!("r{number}_");
+        let alias = |level: usize| match level {
+            0 => "t".to_owned(),
+            level => format!("{prefix}a{level}"),
+        };
+        let table_at = |level| &catalog.tables[rule.table_at(published.table, level)];
+        let root = table_at(rule.route.len());
+        let windows = rule.windows.iter().map(|window| {
+            let table = table_at(window.level);
+            let column = table.columns[window.column].clone();
+            (alias(window.level), table.sql_name.clone(), column)
+        });
+        let own = rule.columns.iter().filter(|_| route.is_empty());
+        let own = own.filter_map(|column| published.columns.iter().position(|it| it == column));
+        let joins = route.joins("LEFT JOIN", 0, "t", &prefix);
+        let key = live.key.iter().enumerate().map(|(at, column)| {
+            let places = rule.columns.iter();
+            let merged = places
+                .take_while(|_| route.is_empty())
+                .position(|it| it == column);
+            let unmerged = live.key[..at]
+                .iter()
+                .filter(|it| !route.is_empty() || !rule.columns.contains(it));
+            log_column(merged.unwrap_or(rule.columns.len() + unmerged.count()))
+        });
+        let is_logged = published.is_logged;
+        let log = || LogSpec::new(live, rule, catalog, published.spec.tracking);
+        let rule = TableRule {
+            log: is_logged.then(log),
             log_id: 0,
-            deletes_first: published.deletes_first,
-            effects: Effects {
-                // Whether a partition has a trigger of its own is not asked in every upload.
-                always: live.members.is_some()
-                    || live.user_triggers
-                    || live.columns.iter().any(|column| column.generated),
-                on_delete: published.acts_on_delete,
-                on_update: published.acts_on_update,
-            },
-            fingerprint: String::new(),
-            row_estimate: live.row_estimate,
-            columns,
-        }
+            alias: alias(rule.route.len()),
+            columns: rule
+                .columns
+                .iter()
+                .map(|&it| root.columns[it].clone())
+                .collect(),
+            own: own.collect(),
+            windows: windows.collect(),
+            log_key: key.collect(),
+        };
+        (rule, joins)
     }
 
-    /// The partition columns.
-    pub(super) fn partition_columns(&self) -> impl Iterator<Item = &PgColumn> {
-        self.partition.iter().map(|&index| &self.columns[index])
+    /// The log table's name in SQL.
+    pub(super) fn log_table(&self) -> String {
+        LogSpec::log_table(self.log_id)
     }
 
     /// A query for partitions with its results cast to the partition columns' types.
     pub(super) fn scope_sql(&self, inner: &str) -> String {
-        let names: Vec<String> = (0..self.partition.len()).map(log_column).collect();
-        let outputs = self.partition_columns().zip(&names);
+        let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
+        let outputs = self.columns.iter().zip(&names);
         let outputs = outputs.map(|(column, name)| {
             // A numeric's scale decides how it is spelled; a varchar's limit must not cut
             // a longer value down to another partition's.
@@ -226,18 +266,51 @@ impl PublishedTable {
         )
     }
 
-    /// The log's column that has a published column's values.
-    pub(super) fn log_column(&self, column: usize) -> Option<String> {
-        let positions = LogSpec::positions(&self.partition, &self.key);
-        positions
-            .iter()
-            .position(|&it| it == column)
-            .map(log_column)
+    /// The query for the highest value of a window's column.
+    pub(super) fn highest_sql(&self, window: usize) -> String {
+        let (_, table, column) = &self.windows[window];
+        format!("SELECT pg_catalog.max({}) FROM {table}", column.output(""))
     }
+}
 
-    /// The log table's name in SQL.
-    pub(super) fn log_table(&self) -> String {
-        LogSpec::log_table(self.log_id)
+impl PublishedTable {
+    pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> PublishedTable {
+        let live = &catalog.tables[published.table];
+        let columns = published.columns.iter();
+        let columns: Vec<PgColumn> = columns.map(|&it| live.columns[it].clone()).collect();
+        let rules = (0..published.rules.len()).map(|it| TableRule::of(published, it, catalog));
+        let (rules, joins): (Vec<TableRule>, Vec<String>) = rules.unzip();
+        let extras = published.extras(catalog.tables()).into_iter().map(|extra| {
+            let rule = &published.rules[extra.rule];
+            let table = &catalog.tables[rule.table_at(published.table, extra.level)];
+            let alias = match extra.level {
+                0 => "t".to_owned(),
+                level => format!("r{}_a{level}", extra.rule),
+            };
+            (alias, table.columns[extra.column].clone())
+        });
+        PublishedTable {
+            oid: live.oid,
+            sql_name: live.sql_name.clone(),
+            title: live.title.clone(),
+            key: published.positions(&live.key).unwrap_or_default(),
+            from: format!("{} t{}", live.sql_name, joins.concat()),
+            extras: extras.collect(),
+            direction: published.spec.direction,
+            rules,
+            deletes_first: published.deletes_first,
+            effects: Effects {
+                // Whether a partition has a trigger of its own is not asked in every upload.
+                always: live.members.is_some()
+                    || live.user_triggers
+                    || live.columns.iter().any(|column| column.generated),
+                on_delete: published.acts_on_delete,
+                on_update: published.acts_on_update,
+            },
+            fingerprint: String::new(),
+            row_estimate: live.row_estimate,
+            columns,
+        }
     }
 
     /// The key's columns, under the names that they have in another relation, as
@@ -258,5 +331,33 @@ impl PublishedTable {
     pub(super) fn outputs(&self, prefix: &str) -> String {
         let outputs = self.columns.iter().map(|column| column.output(prefix));
         outputs.collect::<Vec<_>>().join(", ")
+    }
+
+    /// [`Self::from`] as one side of a join.
+    pub(super) fn joined(&self) -> String {
+        match self.from.contains(" JOIN ") {
+            true => format!("({})", self.from),
+            false => self.from.clone(),
+        }
+    }
+
+    /// A row of [`Self::from`] as it is read.
+    pub(super) fn read(&self) -> String {
+        let extras = self.extras.iter();
+        let extras = extras.map(|(alias, column)| column.output(&format!("{alias}.")));
+        let published = self.columns.iter().map(|column| column.output("t."));
+        published.chain(extras).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The columns of a row as it is read.
+    pub(super) fn read_columns(&self) -> impl Iterator<Item = &PgColumn> {
+        let extras = self.extras.iter().map(|(_, column)| column);
+        self.columns.iter().chain(extras)
+    }
+
+    /// The rules by columns of the table's own, that are tracked.
+    pub(super) fn own_rules(&self) -> impl Iterator<Item = &TableRule> {
+        let rules = self.rules.iter();
+        rules.filter(|rule| rule.log.is_some() && !rule.own.is_empty())
     }
 }

@@ -1,24 +1,24 @@
 //! Who holds which partitions: reading and running the queries that say so.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use tokio_postgres::types::{Oid, ToSql, Type};
 use tokio_postgres::{Client, Statement};
 
-use tidewater_protocol::{Datum, Table};
+use tidewater_protocol::Datum;
 
 use super::array::Array;
 use super::connection::{Connection, refused};
 use super::decoder::RowDecoder;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{Publication, TableRule};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{
     Question, Questions, ScopeQuery, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
-use tidewater_centre::scope::Scope;
+use tidewater_centre::scope::{Partitions, Scope};
 
 /// The queries of somebody's scopes in some publications, prepared.
 pub(super) struct ScopeQueries<'p> {
@@ -48,7 +48,7 @@ impl<'p> ScopeQueries<'p> {
     }
 
     /// Runs the queries, all in one flight.
-    pub(super) async fn run(&self, client: &Client) -> Result<Vec<BTreeSet<Vec<u8>>>, CentreError> {
+    pub(super) async fn run(&self, client: &Client) -> Result<Vec<Arc<Partitions>>, CentreError> {
         let asked = self.questions.list.iter().zip(&self.statements);
         try_join_all(asked.map(|(question, it)| self.answer(client, question, it))).await
     }
@@ -58,27 +58,37 @@ impl<'p> ScopeQueries<'p> {
         client: &Client,
         question: &Question<'_>,
         statement: &Statement,
-    ) -> Result<BTreeSet<Vec<u8>>, CentreError> {
+    ) -> Result<Arc<Partitions>, CentreError> {
         let (publication, index) = question.place;
         let publication = self.publications[publication];
-        let (rule, table) = (&publication.rules[index], &publication.tables[index]);
+        let rule = &publication.rules[index];
+        let table = &publication.tables[rule.table];
+        let local = &table.rules[index - publication.rules_of(rule.table).start];
         let parameters = question.parameters.iter();
         let parameters: Vec<_> = parameters.map(|it| it as &(dyn ToSql + Sync)).collect();
         let rows = client.query(statement, &parameters).await;
         let rows =
             rows.map_err(|error| failed(&table.title, refused("running a values query")(error)))?;
-        let mut partitions = BTreeSet::new();
-        let mut decoder = RowDecoder::new(table.partition_columns().map(|it| it.kind));
+        let mut partitions = Partitions::new();
+        let columns = match question.window {
+            None => &local.columns[..],
+            Some(window) => std::slice::from_ref(&local.windows[window].2),
+        };
+        let mut decoder = RowDecoder::new(columns.iter().map(|it| it.kind));
         for row in &rows {
-            let mut values = Vec::with_capacity(rule.types.len());
+            let mut values = Vec::with_capacity(columns.len());
             decoder.result(row, 0, &mut values)?;
-            rule.take(&mut partitions, &values);
+            rule.take(question.window, &mut partitions, &values);
         }
-        Ok(partitions)
+        Ok(Arc::new(partitions))
     }
 
     /// The scope in a publication, out of the results of [`Self::run`].
-    pub(super) fn scope(&self, publication: usize, answers: &[BTreeSet<Vec<u8>>]) -> Scope {
+    pub(super) fn scope(
+        &self,
+        publication: usize,
+        answers: &[Arc<Partitions>],
+    ) -> Result<Scope, CentreError> {
         self.questions.scope(publication, answers)
     }
 }
@@ -88,16 +98,16 @@ pub(super) async fn check(
     client: &Client,
     place: &str,
     query: &ScopeQuery,
-    schema: &Table,
-    table: &PublishedTable,
+    rule: &TableRule,
 ) -> Result<(), CentreError> {
     let types = vec![Type::TEXT; query.parameters.len()];
     let inner = client
         .prepare_typed(&query.inner, &types)
         .await
         .map_err(|error| unreadable(place, &query.inner, error))?;
-    check_columns(place, inner.columns().len(), schema)?;
-    for (result, column) in inner.columns().iter().zip(table.partition_columns()) {
+    let names: Vec<&str> = rule.columns.iter().map(|it| &*it.name).collect();
+    check_columns(place, inner.columns().len(), &names)?;
+    for (result, column) in inner.columns().iter().zip(&rule.columns) {
         let (found, wanted) = (result.type_().oid(), &column.cast_name);
         if !is_assignable(client, found, wanted).await? {
             let what = format!(
@@ -173,22 +183,20 @@ fn near(query: &str, position: usize) -> String {
     }
 }
 
-/// The types of a table's partition columns.
-pub(super) fn partition_types(table: &PublishedTable) -> Vec<tidewater_protocol::ColumnType> {
-    let columns = table.partition_columns();
+/// The types of a rule's partition columns.
+pub(super) fn partition_types(rule: &TableRule) -> Vec<tidewater_protocol::ColumnType> {
+    let columns = rule.columns.iter();
     columns.map(|it| it.kind.column_type(it.scale)).collect()
 }
 
 /// Partitions as array parameters, one array for each partition column.
 pub(super) fn partition_arrays<'a>(
-    table: &PublishedTable,
+    rule: &TableRule,
     partitions: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Vec<Array>, CentreError> {
-    let types = partition_types(table);
-    let mut arrays: Vec<Array> = table
-        .partition_columns()
-        .map(|it| Array::new(it.kind))
-        .collect();
+    let types = partition_types(rule);
+    let columns = rule.columns.iter();
+    let mut arrays: Vec<Array> = columns.map(|it| Array::new(it.kind)).collect();
     for packed in partitions {
         let values = unpack(packed, &types)?;
         for (array, value) in arrays.iter_mut().zip(&values) {

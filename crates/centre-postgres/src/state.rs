@@ -50,12 +50,15 @@ INSERT INTO tidewater.history (log_floor, place) VALUES ('0', '');
 UPDATE tidewater.history SET place = ",
     place!(),
     ";
--- Registry of change logs: one for each table and list of partition columns.
+-- Registry of change logs: one for each table, the way to the table that decides, and that one's
+-- partition columns.
 CREATE TABLE tidewater.change_log (
   id integer PRIMARY KEY,
   table_oid oid NOT NULL,
   table_name text NOT NULL,
   partition_columns text[] NOT NULL,
+  -- The tables above it that its rule follows; they have triggers, too.
+  above oid[] NOT NULL,
   -- The SQL that made log and triggers: a difference means that they do not fit.
   definition text NOT NULL,
   -- Of a partitioned table: the partitions whose changes the log has, and since when they are

@@ -33,8 +33,7 @@ const LIVE: &str = "
 SELECT l.id, t.tgrelid, t.oid, t.xmin::text FROM pg_catalog.pg_trigger t
 JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid AND p.pronamespace = 'tidewater'::regnamespace
 JOIN tidewater.change_log l
-  ON p.proname::text = ANY(ARRAY['log_' || l.id || '_new', 'log_' || l.id || '_old',
-     'log_' || l.id || '_moved', 'log_' || l.id || '_truncated'])";
+  ON p.proname::text ~ ('^log_' || l.id || '_')";
 
 /// The types that there are, as [`super::state`]'s `column_type` has them, and of which table. The
 /// values of an enumeration also where a type is made of it: an array, a domain, a range, a row.
@@ -76,7 +75,7 @@ SELECT id, is_known, retyped FROM (
       SELECT FROM tidewater.tracked k WHERE k.log_id = l.id
       AND NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t
         WHERE t.oid = k.trigger_oid AND t.xmin::text = k.since)
-      AND (k.table_oid = l.table_oid
+      AND (k.table_oid = l.table_oid OR k.table_oid = ANY (l.above)
         OR EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = k.table_oid)))
     OR EXISTS (SELECT FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

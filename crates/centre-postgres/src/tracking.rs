@@ -7,8 +7,6 @@ use std::collections::HashSet;
 
 use tokio_postgres::{GenericClient, Row};
 
-use tidewater_protocol::Table;
-
 use super::catalog::Catalog;
 use super::connection::{Connection, refused};
 use super::members::{self, Members};
@@ -18,6 +16,7 @@ use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use super::{FINGERPRINTS, Postgres, in_place, scope, watermark};
+use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
 use tidewater_centre::engine::database::{ChangeLog, Tracking};
@@ -55,22 +54,30 @@ impl Tracking for Postgres {
         Catalog::read(connection.client()).await
     }
 
-    fn table(published: &Published<'_>, _: &Table, catalog: &Catalog) -> PublishedTable {
+    fn table(
+        published: &Published<'_>,
+        _: &tidewater_protocol::Table,
+        catalog: &Catalog,
+    ) -> PublishedTable {
         PublishedTable::of(published, catalog)
     }
 
-    fn scope_sql(inner: &str, table: &PublishedTable) -> String {
-        table.scope_sql(inner)
+    fn scope_sql(inner: &str, table: &PublishedTable, rule: usize) -> String {
+        table.rules[rule].scope_sql(inner)
+    }
+
+    fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
+        table.rules[rule].highest_sql(window)
     }
 
     async fn check_query(
         connection: &mut Connection,
-        place: &str,
-        query: &ScopeQuery,
-        schema: &Table,
+        (place, query, rule): (&str, &ScopeQuery, usize),
+        _: &Published<'_>,
+        _: &[TableInfo],
         table: &PublishedTable,
     ) -> Result<(), CentreError> {
-        scope::check(connection.client(), place, query, schema, table).await
+        scope::check(connection.client(), place, query, &table.rules[rule]).await
     }
 
     fn state() -> String {
@@ -112,8 +119,14 @@ impl Tracking for Postgres {
         let (spec, id) = (log, id as i32);
         let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
         let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
+        let above = spec.route.steps().iter().map(|it| it.oid.to_string());
+        let above: Vec<String> = above.collect();
         let mut sql = spec.create(id);
-        for trigger in spec.triggers(id) {
+        let route = spec
+            .route_triggers(id)
+            .into_iter()
+            .map(|(_, trigger)| trigger);
+        for trigger in spec.triggers(id).into_iter().chain(route) {
             sql.push_str(&trigger.create());
         }
         let members = members_of(spec, catalog);
@@ -127,11 +140,13 @@ impl Tracking for Postgres {
             }
         }
         sql.push_str(&format!(
-            "INSERT INTO tidewater.change_log (id, table_oid, table_name, partition_columns, definition) \
-             VALUES ({id}, {}, {}, ARRAY[{}]::text[], {});\n",
+            "INSERT INTO tidewater.change_log \
+             (id, table_oid, table_name, partition_columns, above, definition) \
+             VALUES ({id}, {}, {}, ARRAY[{}]::text[], ARRAY[{}]::oid[], {});\n",
             spec.table_oid,
             text(&spec.title),
             partition.join(", "),
+            above.join(", "),
             text(&spec.definition())
         ));
         if let Some(members) = members {
@@ -299,8 +314,8 @@ struct Registered {
     definition: String,
     /// Of a partitioned table: the partitions that are tracked.
     members: Option<String>,
-    /// Whether its table and functions are there.
-    exists: bool,
+    /// How many functions it has; 0 if its table is not there.
+    functions: i64,
 }
 
 impl Registered {
@@ -311,18 +326,17 @@ impl Registered {
             table_name: row.get(2),
             partition: row.get(3),
             definition: row.get(4),
-            exists: row.get(5),
+            functions: row.get(5),
             members: row.get(6),
         }
     }
 
     async fn all(client: &impl GenericClient) -> Result<Vec<Registered>, CentreError> {
         let sql = "SELECT id, table_oid, table_name, partition_columns, definition,
-               to_regclass('tidewater.log_' || id) IS NOT NULL
-               AND (SELECT count(*) FROM pg_catalog.pg_proc p
-                    WHERE p.pronamespace = 'tidewater'::regnamespace
-                      AND p.proname::text IN ('log_' || id || '_new', 'log_' || id || '_old',
-                        'log_' || id || '_moved', 'log_' || id || '_truncated')) = 4,
+               CASE WHEN to_regclass('tidewater.log_' || id) IS NULL THEN 0 ELSE
+                 (SELECT count(*) FROM pg_catalog.pg_proc p
+                  WHERE p.pronamespace = 'tidewater'::regnamespace
+                    AND p.proname::text ~ ('^log_' || id || '_')) END,
                members
              FROM tidewater.change_log ORDER BY id";
         let rows = client.query(sql, &[]).await;
@@ -390,7 +404,9 @@ async fn find_in_place(
     for log in &registered {
         let identity = LogSpec::identity_of(log.table_oid, &log.partition);
         let spec = wanted.iter().find(|it| it.identity() == identity);
-        let whole = spec.filter(|spec| log.exists && log.definition == spec.definition());
+        let whole = spec.filter(|spec| {
+            log.functions == spec.function_count() && log.definition == spec.definition()
+        });
         if let Some(spec) = whole {
             log.mend(spec, &lost, catalog, &mut mends);
         }
@@ -415,6 +431,7 @@ async fn find_in_place(
 fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> Vec<Step> {
     let mut tracked: HashSet<u32> = registered.iter().map(|log| log.table_oid).collect();
     for spec in wanted {
+        tracked.extend(spec.route.steps().iter().map(|it| it.oid));
         tracked.extend(
             members_of(spec, catalog)
                 .into_iter()

@@ -2,10 +2,12 @@
 //!
 //! What is in place and what has to be made is `deploy`'s affair.
 
-use super::catalog::Table;
+use super::catalog::{Catalog, Table};
 use super::publication::PgColumn;
-use super::quote::{ident, ident_list, literal, qualified};
+use super::quote::{ident, qualified};
+use super::route::{Route, Watched, differ};
 use super::state::SCHEMA;
+use tidewater_centre::engine::compile::CompiledRule;
 use tidewater_centre::engine::database::ChangeLog;
 use tidewater_centre::publication::Tracking;
 
@@ -18,27 +20,32 @@ pub(crate) struct LogSpec {
     pub(super) table: String,
     /// Its name, for people.
     pub(super) title: String,
-    /// The partition columns' names; empty for "everyone".
+    /// What tells the log from others of the table: the route's steps and the partition columns'
+    /// names; empty for "everyone".
     pub(super) partition: Vec<String>,
     /// Whether triggers fire by row.
     pub(super) by_row: bool,
     /// Whether the table is partitioned, and its partitions need triggers too.
     pub(super) partitioned: bool,
+    /// The way to the table that decides.
+    pub(super) route: Route,
+    /// The columns of the tracked table that triggers look at.
+    pub(super) watched: Vec<Watched>,
     columns: Vec<LogColumn>,
     /// The key's columns that somebody writes.
     written_key: Vec<String>,
-    /// Whether one of the log's columns is generated.
+    /// Whether one of the columns that triggers look at is generated.
     generated: bool,
 }
 
-/// A column of a log: a key or partition column of the tracked table.
+/// A column of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LogColumn {
+    /// The column whose values it has, quoted.
     source: String,
-    type_oid: u32,
+    /// Whether that is one of the table which decides, at the end of a route.
+    is_above: bool,
     definition: String,
-    /// How values are compared byte by byte.
-    collate: &'static str,
 }
 
 /// The log's column that has the values of a tracked table's column.
@@ -74,26 +81,57 @@ impl ChangeLog for LogSpec {
 }
 
 impl LogSpec {
-    /// The log that a table needs for a list of partition columns: those first,
-    /// then the key's columns that are not among them.
-    pub(super) fn new(table: &Table, partition: &[usize], tracking: Tracking) -> LogSpec {
-        let positions = Self::positions(partition, &table.key);
-        let column = |&index: &usize| LogColumn::of(&table.columns[index]);
-        let written = table.key.iter().map(|&index| &table.columns[index]);
-        let written = written.filter(|column| !column.generated);
+    /// The log that a rule of a table needs: the partition columns first, then the key's
+    /// columns that are not among them.
+    pub(super) fn new(
+        table: &Table,
+        rule: &CompiledRule,
+        catalog: &Catalog,
+        tracking: Tracking,
+    ) -> LogSpec {
+        let route = Route::of(table, rule, catalog);
+        let is_above = !route.is_empty();
+        let root = rule
+            .route
+            .last()
+            .map_or(table, |it| &catalog.tables[it.parent]);
+        let deciding = rule.columns.iter().map(|&it| &root.columns[it]);
+        let own = |column: &&PgColumn| {
+            is_above
+                || !rule
+                    .columns
+                    .iter()
+                    .any(|&it| table.columns[it].name == column.name)
+        };
+        let key = || table.key.iter().map(|&index| &table.columns[index]);
+        let columns = deciding.clone().map(|it| LogColumn::of(it, is_above));
+        let columns = columns.chain(key().filter(own).map(|it| LogColumn::of(it, false)));
+        let referring = rule.route.first().into_iter().flat_map(|it| &it.columns);
+        let mut watched: Vec<&PgColumn> = match is_above {
+            true => referring.map(|&it| &table.columns[it]).collect(),
+            false => deciding.clone().collect(),
+        };
+        for column in key() {
+            if !watched.iter().any(|it| it.name == column.name) {
+                watched.push(column);
+            }
+        }
+        let names = deciding.map(|it| it.name.clone());
         LogSpec {
             table_oid: table.oid,
             table: table.sql_name.clone(),
             title: table.title.clone(),
-            partition: partition
-                .iter()
-                .map(|&index| table.columns[index].name.clone())
-                .collect(),
+            partition: route.names().into_iter().chain(names).collect(),
             by_row: tracking == Tracking::Row,
             partitioned: table.members.is_some(),
-            columns: positions.iter().map(column).collect(),
-            written_key: written.map(|column| column.name.clone()).collect(),
-            generated: positions.iter().any(|&it| table.columns[it].generated),
+            generated: watched.iter().any(|it| it.generated),
+            watched: watched.into_iter().map(Watched::of).collect(),
+            columns: columns.collect(),
+            written_key: key()
+                .filter(|it| !it.generated)
+                .map(|it| it.name.clone())
+                .collect(),
+            route,
         }
     }
 
@@ -102,17 +140,25 @@ impl LogSpec {
         format!("{table_oid} {partition:?}")
     }
 
-    /// Which columns of the tracked table the log's columns have, in order.
-    pub(super) fn positions(partition: &[usize], key: &[usize]) -> Vec<usize> {
-        let rest = key.iter().filter(|index| !partition.contains(index));
-        partition.iter().chain(rest).copied().collect()
+    /// How many of the log's columns have the partition's values; behind them are the key's.
+    fn partition_length(&self) -> usize {
+        self.partition.len() - self.route.steps().len()
+    }
+
+    /// The functions that it has.
+    pub(super) fn function_count(&self) -> i64 {
+        (FUNCTIONS.len() + self.route.steps().len()) as i64
     }
 
     /// What is made for the log, as one text; its equality tells that nothing has to
     /// be made anew.
     pub(super) fn definition(&self) -> String {
         let mut text = self.create(0);
-        for trigger in self.triggers(0) {
+        let above = self
+            .route_triggers(0)
+            .into_iter()
+            .map(|(_, trigger)| trigger);
+        for trigger in self.triggers(0).into_iter().chain(above) {
             text.push_str(&trigger.sql);
             text.push('\n');
         }
@@ -139,7 +185,7 @@ impl LogSpec {
             sql.push_str(&format!(", {name} {}", column.definition));
         }
         sql.push_str(");\n");
-        let partition: String = (0..self.partition.len())
+        let partition: String = (0..self.partition_length())
             .map(|position| log_column(position) + ", ")
             .collect();
         sql.push_str(&format!(
@@ -152,56 +198,85 @@ impl LogSpec {
     fn create_functions(&self, id: i32) -> String {
         let mut sql = String::new();
         let [new, old, moved] = self.inserts(id);
-        let marker = marker(id);
+        let (marker, fits) = (marker(id), self.fits(0));
         for (suffix, body) in [("new", new), ("old", old), ("moved", moved)] {
             // The owner may rename a column, or give it another type, at any time: writes go
             // on, and nothing that they change is missed.
-            let mut body = format!("IF {} THEN {body} ELSE {marker} END IF;", self.fits());
+            let mut body = format!("IF {fits} THEN {body} ELSE {marker} END IF;");
             if suffix == "moved" && self.watches_leaving() {
                 body = format!("{} {body}", self.leaving(id));
             }
             sql.push_str(&function(id, suffix, &body));
         }
         sql.push_str(&function(id, "truncated", &marker));
+        for level in 1..=self.route.steps().len() {
+            sql.push_str(&self.route.function(self, id, level));
+        }
         sql
     }
 
     /// The statements of the functions for new rows, for old ones, and for those whose key
     /// or partition changed.
     fn inserts(&self, id: i32) -> [String; 3] {
-        let insert = |what: String| self.insert(id, &what);
-        let one = |row| self.insert(id, &format!("VALUES ({})", self.values(row)));
-        let all = |from: &str| format!("SELECT {} FROM {from} r", self.values("r."));
-        let (new, old) = (all("tidewater_new"), all("tidewater_old"));
+        let insert = |from: &str| self.insert(id, &self.entries(from));
+        let one = |row: &str| insert(&self.rows_of(&[row]));
+        let (new, old) = ("tidewater_new r", "tidewater_old r");
         match (self.by_row, self.partitioned) {
-            (true, _) => [one("NEW."), one("OLD."), one("OLD.")],
-            (false, false) => [insert(new), insert(old), one("OLD.")],
+            (true, _) => [one("NEW"), one("OLD"), one("OLD")],
+            (false, false) => [insert(new), insert(old), one("OLD")],
             // A row that moves to another leaf is updated for the statement only: no row
             // trigger for updates sees it.
             (false, true) => {
-                let collated = |from: &str| {
-                    let columns = self.columns.iter();
-                    let columns =
-                        columns.map(|it| format!("r.{}{}", ident(&it.source), it.collate));
-                    let columns = columns.collect::<Vec<_>>().join(", ");
-                    format!("SELECT {columns} FROM {from} r")
+                let exact = |from: &str| {
+                    let columns = self
+                        .watched
+                        .iter()
+                        .map(|it| format!("{} AS {}", it.exact(), ident(&it.name)));
+                    format!(
+                        "SELECT {} FROM {from}",
+                        columns.collect::<Vec<_>>().join(", ")
+                    )
                 };
-                let (before, after) = (collated("tidewater_old"), collated("tidewater_new"));
-                let both = insert(new.clone()) + " " + &insert(format!("{before} EXCEPT {after}"));
+                let moved = format!("({} EXCEPT {}) AS r", exact(old), exact(new));
+                let both = insert(new) + " " + &insert(&moved);
                 [insert(new), insert(old), both]
             }
         }
     }
 
-    fn insert(&self, id: i32, what: &str) -> String {
+    /// Rows as a relation `r`, with the columns that triggers look at.
+    fn rows_of(&self, rows: &[&str]) -> String {
+        let names: Vec<String> = self.watched.iter().map(|it| ident(&it.name)).collect();
+        let rows = rows.iter().map(|row| {
+            let values = names.iter().map(|name| format!("{row}.{name}"));
+            format!("({})", values.collect::<Vec<_>>().join(", "))
+        });
+        let rows = rows.collect::<Vec<_>>().join(", ");
+        format!("(VALUES {rows}) AS r({})", names.join(", "))
+    }
+
+    /// The query for the entries of a relation `r` of rows.
+    fn entries(&self, from: &str) -> String {
+        match self.route.is_empty() {
+            true => format!("SELECT {} FROM {from}", self.entry("r.", "r.")),
+            false => self.route.entries(self, from),
+        }
+    }
+
+    /// The statement that appends what a query yields.
+    pub(super) fn insert(&self, id: i32, what: &str) -> String {
         let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
         let (log, names) = (Self::log_table(id), names.join(", "));
         format!("INSERT INTO {log} ({names}) {what};")
     }
 
-    /// The values of the log's columns of one row.
-    fn values(&self, row: &str) -> String {
-        ident_list(row, self.columns.iter().map(|it| it.source.as_str()))
+    /// The columns of an entry, of the table that decides and of the tracked one.
+    pub(super) fn entry(&self, above: &str, own: &str) -> String {
+        let columns = self.columns.iter().map(|column| match column.is_above {
+            true => format!("{above}{}", column.source),
+            false => format!("{own}{}", column.source),
+        });
+        columns.collect::<Vec<_>>().join(", ")
     }
 
     /// Whether rows that change their partition need a trigger of their own.
@@ -214,43 +289,36 @@ impl LogSpec {
 
     /// What the function for moved rows does before a row with another key is written.
     fn leaving(&self, id: i32) -> String {
-        let (old, new) = (self.values("OLD."), self.values("NEW."));
         let marker = marker(id);
         // What is generated is not known yet.
         let log = match self.generated {
             true => marker.clone(),
-            false => self.insert(id, &format!("VALUES ({old}), ({new})")),
+            false => self.insert(id, &self.entries(&self.rows_of(&["OLD", "NEW"]))),
         };
         format!(
             "IF TG_LEVEL = 'ROW' THEN IF {} THEN {log} ELSE {marker} END IF; RETURN NEW; END IF;",
-            self.fits()
+            self.fits(0)
         )
     }
 
-    /// Whether the columns that a function names are still there as they were.
-    fn fits(&self) -> String {
-        let columns = self.columns.iter().map(|column| {
-            // Names of columns have no NUL.
-            let name = literal(&column.source).unwrap_or_default();
-            format!("({name}, {}::oid)", column.type_oid)
-        });
+    /// Whether the columns that a function names are still there as they were; it is that of a
+    /// trigger on the table at a level of the route, of which 0 is the tracked one.
+    pub(super) fn fits(&self, level: usize) -> String {
+        let (rows, tables, named) = self.route.columns(self, level);
+        let named = named.iter().map(|it| format!(" AND {it}"));
         format!(
             "(SELECT pg_catalog.count(*) FROM pg_catalog.pg_attribute a \
-             WHERE a.attrelid = TG_RELID AND (a.attname, a.atttypid) IN ({})) = {}",
-            columns.collect::<Vec<_>>().join(", "),
-            self.columns.len()
+             WHERE a.attrelid IN ({}) AND (a.attrelid, a.attname, a.atttypid) IN ({})) = {}{}",
+            tables.join(", "),
+            rows.join(", "),
+            rows.len(),
+            named.collect::<String>()
         )
     }
 
     /// The statement that logs all rows of a table that has the columns of the tracked one.
     pub(super) fn log_rows(&self, id: i32, table: &str) -> String {
-        let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
-        format!(
-            "INSERT INTO {} ({}) SELECT {} FROM ONLY {table} r;\n",
-            Self::log_table(id),
-            names.join(", "),
-            ident_list("r.", self.columns.iter().map(|it| it.source.as_str()))
-        )
+        self.insert(id, &self.entries(&format!("ONLY {table} r"))) + "\n"
     }
 
     /// The statements that remove log, functions and (with the functions) triggers.
@@ -269,11 +337,25 @@ impl LogSpec {
 
     /// The triggers go with them.
     fn drop_functions(id: i32) -> String {
-        let functions = FUNCTIONS.iter().map(|function| {
-            let name = qualified(SCHEMA, &format!("log_{id}_{function}"));
-            format!("DROP FUNCTION IF EXISTS {name}() CASCADE;\n")
+        format!(
+            "DO $$ DECLARE f record; BEGIN FOR f IN SELECT p.oid::regprocedure AS name \
+             FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'tidewater'::regnamespace \
+             AND p.proname ~ '^log_{id}_' \
+             LOOP EXECUTE 'DROP FUNCTION ' || f.name || ' CASCADE'; END LOOP; END $$;\n"
+        )
+    }
+
+    /// The triggers on the tables of the route.
+    pub(super) fn route_triggers(&self, id: i32) -> Vec<(u32, Trigger)> {
+        let steps = self.route.steps().iter().enumerate();
+        let triggers = steps.flat_map(|(index, step)| {
+            let triggers = self.route.triggers(id, index + 1, self.by_row);
+            triggers.into_iter().map(|(name, sql)| {
+                let by_row = true;
+                (step.oid, Trigger { name, by_row, sql })
+            })
         });
-        functions.collect()
+        triggers.collect()
     }
 
     /// The triggers on the tracked table.
@@ -301,15 +383,7 @@ impl LogSpec {
     }
 
     fn triggers_on(&self, id: i32, table: &str) -> Vec<Trigger> {
-        let differs = self.columns.iter().map(|column| {
-            let name = ident(&column.source);
-            let collate = column.collate;
-            format!("OLD.{name}{collate} IS DISTINCT FROM NEW.{name}{collate}")
-        });
-        let moved = format!(
-            "FOR EACH ROW WHEN ({}) ",
-            differs.collect::<Vec<_>>().join(" OR ")
-        );
+        let moved = format!("FOR EACH ROW WHEN ({}) ", differ(&self.watched));
         let (new, old) = if self.by_row {
             ("FOR EACH ROW ", "FOR EACH ROW ")
         } else {
@@ -391,10 +465,14 @@ pub(super) fn marker(id: i32) -> String {
     format!("INSERT INTO tidewater.everything (log_id) VALUES ({id});")
 }
 
-/// Whoever writes the table runs the function: with the rights of its owner and
-/// nothing but system schemas on the path.
 fn function(id: i32, suffix: &str, body: &str) -> String {
     let name = qualified(SCHEMA, &format!("log_{id}_{suffix}"));
+    function_of(&name, &format!("{body} RETURN NULL;"))
+}
+
+/// Whoever writes the table runs the function: with the rights of its owner and
+/// nothing but system schemas on the path.
+pub(super) fn function_of(name: &str, body: &str) -> String {
     let mut tag = "$tidewater$".to_owned();
     while body.contains(&tag) {
         tag.insert(1, '_');
@@ -402,23 +480,20 @@ fn function(id: i32, suffix: &str, body: &str) -> String {
     format!(
         "CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER \
          SET search_path = pg_catalog, pg_temp \
-         AS {tag} BEGIN {body} RETURN NULL; END {tag};\n\
+         AS {tag} BEGIN {body} END {tag};\n\
          REVOKE ALL ON FUNCTION {name}() FROM PUBLIC;\n"
     )
 }
 
 impl LogColumn {
-    fn of(column: &PgColumn) -> LogColumn {
-        let collatable = column.collation.is_some();
+    fn of(column: &PgColumn, is_above: bool) -> LogColumn {
         LogColumn {
-            source: column.name.clone(),
-            type_oid: column.type_oid,
-            definition: if collatable {
-                format!("{} COLLATE \"C\"", column.cast_name)
-            } else {
-                column.cast_name.clone()
+            source: column.sql.clone(),
+            is_above,
+            definition: match column.collation {
+                Some(_) => format!("{} COLLATE \"C\"", column.cast_name),
+                None => column.cast_name.clone(),
             },
-            collate: if collatable { " COLLATE \"C\"" } else { "" },
         }
     }
 }

@@ -300,6 +300,8 @@ fn read_references(
                 parent_columns: Vec::new(),
                 on_delete: action(&on_delete),
                 on_update: action(&on_update),
+                // Nobody needs to check them, and then a row may come before its parent.
+                is_deferrable: true,
             });
             found.push((id, reference));
         }

@@ -1,7 +1,5 @@
 //! A snapshot of the file, from which a download is read.
 
-use std::collections::BTreeSet;
-
 use prost::Message;
 use rusqlite::types::Value as Native;
 use rusqlite::{Row, params_from_iter};
@@ -9,7 +7,7 @@ use rusqlite::{Row, params_from_iter};
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 use super::connection::{Connection, run};
-use super::publication::{Publication, PublishedTable};
+use super::publication::{Publication, PublishedTable, TableRule};
 use super::scope;
 use super::served::Served;
 use super::triggers::Log;
@@ -18,13 +16,20 @@ use super::{failure, quote, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
-use tidewater_centre::engine::download::{Held, Mark, Opened, Place, Snapshot, TakeKey, TakeRow};
+use tidewater_centre::engine::connection::{Answer, Own};
+use tidewater_centre::engine::download::{
+    Held, Mark, Opened, Part, Place, Snapshot, TakeKey, TakeRow,
+};
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{ScopeChange, Standing};
 use tidewater_centre::engine::watermark::Presented;
+use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::Partitions;
 
 type Result<T> = std::result::Result<T, CentreError>;
+
+const DAY_MICROS: i64 = 86_400_000_000;
 
 /// See [`Snapshot`].
 pub(super) struct FileSnapshot<'p> {
@@ -33,7 +38,7 @@ pub(super) struct FileSnapshot<'p> {
     marker: &'p Marker,
     publications: Vec<&'p Publication>,
     opened: Vec<Opened>,
-    /// By subscription and table, the position in the change log that the remote knows.
+    /// By subscription and rule, the position in the change log that the remote knows.
     since: Vec<Vec<i64>>,
 }
 
@@ -78,23 +83,21 @@ impl<'p> FileSnapshot<'p> {
         let known = presented.as_ref().filter(|_| marked_ms.is_some());
         let known = known.and_then(|it| Logs::decode(&*it.watermark.position).ok());
         let known = known.unwrap_or_default();
-        let mut held = Vec::with_capacity(publication.tables.len());
-        let mut logs = Vec::new();
-        let mut since = vec![0; publication.tables.len()];
+        let mut held = Vec::with_capacity(publication.rules.len());
+        let mut logs: Vec<Position> = Vec::new();
+        let mut since = vec![0; publication.rules.len()];
         let mut news = false;
-        for (index, (table, rule)) in publication
-            .tables
-            .iter()
-            .zip(&publication.rules)
-            .enumerate()
-        {
+        let tables = publication.tables.iter().flat_map(|it| &it.rules);
+        for (index, (table, rule)) in tables.zip(&*publication.rules).enumerate() {
             let mut is_traced = false;
             if let Some(log) = &table.log {
                 let position = state::log_position(self.connection, log.id)?;
-                logs.push(Position {
-                    log: log.id,
-                    position,
-                });
+                if logs.iter().all(|it| it.log != log.id) {
+                    logs.push(Position {
+                        log: log.id,
+                        position,
+                    });
+                }
                 let known = known.logs.iter().find(|it| it.log == log.id);
                 if let Some(known) = known
                     && known.position <= position
@@ -102,9 +105,13 @@ impl<'p> FileSnapshot<'p> {
                 {
                     is_traced = true;
                     since[index] = known.position;
-                    let partitions = presented.as_ref().and_then(|it| it.partitions(rule.id));
-                    if let Some(partitions) = partitions {
-                        news = news || self.has_news(table, log, partitions, known.position)?;
+                    // If other partitions are held, there is something to do anyway.
+                    let now = &scope.rules[index].partitions;
+                    let is_held = presented
+                        .as_ref()
+                        .is_some_and(|it| it.held(rule.id).is_some());
+                    if is_held && known.position < position {
+                        news = news || self.has_news(table, log, now, known.position)?;
                     }
                 }
             }
@@ -142,9 +149,9 @@ impl<'p> FileSnapshot<'p> {
     /// Whether the log has anything new for some partitions.
     fn has_news(
         &self,
-        table: &PublishedTable,
+        table: &TableRule,
         log: &Log,
-        partitions: &BTreeSet<Vec<u8>>,
+        partitions: &Partitions,
         since: i64,
     ) -> Result<bool> {
         let looking = failure("looking for changes");
@@ -156,8 +163,8 @@ impl<'p> FileSnapshot<'p> {
             columns.collect::<String>()
         );
         let mut statement = self.connection.prepare_cached(&sql).map_err(looking)?;
-        let everyone = BTreeSet::from([Vec::new()]);
-        let partitions = match table.partition_types.is_empty() {
+        let everyone = Partitions::from([Vec::new()]);
+        let partitions = match table.types.is_empty() {
             true => &everyone,
             false => partitions,
         };
@@ -177,17 +184,36 @@ impl<'p> FileSnapshot<'p> {
     fn each_row(
         &self,
         place: Place,
-        partitions: &[&[u8]],
+        part: &Part<'_>,
         mut take: impl FnMut(&[Datum<'_>]) -> Result<()>,
     ) -> Result<()> {
-        let (table, types) = (self.table(place), self.types(place));
-        if table.partition_types.is_empty() {
-            return query_rows(self.connection, &table.select_all, Vec::new(), types, take);
+        let (rule, types) = (&self.table(place).rules[part.rule], self.types(place));
+        let publication = self.publications[place.subscription];
+        let windows = &publication.rules[publication.rules_of(place.table)][part.rule].windows;
+        let mut sql = rule.select.clone();
+        let mut bounds = Vec::new();
+        if !rule.types.is_empty() {
+            sql.push_str(&rule.is_in_partition);
         }
-        for partition in partitions {
-            let values = partition_values(table, partition)?;
-            let sql = &table.select_partition;
-            query_rows(self.connection, sql, values, types, &mut take)?;
+        for bound in &part.bounds {
+            let window = &windows[bound.window];
+            let ends = [(Some(bound.from), false), (bound.to, true)];
+            for (position, is_less) in ends {
+                let Some(position) = position.filter(|it| *it > i64::MIN) else {
+                    continue;
+                };
+                bounds.push(window_value(window, position, is_less));
+                let number = rule.types.len() + bounds.len();
+                sql.push_str(&rule.is_in_window(bound.window, is_less, number));
+            }
+        }
+        if rule.types.is_empty() {
+            return query_rows(self.connection, &sql, bounds, types, take);
+        }
+        for partition in &part.partitions {
+            let mut values = partition_values(rule, partition)?;
+            values.extend(bounds.iter().cloned());
+            query_rows(self.connection, &sql, values, types, &mut take)?;
         }
         Ok(())
     }
@@ -197,7 +223,7 @@ impl<'p> FileSnapshot<'p> {
     }
 
     fn types(&self, place: Place) -> &'p [ColumnType] {
-        &self.publications[place.subscription].shapes[place.table].columns
+        &self.publications[place.subscription].row_types[place.table]
     }
 }
 
@@ -217,21 +243,29 @@ impl Snapshot for FileSnapshot<'_> {
     fn rows<'s>(
         &'s mut self,
         place: Place,
-        partitions: &'s [&'s [u8]],
+        part: &'s Part<'s>,
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()> {
-        Box::pin(async move { self.each_row(place, partitions, take) })
+        Box::pin(async move { self.each_row(place, part, take) })
+    }
+
+    fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>> {
+        Box::pin(async move {
+            let answers = statements.iter().map(|it| run(self.connection, it));
+            let answers: rusqlite::Result<_> = answers.collect();
+            answers.map_err(failure("reading a scope that was handed out"))
+        })
     }
 
     fn kept_rows<'s>(
         &'s mut self,
         place: Place,
-        partitions: &'s [&'s [u8]],
+        part: &'s Part<'s>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
             let types = self.types(place);
-            self.each_row(place, partitions, |row| {
+            self.each_row(place, part, |row| {
                 with_kept(self.connection, types, row, |kept| take(kept, Some(row)))?
             })
         })
@@ -240,35 +274,34 @@ impl Snapshot for FileSnapshot<'_> {
     fn changes<'s>(
         &'s mut self,
         place: Place,
-        partitions: &'s [&'s [u8]],
+        asked: &'s [Option<Vec<&'s [u8]>>],
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
             let reading = failure("reading a change log");
             let (table, types) = (self.table(place), self.types(place));
-            let schema = &self.publications[place.subscription].schema.tables[place.table];
-            let Some(log) = &table.log else {
-                return Ok(());
-            };
-            let sql = table.select_changes(schema, log);
-            let mut statement = self.connection.prepare_cached(&sql).map_err(reading)?;
-            let since = self.since[place.subscription][place.table];
-            let everyone: [&[u8]; 1] = [&[]];
-            let partitions = match table.partition_types.is_empty() {
-                true => &everyone[..],
-                false => partitions,
-            };
-            for partition in partitions {
-                let values = partition_values(table, partition)?;
-                let parameters = std::iter::once(Native::Integer(since)).chain(values);
-                let mut rows = statement
-                    .query(params_from_iter(parameters))
-                    .map_err(reading)?;
-                while let Some(row) = rows.next().map_err(reading)? {
-                    let key = self::values(row, 0, &table.key_types).map_err(reading)?;
-                    let now = self::values(row, key.len(), types).map_err(reading)?;
-                    let exists = now[schema.key[0]] != Datum::Null;
-                    take(&key, exists.then_some(&now[..]))?;
+            let publication = self.publications[place.subscription];
+            let schema = &publication.schema.tables[place.table];
+            let since = &self.since[place.subscription][publication.rules_of(place.table)];
+            for ((rule, asked), &since) in table.rules.iter().zip(asked).zip(since) {
+                if rule.log.is_none() {
+                    continue;
+                }
+                let sql = &rule.select_changes;
+                let mut statement = self.connection.prepare_cached(sql).map_err(reading)?;
+                let everyone: [&[u8]; 1] = [&[]];
+                for partition in asked.as_deref().unwrap_or(&everyone) {
+                    let values = partition_values(rule, partition)?;
+                    let parameters = std::iter::once(Native::Integer(since)).chain(values);
+                    let mut rows = statement
+                        .query(params_from_iter(parameters))
+                        .map_err(reading)?;
+                    while let Some(row) = rows.next().map_err(reading)? {
+                        let key = self::values(row, 0, &table.key_types).map_err(reading)?;
+                        let now = self::values(row, key.len(), types).map_err(reading)?;
+                        let exists = now[schema.key[0]] != Datum::Null;
+                        take(&key, exists.then_some(&now[..]))?;
+                    }
                 }
             }
             Ok(())
@@ -287,7 +320,7 @@ impl Snapshot for FileSnapshot<'_> {
             let (table, types) = (self.table(place), self.types(place));
             let mut statement = self
                 .connection
-                .prepare_cached(&table.select_key)
+                .prepare_cached(&table.read_key)
                 .map_err(reading)?;
             for key in keys {
                 let Some(parameters) = key_parameters(publication, place.table, key) else {
@@ -406,19 +439,35 @@ pub(super) fn values<'r>(
 }
 
 /// A partition's values as parameters.
-fn partition_values(table: &PublishedTable, packed: &[u8]) -> Result<Vec<Native>> {
-    if table.partition_types.is_empty() {
+fn partition_values(rule: &TableRule, packed: &[u8]) -> Result<Vec<Native>> {
+    if rule.types.is_empty() {
         return Ok(Vec::new());
     }
-    let values = unpack(packed, &table.partition_types)?;
-    let values = values.iter().zip(&table.partition_types);
-    values
-        .zip(&table.partition_as_text)
-        .map(|((value, &column_type), &as_text)| {
+    let types: Vec<ColumnType> = rule
+        .types
+        .iter()
+        .map(|(column_type, _)| *column_type)
+        .collect();
+    let values = unpack(packed, &types)?;
+    let values = values
+        .iter()
+        .zip(&rule.types)
+        .map(|(value, &(column_type, as_text))| {
             values::bind(column_type, as_text, value).map_err(|why| CentreError::Configuration {
                 message: format!("the partition value {value:.40} {why}"),
                 hint: "correct the values query, or the data that it reads".into(),
             })
-        })
-        .collect()
+        });
+    values.collect()
+}
+
+/// Where a window begins or ends, as a parameter. Applications spell a moment as they like: the day
+/// it is of comes before, and the next one behind it, in whatever spelling.
+fn window_value(window: &Window, position: i64, is_end: bool) -> Native {
+    let days = match window.column_type {
+        ColumnType::Integer => return Native::Integer(position),
+        ColumnType::Date => position,
+        _ => position.div_euclid(DAY_MICROS) + i64::from(is_end),
+    };
+    Native::Text(Datum::Date(days).to_string())
 }

@@ -18,6 +18,7 @@ mod environment;
 mod file;
 mod prune;
 mod publication;
+mod route;
 mod row;
 mod row_error;
 mod rows;

@@ -4,6 +4,7 @@
 use tidewater_protocol::{ColumnType, Table};
 
 use super::catalog::Catalog;
+use super::route::Route;
 use super::triggers::Log;
 use super::{quote, values};
 use tidewater_centre::engine::compile::Published;
@@ -15,15 +16,13 @@ pub(super) type Publication = tidewater_centre::engine::publication::Publication
 /// A table of a [`Publication`].
 #[derive(Debug)]
 pub(crate) struct PublishedTable {
-    /// Its change log, if its changes are read from one.
-    pub(super) log: Option<Log>,
+    /// By which its rows are held.
+    pub(super) rules: Vec<TableRule>,
     /// For each column: its declared type, for messages, and whether its affinity is
     /// TEXT.
     pub(super) declared: Vec<(String, bool)>,
-    /// Types of key and partition columns.
+    /// Types of key columns.
     pub(super) key_types: Vec<ColumnType>,
-    pub(super) partition_types: Vec<ColumnType>,
-    pub(super) partition_as_text: Vec<bool>,
     /// Deletes go before inserts and updates, for the unique values that they free. Not where
     /// foreign keys act on them: they could take along what the same upload moves elsewhere.
     /// What needs their values is tried again after them.
@@ -34,10 +33,8 @@ pub(crate) struct PublishedTable {
     pub(super) guarded: bool,
     /// `SELECT` of all columns by key.
     pub(super) select_key: String,
-    /// All columns of all rows.
-    pub(super) select_all: String,
-    /// All columns of the rows of one partition; parameters are its values.
-    pub(super) select_partition: String,
+    /// The same of rows as they are read.
+    pub(super) read_key: String,
     pub(super) delete_key: String,
     /// Overrides the table's own ON CONFLICT clauses, which could displace rows that
     /// the remote may not touch. Only where there are any: it would override those of
@@ -46,17 +43,216 @@ pub(crate) struct PublishedTable {
     name: String,
 }
 
+/// A rule by which rows of a table are held.
+#[derive(Debug)]
+pub(super) struct TableRule {
+    /// The change log, if changes are read from one.
+    pub(super) log: Option<Log>,
+    /// All rows as they are read, joined with what the rule follows, up to a `WHERE`.
+    pub(super) select: String,
+    /// Conditions for the rows of one partition; the parameters are its values.
+    pub(super) is_in_partition: String,
+    /// Of the partition columns: their types, and whether their affinity is TEXT.
+    pub(super) types: Vec<(ColumnType, bool)>,
+    /// The names of the partition columns, for people.
+    pub(super) names: Vec<String>,
+    /// The columns of the windows, with their tables' aliases and names.
+    windows: Vec<(String, String, String)>,
+    /// The keys that the log has, each once, with the row that is there now or NULLs; parameters:
+    /// the position, the partition.
+    pub(super) select_changes: String,
+}
+
 impl ServedTable for PublishedTable {
     type Log = Log;
 
-    fn log(&self) -> Option<&Log> {
-        self.log.as_ref()
+    fn logs(&self) -> Vec<&Log> {
+        let logs = self.rules.iter().map(|rule| rule.log.as_ref());
+        logs.flatten().collect()
     }
 
-    fn set_log(&mut self, id: i64) {
-        if let Some(log) = &mut self.log {
+    fn set_log(&mut self, rule: usize, id: i64) {
+        if let Some(log) = &mut self.rules[rule].log {
             log.id = id;
+            let rule = &mut self.rules[rule];
+            rule.select_changes = rule.select_changes.replace(
+                &quote(&super::state::log_table(0)),
+                &quote(&super::state::log_table(id)),
+            );
         }
+    }
+}
+
+impl TableRule {
+    /// The query for the highest value of a window's column.
+    pub(super) fn highest_sql(&self, window: usize) -> String {
+        let (_, table, column) = &self.windows[window];
+        format!("SELECT max({column}) FROM {table}")
+    }
+
+    /// The condition that the column of a window is at least, or less than, a parameter.
+    pub(super) fn is_in_window(&self, window: usize, is_less: bool, number: usize) -> String {
+        let (alias, _, column) = &self.windows[window];
+        let operator = if is_less { "<" } else { ">=" };
+        format!(" AND {alias}.{column} {operator} ?{number}")
+    }
+}
+
+/// How rows of a table are read, with what its rules follow.
+struct Reading<'r> {
+    published: &'r Published<'r>,
+    table: &'r Table,
+    catalog: &'r Catalog,
+    routes: Vec<Route>,
+}
+
+impl<'r> Reading<'r> {
+    fn new(published: &'r Published<'r>, table: &'r Table, catalog: &'r Catalog) -> Reading<'r> {
+        let rules = published.rules.iter();
+        let routes = rules.map(|rule| Route::of(published.table, rule, catalog));
+        Reading {
+            published,
+            table,
+            catalog,
+            routes: routes.collect(),
+        }
+    }
+
+    fn alias(rule: usize, level: usize) -> String {
+        match level {
+            0 => "t".to_owned(),
+            level => format!("r{rule}_a{level}"),
+        }
+    }
+
+    /// The table as `t`, with what its rules follow; a rule by which rows are looked for has them
+    /// all.
+    fn from(&self, by: Option<usize>) -> String {
+        let joins = self.routes.iter().enumerate().map(|(rule, route)| {
+            let how = if by == Some(rule) {
+                "JOIN"
+            } else {
+                "LEFT JOIN"
+            };
+            route.joins(how, 0, "t", &format!("r{rule}_"))
+        });
+        format!("{} t{}", quote(&self.table.name), joins.collect::<String>())
+    }
+
+    /// The columns of a row as it is read.
+    fn columns(&self) -> String {
+        let published = self.table.columns.iter();
+        let published = published.map(|column| format!("t.{}", quote(&column.name)));
+        let extras = self.published.extras(&self.catalog.infos);
+        let extras = extras.into_iter().map(|extra| {
+            let rule = &self.published.rules[extra.rule];
+            let table = &self.catalog.infos[rule.table_at(self.published.table, extra.level)];
+            let name = quote(&table.columns[extra.column].name);
+            format!("{}.{name}", Self::alias(extra.rule, extra.level))
+        });
+        published.chain(extras).collect::<Vec<_>>().join(", ")
+    }
+
+    fn key_names(&self) -> Vec<String> {
+        let key = self.table.key.iter();
+        key.map(|&index| self.table.columns[index].name.clone())
+            .collect()
+    }
+
+    fn rule(&self, number: usize) -> TableRule {
+        let (published, route) = (self.published, &self.routes[number]);
+        let rule = &published.rules[number];
+        let root = &self.catalog.infos[rule.root(published.table)];
+        let deciding = || rule.columns.iter().map(|&it| &root.columns[it]);
+        let alias = Self::alias(number, rule.route.len());
+        let conditions = deciding().enumerate().map(|(at, column)| {
+            let column_type = column.column_type.clone().unwrap_or(ColumnType::Text);
+            let name = format!("{alias}.{}", quote(&column.name));
+            format!(
+                " AND {}",
+                equals(&name, column_type, &format!("?{}", at + 1))
+            )
+        });
+        let types = deciding().map(|column| {
+            let column_type = column.column_type.clone().unwrap_or(ColumnType::Text);
+            (column_type, values::is_kept_as_text(&column.type_name))
+        });
+        let names: Vec<String> = deciding().map(|it| it.name.clone()).collect();
+        let windows = rule.windows.iter().map(|window| {
+            let table = &self.catalog.infos[rule.table_at(published.table, window.level)];
+            let column = quote(&table.columns[window.column].name);
+            (
+                Self::alias(number, window.level),
+                quote(&table.name),
+                column,
+            )
+        });
+        let log = Log {
+            id: 0,
+            table: self.table.name.clone(),
+            partition: names.clone(),
+            key: self.key_names(),
+            by: route.names().into_iter().chain(names.clone()).collect(),
+            route: route.clone(),
+        };
+        let key = self.key_names();
+        let key: Vec<String> = key.iter().map(|it| format!("t.{}", quote(it))).collect();
+        TableRule {
+            select: format!(
+                "SELECT {} FROM {} WHERE {}",
+                self.columns(),
+                self.from(Some(number)),
+                not_null(key.iter())
+            ),
+            is_in_partition: conditions.collect(),
+            types: types.collect(),
+            names,
+            windows: windows.collect(),
+            select_changes: self.select_changes(&log),
+            log: published.is_logged.then_some(log),
+        }
+    }
+
+    /// See [`TableRule::select_changes`].
+    fn select_changes(&self, log: &Log) -> String {
+        let keys = log.key_columns();
+        let partition = log.partition_columns().into_iter().enumerate();
+        let partition =
+            partition.map(|(number, column)| format!(" AND {column} = ?{}", number + 2));
+        let join = keys.iter().zip(&self.table.key).map(|(key, &index)| {
+            let column = &self.table.columns[index];
+            let name = format!("t.{}", quote(&column.name));
+            equals(&name, column.column_type, &format!("l.{key}"))
+        });
+        let from = self.from(None);
+        let rows = match from.contains(" JOIN ") {
+            true => format!("({from})"),
+            false => from,
+        };
+        format!(
+            "SELECT {keys}, {columns} FROM (SELECT DISTINCT {bare} FROM {log} WHERE id > ?1{partition} \
+             AND {not_null}) l LEFT JOIN {rows} ON {join}",
+            keys = keys
+                .iter()
+                .map(|key| format!("l.{key}"))
+                .collect::<Vec<_>>()
+                .join(", "),
+            columns = self.columns(),
+            bare = keys.join(", "),
+            log = quote(&super::state::log_table(log.id)),
+            partition = partition.collect::<String>(),
+            not_null = not_null(keys.iter()),
+            join = join.collect::<Vec<_>>().join(" AND "),
+        )
+    }
+}
+
+/// A column compared with something; text to the byte, whatever its collation: once by that, for its
+/// index, and once to the byte.
+fn equals(name: &str, column_type: ColumnType, value: &str) -> String {
+    match column_type {
+        ColumnType::Text => format!("{name} = {value} AND {name} = {value} COLLATE BINARY"),
+        _ => format!("{name} = {value}"),
     }
 }
 
@@ -76,12 +272,15 @@ impl PublishedTable {
             .iter()
             .map(|column| quote(&column.name))
             .collect();
-        let select_all = format!(
-            "SELECT {} FROM {name} WHERE {}",
-            names.join(", "),
-            not_null(table.key.iter().map(|&index| &names[index]))
-        );
-        let by_key = equals(table, &table.key);
+        let reading = Reading::new(published, table, catalog);
+        let by_key = |prefix: &str| {
+            let terms = table.key.iter().enumerate().map(|(number, &index)| {
+                let name = format!("{prefix}{}", names[index]);
+                let column_type = table.columns[index].column_type;
+                equals(&name, column_type, &format!("?{}", number + 1))
+            });
+            terms.collect::<Vec<_>>().join(" AND ")
+        };
         let conflict_clause = if live.has_conflict_clauses {
             " OR ABORT"
         } else {
@@ -93,38 +292,33 @@ impl PublishedTable {
             (declared, as_text)
         });
         let declared: Vec<(String, bool)> = declared.collect();
-        let partition_as_text = table.partition.iter().map(|&index| declared[index].1);
         let column_types = |indexes: &[usize]| {
             let types = indexes
                 .iter()
                 .map(|&index| table.columns[index].column_type);
             types.collect::<Vec<_>>()
         };
-        let column_names = |indexes: &[usize]| {
-            let names = indexes
-                .iter()
-                .map(|&index| table.columns[index].name.clone());
-            names.collect::<Vec<_>>()
-        };
-        let log = || Log {
-            id: 0,
-            table: table.name.clone(),
-            partition: column_names(&table.partition),
-            key: column_names(&table.key),
-        };
         PublishedTable {
-            log: published.is_logged.then(log),
-            partition_as_text: partition_as_text.collect(),
+            rules: (0..published.rules.len())
+                .map(|it| reading.rule(it))
+                .collect(),
             declared,
             key_types: column_types(&table.key),
-            partition_types: column_types(&table.partition),
             deletes_first: published.deletes_first,
             is_acted_on: published.acts_on_delete,
             guarded: live.has_triggers || live.has_conflict_clauses,
-            select_key: format!("SELECT {} FROM {name} WHERE {by_key}", names.join(", ")),
-            select_partition: format!("{select_all} AND {}", equals(table, &table.partition)),
-            select_all,
-            delete_key: format!("DELETE FROM {name} WHERE {by_key}"),
+            select_key: format!(
+                "SELECT {} FROM {name} WHERE {}",
+                names.join(", "),
+                by_key("")
+            ),
+            read_key: format!(
+                "SELECT {} FROM {} WHERE {}",
+                reading.columns(),
+                reading.from(None),
+                by_key("t.")
+            ),
+            delete_key: format!("DELETE FROM {name} WHERE {}", by_key("")),
             conflict_clause,
             name,
         }
@@ -162,62 +356,9 @@ impl PublishedTable {
             key.collect::<Vec<_>>().join(" AND ")
         )
     }
-
-    /// The keys that a log has in one partition after a position, each once, with the
-    /// row that is there now or NULLs. Parameters: the position, the partition.
-    pub(super) fn select_changes(&self, table: &Table, log: &super::triggers::Log) -> String {
-        let keys = log.key_columns();
-        let columns = table.columns.iter();
-        let columns = columns.map(|column| format!("t.{}", quote(&column.name)));
-        let partition = log.partition_columns().into_iter().enumerate();
-        let partition =
-            partition.map(|(number, column)| format!(" AND {column} = ?{}", number + 2));
-        let join = keys.iter().zip(&table.key).map(|(key, &index)| {
-            let column = &table.columns[index];
-            let name = quote(&column.name);
-            match column.column_type {
-                // Once by the column's collation, for its index; once to the byte.
-                ColumnType::Text => {
-                    format!("t.{name} = l.{key} AND t.{name} = l.{key} COLLATE BINARY")
-                }
-                _ => format!("t.{name} = l.{key}"),
-            }
-        });
-        format!(
-            "SELECT {keys}, {columns} FROM (SELECT DISTINCT {bare} FROM {log} WHERE id > ?1{partition} \
-             AND {not_null}) l LEFT JOIN {name} t ON {join}",
-            keys = keys
-                .iter()
-                .map(|key| format!("l.{key}"))
-                .collect::<Vec<_>>()
-                .join(", "),
-            columns = columns.collect::<Vec<_>>().join(", "),
-            bare = keys.join(", "),
-            log = quote(&super::state::log_table(log.id)),
-            partition = partition.collect::<String>(),
-            not_null = not_null(keys.iter()),
-            name = self.name,
-            join = join.collect::<Vec<_>>().join(" AND "),
-        )
-    }
 }
 
 fn not_null<'n>(names: impl Iterator<Item = &'n String>) -> String {
     let terms: Vec<_> = names.map(|name| format!("{name} IS NOT NULL")).collect();
     terms.join(" AND ")
-}
-
-/// Columns compared with parameters; text to the byte, whatever its collation.
-fn equals(table: &Table, columns: &[usize]) -> String {
-    let terms = columns.iter().enumerate().map(|(number, &index)| {
-        let column = &table.columns[index];
-        let (name, number) = (quote(&column.name), number + 1);
-        match column.column_type {
-            ColumnType::Text => {
-                format!("{name} = ?{number} AND {name} = ?{number} COLLATE BINARY")
-            }
-            _ => format!("{name} = ?{number}"),
-        }
-    });
-    terms.collect::<Vec<_>>().join(" AND ")
 }

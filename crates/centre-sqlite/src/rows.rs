@@ -22,7 +22,6 @@ use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
     Admitted, Batch, Ends, Failed, Image, Met, Part, Refusal, Rows, TargetTable, Written,
 };
-use tidewater_centre::engine::watermark::held;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::SyncUpload;
 
@@ -187,7 +186,7 @@ impl<'c> Rows for UploadRows<'c> {
         publication: &'u Publication,
         upload: &'u SyncUpload,
         _: &[Incoming<'u>],
-    ) -> Result<Option<Admitted<'u>>> {
+    ) -> Result<Option<Admitted>> {
         self.publication = Some(self.served.publication(&upload.publication)?);
         let take = upload::take(upload);
         let taking = "taking an upload's number";
@@ -198,7 +197,6 @@ impl<'c> Rows for UploadRows<'c> {
         Ok(Some(Admitted {
             serials,
             scope: scope::current(self.connection, publication, &upload.context)?,
-            held: held(publication, upload.checkpoint.as_ref()),
         }))
     }
 

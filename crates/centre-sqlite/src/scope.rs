@@ -1,20 +1,21 @@
 //! Which partitions a user holds now: running the queries that say so.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rusqlite::params_from_iter;
 
-use tidewater_protocol::Table;
+use tidewater_protocol::Datum;
 
 use super::connection::Connection;
 use super::publication::Publication;
 use super::{failure, values};
 use tidewater_centre::SyncContext;
+use tidewater_centre::engine::catalog::ColumnInfo;
 use tidewater_centre::engine::scope::{
     Question, Questions, ScopeQuery, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
-use tidewater_centre::scope::Scope;
+use tidewater_centre::scope::{Partitions, Scope};
 
 /// The partitions that the user holds now, in the connection's snapshot.
 pub(super) fn current(
@@ -25,41 +26,48 @@ pub(super) fn current(
     let questions = Questions::of(context, &[publication]);
     let answers = questions.list.iter();
     let answers = answers.map(|it| answer(connection, publication, it));
-    Ok(questions.scope(0, &answers.collect::<Result<Vec<_>, _>>()?))
+    questions.scope(0, &answers.collect::<Result<Vec<_>, _>>()?)
 }
 
 fn answer(
     connection: &Connection,
     publication: &Publication,
     question: &Question<'_>,
-) -> Result<BTreeSet<Vec<u8>>, CentreError> {
+) -> Result<Arc<Partitions>, CentreError> {
     let (_, index) = question.place;
-    let (rule, table) = (&publication.rules[index], &publication.schema.tables[index]);
+    let rule = &publication.rules[index];
+    let table = &publication.schema.tables[rule.table];
+    let local = index - publication.rules_of(rule.table).start;
+    let names = &publication.tables[rule.table].rules[local].names;
     let running = |error| failed(&table.name, failure("running a values query")(error));
     let mut statement = connection.prepare_cached(question.sql).map_err(running)?;
     let parameters = params_from_iter(&question.parameters);
     let mut rows = statement.query(parameters).map_err(running)?;
-    let mut partitions = BTreeSet::new();
+    let types = rule.asked_types(question.window);
+    let mut partitions = Partitions::new();
     while let Some(row) = rows.next().map_err(running)? {
-        let mut values = Vec::with_capacity(rule.types.len());
-        for (position, &column_type) in rule.types.iter().enumerate() {
+        let mut values = Vec::with_capacity(types.len());
+        for (position, &column_type) in types.iter().enumerate() {
             let stored = row.get_ref(position).map_err(running)?;
-            let value = values::coerce(column_type, stored).ok_or_else(|| {
+            // The highest value of a window's column may be anything; then it is of no use.
+            let of_window = question.window.map(|_| Datum::Null);
+            let value = values::coerce(column_type, stored).or(of_window);
+            let value = value.ok_or_else(|| {
                 CentreError::Configuration {
                     message: format!(
                         "the values query of {:?} yields {:.40}, which is no {column_type:?} as {:?} is",
                         table.name,
                         values::read(column_type, stored).to_string(),
-                        table.columns[table.partition[position]].name,
+                        names.get(position).map_or("", String::as_str),
                     ),
                     hint: "correct the query, or the data that it reads".into(),
                 }
             })?;
             values.push(values::settled(column_type, value));
         }
-        rule.take(&mut partitions, &values);
+        rule.take(question.window, &mut partitions, &values);
     }
-    Ok(partitions)
+    Ok(Arc::new(partitions))
 }
 
 /// Checks that a query can be run, and yields what the partition columns are.
@@ -67,7 +75,7 @@ pub(super) fn check(
     connection: &Connection,
     place: &str,
     query: &ScopeQuery,
-    table: &Table,
+    columns: &[&ColumnInfo],
 ) -> Result<(), CentreError> {
     let statement = connection.prepare(&query.sql).map_err(|error| {
         let hint = "try it in the sqlite3 shell with a value in place of {s.username}";
@@ -76,12 +84,15 @@ pub(super) fn check(
     if !statement.readonly() {
         return Err(wrong(place, "changes the database", "write a SELECT"));
     }
-    check_columns(place, statement.column_count(), table)?;
-    for (result, &index) in statement.columns().iter().zip(&table.partition) {
-        let column = &table.columns[index];
+    let names: Vec<&str> = columns.iter().map(|it| &*it.name).collect();
+    check_columns(place, statement.column_count(), &names)?;
+    for (result, column) in statement.columns().iter().zip(columns) {
+        let Ok(wanted) = column.column_type else {
+            continue;
+        };
         // Of an expression nothing is known: its values are looked at when it is run.
         let found = result.decl_type().and_then(values::column_type);
-        if found.is_some_and(|found| !values::alike(found, column.column_type)) {
+        if found.is_some_and(|found| !values::alike(found, wanted)) {
             let what = format!(
                 "yields {}, declared as {}, for the partition column {:?}, which is no such thing",
                 result.name(),

@@ -11,7 +11,7 @@ use super::{SqliteCentre, failure};
 use tidewater_centre::engine::catalog::named;
 use tidewater_centre::engine::compile::columns_differ;
 use tidewater_centre::engine::deploy::{Loaded, load};
-use tidewater_centre::engine::publication::compile_one;
+use tidewater_centre::engine::publication::{ServedTable, compile_one};
 use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::PublicationSpec;
@@ -83,8 +83,19 @@ fn keep_columns(
             let place = place.ok_or_else(|| CentreError::Internal {
                 message: format!("the table {:?} was deployed and is not there", table.name),
             })?;
-            kept.rules[index].id = now.rules[place].id;
-            kept.tables[index].log.clone_from(&now.tables[place].log);
+            for (rule, known) in now.tables[place].rules.iter().enumerate() {
+                let id = known.log.as_ref().map_or(0, |log| log.id);
+                kept.tables[index].set_log(rule, id);
+            }
+            let ids: Vec<i64> = now.rules[now.rules_of(place)]
+                .iter()
+                .map(|it| it.id)
+                .collect();
+            let places = kept.rules_of(index);
+            let rules = Arc::get_mut(&mut kept.rules).into_iter().flatten();
+            for (rule, id) in rules.skip(places.start).take(places.len()).zip(ids) {
+                rule.id = id;
+            }
         }
         *now = Arc::new(kept);
     }

@@ -10,9 +10,10 @@ use super::connection::Connection;
 use super::connection::spell;
 use super::publication::{Publication, PublishedTable};
 use super::served::schema_version;
-use super::triggers::{Log, Of};
+use super::triggers::Log;
 use super::watermark::Positions;
 use super::{SqliteCentre, failure, prune, quote, scope, state};
+use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::connection::{self, Answer, Own, own};
 use tidewater_centre::engine::database::{ChangeLog, Tracking};
@@ -45,18 +46,25 @@ impl Tracking for SqliteCentre {
         PublishedTable::new(published, schema, catalog)
     }
 
-    fn scope_sql(inner: &str, _: &PublishedTable) -> String {
+    fn scope_sql(inner: &str, _: &PublishedTable, _: usize) -> String {
         inner.to_owned()
+    }
+
+    fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
+        table.rules[rule].highest_sql(window)
     }
 
     async fn check_query(
         connection: &mut Connection,
-        place: &str,
-        query: &ScopeQuery,
-        schema: &Table,
+        (place, query, rule): (&str, &ScopeQuery, usize),
+        published: &Published<'_>,
+        catalog: &[TableInfo],
         _: &PublishedTable,
     ) -> Result<(), CentreError> {
-        scope::check(connection, place, query, schema)
+        let rule = &published.rules[rule];
+        let root = &catalog[rule.root(published.table)];
+        let columns = rule.columns.iter().map(|&it| &root.columns[it]);
+        scope::check(connection, place, query, &columns.collect::<Vec<_>>())
     }
 
     fn state() -> String {
@@ -104,8 +112,7 @@ impl Tracking for SqliteCentre {
 
     fn make_log(log: &Log, id: i64, catalog: &Catalog) -> String {
         let log = Log { id, ..log.clone() };
-        let objects = of(&log, catalog).map(|of| log.objects(of));
-        let objects = objects.into_iter().flatten().map(|it| it.sql + ";\n");
+        let objects = log.objects(catalog).into_iter().map(|it| it.sql + ";\n");
         let sql: String = objects.collect();
         format!(
             "{sql}INSERT INTO tidewater_change_log (id, table_name, identity)
@@ -226,14 +233,6 @@ pub(super) fn use_write_ahead_log(
     }])
 }
 
-fn of<'c>(log: &Log, catalog: &'c Catalog) -> Option<Of<'c>> {
-    let place = catalog.infos.iter().position(|it| it.name == log.table)?;
-    Some(Of {
-        info: &catalog.infos[place],
-        table: &catalog.tables[place],
-    })
-}
-
 /// A text as an SQL literal.
 fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
@@ -254,7 +253,7 @@ fn in_place(
         let found = objects(connection, &state::log_table(id))?;
         let log = wanted.iter().find(|it| it.identity() == identity);
         let log = log.map(|log| Log { id, ..log.clone() });
-        let whole = log.and_then(|log| Some(log.objects(of(&log, catalog)?)));
+        let whole = log.map(|log| log.objects(catalog));
         let is_whole = whole.is_some_and(|whole| {
             let is_there = |name: &str, sql: &str| {
                 let mut found = found.iter();

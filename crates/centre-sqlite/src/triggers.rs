@@ -11,7 +11,8 @@
 //!   through the primary key or any unique index, because SQLite removes those without
 //!   firing DELETE triggers (unless recursive_triggers is on).
 
-use super::catalog::{Table, Term, Unique};
+use super::catalog::{Catalog, Table, Term, Unique};
+use super::route::Route;
 use super::{quote, state};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::database::ChangeLog;
@@ -21,16 +22,21 @@ use tidewater_centre::engine::database::ChangeLog;
 pub(crate) struct Log {
     pub(super) id: i64,
     pub(super) table: String,
-    /// Column names.
+    /// The way to the table that decides.
+    pub(super) route: Route,
+    /// The names of that one's partition columns.
     pub(super) partition: Vec<String>,
+    /// The names of the key's columns.
     pub(super) key: Vec<String>,
+    /// What tells the log from others of the table, for people.
+    pub(super) by: Vec<String>,
 }
 
-/// The table that a log is of.
+/// A table that a unique constraint is of.
 #[derive(Clone, Copy)]
-pub(super) struct Of<'c> {
-    pub(super) info: &'c TableInfo,
-    pub(super) table: &'c Table,
+struct Of<'c> {
+    info: &'c TableInfo,
+    table: &'c Table,
 }
 
 /// Something in the file's schema.
@@ -41,7 +47,7 @@ pub(super) struct Object {
 
 impl ChangeLog for Log {
     fn identity(&self) -> String {
-        serde_json::json!([self.table, self.partition, self.key]).to_string()
+        serde_json::json!([self.table, self.by, self.key]).to_string()
     }
 
     fn title(&self) -> &str {
@@ -49,7 +55,7 @@ impl ChangeLog for Log {
     }
 
     fn partition(&self) -> &[String] {
-        &self.partition
+        &self.by
     }
 
     fn join(&mut self, _: &Log) {}
@@ -57,7 +63,7 @@ impl ChangeLog for Log {
 
 impl Log {
     /// Everything that the log is made of, with the name of each: table, index, triggers.
-    pub(super) fn objects(&self, of: Of<'_>) -> Vec<Object> {
+    pub(super) fn objects(&self, catalog: &Catalog) -> Vec<Object> {
         let name = state::log_table(self.id);
         let table = quote(&name);
         let columns = self.entry_columns();
@@ -75,7 +81,8 @@ impl Log {
                 name,
             });
         }
-        objects.extend(self.triggers(of));
+        objects.extend(self.triggers(catalog));
+        objects.extend(self.route.triggers(self, catalog, &name));
         objects
     }
 
@@ -100,7 +107,7 @@ impl Log {
     }
 
     /// All triggers that feed the log.
-    fn triggers(&self, of: Of<'_>) -> Vec<Object> {
+    fn triggers(&self, catalog: &Catalog) -> Vec<Object> {
         let on = quote(&self.table);
         let mut triggers = Vec::new();
         let mut add = |suffix: &str, event: &str, body: String| {
@@ -108,8 +115,21 @@ impl Log {
             let sql = format!("CREATE TRIGGER {} {event} BEGIN {body}; END", quote(&name));
             triggers.push(Object { name, sql });
         };
-        let uniques = of.table.uniques.iter();
-        let displaced: Vec<_> = uniques.map(|it| self.append_displaced(of, it)).collect();
+        let displaced = self.displaced(catalog, &self.table).into_iter();
+        let above = match self.route.is_empty() {
+            true => on.clone(),
+            false => format!("a{}", self.route.names().len()),
+        };
+        let displaced = displaced.map(|condition| {
+            format!(
+                "{} SELECT {} FROM {}{} WHERE 1",
+                self.insert_into(),
+                self.entry_values(&above, &on),
+                those(&on, &condition),
+                self.route.joins("JOIN", 0, &on, ""),
+            )
+        });
+        let displaced: Vec<String> = displaced.collect();
         if !displaced.is_empty() {
             let event = format!("BEFORE INSERT ON {on} FOR EACH ROW");
             add("before_insert", &event, displaced.join("; "));
@@ -128,7 +148,11 @@ impl Log {
         add("insert", &insert, self.append("NEW"));
         let update = format!("AFTER UPDATE ON {on} FOR EACH ROW");
         add("update", &update, self.append("NEW"));
-        let moved: Vec<_> = self.partition.iter().chain(&self.key).cloned().collect();
+        let deciding = match self.route.is_empty() {
+            true => &self.partition[..],
+            false => self.route.own_columns(),
+        };
+        let moved: Vec<_> = deciding.iter().chain(&self.key).cloned().collect();
         // Not "UPDATE OF": setting the rowid names no column.
         let event = format!(
             "AFTER UPDATE ON {on} FOR EACH ROW WHEN {}",
@@ -140,56 +164,80 @@ impl Log {
         triggers
     }
 
-    fn insert_into(&self) -> String {
+    pub(super) fn insert_into(&self) -> String {
         let table = quote(&state::log_table(self.id));
         format!("INSERT INTO {table} ({})", self.entry_columns().join(", "))
     }
 
-    fn values_of(&self, row: &str) -> String {
-        let columns = self.partition.iter().chain(&self.key);
-        let values = columns.map(|column| format!("{row}.{}", quote(column)));
-        values.collect::<Vec<_>>().join(", ")
+    /// The values of an entry: of what decides, and of the tracked table's row.
+    pub(super) fn entry_values(&self, above: &str, own: &str) -> String {
+        let above = self
+            .partition
+            .iter()
+            .map(|it| format!("{above}.{}", quote(it)));
+        let own = self.key.iter().map(|it| format!("{own}.{}", quote(it)));
+        above.chain(own).collect::<Vec<_>>().join(", ")
     }
 
     fn append(&self, row: &str) -> String {
-        format!("{} VALUES ({})", self.insert_into(), self.values_of(row))
+        let what = match self.route.is_empty() {
+            true => format!("VALUES ({})", self.entry_values(row, row)),
+            false => self.route.entry(self, row),
+        };
+        format!("{} {what}", self.insert_into())
     }
 
-    /// Logs the rows that NEW displaces through one unique constraint.
-    fn append_displaced(&self, of: Of<'_>, unique: &Unique) -> String {
-        let on = quote(&self.table);
-        let terms = unique.terms.iter().map(|term| match term {
-            Term::Column(column, collation) => {
-                let (name, collation) = (quote(&of.info.columns[*column].name), quote(collation));
-                format!(
-                    "{on}.{name} COLLATE {collation} = {}",
-                    of.replacing(*column)
-                )
-            }
-            Term::Expression(expression) => {
-                // The expression names columns without saying whose: once they are the
-                // table's, once those of a row that is made of NEW's.
-                let columns = of.info.columns.iter().enumerate();
-                let new = columns.map(|(index, column)| {
-                    format!("{} AS {}", of.replacing(index), quote(&column.name))
-                });
-                let new = new.collect::<Vec<_>>().join(", ");
-                format!("({expression}) = (SELECT ({expression}) FROM (SELECT {new}) AS {on})")
-            }
+    /// Conditions for the rows of a table that NEW displaces, by each unique constraint.
+    pub(super) fn displaced(&self, catalog: &Catalog, table: &str) -> Vec<String> {
+        let place = catalog.infos.iter().position(|it| it.name == table);
+        let of = place.map(|place| Of {
+            info: &catalog.infos[place],
+            table: &catalog.tables[place],
         });
-        let mut conditions: Vec<_> = terms.collect();
-        conditions.extend(unique.condition.iter().map(|sql| format!("({sql})")));
-        format!(
-            "{} SELECT {} FROM {on} WHERE {}",
-            self.insert_into(),
-            self.values_of(&on),
-            conditions.join(" AND ")
-        )
+        let uniques = of
+            .into_iter()
+            .flat_map(|of| of.table.uniques.iter().map(move |it| (of, it)));
+        uniques
+            .map(|(of, unique)| displaced_by(of, unique))
+            .collect()
     }
 }
 
+/// The rows of a table for which a condition holds, which names columns without their table, under
+/// the table's name.
+pub(super) fn those(on: &str, condition: &str) -> String {
+    format!("(SELECT * FROM {on} WHERE {condition}) AS {on}")
+}
+
+/// The condition for the rows that NEW displaces through one unique constraint.
+fn displaced_by(of: Of<'_>, unique: &Unique) -> String {
+    let on = quote(&of.info.name);
+    let terms = unique.terms.iter().map(|term| match term {
+        Term::Column(column, collation) => {
+            let (name, collation) = (quote(&of.info.columns[*column].name), quote(collation));
+            format!(
+                "{on}.{name} COLLATE {collation} = {}",
+                of.replacing(*column)
+            )
+        }
+        Term::Expression(expression) => {
+            // The expression names columns without saying whose: once they are the
+            // table's, once those of a row that is made of NEW's.
+            let columns = of.info.columns.iter().enumerate();
+            let new = columns.map(|(index, column)| {
+                format!("{} AS {}", of.replacing(index), quote(&column.name))
+            });
+            let new = new.collect::<Vec<_>>().join(", ");
+            format!("({expression}) = (SELECT ({expression}) FROM (SELECT {new}) AS {on})")
+        }
+    });
+    let mut conditions: Vec<_> = terms.collect();
+    conditions.extend(unique.condition.iter().map(|sql| format!("({sql})")));
+    conditions.join(" AND ")
+}
+
 /// Whether one of the columns differs between two rows, to the byte.
-fn differs(left: &str, right: &str, columns: &[String]) -> String {
+pub(super) fn differs(left: &str, right: &str, columns: &[String]) -> String {
     let columns = columns.iter().map(|column| {
         let column = quote(column);
         format!("{left}.{column} IS NOT {right}.{column} COLLATE BINARY")

@@ -111,8 +111,12 @@ fn commit(
     let mut marks = Vec::with_capacity(asked.len());
     for (_, changes) in asked {
         let notes = changes.iter().map(|change| {
-            let noted = connection::run(&transaction, &change.note());
-            change.noted(&noted.map_err(failure("noting a scope"))?)
+            let notes = change.note();
+            let noted = notes.iter().map(|note| connection::run(&transaction, note));
+            let noted: Vec<_> = noted
+                .collect::<Result<_, _>>()
+                .map_err(failure("noting a scope"))?;
+            change.noted(&noted)
         });
         let serials = notes.collect::<Result<_, CentreError>>()?;
         marks.push(Mark {

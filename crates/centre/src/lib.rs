@@ -12,6 +12,7 @@ pub mod context;
 pub mod download;
 pub mod engine;
 pub mod error;
+mod nearest;
 pub mod publication;
 pub mod records;
 pub mod scope;
@@ -23,9 +24,10 @@ pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableCompare, TableRequest,
 };
 pub use error::CentreError;
+pub use nearest::nearest;
 pub use publication::{
-    DeployReport, DeployStep, HeldUpRemote, ListedColumn, ListedTable, PartitionSpec,
-    PublicationSpec, RemoteEffect, TableSpec, Tracking,
+    DeployReport, DeployStep, HeldUpRemote, Last, ListedColumn, ListedTable, PublicationSpec,
+    RemoteEffect, RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

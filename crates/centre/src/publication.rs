@@ -19,8 +19,8 @@ pub struct PublicationSpec {
 pub struct TableSpec {
     /// Its name in the centre, with or without a schema.
     pub name: String,
-    /// Which of its rows a remote holds.
-    pub partition: PartitionSpec,
+    /// Which of its rows a remote holds: those that any of these rules gives it.
+    pub partition: Vec<RuleSpec>,
     /// Which way its rows travel.
     pub direction: Direction,
     /// The published columns; all of them if `None`.
@@ -43,19 +43,128 @@ impl TableSpec {
     }
 }
 
-/// Which rows of a table a remote holds.
+/// A rule by which a remote holds rows of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PartitionSpec {
-    /// All of them.
+pub struct RuleSpec {
+    /// Whose rows they are.
+    pub by: RuleBy,
+    /// Only those in this window.
+    pub window: Option<WindowSpec>,
+}
+
+/// Whose rows a rule gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleBy {
+    /// Everybody's.
     Everyone,
     /// Those whose partition columns have one of the values that a query yields.
     Columns {
         /// The partition columns.
         columns: Vec<String>,
         /// A query with one result column for each partition column; `{s.username}`
-        /// and the other `{s.name}` parameters stand for facts of the sync.
+        /// and the other parameters stand for facts of the sync.
         values: String,
     },
+    /// Those that refer to a row which the rules of another table give.
+    Follows {
+        /// The table of the publication.
+        table: String,
+        /// The columns of the foreign key by which it is referred to, where there are several.
+        by: Option<Vec<String>>,
+    },
+}
+
+/// The newest rows of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowSpec {
+    /// By this column: a date, a timestamp or a number.
+    pub column: String,
+    /// How many they are.
+    pub last: Last,
+}
+
+/// How far a window reaches back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// From so long ago on.
+    Time(u32, Unit),
+    /// From the highest value less this on.
+    Number(u64),
+}
+
+/// A unit of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Full hours.
+    Hours,
+    /// Days of UTC, as all that follow.
+    Days,
+    /// Seven days.
+    Weeks,
+    /// Months of the calendar.
+    Months,
+    /// Years of the calendar.
+    Years,
+}
+
+impl RuleSpec {
+    /// Gives everybody all rows.
+    pub fn everyone() -> RuleSpec {
+        RuleBy::Everyone.into()
+    }
+
+    /// Gives the rows whose columns have one of the values that a query yields.
+    pub fn columns(columns: &[&str], values: &str) -> RuleSpec {
+        let columns = columns.iter().map(|&column| column.into()).collect();
+        let values = values.into();
+        RuleBy::Columns { columns, values }.into()
+    }
+
+    /// Gives the rows that refer to one of another table, by the one foreign key to it.
+    pub fn follows(table: &str) -> RuleSpec {
+        let table = table.into();
+        RuleBy::Follows { table, by: None }.into()
+    }
+}
+
+impl From<RuleBy> for RuleSpec {
+    fn from(by: RuleBy) -> RuleSpec {
+        RuleSpec { by, window: None }
+    }
+}
+
+impl std::str::FromStr for Last {
+    type Err = ();
+
+    /// Reads `90 days`, `1 year`, `36 hours`.
+    fn from_str(text: &str) -> Result<Last, ()> {
+        let (amount, unit) = text.trim().split_once(' ').ok_or(())?;
+        let unit = match unit.trim().trim_end_matches('s') {
+            "hour" => Unit::Hours,
+            "day" => Unit::Days,
+            "week" => Unit::Weeks,
+            "month" => Unit::Months,
+            "year" => Unit::Years,
+            _ => return Err(()),
+        };
+        let amount: u32 = amount.parse().map_err(|_| ())?;
+        // Ten thousand years are more than any date.
+        match amount > 0 && amount <= 100_000_000 {
+            true => Ok(Last::Time(amount, unit)),
+            false => Err(()),
+        }
+    }
+}
+
+impl std::fmt::Display for Last {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Last::Number(number) => write!(f, "{number}"),
+            Last::Time(amount, unit) => {
+                write!(f, "{amount} {}", format!("{unit:?}").to_lowercase())
+            }
+        }
+    }
 }
 
 /// How changes of a table in the centre are noticed.
@@ -157,9 +266,12 @@ pub fn self_service_warnings(publications: &[PublicationSpec]) -> Vec<String> {
     };
     let mut warnings = Vec::new();
     for table in tables().filter(|table| table.direction.uploads()) {
-        let deciding = tables().find(|other| match &other.partition {
-            PartitionSpec::Columns { values, .. } => reads(values, &table.name),
-            PartitionSpec::Everyone => false,
+        let deciding = tables().find(|other| {
+            let mut rules = other.partition.iter();
+            rules.any(|rule| match &rule.by {
+                RuleBy::Columns { values, .. } => reads(values, &table.name),
+                _ => false,
+            })
         });
         if let Some(other) = deciding {
             let warning = format!(
@@ -183,7 +295,14 @@ pub fn circle_warnings(publications: &[PublicationSpec], live: &[ListedTable]) -
         .iter()
         .flat_map(|publication| &publication.tables);
     for table in tables.filter(|table| table.direction.uploads()) {
-        let PartitionSpec::Columns { columns, values } = &table.partition else {
+        // A row that another rule gives can be inserted by that.
+        let [
+            RuleSpec {
+                by: RuleBy::Columns { columns, values },
+                ..
+            },
+        ] = &table.partition[..]
+        else {
             continue;
         };
         let own = live.iter().find(|it| bare(&it.name) == bare(&table.name));
@@ -245,13 +364,10 @@ mod tests {
     fn a_table_that_decides_partitions_and_takes_uploads_is_warned_of() {
         let table = |name: &str, values: Option<&str>, direction| TableSpec {
             name: name.into(),
-            partition: match values {
-                Some(values) => PartitionSpec::Columns {
-                    columns: vec!["region".into()],
-                    values: values.into(),
-                },
-                None => PartitionSpec::Everyone,
-            },
+            partition: vec![match values {
+                Some(values) => RuleSpec::columns(&["region"], values),
+                None => RuleSpec::everyone(),
+            }],
             direction,
             columns: None,
             tracking: Tracking::Log,

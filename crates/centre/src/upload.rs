@@ -1,6 +1,6 @@
 //! Uploads as they reach the consolidated database, and what becomes of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -9,12 +9,11 @@ use bytes::Bytes;
 use prost::Message;
 
 use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::pack::unpack_values;
-use tidewater_protocol::{Code, ColumnType, Op, Row, RowShape, RowsReader, UploadId};
+use tidewater_protocol::{Code, Op, Row, RowShape, RowsReader, UploadId};
 
 use crate::context::SyncContext;
 use crate::error::CentreError;
-use crate::scope::Checkpoint;
+use crate::scope::{Checkpoint, Partitions};
 
 /// One upload of one subscription, complete and validated: every chunk consists of
 /// whole well-formed rows of operations Insert, Update and Delete.
@@ -188,34 +187,30 @@ impl UploadResult {
     }
 }
 
-/// Partitions of one table that came into a remote's scope after its checkpoint and before
+/// Partitions of one rule that came into a remote's scope after its checkpoint and before
 /// its upload. Rows of them may be on the remote without its checkpoint saying so: should they
 /// leave the scope before it has downloaded, they have to be taken from it all the same. A sync
 /// that has no download tells the remote to compare with its next one.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct GainedPartitions {
-    /// The table's name on remotes.
-    #[prost(string, tag = "1")]
-    pub table: String,
+    /// The number of the rule.
+    #[prost(int64, tag = "1")]
+    pub rule: i64,
     /// The partitions, packed as in a [`crate::Scope`].
     #[prost(bytes = "vec", repeated, tag = "2")]
     pub partitions: Vec<Vec<u8>>,
 }
 
 impl GainedPartitions {
-    /// The partitions of a table among these that are not in its scope now, if they still are
-    /// of the types that the table's partitions have.
+    /// The partitions of a rule among these that are not in scope now.
     pub fn lost<'a>(
         gained: &'a [GainedPartitions],
-        table: &str,
-        types: &'a [ColumnType],
-        scope: &'a BTreeSet<Vec<u8>>,
+        rule: i64,
+        scope: &'a Partitions,
     ) -> impl Iterator<Item = &'a Vec<u8>> {
-        let of_table = gained.iter().filter(move |it| it.table == table);
-        let partitions = of_table.flat_map(|it| &it.partitions);
-        partitions.filter(|&packed| {
-            !types.is_empty() && !scope.contains(packed) && unpack_values(packed, types).is_ok()
-        })
+        let of_rule = gained.iter().filter(move |it| it.rule == rule);
+        let partitions = of_rule.flat_map(|it| &it.partitions);
+        partitions.filter(|&packed| !scope.contains(packed))
     }
 }
 

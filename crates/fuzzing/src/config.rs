@@ -1,6 +1,6 @@
 //! The configuration file: any text is understood, or refused with what to do.
 
-use tidewater_centre::PartitionSpec;
+use tidewater_centre::RuleBy;
 use tidewater_server::{Config, ServerError};
 
 /// The text of a configuration file.
@@ -24,8 +24,11 @@ pub fn config(data: &[u8]) {
         let others = &config.publications[..index];
         assert!(others.iter().all(|other| other.name != publication.name));
         for table in &publication.tables {
-            if let PartitionSpec::Columns { columns, values } = &table.partition {
-                assert!(!columns.is_empty() && !values.is_empty());
+            assert!(!table.partition.is_empty());
+            for rule in &table.partition {
+                if let RuleBy::Columns { columns, values } = &rule.by {
+                    assert!(!columns.is_empty() && !values.is_empty());
+                }
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
+use tidewater_centre::Checkpoint;
 use tidewater_centre::records::SigningKey;
-use tidewater_centre::{Checkpoint, Scope};
 use tidewater_protocol::RemoteId;
 use tidewater_server::fuzzing::{CheckpointFor, Keyring, TokenCheck};
 
@@ -97,7 +97,7 @@ fn genuine(keyring: &Keyring) -> [Vec<u8>; 3] {
     let checkpoint = Checkpoint {
         serial: 3,
         watermark: b"731:731:".to_vec(),
-        scope: Scope::default(),
+        rules: Vec::new(),
     };
     [
         keyring.token(ADA, "ada", SIGNED_MS),

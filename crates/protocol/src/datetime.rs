@@ -45,6 +45,17 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     (year, month, day)
 }
 
+/// The same day so many months later, in days since 1970-01-01; the last of the month where that
+/// is shorter.
+pub fn add_months(days: i64, months: i64) -> i64 {
+    let (year, month, day) = civil_from_days(days);
+    let month = year * 12 + month - 1 + months;
+    let (year, month) = (month.div_euclid(12), month.rem_euclid(12) + 1);
+    let length =
+        days_from_civil(year + month / 12, month % 12 + 1, 1) - days_from_civil(year, month, 1);
+    days_from_civil(year, month, day.min(length))
+}
+
 fn push_digits(number: i64, width: usize, text: &mut String) {
     let mut digits = [b'0'; 20];
     let mut start = digits.len();

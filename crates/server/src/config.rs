@@ -5,6 +5,7 @@
 
 mod keys;
 mod kinds;
+mod partition;
 mod raw;
 mod text;
 

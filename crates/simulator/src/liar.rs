@@ -3,9 +3,12 @@
 //! The checkpoint lies on the device, and says which partitions it has. A signature over it
 //! is all that keeps somebody from adding others.
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension};
 
 use tidewater_centre::Checkpoint;
+use tidewater_centre::scope::{Held, Partitions};
 use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{ColumnType, Datum};
 
@@ -44,12 +47,20 @@ fn claim(signed: &[u8]) -> Option<Vec<u8>> {
 
 /// Adds all regions to what a checkpoint says is held.
 pub(crate) fn claim_all(checkpoint: &mut Checkpoint) {
-    let tables = checkpoint.scope.tables.iter_mut();
-    for table in tables.filter(|table| !table.is_empty()) {
+    for held in sets(checkpoint).filter(|held| !held.is_empty()) {
         for region in 1..=REGIONS {
-            table.insert(packed(region));
+            held.insert(packed(region));
         }
     }
+}
+
+/// The partitions that a checkpoint says are held, by rule: they are few.
+pub(crate) fn sets(checkpoint: &mut Checkpoint) -> impl Iterator<Item = &mut Partitions> {
+    let rules = checkpoint.rules.iter_mut();
+    rules.filter_map(|rule| match &mut rule.partitions {
+        Held::Listed(partitions) => Some(Arc::make_mut(partitions)),
+        Held::Digest(_) => None,
+    })
 }
 
 /// A region as a checkpoint has it.

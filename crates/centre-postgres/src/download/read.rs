@@ -5,18 +5,21 @@ use std::pin::pin;
 use futures_util::TryStreamExt;
 use tokio_postgres::types::ToSql;
 
-use tidewater_protocol::Datum;
+use tidewater_protocol::{ColumnType, Datum};
 
 use super::{new_entries, xmin};
 use crate::array::Array;
 use crate::connection::{Connection, refused};
 use crate::decoder::{RowDecoder, recycle};
-use crate::publication::PublishedTable;
+use crate::publication::{PublishedTable, TableRule};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
-use tidewater_centre::engine::download::{TakeKey, TakeRow};
+use tidewater_centre::engine::download::{Bound, Part, TakeKey, TakeRow};
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::error::CentreError;
+
+/// More are compared with a list of rows.
+const FEW_PARTITIONS: usize = 100;
 
 /// COPY BINARY begins with a signature, flags and an extension area.
 const COPY_HEADER_BYTES: usize = 19;
@@ -25,25 +28,34 @@ const COPY_HEADER_BYTES: usize = 19;
 pub(super) async fn copy_rows(
     connection: &Connection,
     table: &PublishedTable,
-    partitions: &[&[u8]],
+    part: &Part<'_>,
+    types: &[ColumnType],
     take: TakeRow<'_>,
 ) -> Result<(), CentreError> {
-    let mut condition = String::new();
-    if !table.partition.is_empty() {
-        if partitions.is_empty() {
+    let rule = &table.rules[part.rule];
+    let mut conditions = Vec::new();
+    if !rule.columns.is_empty() {
+        if part.partitions.is_empty() {
             return Ok(());
         }
-        condition = partition_condition(table, partitions)?;
+        conditions.push(partition_condition(rule, &part.partitions)?);
     }
+    for bound in &part.bounds {
+        conditions.extend(window_conditions(rule, bound, types[bound.window]));
+    }
+    let condition = match conditions.is_empty() {
+        true => String::new(),
+        false => format!(" WHERE {}", conditions.join(" AND ")),
+    };
     let copy = format!(
-        "COPY (SELECT {} FROM {} t{condition}) TO STDOUT (FORMAT BINARY)",
-        table.outputs("t."),
-        table.sql_name
+        "COPY (SELECT {} FROM {}{condition}) TO STDOUT (FORMAT BINARY)",
+        table.read(),
+        table.from
     );
     let error = |error| refused("reading rows for a download")(error);
     let stream = connection.client().copy_out(&copy).await.map_err(error)?;
     let mut stream = pin!(stream);
-    let mut decoder = RowDecoder::new(table.columns.iter().map(|it| it.kind));
+    let mut decoder = RowDecoder::new(table.read_columns().map(|it| it.kind));
     let mut values = Vec::with_capacity(table.columns.len());
     let mut skip = COPY_HEADER_BYTES;
     // What a message of COPY began and the next one completes.
@@ -82,18 +94,44 @@ pub(super) async fn copy_rows(
     Ok(())
 }
 
-/// ` WHERE` a row is in one of the partitions.
-fn partition_condition(
-    table: &PublishedTable,
-    partitions: &[&[u8]],
-) -> Result<String, CentreError> {
-    let types = partition_types(table);
-    let columns: Vec<_> = table.partition_columns().collect();
+/// Whether a row is in these windows.
+fn window_conditions(rule: &TableRule, bound: &Bound, column_type: ColumnType) -> Vec<String> {
+    let (alias, _, column) = &rule.windows[bound.window];
+    let value = |position: i64| {
+        let text = match column_type {
+            ColumnType::Integer => position.to_string(),
+            ColumnType::Date => moment(&Datum::Date(position).to_string()),
+            ColumnType::TimestampTz => moment(&Datum::TimestampTz(position).to_string()),
+            _ => moment(&Datum::Timestamp(position).to_string()),
+        };
+        format!(
+            "{}::{}",
+            literal(&text).unwrap_or_default(),
+            column.cast_name
+        )
+    };
+    let mut conditions = vec![format!("{alias}.{} IS NOT NULL", column.sql)];
+    // Of an integer that is too small for its column nothing has to be said.
+    if bound.from > i64::MIN {
+        let from = value(bound.from);
+        conditions.push(format!("{alias}.{} >= {from}", column.sql));
+    }
+    if let Some(to) = bound.to {
+        let to = value(to);
+        conditions.push(format!("{alias}.{} < {to}", column.sql));
+    }
+    conditions
+}
+
+/// Whether a row is in one of the partitions.
+fn partition_condition(rule: &TableRule, partitions: &[&[u8]]) -> Result<String, CentreError> {
+    let types = partition_types(rule);
+    let columns = &rule.columns;
     let mut rows = Vec::new();
     for packed in partitions {
         let values = unpack(packed, &types)?;
         let mut row = Vec::with_capacity(values.len());
-        for (value, column) in values.iter().zip(&columns) {
+        for (value, column) in values.iter().zip(columns) {
             let text = match value {
                 Datum::Bytes(bytes) => {
                     let hex = bytes.iter().map(|byte| format!("{byte:02x}"));
@@ -110,12 +148,13 @@ fn partition_condition(
         }
         rows.push(format!("({})", row.join(", ")));
     }
-    let compared = columns.iter().map(|column| column.compared("t."));
+    let alias = format!("{}.", rule.alias);
+    let compared = columns.iter().map(|column| column.compared(&alias));
     let compared = compared.collect::<Vec<_>>().join(", ");
-    Ok(if columns.len() == 1 {
-        format!(" WHERE {compared} IN ({})", rows.join(", "))
+    Ok(if columns.len() == 1 && rows.len() <= FEW_PARTITIONS {
+        format!("{compared} IN ({})", rows.join(", "))
     } else {
-        format!(" WHERE ({compared}) IN (VALUES {})", rows.join(", "))
+        format!("({compared}) IN (VALUES {})", rows.join(", "))
     })
 }
 
@@ -136,21 +175,36 @@ fn moment(text: &str) -> String {
     }
 }
 
-/// Reads what changed in partitions since a snapshot, but for what one version wrote.
+/// Reads what changed since a snapshot, but for what one version wrote.
 pub(super) async fn changes(
     connection: &mut Connection,
     table: &PublishedTable,
     (since, own_version): (&str, &str),
-    partitions: &[&[u8]],
+    asked: &[Option<Vec<&[u8]>>],
     take: TakeKey<'_>,
 ) -> Result<(), CentreError> {
-    let log_keys = table
-        .key
-        .iter()
-        .filter_map(|&index| table.log_column(index));
-    let log_keys: Vec<String> = log_keys.collect();
-    let found: Vec<String> = log_keys.iter().map(|name| format!("l.{name}")).collect();
-    let joined = table.key.iter().zip(&log_keys).map(|(&index, name)| {
+    let names: Vec<String> = (0..table.key.len()).map(|at| format!("k{at}")).collect();
+    let mut arrays = Vec::new();
+    let mut logs = Vec::new();
+    for (rule, partitions) in table.rules.iter().zip(asked) {
+        if rule.log.is_none() || partitions.as_ref().is_some_and(Vec::is_empty) {
+            continue;
+        }
+        let keys = rule.log_key.iter().zip(&names);
+        let keys = keys.map(|(column, name)| format!("l.{column} AS {name}"));
+        logs.push(format!(
+            "SELECT {} {}",
+            keys.collect::<Vec<_>>().join(", "),
+            new_entries(rule, 4 + arrays.len()),
+        ));
+        if let Some(partitions) = partitions {
+            arrays.extend(partition_arrays(rule, partitions.iter().copied())?);
+        }
+    }
+    if logs.is_empty() {
+        return Ok(());
+    }
+    let joined = table.key.iter().zip(&names).map(|(&index, name)| {
         let column = &table.columns[index];
         let collate = match &column.collation {
             Some(collation) => format!(" COLLATE {collation}"),
@@ -159,20 +213,16 @@ pub(super) async fn changes(
         format!("t.{} = l.{name}{collate}", column.sql)
     });
     let sql = format!(
-        "SELECT {}, t.{} IS NOT NULL, {} FROM (SELECT DISTINCT {} {}) l LEFT JOIN {} t ON {}",
-        table.key_outputs("l.", &log_keys),
+        "SELECT {}, t.{} IS NOT NULL, {} FROM (SELECT DISTINCT * FROM ({}) AS n) l \
+         LEFT JOIN {} ON {}",
+        table.key_outputs("l.", &names),
         table.columns[table.key[0]].sql,
-        table.outputs("t."),
-        found.join(", "),
-        new_entries(table, 4),
-        table.sql_name,
+        table.read(),
+        logs.join(" UNION ALL "),
+        table.joined(),
         joined.collect::<Vec<_>>().join(" AND "),
     );
     let statement = connection.prepare(&sql, &[]).await?;
-    let arrays = match table.partition.is_empty() {
-        false => partition_arrays(table, partitions.iter().copied())?,
-        true => Vec::new(),
-    };
     let xmin = xmin(since);
     let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&since, &xmin, &own_version];
     parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
@@ -211,17 +261,17 @@ pub(super) async fn by_keys(
         column.equals(&format!("t.{}", column.sql), &format!("i.{name}"))
     });
     let sql = format!(
-        "SELECT {}, t.{} IS NOT NULL, {} FROM unnest({}) AS i({}) LEFT JOIN {} t ON {}",
+        "SELECT {}, t.{} IS NOT NULL, {} FROM unnest({}) AS i({}) LEFT JOIN {} ON {}",
         names
             .iter()
             .map(|name| format!("i.{name}"))
             .collect::<Vec<_>>()
             .join(", "),
         table.columns[table.key[0]].sql,
-        table.outputs("t."),
+        table.read(),
         parameters.collect::<Vec<_>>().join(", "),
         names.join(", "),
-        table.sql_name,
+        table.joined(),
         joined.collect::<Vec<_>>().join(" AND "),
     );
     let statement = connection.prepare(&sql, &[]).await?;
@@ -245,7 +295,7 @@ async fn stream_rows(
         .map_err(error)?;
     let mut rows = pin!(rows);
     let mut keys = RowDecoder::new(table.key.iter().map(|&index| table.columns[index].kind));
-    let mut decoder = RowDecoder::new(table.columns.iter().map(|it| it.kind));
+    let mut decoder = RowDecoder::new(table.read_columns().map(|it| it.kind));
     let (mut key, mut values) = (Vec::new(), Vec::new());
     while let Some(row) = rows.try_next().await.map_err(error)? {
         let mut row_key = recycle(key);

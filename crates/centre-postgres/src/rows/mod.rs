@@ -31,7 +31,6 @@ use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
     Admitted, Batch, Ends, Image, Met, Part, Rows, TargetTable, Written,
 };
-use tidewater_centre::engine::watermark::held;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::SyncUpload;
 
@@ -187,7 +186,7 @@ impl Rows for UploadRows<'_> {
         publication: &'u Publication,
         upload: &'u SyncUpload,
         tables: &[Incoming<'u>],
-    ) -> Result<Option<Admitted<'u>>> {
+    ) -> Result<Option<Admitted>> {
         let error = |error| refused("admitting an upload")(error);
         let connection = &mut *self.connection;
         let queries = ScopeQueries::prepare(connection, &upload.context, &[publication]).await?;
@@ -228,8 +227,7 @@ impl Rows for UploadRows<'_> {
         self.live = live.collect();
         Ok(Some(Admitted {
             serials,
-            held: held(publication, upload.checkpoint.as_ref()),
-            scope: queries.scope(0, &results?),
+            scope: queries.scope(0, &results?)?,
         }))
     }
 

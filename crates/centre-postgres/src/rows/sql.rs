@@ -3,11 +3,14 @@
 //! Every statement gets one array parameter for each column of an image that it
 //! needs, and unnests them side by side.
 
+use std::collections::BTreeSet;
+
 use tidewater_protocol::Op;
 
 use crate::array::Array;
-use crate::publication::PublishedTable;
+use crate::publication::{PublishedTable, TableRule};
 use crate::quote::ident_list;
+use crate::triggers::log_column;
 use tidewater_centre::engine::upload::incoming;
 use tidewater_centre::engine::upload::rows::{Image, Part};
 
@@ -92,18 +95,22 @@ fn insert_with(incoming: &Incoming<'_>, first: usize, clause: &str) -> String {
 }
 
 /// Logs inserted rows that a trigger has put into another partition, under the one that they
-/// were uploaded into: whoever holds that has them otherwise for ever. `None` where there is no
-/// such log.
-pub(super) fn log_moved(incoming: &Incoming<'_>) -> Option<String> {
+/// were uploaded into: whoever holds that has them otherwise for ever. One statement for each log
+/// of a rule by columns of the table's own.
+pub(super) fn log_moved(incoming: &Incoming<'_>) -> Vec<String> {
+    let rules = incoming.table.own_rules();
+    rules.filter_map(|it| log_moved_by(incoming, it)).collect()
+}
+
+fn log_moved_by(incoming: &Incoming<'_>, rule: &TableRule) -> Option<String> {
     let table = incoming.table;
-    if table.partition.is_empty() || table.log.is_none() {
-        return None;
-    }
     let images = images(incoming, Op::Insert, &[]);
     let mut names = Vec::new();
     let mut values = Vec::new();
-    for index in table.partition.iter().chain(&table.key) {
-        let name = table.log_column(*index)?;
+    let partition = (0..rule.own.len()).map(log_column);
+    let partition = rule.own.iter().zip(partition);
+    let key = table.key.iter().zip(rule.log_key.iter().cloned());
+    for (index, name) in partition.chain(key) {
         if names.contains(&name) {
             continue;
         }
@@ -111,8 +118,8 @@ pub(super) fn log_moved(incoming: &Incoming<'_>) -> Option<String> {
         names.push(name);
         values.push(table.columns[*index].input(&format!("i.{}", alias(Image::New, *index))));
     }
-    let stays = table.partition_columns().zip(&table.partition);
-    let stays = stays.map(|(column, &index)| {
+    let stays = rule.own.iter().map(|&index| {
+        let column = &table.columns[index];
         column.same(
             &format!("t.{}", column.sql),
             &format!("i.{}", alias(Image::New, index)),
@@ -120,7 +127,7 @@ pub(super) fn log_moved(incoming: &Incoming<'_>) -> Option<String> {
     });
     Some(format!(
         "INSERT INTO {} ({}) SELECT {} FROM {} JOIN {} AS t ON {} WHERE NOT ({})",
-        table.log_table(),
+        rule.log_table(),
         names.join(", "),
         values.join(", "),
         unnest(incoming, &images, 1),
@@ -278,12 +285,15 @@ fn has_key(incoming: &Incoming<'_>, image: Image) -> String {
 /// Whether no trigger has put the written row `t` under another key, or into another partition.
 fn is_where_it_was_sent(incoming: &Incoming<'_>, written: &[usize]) -> String {
     let table = incoming.table;
-    let partition = table.partition.iter();
-    let partition = partition.filter(|it| written.contains(it)).map(|&index| {
-        let column = &table.columns[index];
-        let value = format!("i.{}", alias(Image::New, index));
-        column.same(&format!("t.{}", column.sql), &value)
-    });
+    let partition: BTreeSet<usize> = table.rules.iter().flat_map(|it| &it.own).copied().collect();
+    let partition = partition
+        .into_iter()
+        .filter(|it| written.contains(it))
+        .map(|index| {
+            let column = &table.columns[index];
+            let value = format!("i.{}", alias(Image::New, index));
+            column.same(&format!("t.{}", column.sql), &value)
+        });
     let key = std::iter::once(has_key(incoming, Image::New));
     key.chain(partition).collect::<Vec<_>>().join(" AND ")
 }

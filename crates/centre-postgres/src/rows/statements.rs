@@ -173,14 +173,18 @@ impl UploadRows<'_> {
         table: &Incoming<'_>,
         inserted: &[RowRef],
     ) -> Result<()> {
-        let Some(sql) = sql::log_moved(table).filter(|_| !inserted.is_empty()) else {
+        let logs = sql::log_moved(table);
+        if logs.is_empty() || inserted.is_empty() {
             return Ok(());
-        };
+        }
         let arrays = parameters(table, Op::Insert, &[], inserted)?;
-        let statement = self.connection.prepare(&sql, &[]).await?;
-        let logged = self.connection.client();
-        let logged = logged.execute(&statement, &as_parameters(&arrays)).await;
-        logged.map(drop).map_err(refused("logging uploaded rows"))
+        for sql in logs {
+            let statement = self.connection.prepare(&sql, &[]).await?;
+            let client = self.connection.client();
+            let logged = client.execute(&statement, &as_parameters(&arrays)).await;
+            logged.map_err(refused("logging uploaded rows"))?;
+        }
+        Ok(())
     }
 
     /// See [`Rows::find`](tidewater_centre::engine::upload::rows::Rows::find).

@@ -77,6 +77,8 @@ pub struct Reference {
     pub on_delete: ForeignKeyAction,
     /// What happens when its key changes.
     pub on_update: ForeignKeyAction,
+    /// Whether a row may be there before the one that it refers to.
+    pub is_deferrable: bool,
 }
 
 impl TableInfo {
@@ -110,22 +112,31 @@ impl TableInfo {
         ))
     }
 
-    /// What remotes will find slow or refused.
+    /// That no index begins with some columns, in whatever order, and what that means.
+    pub fn lacks_index(&self, columns: &[usize], what: &str) -> Option<String> {
+        let begins_so = |index: &Vec<usize>| {
+            let first = index.iter().take(columns.len());
+            first.clone().count() == columns.len() && first.clone().all(|it| columns.contains(it))
+        };
+        if columns.is_empty() || self.indexed.iter().any(begins_so) {
+            return None;
+        }
+        let names = columns.iter().map(|&it| &*self.columns[it].name);
+        let names: Vec<&str> = names.collect();
+        let title = &self.title;
+        Some(format!(
+            "{title:?} has no index on {}: {what}. Make one: CREATE INDEX {}_{} ON {title} ({})",
+            names.join(", "),
+            self.name,
+            names.join("_"),
+            names.join(", "),
+        ))
+    }
+
+    /// What remotes will find refused.
     pub fn warnings(&self, published: &Table) -> Vec<String> {
         let title = &self.title;
-        let partition = published.partition.iter();
-        let partition: Vec<&str> = partition.map(|&it| &*published.columns[it].name).collect();
-        let starts_so = |index: &Vec<usize>| {
-            let names = index.iter().map(|&it| &*self.columns[it].name);
-            names.take(partition.len()).eq(partition.iter().copied())
-        };
         let mut warnings = Vec::new();
-        if !partition.is_empty() && !self.indexed.iter().any(starts_so) {
-            warnings.push(format!(
-                "{title:?} has no index on {}: sending a partition whole reads the whole table",
-                partition.join(", ")
-            ));
-        }
         let unwritten = self.columns.iter().filter(|column| {
             let has_value = column.nullable || column.has_default || column.is_generated;
             !has_value && published.column(&column.name).is_none()

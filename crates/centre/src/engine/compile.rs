@@ -4,11 +4,17 @@
 //! Pure: no SQL is run here. The errors are the operator's, so they say where in the
 //! configuration something is wrong and what to write instead.
 
-use tidewater_protocol::{Column, ForeignKey, PublicationSchema, Table};
+mod rules;
 
+use tidewater_protocol::{Column, ColumnType, ForeignKey, PublicationSchema, Table};
+
+pub use self::rules::{CompiledRule, CompiledWindow, Reach};
+
+use self::rules::Rules;
 use super::catalog::{TableInfo, named};
 use crate::error::CentreError;
-use crate::publication::{PartitionSpec, PublicationSpec, TableSpec, Tracking, check_names};
+use crate::nearest::nearest;
+use crate::publication::{PublicationSpec, TableSpec, Tracking, check_names};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -26,8 +32,8 @@ pub struct Published<'s> {
     pub table: usize,
     /// The published columns, as indexes into the catalog's.
     pub columns: Vec<usize>,
-    /// The partition columns, as indexes into the published ones.
-    pub partition: Vec<usize>,
+    /// The rules by which its rows are held.
+    pub rules: Vec<CompiledRule>,
     /// Whether foreign keys act on its deletes, and on its updates.
     pub acts_on_delete: bool,
     /// Whether foreign keys act on its updates.
@@ -37,6 +43,19 @@ pub struct Published<'s> {
     pub deletes_first: bool,
     /// Whether changes are read from a change log.
     pub is_logged: bool,
+}
+
+/// Something that decides who holds a row, and is not among its published columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extra {
+    /// The number of the table's rule.
+    pub rule: usize,
+    /// How many steps along its route the column's table is.
+    pub level: usize,
+    /// The column, by its index in the catalog.
+    pub column: usize,
+    /// Its type.
+    pub column_type: ColumnType,
 }
 
 fn wrong(message: String, hint: impl Into<String>) -> CentreError {
@@ -54,20 +73,30 @@ pub fn compile<'s>(
     spec: &'s PublicationSpec,
     catalog: &[TableInfo],
 ) -> Result<(PublicationSchema, Vec<Published<'s>>)> {
-    let mut chosen: Vec<Published<'s>> = Vec::with_capacity(spec.tables.len());
+    let mut indexes: Vec<usize> = Vec::with_capacity(spec.tables.len());
     for table in &spec.tables {
-        let place = format!("publication {:?}: table {:?}", spec.name, table.name);
+        let place = place(spec, table);
         let index = find(&place, catalog, &named(catalog, &table.name))?;
         let name = &catalog[index].name;
-        if chosen.iter().any(|it| catalog[it.table].name == *name) {
+        if indexes.iter().any(|&it| catalog[it].name == *name) {
             return Err(wrong(
                 format!("{place}: another table of the publication is called {name:?}"),
                 "list a table once; remotes know tables without their schema: publish two of \
                  one name in two publications",
             ));
         }
-        chosen.push(Published::of(table, place, index, catalog)?);
+        indexes.push(index);
     }
+    let rules = Rules {
+        spec,
+        catalog,
+        tables: indexes,
+    };
+    let chosen = spec.tables.iter().enumerate().map(|(number, table)| {
+        let index = rules.tables[number];
+        Published::of(table, place(spec, table), index, rules.of(number)?, catalog)
+    });
+    let chosen: Vec<Published<'s>> = chosen.collect::<Result<_>>()?;
     let tables = parents_first(chosen, catalog);
     let schema = PublicationSchema {
         name: spec.name.clone(),
@@ -80,14 +109,25 @@ pub fn compile<'s>(
     Ok((schema, tables))
 }
 
+/// Where a table stands in the configuration.
+fn place(spec: &PublicationSpec, table: &TableSpec) -> String {
+    format!("publication {:?}: table {:?}", spec.name, table.name)
+}
+
 /// The one table that is meant.
 fn find(place: &str, catalog: &[TableInfo], meant: &[usize]) -> Result<usize> {
     let index = match *meant {
         [index] => index,
         [] => {
+            let table = place.rsplit(": table ").next().unwrap_or_default();
+            let titles = catalog.iter().map(|it| &*it.title);
+            let hint = match nearest(table.trim_matches('"'), titles) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("the database has {}; a view is no table", known(catalog)),
+            };
             return Err(wrong(
                 format!("{place}: there is no such table in the database"),
-                format!("the database has {}; a view is no table", known(catalog)),
+                hint,
             ));
         }
         _ => {
@@ -136,11 +176,12 @@ impl<'s> Published<'s> {
         spec: &'s TableSpec,
         place: String,
         index: usize,
+        rules: Vec<CompiledRule>,
         catalog: &[TableInfo],
     ) -> Result<Published<'s>> {
         let table = &catalog[index];
         let columns = published_columns(&place, spec, table)?;
-        let partition = partition(&place, spec, table, &columns)?;
+        check_published(&place, table, &columns, &rules)?;
         let references = catalog.iter().flat_map(|it| &it.references);
         let references = references.filter(|it| it.parent == index);
         let acts_on_delete = references.clone().any(|it| it.on_delete.acts());
@@ -149,7 +190,7 @@ impl<'s> Published<'s> {
             place,
             table: index,
             columns,
-            partition,
+            rules,
             acts_on_delete,
             acts_on_update: references.clone().any(|it| it.on_update.acts()),
             deletes_first: table.has_secondary_unique && !acts_on_delete,
@@ -162,6 +203,105 @@ impl<'s> Published<'s> {
     pub fn positions(&self, columns: &[usize]) -> Option<Vec<usize>> {
         let position = |index| self.columns.iter().position(|it| it == index);
         columns.iter().map(position).collect()
+    }
+
+    /// What a row as it is read has behind the published columns: what decides who holds it and
+    /// is not among them.
+    pub fn extras(&self, catalog: &[TableInfo]) -> Vec<Extra> {
+        let mut extras: Vec<Extra> = Vec::new();
+        for (number, rule) in self.rules.iter().enumerate() {
+            let deciding = rule.columns.iter().map(|&it| (rule.route.len(), it));
+            let windows = rule.windows.iter().map(|it| (it.level, it.column));
+            for (level, column) in deciding.chain(windows) {
+                let table = &catalog[rule.table_at(self.table, level)];
+                let Ok(column_type) = table.columns[column].column_type else {
+                    continue;
+                };
+                let extra = Extra {
+                    rule: number,
+                    level,
+                    column,
+                    column_type,
+                };
+                let is_published = level == 0 && self.columns.contains(&column);
+                if !is_published && !extras.contains(&extra) {
+                    extras.push(extra);
+                }
+            }
+        }
+        extras
+    }
+
+    /// The place of a column in a row as it is read.
+    pub fn place_of(
+        &self,
+        catalog: &[TableInfo],
+        rule: usize,
+        level: usize,
+        column: usize,
+    ) -> usize {
+        let mut published = self.columns.iter();
+        let own = published.position(|it| *it == column);
+        own.filter(|_| level == 0).unwrap_or_else(|| {
+            let extras = self.extras(catalog);
+            let mut extras = extras.iter();
+            let is_meant = |it: &Extra| (it.rule, it.level, it.column) == (rule, level, column);
+            self.columns.len() + extras.position(is_meant).unwrap_or_default()
+        })
+    }
+
+    /// The way to the table that decides, as text: what makes it another way.
+    pub fn route_names(&self, catalog: &[TableInfo], rule: usize) -> Vec<String> {
+        let mut below = self.table;
+        let route = self.rules[rule].route.iter().map(|reach| {
+            let names = |table: usize, columns: &[usize]| {
+                let columns = columns.iter().map(|&it| &*catalog[table].columns[it].name);
+                columns.collect::<Vec<_>>().join(", ")
+            };
+            let text = format!(
+                "({}) -> {} ({})",
+                names(below, &reach.columns),
+                catalog[reach.parent].title,
+                names(reach.parent, &reach.parent_columns),
+            );
+            below = reach.parent;
+            text
+        });
+        route.collect()
+    }
+
+    /// What remotes will find slow or refused.
+    pub fn warnings(&self, catalog: &[TableInfo], table: &Table) -> Vec<String> {
+        let mut warnings = catalog[self.table].warnings(table);
+        for rule in &self.rules {
+            let root = &catalog[rule.root(self.table)];
+            let what = "sending a partition whole reads the whole table";
+            warnings.extend(root.lacks_index(&rule.columns, what));
+            let mut below = self.table;
+            for reach in &rule.route {
+                let what = "moving a row that it refers to reads the whole table";
+                warnings.extend(catalog[below].lacks_index(&reach.columns, what));
+                below = reach.parent;
+            }
+            for window in &rule.windows {
+                let table = &catalog[rule.table_at(self.table, window.level)];
+                let what = "when the window moves on, the whole table is read";
+                warnings.extend(table.lacks_index(&[window.column], what));
+            }
+        }
+        warnings.dedup();
+        warnings
+    }
+
+    /// The published columns that tell who holds a row.
+    fn own_partition(&self) -> Vec<usize> {
+        let own = self.rules.iter().filter(|rule| rule.route.is_empty());
+        let mut found = Vec::new();
+        for column in own.flat_map(|rule| &rule.columns) {
+            let position = self.columns.iter().position(|it| it == column);
+            found.extend(position.filter(|it| !found.contains(it)));
+        }
+        found
     }
 
     fn schema(&self, tables: &[Published<'_>], catalog: &[TableInfo]) -> Table {
@@ -199,7 +339,7 @@ impl<'s> Published<'s> {
             name: table.name.clone(),
             columns: columns.collect(),
             key: self.positions(&table.key).unwrap_or_default(),
-            partition: self.partition.clone(),
+            partition: self.own_partition(),
             unique: unique.filter_map(|it| self.positions(it)).collect(),
             foreign_keys: foreign_keys.collect(),
             direction: self.spec.direction,
@@ -238,15 +378,43 @@ fn published_columns(place: &str, spec: &TableSpec, table: &TableInfo) -> Result
     Ok(columns)
 }
 
+/// Checks that remotes have what tells to whom a row belongs that they write.
+fn check_published(
+    place: &str,
+    table: &TableInfo,
+    published: &[usize],
+    rules: &[CompiledRule],
+) -> Result<()> {
+    let own = rules.iter().filter(|rule| rule.route.is_empty());
+    let missing = |column: &&usize| !published.contains(column);
+    let mut deciding = own.flat_map(|rule| &rule.columns);
+    let referring = rules.iter().filter_map(|rule| rule.route.first());
+    let mut referring = referring.flat_map(|reach| &reach.columns);
+    let (index, what) = match (deciding.find(missing), referring.find(missing)) {
+        (Some(&index), _) => (index, "the partition column"),
+        (_, Some(&index)) => (index, "the column"),
+        _ => return Ok(()),
+    };
+    let name = &table.columns[index].name;
+    Err(wrong(
+        format!("{place}: `columns` leaves out {what} {name:?}, which tells who holds a row"),
+        format!("add {name:?} to `columns`"),
+    ))
+}
+
 /// The indexes of named columns; names that differ in case only from one column mean that one.
 fn resolve(place: &str, table: &TableInfo, names: &[String], what: &str) -> Result<Vec<usize>> {
     let mut indexes = Vec::with_capacity(names.len());
     for name in names {
         let index = table.column(name).ok_or_else(|| {
-            let names: Vec<&str> = table.columns.iter().map(|it| it.name.as_str()).collect();
+            let names = || table.columns.iter().map(|it| it.name.as_str());
+            let hint = match nearest(name, names()) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("its columns are {}", names().collect::<Vec<_>>().join(", ")),
+            };
             wrong(
                 format!("{place} has no column {name:?}, named in `{what}`"),
-                format!("its columns are {}", names.join(", ")),
+                hint,
             )
         })?;
         if indexes.contains(&index) {
@@ -258,58 +426,6 @@ fn resolve(place: &str, table: &TableInfo, names: &[String], what: &str) -> Resu
         indexes.push(index);
     }
     Ok(indexes)
-}
-
-/// The partition columns, as indexes into the published ones.
-fn partition(
-    place: &str,
-    spec: &TableSpec,
-    table: &TableInfo,
-    published: &[usize],
-) -> Result<Vec<usize>> {
-    let PartitionSpec::Columns { columns, .. } = &spec.partition else {
-        return Ok(Vec::new());
-    };
-    if columns.is_empty() {
-        return Err(wrong(
-            format!("{place}: the partition has no columns"),
-            "name them, or write partition = \"everyone\"",
-        ));
-    }
-    let mut partition = Vec::with_capacity(columns.len());
-    for index in resolve(place, table, columns, "partition")? {
-        let column = &table.columns[index];
-        let name = &column.name;
-        if column.is_ambiguous {
-            return Err(wrong(
-                format!(
-                    "{place}: {name:?} of the type {} cannot be a partition column: equal values \
-                     can be spelled differently",
-                    column.type_name
-                ),
-                "partition by an integer, text, uuid, date or numeric(p,s) column",
-            ));
-        }
-        if column.is_generated && spec.direction.uploads() {
-            return Err(wrong(
-                format!(
-                    "{place}: the partition column {name:?} is generated: what a remote says \
-                     about it does not bind the centre, which could put its rows into the \
-                     partitions of others"
-                ),
-                "partition by a column that is written, or let the table be downloaded only: \
-                 direction = \"download\"",
-            ));
-        }
-        let position = published.iter().position(|&it| it == index);
-        partition.push(position.ok_or_else(|| {
-            wrong(
-                format!("{place}: `columns` leaves out the partition column {name:?}"),
-                format!("add {name:?} to `columns`"),
-            )
-        })?);
-    }
-    Ok(partition)
 }
 
 /// Whether remotes must fetch a table anew to fit its columns.
@@ -327,12 +443,7 @@ pub fn columns_differ(old: &Table, new: &Table) -> bool {
 /// meaning.
 pub fn definition(spec: &PublicationSpec) -> String {
     let tables = spec.tables.iter().map(|table| {
-        let partition = match &table.partition {
-            PartitionSpec::Everyone => serde_json::json!("everyone"),
-            PartitionSpec::Columns { columns, values } => {
-                serde_json::json!({ "columns": columns, "values": values })
-            }
-        };
+        let partition: Vec<_> = table.partition.iter().map(rules::definition).collect();
         serde_json::json!({
             "name": table.name,
             "partition": partition,

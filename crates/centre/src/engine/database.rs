@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 
 use tidewater_protocol::Table;
 
-use super::catalog::Catalog;
+use super::catalog::{Catalog, TableInfo};
 use super::compile::Published;
 use super::connection::{Answer, Connection, Own};
 use super::deploy::{InPlace, Loaded, Lock, Step};
@@ -64,18 +64,22 @@ pub trait Tracking: Send + Sync + 'static {
     /// What serving a table needs.
     fn table(published: &Published<'_>, schema: &Table, catalog: &Self::Catalog) -> Self::Table;
 
-    /// How the operator's query for partitions is run.
-    fn scope_sql(inner: &str, table: &Self::Table) -> String;
+    /// How the operator's query for the partitions of a rule is run.
+    fn scope_sql(inner: &str, table: &Self::Table, rule: usize) -> String;
 
-    /// Checks that a query can be run, and yields what the partition columns are.
+    /// The query for the highest value of the column of a rule's window.
+    fn highest_sql(table: &Self::Table, rule: usize, window: usize) -> String;
+
+    /// Checks that the query of a rule can be run, and yields what the partition columns are. What
+    /// is asked: the place in the configuration, the query, the number of the table's rule.
     ///
     /// # Errors
     /// See [`crate::engine::scope::wrong`].
     fn check_query(
         connection: &mut Self::Connection,
-        place: &str,
-        query: &ScopeQuery,
-        schema: &Table,
+        asked: (&str, &ScopeQuery, usize),
+        published: &Published<'_>,
+        catalog: &[TableInfo],
         table: &Self::Table,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
 

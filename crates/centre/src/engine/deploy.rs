@@ -320,9 +320,10 @@ impl<T: Tracking> Plan<T> {
         self.steps.extend(in_place.mends);
         self.changed_tables(&kept);
         for table in self.publications.iter_mut().flat_map(|it| &mut it.tables) {
-            let log = table.log().map(ChangeLog::identity);
-            let id = log.and_then(|it| kept.get(&it).copied());
-            table.set_log(id.unwrap_or_default());
+            let logs: Vec<String> = table.logs().into_iter().map(ChangeLog::identity).collect();
+            for (rule, log) in logs.iter().enumerate() {
+                table.set_log(rule, kept.get(log).copied().unwrap_or_default());
+            }
         }
     }
 
@@ -337,16 +338,18 @@ impl<T: Tracking> Plan<T> {
             for (table, served) in publication.schema.tables.iter().zip(&publication.tables) {
                 let before = before.table(&table.name);
                 let is_changed = before.is_some_and(|before| columns_differ(before, table));
-                let log = served.log().filter(|_| is_changed);
-                let id = log.and_then(|log| kept.get(&log.identity()).copied());
-                let (Some(id), Some(log)) = (id, log) else {
-                    continue;
-                };
-                if !sent.contains(&id) {
-                    sent.push(id);
-                    let description = format!("send all rows of {} to remotes again", log.title());
-                    self.steps
-                        .push(Step::sql(description, String::new(), T::everything(id)));
+                let logs = served.logs().into_iter().filter(|_| is_changed);
+                for log in logs {
+                    let Some(id) = kept.get(&log.identity()).copied() else {
+                        continue;
+                    };
+                    if !sent.contains(&id) {
+                        sent.push(id);
+                        let description =
+                            format!("send all rows of {} to remotes again", log.title());
+                        self.steps
+                            .push(Step::sql(description, String::new(), T::everything(id)));
+                    }
                 }
             }
         }
@@ -383,7 +386,7 @@ impl<T: Tracking> Plan<T> {
 fn wanted<T: Tracking>(publications: &[Publication<T::Table>]) -> Vec<T::Log> {
     let mut wanted: Vec<T::Log> = Vec::new();
     let tables = publications.iter().flat_map(|it| &it.tables);
-    for log in tables.filter_map(ServedTable::log) {
+    for log in tables.flat_map(ServedTable::logs) {
         let mut same = wanted.iter_mut();
         match same.find(|it| it.identity() == log.identity()) {
             Some(same) => same.join(log),

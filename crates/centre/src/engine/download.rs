@@ -6,36 +6,37 @@
 //! first row goes out there is a mark: everything in the snapshot is durable, and the serials of new
 //! scopes are noted with it.
 
+mod output;
 mod plan;
+mod table;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
-use tidewater_protocol::message::TableBegin;
-use tidewater_protocol::{
-    Code, Datum, Op, PublicationSchema, Row, RowShape, RowsReader, RowsWriter, Table,
-};
+use prost::Message;
 
+use tidewater_protocol::{Datum, PublicationSchema, RowShape};
+
+use self::output::{Counts, Output};
 use self::plan::{Plan, TablePlan};
-use super::exact::{Membership, pack_exact, pack_row, types_of, unpack};
-use super::scope::{ScopeChange, Standing};
+use self::table::TableReading;
+use super::connection::{Answer, Own};
+use super::publication::{Rule, rules_of};
+use super::scope::{Difference, Differences, ScopeChange, Standing, keep};
 use super::watermark::Watermark;
 use crate::centre::CentreResult;
 use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableRequest,
 };
 use crate::engine::comparing::{self, Comparison};
-use crate::engine::too_long;
 use crate::engine::upload::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
-use crate::scope::{Checkpoint, Scope};
-use crate::upload::OwnUpload;
-use prost::Message;
+use crate::scope::{Checkpoint, RuleScope, Scope};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
-/// Takes rows: all published columns. An error ends the reading.
+/// Takes rows, each as it is read: the published columns, and what decides beside them who holds it
+/// ([`crate::engine::publication::Publication::row_types`]). An error ends the reading.
 pub type TakeRow<'t> = &'t mut (dyn FnMut(&[Datum<'_>]) -> Result<()> + Send);
 
 /// Takes keys (or rows), each with the row that is there now.
@@ -57,8 +58,30 @@ pub struct PublishedSchema {
     pub schema: Arc<PublicationSchema>,
     /// How rows are packed, in the order of the tables.
     pub shapes: Arc<[RowShape]>,
-    /// The numbers of the tables' rules.
-    pub rules: Vec<i64>,
+    /// The tables' rules.
+    pub rules: Arc<[Rule]>,
+}
+
+/// Rows of a table by one of its rules. More may be read: what is in scope is decided by the rows.
+#[derive(Clone, Debug)]
+pub struct Part<'p> {
+    /// The number of the rule among the table's.
+    pub rule: usize,
+    /// Those in these partitions; none are asked for by a rule that gives everybody the same.
+    pub partitions: Vec<&'p [u8]>,
+    /// And in these windows.
+    pub bounds: Vec<Bound>,
+}
+
+/// A range of values of a window's column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The number of the window among the rule's.
+    pub window: usize,
+    /// The first value.
+    pub from: i64,
+    /// The first one behind it, if there is one.
+    pub to: Option<i64>,
 }
 
 /// A snapshot of the database in which a job is read.
@@ -73,11 +96,14 @@ pub trait Snapshot: Send {
     /// About how many rows a table has; 0 if that is not known.
     fn row_estimate(&self, place: Place) -> u64;
 
-    /// Reads partitions of a table whole; all of it if everybody has all.
+    /// Runs statements on the server's own tables, in the snapshot.
+    fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>>;
+
+    /// Reads rows of a table.
     fn rows<'s>(
         &'s mut self,
         place: Place,
-        partitions: &'s [&'s [u8]],
+        part: &'s Part<'s>,
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()>;
 
@@ -85,20 +111,21 @@ pub trait Snapshot: Send {
     fn kept_rows<'s>(
         &'s mut self,
         place: Place,
-        partitions: &'s [&'s [u8]],
+        part: &'s Part<'s>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
             let mut take = |row: &[Datum<'_>]| take(row, Some(row));
-            self.rows(place, partitions, &mut take).await
+            self.rows(place, part, &mut take).await
         })
     }
 
-    /// Reads the keys that have changed in partitions since what the remote holds.
+    /// Reads the keys that have changed since what the remote holds, by each of the table's rules
+    /// in these partitions; `None`: of everybody.
     fn changes<'s>(
         &'s mut self,
         place: Place,
-        partitions: &'s [&'s [u8]],
+        asked: &'s [Option<Vec<&'s [u8]>>],
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()>;
 
@@ -123,7 +150,7 @@ pub struct Opened {
     pub position: Vec<u8>,
     /// What the user holds now.
     pub scope: Scope,
-    /// What the remote holds of each table, as far as its checkpoint is understood.
+    /// What the remote holds by each rule, as far as its checkpoint is understood.
     pub held: Vec<Held>,
     /// What the presented serial is worth.
     pub standing: Standing,
@@ -133,10 +160,10 @@ pub struct Opened {
     pub marked_ms: Option<i64>,
 }
 
-/// What a remote holds of a table.
+/// What a remote holds by a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// The table's place in the checkpoint's scope.
+    /// The rule's place in the checkpoint.
     pub place: Option<usize>,
     /// Whether all changes since then are in the change log.
     pub is_traced: bool,
@@ -157,9 +184,12 @@ pub async fn download(
     job: &DownloadJob,
     sink: &mut dyn DownloadSink,
 ) -> Result<()> {
-    let opened = snapshot.take_opened().into_iter().zip(&job.subscriptions);
-    let plans = opened.map(|(opened, it)| Plan::new(it, opened, job.context.now_ms));
-    let plans: Vec<Plan> = plans.collect();
+    let mut plans: Vec<Plan> = Vec::with_capacity(job.subscriptions.len());
+    for (opened, subscription) in snapshot.take_opened().into_iter().zip(&job.subscriptions) {
+        let differences = differences(snapshot, subscription, &opened).await?;
+        let now_ms = job.context.now_ms;
+        plans.push(Plan::new(subscription, opened, differences, now_ms));
+    }
     let mut mark = None;
     if plans.iter().any(|plan| plan.is_due) {
         let due = plans.iter().zip(&job.subscriptions);
@@ -169,6 +199,7 @@ pub async fn download(
             publication: subscription.publication.clone(),
             presented: subscription.checkpoint.as_ref().map(|it| it.serial),
             arrived: plan.arrived,
+            kept: keep(&plan.scope.rules, job.context.now_ms),
         });
         mark = Some(snapshot.mark(job.context.now_ms, changes.collect()).await?);
     }
@@ -193,15 +224,16 @@ pub async fn download(
                 plan: &plan,
             };
             reading.read(&mut counts, sink).await?;
+            let rules = plan.published.rules.iter();
             let watermark = Watermark {
                 mark: mark.id.clone(),
-                rules: plan.published.rules,
+                rules: rules.map(|rule| rule.id).collect(),
                 position: plan.position,
             };
             checkpoint = Some(Checkpoint {
                 serial,
                 watermark: watermark.encode_to_vec(),
-                scope: plan.scope,
+                rules: plan.scope.rules.iter().map(RuleScope::held).collect(),
             });
         }
         let outcome = DownloadOutcome {
@@ -214,76 +246,23 @@ pub async fn download(
     snapshot.end().await
 }
 
-/// What was sent.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    upserts: u64,
-    removals: u64,
-}
-
-/// Packs the rows of one table into the sink.
-struct Output<'a> {
-    schema: &'a Table,
-    begin: Option<TableBegin>,
-    writer: RowsWriter<'a>,
-    counts: &'a mut Counts,
-    sink: &'a mut dyn DownloadSink,
-}
-
-impl<'a> Output<'a> {
-    fn new(
-        schema: &'a Table,
-        shape: &'a RowShape,
-        counts: &'a mut Counts,
-        sink: &'a mut dyn DownloadSink,
-    ) -> Output<'a> {
-        Output {
-            schema,
-            begin: Some(TableBegin::of(schema)),
-            writer: RowsWriter::new(shape),
-            counts,
-            sink,
+/// How the scope differs from what the remote holds, by rule.
+async fn differences(
+    snapshot: &mut dyn Snapshot,
+    subscription: &DownloadSubscription,
+    opened: &Opened,
+) -> Result<Vec<Option<Difference>>> {
+    let checkpoint = subscription.checkpoint.as_ref();
+    let held = opened.held.iter();
+    let held = held.map(|held| Some(&checkpoint?.rules[held.place?]));
+    let mut differences = Differences::of(opened.scope.rules.iter().zip(held));
+    loop {
+        let asked = differences.ask();
+        if asked.is_empty() {
+            return Ok(differences.found());
         }
-    }
-
-    fn upsert(&mut self, row: &[Datum<'_>]) -> Result<()> {
-        let before = self.writer.len();
-        self.writer.row(Op::Upsert, row);
-        too_long::check(self.schema, row, self.writer.len() - before)?;
-        self.counts.upserts += 1;
-        self.flush(ROWS_PAYLOAD_BYTES)
-    }
-
-    /// Nothing of a table that is not downloaded has to be removed.
-    fn remove(&mut self, key: &[Datum<'_>]) -> Result<()> {
-        if !self.schema.direction.downloads() {
-            return Ok(());
-        }
-        self.writer.key(Op::Remove, key);
-        self.counts.removals += 1;
-        self.flush(ROWS_PAYLOAD_BYTES)
-    }
-
-    fn remove_partition(&mut self, values: &[Datum<'_>]) -> Result<()> {
-        self.writer.remove_partition(values);
-        self.counts.removals += 1;
-        self.flush(ROWS_PAYLOAD_BYTES)
-    }
-
-    fn announce(&mut self) {
-        if let Some(begin) = self.begin.take() {
-            self.sink.table(begin);
-        }
-    }
-
-    /// Hands over what is packed if it is at least so much; the table's header goes before its
-    /// first rows.
-    fn flush(&mut self, least: usize) -> Result<()> {
-        if self.writer.len() >= least.max(1) {
-            self.announce();
-            self.sink.rows(self.writer.take())?;
-        }
-        Ok(())
+        let answers = snapshot.own(asked).await?;
+        differences.answer(&answers)?;
     }
 }
 
@@ -297,7 +276,11 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     async fn read(self, counts: &mut Counts, sink: &mut dyn DownloadSink) -> Result<()> {
-        let PublishedSchema { schema, shapes, .. } = &self.plan.published;
+        let PublishedSchema {
+            schema,
+            shapes,
+            rules,
+        } = &self.plan.published;
         let mut requests = requests_by_table(schema, &self.subscription.requests)?;
         let compares = comparing::by_table(schema, &self.subscription.compares);
         for (index, table) in schema.tables.iter().enumerate() {
@@ -316,7 +299,8 @@ impl Reading<'_> {
             let mut output = Output::new(table, shape, counts, &mut *sink);
             if let Some(begin) = output.begin.as_mut().filter(|_| whole) {
                 begin.replace = true;
-                if shape.partition.is_empty() {
+                let mut rules = self.plan.published.rules[rules_of(rules, index)].iter();
+                if rules.any(|rule| rule.query.is_none() && rule.windows.is_empty()) {
                     begin.expected_rows = self.snapshot.row_estimate(place);
                 }
             }
@@ -324,7 +308,8 @@ impl Reading<'_> {
                 snapshot: &mut *self.snapshot,
                 place,
                 shape,
-                scope: &self.plan.scope.tables[index],
+                rules: &rules[rules_of(rules, index)],
+                scope: &self.plan.scope.rules[rules_of(rules, index)],
                 output: &mut output,
             };
             if !only_compared {
@@ -350,7 +335,8 @@ impl Reading<'_> {
                     table: index,
                 },
                 shape,
-                scope: &self.plan.scope.tables[index],
+                rules: &rules[rules_of(rules, index)],
+                scope: &self.plan.scope.rules[rules_of(rules, index)],
                 output: &mut output,
             };
             // Of a table that would go whole, nobody knows what changed in it.
@@ -380,146 +366,4 @@ fn requests_by_table<'r>(
         }
     }
     Ok(by_table)
-}
-
-/// One table as it is read.
-struct TableReading<'a, 'o> {
-    snapshot: &'a mut dyn Snapshot,
-    place: Place,
-    shape: &'a RowShape,
-    scope: &'a BTreeSet<Vec<u8>>,
-    output: &'a mut Output<'o>,
-}
-
-fn bytes(partitions: &[Vec<u8>]) -> Vec<&[u8]> {
-    partitions.iter().map(Vec::as_slice).collect()
-}
-
-impl TableReading<'_, '_> {
-    /// Sends what is planned for a table: removals before rows, so that a row that moved
-    /// between partitions stays.
-    async fn planned(&mut self, what: &TablePlan, own: Option<&OwnUpload>) -> Result<()> {
-        match what {
-            TablePlan::Nothing => Ok(()),
-            TablePlan::Whole => {
-                // An empty table, too, replaces what the remote has.
-                self.output.announce();
-                let all: Vec<&[u8]> = self.scope.iter().map(Vec::as_slice).collect();
-                self.rows(&all).await
-            }
-            TablePlan::Changes { gained, lost, kept } => {
-                let types = types_of(self.shape, &self.shape.partition);
-                // What the remote uploaded into a partition before it held that, and somebody has
-                // deleted since, is in no log that it reads: gained partitions replace, too.
-                for packed in lost.iter().chain(gained) {
-                    self.output.remove_partition(&unpack(packed, &types)?)?;
-                }
-                if !gained.is_empty() {
-                    self.rows(&bytes(gained)).await?;
-                }
-                if self.shape.partition.is_empty() || !kept.is_empty() {
-                    self.changes(&bytes(kept), own).await?;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    async fn rows(&mut self, partitions: &[&[u8]]) -> Result<()> {
-        let mut membership = Membership::new(self.shape, self.scope);
-        let output = &mut *self.output;
-        // A collation may take other values for equal than partitions are told apart by.
-        let mut take = |row: &[Datum<'_>]| match membership.has(row) {
-            true => output.upsert(row),
-            false => Ok(()),
-        };
-        self.snapshot.rows(self.place, partitions, &mut take).await
-    }
-
-    /// Sends what changed since the watermark.
-    async fn changes(&mut self, kept: &[&[u8]], own: Option<&OwnUpload>) -> Result<()> {
-        let mut membership = Membership::new(self.shape, self.scope);
-        let output = &mut *self.output;
-        let (table, shape) = (self.place.table, self.shape);
-        let key_types = types_of(shape, &shape.key);
-        let own = own.filter(|own| !own.rows.is_empty());
-        let mut take = |key: &[Datum<'_>], row: Option<&[Datum<'_>]>| {
-            let there = row.filter(|row| membership.has(row));
-            if let Some(own) = own {
-                let key = (table, pack_exact(&key_types, key));
-                let is_own = match (own.rows.get(&key), there, row) {
-                    (Some(None), None, None) => true,
-                    (Some(Some(uploaded)), Some(row), _) => {
-                        *uploaded == pack_row(&shape.columns, row)
-                    }
-                    _ => false,
-                };
-                if is_own {
-                    return Ok(());
-                }
-            }
-            match there {
-                Some(row) => output.upsert(row),
-                None => output.remove(key),
-            }
-        };
-        self.snapshot.changes(self.place, kept, &mut take).await
-    }
-
-    /// Sends the rows of keys that the remote asked for.
-    async fn answer(&mut self, map: &ColumnMap, request: &TableRequest) -> Result<()> {
-        let mut keys = Vec::new();
-        let mut reader = RowsReader::new(&map.shape, &request.rows);
-        let mut row = Row::default();
-        while reader.next(&mut row).map_err(malformed)? {
-            keys.push(row.key.clone());
-        }
-        let mut membership = Membership::new(self.shape, self.scope);
-        let output = &mut *self.output;
-        let mut take = |key: &[Datum<'_>], row: Option<&[Datum<'_>]>| match row
-            .filter(|row| membership.has(row))
-        {
-            Some(row) => output.upsert(row),
-            None => output.remove(key),
-        };
-        self.snapshot.by_keys(self.place, &keys, &mut take).await
-    }
-
-    /// Compares a table, and sends the rows where it differs.
-    async fn compare(&mut self, mut comparison: Comparison<'_>, follows: bool) -> Result<()> {
-        let all: Vec<&[u8]> = self.scope.iter().map(Vec::as_slice).collect();
-        let mut membership = Membership::new(self.shape, self.scope);
-        {
-            let sink = &mut *self.output.sink;
-            let mut take = |kept: &[Datum<'_>], row: Option<&[Datum<'_>]>| {
-                let is_in = row.is_some_and(|row| membership.has(row));
-                match is_in && comparison.add(kept) {
-                    true => sink.comparing(),
-                    false => Ok(()),
-                }
-            };
-            self.snapshot.kept_rows(self.place, &all, &mut take).await?;
-        }
-        let Some(differences) = comparison.outcome() else {
-            return Ok(());
-        };
-        let selection = differences.selection()?;
-        if let Some(begin) = &mut self.output.begin {
-            differences.announce(begin, follows);
-        }
-        self.output.announce();
-        let output = &mut *self.output;
-        let mut take = |kept: &[Datum<'_>], row: Option<&[Datum<'_>]>| match row {
-            Some(row) if membership.has(row) && selection.has(kept) => output.upsert(row),
-            _ => Ok(()),
-        };
-        self.snapshot.kept_rows(self.place, &all, &mut take).await
-    }
-}
-
-fn malformed(error: tidewater_protocol::UnpackError) -> CentreError {
-    CentreError::Peer {
-        message: format!("rows that cannot be read: {error}"),
-        code: Code::MalformedMessage,
-    }
 }

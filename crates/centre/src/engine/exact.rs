@@ -1,12 +1,13 @@
 //! The one form of values that are equal, packed: what sets of partitions and keys are made of.
 
-use std::collections::BTreeSet;
-
 use tidewater_protocol::decimal::Decimal;
 use tidewater_protocol::pack::{pack_values, unpack_values};
 use tidewater_protocol::{ColumnType, Datum, RowShape};
 
+use super::publication::Rule;
+use super::window::Window;
 use crate::error::CentreError;
+use crate::scope::RuleScope;
 
 /// Partitions of this many columns are looked up without an allocation.
 const FEW_COLUMNS: usize = 4;
@@ -82,49 +83,83 @@ pub fn types_of(shape: &RowShape, columns: &[usize]) -> Vec<ColumnType> {
 
 /// Tells whether rows are in a table's part of a scope.
 pub struct Membership<'a> {
-    partition: &'a [usize],
-    types: Vec<ColumnType>,
-    scope: &'a BTreeSet<Vec<u8>>,
+    rules: Vec<RuleMembership<'a>>,
+    /// Rows have the published columns only: those that follow others may be in scope.
+    is_of_uploaded: bool,
+}
+
+/// Tells whether rows are in scope by one rule.
+struct RuleMembership<'a> {
+    rule: &'a Rule,
+    scope: &'a RuleScope,
     packed: Vec<u8>,
     /// The partition of the row before: rows come in runs.
     last: Vec<u8>,
 }
 
 impl<'a> Membership<'a> {
-    /// `scope` are the partitions of the table.
-    pub fn new(shape: &'a RowShape, scope: &'a BTreeSet<Vec<u8>>) -> Membership<'a> {
-        Membership {
-            partition: &shape.partition,
-            types: types_of(shape, &shape.partition),
+    /// By the rules of the table, each with what is in scope by it.
+    pub fn new(rules: &'a [Rule], scope: &'a [RuleScope]) -> Membership<'a> {
+        let rules = rules.iter().zip(scope).map(|(rule, scope)| RuleMembership {
+            rule,
             scope,
             packed: Vec::new(),
             last: Vec::new(),
+        });
+        Membership {
+            rules: rules.collect(),
+            is_of_uploaded: false,
         }
     }
 
-    /// Whether a row (all published columns) is in scope. A row with a NULL among its
-    /// partition values is in no partition.
-    pub fn has(&mut self, row: &[Datum<'_>]) -> bool {
-        if self.partition.is_empty() {
-            return true;
+    /// The same for rows as they are uploaded: of those that follow others it cannot be told yet.
+    pub fn of_uploaded(rules: &'a [Rule], scope: &'a [RuleScope]) -> Membership<'a> {
+        Membership {
+            is_of_uploaded: true,
+            ..Membership::new(rules, scope)
         }
-        let values = self.partition.iter().zip(&self.types);
+    }
+
+    /// Whether a row, as it is read, is in scope. A row with a NULL among its partition values is
+    /// in no partition.
+    pub fn has(&mut self, row: &[Datum<'_>]) -> bool {
+        self.rule(row).is_some()
+    }
+
+    /// The first rule by which it is.
+    pub fn rule(&mut self, row: &[Datum<'_>]) -> Option<usize> {
+        let may_follow = self.is_of_uploaded;
+        let mut rules = self.rules.iter_mut();
+        rules.position(|it| (may_follow && it.rule.follows) || it.has(row))
+    }
+}
+
+impl RuleMembership<'_> {
+    fn has(&mut self, row: &[Datum<'_>]) -> bool {
+        let windows = self.rule.windows.iter().zip(&self.scope.lows);
+        let mut windows = windows.map(|(window, &low)| Window::has(row[window.column], low));
+        windows.all(|is_in| is_in) && (self.rule.query.is_none() || self.is_in_partition(row))
+    }
+
+    fn is_in_partition(&mut self, row: &[Datum<'_>]) -> bool {
+        let types = &self.rule.types;
+        let values = self.rule.columns.iter().zip(types);
         let mut values = values.map(|(&index, &column_type)| exact(column_type, row[index]));
         self.packed.clear();
-        if self.types.len() <= FEW_COLUMNS {
+        if types.len() <= FEW_COLUMNS {
             let mut few = [Datum::Null; FEW_COLUMNS];
             few.iter_mut()
                 .zip(values)
                 .for_each(|(to, value)| *to = value);
-            pack_values(&mut self.packed, &self.types, &few[..self.types.len()]);
+            pack_values(&mut self.packed, types, &few[..types.len()]);
         } else {
             let values: Vec<Datum<'_>> = values.by_ref().collect();
-            pack_values(&mut self.packed, &self.types, &values);
+            pack_values(&mut self.packed, types, &values);
         }
         if !self.last.is_empty() && self.packed == self.last {
             return true;
         }
-        let has = self.scope.contains(&self.packed);
+        let has = self.scope.partitions.contains(&self.packed);
         if has {
             std::mem::swap(&mut self.last, &mut self.packed);
         }

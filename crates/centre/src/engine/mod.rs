@@ -27,3 +27,4 @@ pub mod thread;
 pub mod too_long;
 pub mod upload;
 pub mod watermark;
+pub mod window;

@@ -102,6 +102,13 @@ async fn pieces<T: Tracking>(
     )
     .await?;
     older(connection, KEYS, logs, &mut 0).await?;
+    older(
+        connection,
+        piece!("scope_piece", "digest", "at_ms"),
+        logs,
+        &mut 0,
+    )
+    .await?;
     T::prune_logs(connection, logs, now_ms, random, &mut pruned.log_entries).await
 }
 

@@ -1,18 +1,19 @@
 //! Publications as they are served: compiled, and with the numbers of what is deployed for them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
-use super::catalog::Catalog;
+use super::catalog::{Catalog, TableInfo};
 use super::compile::{Published, compile};
 use super::database::{ChangeLog, Tracking};
 use super::download::PublishedSchema;
-use super::exact::types_of;
 use super::scope::{ScopeQuery, wrong};
+use super::window::Window;
 use crate::engine::script::Script;
 use crate::error::CentreError;
-use crate::publication::{PartitionSpec, PublicationSpec};
+use crate::publication::{Last, PublicationSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -23,8 +24,11 @@ pub struct Publication<T> {
     pub schema: Arc<PublicationSchema>,
     /// In the order of the schema, as everything here.
     pub shapes: Arc<[RowShape]>,
-    /// By which rows of the tables a remote holds.
-    pub rules: Vec<Rule>,
+    /// By which rows of the tables a remote holds, table by table.
+    pub rules: Arc<[Rule]>,
+    /// The types of the values of the tables' rows as they are read: of the published columns, and
+    /// of what decides beside them who holds a row.
+    pub row_types: Arc<[Vec<ColumnType>]>,
     /// What the adapter knows of its tables.
     pub tables: Vec<T>,
     /// What its operator may not have thought of.
@@ -37,21 +41,41 @@ impl<T> Publication<T> {
         PublishedSchema {
             schema: self.schema.clone(),
             shapes: self.shapes.clone(),
-            rules: self.rules.iter().map(|rule| rule.id).collect(),
+            rules: self.rules.clone(),
         }
     }
+
+    /// The places of a table's rules.
+    pub fn rules_of(&self, table: usize) -> Range<usize> {
+        rules_of(&self.rules, table)
+    }
+}
+
+/// The places of a table's rules.
+pub fn rules_of(rules: &[Rule], table: usize) -> Range<usize> {
+    let first = rules.partition_point(|rule| rule.table < table);
+    let last = rules.partition_point(|rule| rule.table <= table);
+    first..last
 }
 
 /// By which rows of a table a remote holds.
 #[derive(Debug)]
 pub struct Rule {
-    /// Stands for the rule in checkpoints, as long as its partition columns are what they are;
+    /// Stands for the rule in checkpoints, as long as it partitions by the same;
     /// known once it is deployed.
     pub id: i64,
+    /// The table, by its place in the publication.
+    pub table: usize,
     /// The query that yields a user's partitions; `None` for "everyone".
     pub query: Option<ScopeQuery>,
     /// The types of the partition columns.
     pub types: Vec<ColumnType>,
+    /// Where their values are in a row as it is read.
+    pub columns: Vec<usize>,
+    /// Only rows in these.
+    pub windows: Vec<Window>,
+    /// Whether another table decides.
+    pub follows: bool,
     /// What makes it another rule, as text.
     pub identity: String,
 }
@@ -61,11 +85,11 @@ pub trait ServedTable: Send + Sync + 'static {
     /// A change log.
     type Log: ChangeLog;
 
-    /// Its change log; `None` if its changes are not tracked.
-    fn log(&self) -> Option<&Self::Log>;
+    /// The change logs of its rules, in their order; none if its changes are not tracked.
+    fn logs(&self) -> Vec<&Self::Log>;
 
-    /// Tells the number of its change log, once that is deployed.
-    fn set_log(&mut self, id: i64);
+    /// Tells the number of the change log of a rule, once that is deployed.
+    fn set_log(&mut self, rule: usize, id: i64);
 }
 
 /// Compiles publications, and has the database read their queries.
@@ -90,24 +114,38 @@ pub async fn compile_one<T: Tracking>(
     spec: &PublicationSpec,
     catalog: &T::Catalog,
 ) -> Result<Publication<T::Table>> {
-    let (schema, published) = compile(spec, catalog.tables())?;
+    let infos = catalog.tables();
+    let (schema, published) = compile(spec, infos)?;
     let shapes: Arc<[RowShape]> = schema.tables.iter().map(Table::shape).collect();
     let (mut rules, mut tables, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
-    let of_schema = schema.tables.iter().zip(&*shapes);
-    for (published, (table, shape)) in published.iter().zip(of_schema) {
+    let mut row_types = Vec::new();
+    for (index, (published, table)) in published.iter().zip(&schema.tables).enumerate() {
         let served = T::table(published, table, catalog);
-        let rule = Rule::of::<T>(published, table, shape, &served)?;
-        if let Some(query) = &rule.query {
-            T::check_query(connection, &published.place, query, table, &served).await?;
+        let mut types = shapes[index].columns.clone();
+        types.extend(
+            published
+                .extras(infos)
+                .iter()
+                .map(|extra| extra.column_type),
+        );
+        for local in 0..published.rules.len() {
+            let mut rule = Rule::of::<T>(published, local, infos, &served)?;
+            rule.table = index;
+            if let Some(query) = &rule.query {
+                let checked = (&*published.place, query, local);
+                T::check_query(connection, checked, published, infos, &served).await?;
+            }
+            rules.push(rule);
         }
-        warnings.extend(catalog.tables()[published.table].warnings(table));
-        rules.push(rule);
+        row_types.push(types);
+        warnings.extend(published.warnings(infos, table));
         tables.push(served);
     }
     Ok(Publication {
         schema: Arc::new(schema),
         shapes,
-        rules,
+        rules: rules.into(),
+        row_types: row_types.into(),
         tables,
         warnings,
     })
@@ -116,13 +154,14 @@ pub async fn compile_one<T: Tracking>(
 impl Rule {
     fn of<T: Tracking>(
         published: &Published<'_>,
-        table: &Table,
-        shape: &RowShape,
+        local: usize,
+        infos: &[TableInfo],
         served: &T::Table,
     ) -> Result<Rule> {
-        let query = match &published.spec.partition {
-            PartitionSpec::Everyone => None,
-            PartitionSpec::Columns { values, .. } => {
+        let compiled = &published.rules[local];
+        let query = match &compiled.values {
+            None => None,
+            Some(values) => {
                 let script = Script::parse(values, T::DIALECT, T::parameter);
                 let script = script.map_err(|error| {
                     wrong(
@@ -133,21 +172,55 @@ impl Rule {
                 })?;
                 let inner = script.sql.trim().trim_end_matches(';').to_owned();
                 Some(ScopeQuery {
-                    sql: T::scope_sql(&inner, served),
+                    sql: T::scope_sql(&inner, served, local),
                     inner,
                     parameters: script.parameters,
                 })
             }
         };
-        let columns = table.partition.iter().map(|&index| {
-            let column = &table.columns[index];
-            (&column.name, column.column_type)
+        let root = &infos[compiled.root(published.table)];
+        let columns = compiled.columns.iter().map(|&index| &root.columns[index]);
+        let types = columns.clone().filter_map(|it| it.column_type.clone().ok());
+        let windows = compiled.windows.iter().enumerate().map(|(at, window)| {
+            let table = &infos[compiled.table_at(published.table, window.level)];
+            let column_type = table.columns[window.column].column_type.clone();
+            let is_number = matches!(window.last, Last::Number(_));
+            Window {
+                column: published.place_of(infos, local, window.level, window.column),
+                column_type: column_type.unwrap_or(ColumnType::Integer),
+                last: window.last,
+                highest: is_number.then(|| {
+                    let sql = T::highest_sql(served, local, at);
+                    ScopeQuery {
+                        inner: sql.clone(),
+                        sql,
+                        parameters: Vec::new(),
+                    }
+                }),
+            }
         });
+        let names = columns.map(|column| (&column.name, &column.column_type));
+        let level = compiled.route.len();
+        let places = compiled.columns.iter();
+        let places = places.map(|&it| published.place_of(infos, local, level, it));
         Ok(Rule {
             id: 0,
+            table: 0,
             query,
-            types: types_of(shape, &shape.partition),
-            identity: format!("{:?}", columns.collect::<Vec<_>>()),
+            types: types.collect(),
+            columns: places.collect(),
+            windows: windows.collect(),
+            follows: level > 0,
+            identity: format!(
+                "{:?} {:?} {:?}",
+                published.route_names(infos, local),
+                names.collect::<Vec<_>>(),
+                compiled
+                    .windows
+                    .iter()
+                    .map(|it| (it.level, it.column))
+                    .collect::<Vec<_>>(),
+            ),
         })
     }
 }

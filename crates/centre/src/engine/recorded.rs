@@ -1,6 +1,7 @@
 //! What is deployed, as the server's own tables say, and what another deployment means to remotes.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
@@ -83,11 +84,12 @@ impl Recorded {
     /// Fills in the numbers of a publication's rules; false if one is not deployed.
     pub fn number<T>(&self, publication: &mut Publication<T>) -> bool {
         let schema = &publication.schema;
-        for (table, rule) in schema.tables.iter().zip(&mut publication.rules) {
+        // Nobody serves it before it has its numbers.
+        let rules = Arc::get_mut(&mut publication.rules).into_iter().flatten();
+        for rule in rules {
+            let table = &schema.tables[rule.table].name;
             let recorded = self.rules.iter().find(|it| {
-                it.publication == schema.name
-                    && it.table == table.name
-                    && it.identity == rule.identity
+                it.publication == schema.name && it.table == *table && it.identity == rule.identity
             });
             rule.id = recorded.map_or(0, |it| it.id);
         }
@@ -159,9 +161,9 @@ impl Recorded {
         let gone = self.rules.iter().filter(|it| it.publication == *name);
         let gone = gone.filter(|it| rules.iter().all(|rule| rule.id != it.id));
         let forget = gone.map(|it| own!("DELETE FROM tidewater.rule WHERE id = ?1", it.id));
-        let new = publication.schema.tables.iter().zip(rules);
-        let new = new.filter(|(_, rule)| rule.id == 0);
-        let insert = new.map(|(table, rule)| {
+        let new = rules.iter().filter(|rule| rule.id == 0);
+        let insert = new.map(|rule| {
+            let table = &publication.schema.tables[rule.table];
             own!(
                 "INSERT INTO tidewater.rule (publication, table_name, identity)
                  VALUES (?1, ?2, ?3)",

@@ -1,15 +1,21 @@
 //! Which partitions a user holds now, and what became of a scope that a remote presents.
 
-use std::collections::{BTreeSet, HashMap};
+mod difference;
 
-use tidewater_protocol::{ColumnType, Datum, RemoteId, Table};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidewater_protocol::{ColumnType, Datum, RemoteId};
+
+pub use self::difference::{Difference, Differences, keep};
 
 use super::connection::{Answer, Own, own};
-use super::exact::pack_exact;
+use super::exact::{pack_exact, unpack};
 use super::publication::{Publication, Rule};
+use super::window::{self, Window};
 use crate::context::SyncContext;
 use crate::error::CentreError;
-use crate::scope::Scope;
+use crate::scope::{Partitions, RuleScope, Scope};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -30,16 +36,27 @@ pub struct Question<'p> {
     pub sql: &'p str,
     /// Its parameters, in order.
     pub parameters: Vec<String>,
-    /// The publication's place in the list, and the place in it of a table that has the query.
+    /// The publication's place in the list, and the place in it of a rule that has the query.
     pub place: (usize, usize),
+    /// The window of the rule of which this is the highest value; otherwise partitions are asked
+    /// for.
+    pub window: Option<usize>,
 }
 
 /// The queries that tell somebody's scopes in some publications; equal ones are run once.
 pub struct Questions<'p> {
     /// The different queries.
     pub list: Vec<Question<'p>>,
-    /// For each publication and table: which of them.
-    of_table: Vec<Vec<Option<usize>>>,
+    /// For each publication and rule: which of them.
+    of_rule: Vec<Vec<AskedRule<'p>>>,
+    now_ms: i64,
+}
+
+/// Which questions tell the scope of a rule.
+struct AskedRule<'p> {
+    partitions: Option<usize>,
+    /// For the highest value of a column of numbers.
+    windows: Vec<(Option<usize>, &'p Window)>,
 }
 
 impl<'p> Questions<'p> {
@@ -47,50 +64,86 @@ impl<'p> Questions<'p> {
     pub fn of<T>(context: &SyncContext, publications: &[&'p Publication<T>]) -> Questions<'p> {
         let mut questions = Questions {
             list: Vec::new(),
-            of_table: Vec::with_capacity(publications.len()),
+            of_rule: Vec::with_capacity(publications.len()),
+            now_ms: context.now_ms,
         };
-        let mut seen: HashMap<(&str, Vec<String>, &[ColumnType]), usize> = HashMap::new();
+        let mut seen = HashMap::new();
         for (number, publication) in publications.iter().enumerate() {
-            let rules = publication.rules.iter().enumerate();
-            let of_table = rules.map(|(index, rule)| {
-                let query = rule.query.as_ref()?;
-                let parameters = query.parameters.iter().map(|&name| match name {
-                    "username" => context.user.clone(),
-                    "remote_id" => context.remote_id.to_string(),
-                    _ => publication.schema.name.clone(),
-                });
-                let parameters: Vec<String> = parameters.collect();
-                let same = (query.sql.as_str(), parameters.clone(), &rule.types[..]);
-                let list = &mut questions.list;
-                Some(*seen.entry(same).or_insert_with(|| {
-                    list.push(Question {
-                        sql: &query.sql,
-                        parameters,
-                        place: (number, index),
+            let mut of_rule = Vec::with_capacity(publication.rules.len());
+            for (index, rule) in publication.rules.iter().enumerate() {
+                let mut ask = |query: &'p ScopeQuery, types: &'p [ColumnType], window| {
+                    let parameters = query.parameters.iter().map(|&name| match name {
+                        "username" => context.user.clone(),
+                        "remote_id" => context.remote_id.to_string(),
+                        _ => publication.schema.name.clone(),
                     });
-                    list.len() - 1
-                }))
-            });
-            questions.of_table.push(of_table.collect());
+                    let parameters: Vec<String> = parameters.collect();
+                    let same = (query.sql.as_str(), parameters.clone(), types);
+                    *seen.entry(same).or_insert_with(|| {
+                        questions.list.push(Question {
+                            sql: &query.sql,
+                            parameters,
+                            place: (number, index),
+                            window,
+                        });
+                        questions.list.len() - 1
+                    })
+                };
+                let partitions = rule.query.as_ref().map(|it| ask(it, &rule.types, None));
+                let windows = rule.windows.iter().enumerate().map(|(at, window)| {
+                    let types = std::slice::from_ref(&window.column_type);
+                    let highest = window.highest.as_ref();
+                    (highest.map(|it| ask(it, types, Some(at))), window)
+                });
+                of_rule.push(AskedRule {
+                    partitions,
+                    windows: windows.collect(),
+                });
+            }
+            questions.of_rule.push(of_rule);
         }
         questions
     }
 
-    /// The scope of a publication, out of the partitions that each question was answered with.
-    pub fn scope(&self, publication: usize, answers: &[BTreeSet<Vec<u8>>]) -> Scope {
-        let tables = self.of_table[publication].iter();
-        let tables = tables.map(|question| question.map(|it| answers[it].clone()));
-        Scope {
-            tables: tables.map(Option::unwrap_or_default).collect(),
-        }
+    /// The scope of a publication, out of what each question was answered with: partitions, or the
+    /// highest value of a window's column as the only one.
+    ///
+    /// # Errors
+    /// An answer is none.
+    pub fn scope(&self, publication: usize, answers: &[Arc<Partitions>]) -> Result<Scope> {
+        let rules = self.of_rule[publication].iter().map(|asked| {
+            let partitions = asked.partitions.map(|it| answers[it].clone());
+            let lows = asked.windows.iter().map(|(highest, window)| {
+                let highest = highest.and_then(|it| answers[it].first());
+                let types = std::slice::from_ref(&window.column_type);
+                let highest = highest.map(|it| unpack(it, types)).transpose()?;
+                let highest = highest.and_then(|it| window::position(*it.first()?));
+                Ok(window.low(self.now_ms, highest))
+            });
+            Ok(RuleScope {
+                partitions: partitions.unwrap_or_default(),
+                lows: lows.collect::<Result<_>>()?,
+            })
+        });
+        Ok(Scope {
+            rules: rules.collect::<Result<_>>()?,
+        })
     }
 }
 
 impl Rule {
-    /// Adds what a row of its query's result says. NULL is in no partition.
-    pub fn take(&self, partitions: &mut BTreeSet<Vec<u8>>, values: &[Datum<'_>]) {
+    /// Adds what a row of a question's result says. NULL is in no partition.
+    pub fn take(&self, window: Option<usize>, partitions: &mut Partitions, values: &[Datum<'_>]) {
         if !values.contains(&Datum::Null) {
-            partitions.insert(pack_exact(&self.types, values));
+            partitions.insert(pack_exact(self.asked_types(window), values));
+        }
+    }
+
+    /// The types of the columns that a question yields.
+    pub fn asked_types(&self, window: Option<usize>) -> &[ColumnType] {
+        match window {
+            None => &self.types,
+            Some(window) => std::slice::from_ref(&self.windows[window].column_type),
         }
     }
 }
@@ -119,13 +172,11 @@ pub fn wrong(place: &str, what: &str, hint: impl Into<String>) -> CentreError {
     }
 }
 
-/// Checks that a query yields a value for each partition column of a table.
-pub fn check_columns(place: &str, found: usize, table: &Table) -> Result<()> {
-    if found == table.partition.len() {
+/// Checks that a query yields a value for each partition column.
+pub fn check_columns(place: &str, found: usize, names: &[&str]) -> Result<()> {
+    if found == names.len() {
         return Ok(());
     }
-    let partition = table.partition.iter();
-    let names: Vec<&str> = partition.map(|&it| &*table.columns[it].name).collect();
     Err(wrong(
         place,
         &format!(
@@ -203,6 +254,8 @@ pub struct ScopeChange {
     pub presented: Option<u64>,
     /// It is the newest, presented for the first time, and stays.
     pub arrived: bool,
+    /// What keeps its partitions in the centre; see [`keep`].
+    pub kept: Vec<Own>,
 }
 
 impl ScopeChange {
@@ -210,8 +263,8 @@ impl ScopeChange {
     /// are not taken any more; until it is presented the one before counts, for the answer with
     /// the newest may have been lost. A new one gets the next number; the one that the remote holds
     /// stays known, also when the answers between it and the new one were lost.
-    pub fn note(&self) -> Own {
-        match self.arrived {
+    pub fn note(&self) -> Vec<Own> {
+        let note = match self.arrived {
             // Nothing, if a newer scope was issued meanwhile, or another sync was first.
             true => own!(
                 "UPDATE tidewater.subscription SET graced_serial = previous_serial
@@ -233,12 +286,14 @@ impl ScopeChange {
                 self.publication,
                 self.presented,
             ),
-        }
+        };
+        self.kept.iter().cloned().chain([note]).collect()
     }
 
-    /// The serial that counts from now on.
-    pub fn noted(&self, answer: &Answer) -> Result<u64> {
-        match (self.presented.filter(|_| self.arrived), answer.rows.first()) {
+    /// The serial that counts from now on, by the answers to [`Self::note`].
+    pub fn noted(&self, answers: &[Answer]) -> Result<u64> {
+        let row = answers.last().and_then(|note| note.rows.first());
+        match (self.presented.filter(|_| self.arrived), row) {
             (Some(serial), _) => Ok(serial),
             (None, Some(row)) => row.get(0),
             (None, None) => Err(CentreError::Internal {

@@ -84,6 +84,12 @@ CREATE TABLE tidewater.rule (
   table_name TEXT NOT NULL,
   identity TEXT NOT NULL
 );
+-- Partitions of which checkpoints have a digest; see engine/scope/difference.rs.
+CREATE TABLE tidewater.scope_piece (
+  digest BLOB NOT NULL PRIMARY KEY,
+  at_ms INTEGER NOT NULL,
+  content BLOB NOT NULL
+);
 -- Schemas that are not deployed any more: some remotes still have them.
 CREATE TABLE tidewater.past_schema (
   hash BLOB NOT NULL PRIMARY KEY,

@@ -24,13 +24,15 @@ mod unpublished;
 
 pub use apply::apply;
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use prost::Message;
 
-use tidewater_protocol::{Code, Op, PublicationSchema, UploadId};
+use tidewater_protocol::{Code, Op, UploadId};
 
 use super::connection::{Answer, Connection, Own, own};
+use super::publication::Rule;
+use super::scope::Difference;
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
 use crate::upload::{GainedPartitions, SyncUpload, UploadOutcome, UploadResult, decode_result};
@@ -136,10 +138,6 @@ pub async fn note_given_back(
     Ok(answers.last().is_some_and(|noted| noted.changed > 0))
 }
 
-/// What a checkpoint says of a table of the publication: the partitions that the remote was given
-/// of it, if it was published then as it is now.
-pub type HeldPartitions<'a> = Option<&'a BTreeSet<Vec<u8>>>;
-
 /// What is known of an upload once its number is taken.
 pub struct Admission {
     /// What the remote may write.
@@ -153,16 +151,28 @@ pub struct Admission {
 
 impl Admission {
     /// Finds what the remote may write: the scope as it is now, and what the checkpoint that it
-    /// presents says it held (`held`, by table), if that still counts.
+    /// presents says it held, if that still counts. `differences` says how these differ by rule,
+    /// where it is known what was held. A window does not limit what may be written.
     pub fn new(
-        schema: &PublicationSchema,
+        rules: &[Rule],
         checkpoint: Option<&Checkpoint>,
         serials: &Serials,
-        held: &[HeldPartitions<'_>],
+        differences: Vec<Option<Difference>>,
         mut scope: Scope,
     ) -> Admission {
-        let gained = gained(schema, held, &scope);
-        let graced = add_signed(&mut scope, checkpoint, serials, held);
+        let (mut gained, mut lost) = (Vec::new(), Vec::new());
+        for ((rule, scope), difference) in rules.iter().zip(&mut scope.rules).zip(differences) {
+            scope.lows.clear();
+            let difference = difference.unwrap_or_default();
+            if !difference.gained.is_empty() {
+                gained.push(GainedPartitions {
+                    rule: rule.id,
+                    partitions: difference.gained,
+                });
+            }
+            lost.push(difference.lost);
+        }
+        let graced = add_signed(&mut scope, checkpoint, serials, lost);
         Admission {
             scope,
             graced,
@@ -186,23 +196,6 @@ impl Admission {
     }
 }
 
-/// What came into the scope since the checkpoint that the remote presents.
-fn gained(
-    schema: &PublicationSchema,
-    held: &[HeldPartitions<'_>],
-    scope: &Scope,
-) -> Vec<GainedPartitions> {
-    let tables = schema.tables.iter().zip(held).zip(&scope.tables);
-    let gained = tables.filter_map(|((table, held), now)| {
-        let partitions: Vec<_> = now.difference((*held)?).cloned().collect();
-        (!partitions.is_empty()).then(|| GainedPartitions {
-            table: table.name.clone(),
-            partitions,
-        })
-    });
-    gained.collect()
-}
-
 /// Adds the partitions of the signed scope that the remote has lost since, so that changes which
 /// it made while it held them are not lost with them: once, and only if the scope is the last that
 /// was handed out, or the one before. That one counts until the last is presented: the answer
@@ -211,7 +204,7 @@ fn add_signed(
     scope: &mut Scope,
     checkpoint: Option<&Checkpoint>,
     serials: &Serials,
-    held: &[HeldPartitions<'_>],
+    lost: Vec<Vec<Vec<u8>>>,
 ) -> u64 {
     let Some(&Checkpoint { serial, .. }) = checkpoint else {
         return serials.graced;
@@ -226,9 +219,10 @@ fn add_signed(
         return graced;
     }
     let mut is_needed = false;
-    for (held, now) in held.iter().zip(&mut scope.tables) {
-        for partition in held.iter().copied().flatten() {
-            is_needed |= now.insert(partition.clone());
+    for (lost, now) in lost.into_iter().zip(&mut scope.rules) {
+        if !lost.is_empty() {
+            is_needed = true;
+            Arc::make_mut(&mut now.partitions).extend(lost);
         }
     }
     if is_needed { serial } else { graced }

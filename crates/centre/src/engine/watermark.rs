@@ -1,13 +1,10 @@
 //! What a remote keeps for the centre with its scope: how far it has come, in which history of the
 //! database, and which rules its scope is by.
 
-use std::collections::BTreeSet;
-
 use prost::Message;
 
-use super::publication::Publication;
-use super::upload::HeldPartitions;
-use crate::scope::Checkpoint;
+use super::publication::Rule;
+use crate::scope::{Checkpoint, HeldRule};
 
 /// A watermark older than this is made new even if there is nothing to send, so that it outlives
 /// the retention of the logs. A day.
@@ -50,7 +47,7 @@ impl<'c> Presented<'c> {
     /// Understands a checkpoint; `None` if its watermark is none.
     pub fn of(checkpoint: &'c Checkpoint) -> Option<Presented<'c>> {
         let watermark = Watermark::read(&checkpoint.watermark)?;
-        let fits = watermark.rules.len() == checkpoint.scope.tables.len();
+        let fits = watermark.rules.len() == checkpoint.rules.len();
         fits.then_some(Presented {
             watermark,
             checkpoint,
@@ -62,20 +59,15 @@ impl<'c> Presented<'c> {
         self.watermark.rules.iter().position(|&it| it == rule)
     }
 
-    /// The partitions that the remote was given by a rule.
-    pub fn partitions(&self, rule: i64) -> Option<&'c BTreeSet<Vec<u8>>> {
-        let place = self.place(rule)?;
-        Some(&self.checkpoint.scope.tables[place])
+    /// What the remote was given by a rule.
+    pub fn held(&self, rule: i64) -> Option<&'c HeldRule> {
+        Some(&self.checkpoint.rules[self.place(rule)?])
     }
 }
 
-/// What a checkpoint says of each table of a publication.
-pub fn held<'c, T>(
-    publication: &Publication<T>,
-    checkpoint: Option<&'c Checkpoint>,
-) -> Vec<HeldPartitions<'c>> {
+/// What a checkpoint says of each rule of a publication.
+pub fn held<'c>(rules: &[Rule], checkpoint: Option<&'c Checkpoint>) -> Vec<Option<&'c HeldRule>> {
     let presented = checkpoint.and_then(Presented::of);
-    let rules = publication.rules.iter();
-    let held = rules.map(|rule| presented.as_ref()?.partitions(rule.id));
+    let held = rules.iter().map(|rule| presented.as_ref()?.held(rule.id));
     held.collect()
 }

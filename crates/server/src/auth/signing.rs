@@ -343,7 +343,6 @@ fn message(kind: &[u8], subject: &[u8], content: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidewater_centre::Scope;
 
     fn keyring(ids: &[u32]) -> Keyring {
         let keys = ids.iter().map(|&id| SigningKey {
@@ -380,7 +379,7 @@ mod tests {
         let checkpoint = Checkpoint {
             serial: 3,
             watermark: vec![1, 2],
-            scope: Scope::default(),
+            rules: Vec::new(),
         };
         let subject = CheckpointFor {
             remote_id: ADA,

@@ -4,6 +4,8 @@
 use toml::de::{DeTable, DeValue};
 
 use super::kinds;
+use tidewater_centre::nearest;
+
 use crate::error::ServerError;
 
 /// Section (as a path without indexes) and its keys.
@@ -42,7 +44,11 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
         "publication.table",
         &["name", "partition", "direction", "columns", "tracking"],
     ),
-    ("publication.table.partition", &["columns", "values"]),
+    (
+        "publication.table.partition",
+        &["columns", "values", "follows", "by", "window"],
+    ),
+    ("publication.table.partition.window", &["column", "last"]),
 ];
 
 /// Finds the first key that no section has.
@@ -106,40 +112,13 @@ fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
     let elsewhere = KEYS
         .iter()
         .find(|(section, keys)| *section != path && keys.contains(&name));
-    let hint = match (nearest(name, known), elsewhere) {
+    let hint = match (nearest(name, known.iter().copied()), elsewhere) {
         (Some(near), _) => format!("did you mean {near:?}?"),
         (None, Some(("", _))) => format!("{name:?} belongs at the top level"),
         (None, Some((section, _))) => format!("{name:?} belongs in [{section}]"),
         (None, None) => format!("known here are: {}", known.join(", ")),
     };
     ServerError::configuration(format!("line {line}: unknown key {name:?} {place}"), hint)
-}
-
-/// The known name that is spelled most like `name`, if one is.
-pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let name = name.to_lowercase();
-    known
-        .iter()
-        .map(|candidate| (distance(&name, candidate), *candidate))
-        .filter(|(distance, candidate)| *distance <= (candidate.len().max(name.len()) / 3).max(1))
-        .min()
-        .map(|(_, candidate)| candidate)
-}
-
-/// The number of characters to insert, delete or replace (Levenshtein).
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, l) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, r) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(l != *r);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.len()]
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

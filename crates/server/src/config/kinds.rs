@@ -13,11 +13,13 @@ enum Kind {
     Number,
     /// A number of bytes, or text with a unit.
     Size,
+    /// A time with its unit, or a number.
+    Span,
     Section,
     Sections,
 }
 
-use Kind::{Flag, Number, Section, Sections, Size, Text, Texts};
+use Kind::{Flag, Number, Section, Sections, Size, Span, Text, Texts};
 
 /// The path of a key without indexes, its kind, and an example.
 const KINDS: &[(&str, Kind, &str)] = &[
@@ -106,6 +108,31 @@ const KINDS: &[(&str, Kind, &str)] = &[
         Text,
         "values = \"SELECT region FROM member WHERE login = {s.username}\"",
     ),
+    (
+        "publication.table.partition.follows",
+        Text,
+        "follows = \"orders\"",
+    ),
+    (
+        "publication.table.partition.by",
+        Texts,
+        "by = [\"order_id\"]",
+    ),
+    (
+        "publication.table.partition.window",
+        Section,
+        "window = { column = \"order_date\", last = \"90 days\" }",
+    ),
+    (
+        "publication.table.partition.window.column",
+        Text,
+        "column = \"order_date\"",
+    ),
+    (
+        "publication.table.partition.window.last",
+        Span,
+        "last = \"90 days\"",
+    ),
 ];
 
 /// Refuses a value of another kind than its key takes.
@@ -138,7 +165,7 @@ impl Kind {
             Texts => all(value, |it| matches!(it, DeValue::String(_))),
             Flag => matches!(value, DeValue::Boolean(_)),
             Number => matches!(value, DeValue::Integer(_)),
-            Size => matches!(value, DeValue::Integer(_) | DeValue::String(_)),
+            Size | Span => matches!(value, DeValue::Integer(_) | DeValue::String(_)),
             Section => matches!(value, DeValue::Table(_)),
             Sections => all(value, |it| matches!(it, DeValue::Table(_))),
         }
@@ -151,6 +178,7 @@ impl Kind {
             Flag => "true or false",
             Number => "a number",
             Size => "a number of bytes, or text with a unit",
+            Span => "a time with its unit as text, or a number",
             Section => "a section of its own",
             Sections => "sections of its own",
         }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_centre::{PartitionSpec, PublicationSpec, TableSpec, Tracking};
+use tidewater_centre::{PublicationSpec, TableSpec, Tracking, nearest};
 
 use crate::databases::check_url;
 use tidewater_protocol::Direction;
 
-use super::keys::nearest;
+use super::partition;
 use super::text;
 use super::{Config, Limits, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig};
 use crate::error::ServerError;
@@ -371,7 +371,7 @@ impl RawPublication {
             let names = names.join(", ");
             return Err(ServerError::configuration(
                 format!("publication {name:?}, tables {names}: partition is missing"),
-                PARTITION_HINT,
+                partition::HINT,
             ));
         }
         let tables = self.table.into_iter().enumerate();
@@ -428,7 +428,7 @@ impl RawTable {
         }
         check_columns(&format!("{place}: columns"), self.columns.iter().flatten())?;
         Ok(TableSpec {
-            partition: partition(&place, self.partition)?,
+            partition: partition::read(&place, self.partition)?,
             name,
             direction,
             columns: self.columns,
@@ -437,42 +437,8 @@ impl RawTable {
     }
 }
 
-#[derive(Deserialize)]
-struct RawPartition {
-    columns: Vec<String>,
-    values: String,
-}
-
-const PARTITION_HINT: &str = "write partition = \"everyone\" to give every row to every remote, \
-or partition = { columns = [\"...\"], values = \"SELECT ... WHERE login = {s.username}\" } to \
-give each remote the rows whose columns have one of the values that the query yields";
-
-fn partition(place: &str, value: Option<toml::Value>) -> Result<PartitionSpec, ServerError> {
-    let wrong = |what: String| ServerError::configuration(what, PARTITION_HINT);
-    match value {
-        None => Err(wrong(format!("{place}: partition is missing"))),
-        Some(toml::Value::String(text)) if text == "everyone" => Ok(PartitionSpec::Everyone),
-        Some(value @ toml::Value::Table(_)) => {
-            let raw: RawPartition = value.try_into().map_err(|error: toml::de::Error| {
-                wrong(format!("{place}: partition: {}", error.message()))
-            })?;
-            if raw.columns.is_empty() || raw.values.trim().is_empty() {
-                return Err(wrong(format!(
-                    "{place}: partition needs columns and values"
-                )));
-            }
-            check_columns(&format!("{place}: partition.columns"), &raw.columns)?;
-            Ok(PartitionSpec::Columns {
-                columns: raw.columns,
-                values: raw.values,
-            })
-        }
-        Some(other) => Err(wrong(format!("{place}: partition is {other}"))),
-    }
-}
-
 /// Whether the columns exist, deploying finds out.
-fn check_columns<'a>(
+pub(super) fn check_columns<'a>(
     place: &str,
     columns: impl IntoIterator<Item = &'a String>,
 ) -> Result<(), ServerError> {
@@ -489,7 +455,7 @@ fn check_columns<'a>(
 }
 
 fn choice(key: &str, value: &str, known: &[&str]) -> ServerError {
-    let hint = match nearest(value, known) {
+    let hint = match nearest(value, known.iter().copied()) {
         Some(near) => format!("did you mean {near:?}?"),
         None => format!("write one of: {}", known.join(", ")),
     };

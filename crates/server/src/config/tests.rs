@@ -1,5 +1,5 @@
 use super::*;
-use tidewater_centre::{PartitionSpec, Tracking};
+use tidewater_centre::{RuleSpec, Tracking};
 use tidewater_protocol::Direction;
 
 const ISSUE: &str = r#"
@@ -98,13 +98,13 @@ fn the_documented_example_means_what_it_says() {
     };
     assert_eq!(
         customer.partition,
-        PartitionSpec::Columns {
-            columns: vec!["support_rep_id".into()],
-            values: "SELECT employee_id FROM employee WHERE login = {s.username}".into(),
-        }
+        [RuleSpec::columns(
+            &["support_rep_id"],
+            "SELECT employee_id FROM employee WHERE login = {s.username}",
+        )]
     );
     assert_eq!(customer.direction, Direction::Both);
-    assert_eq!(product.partition, PartitionSpec::Everyone);
+    assert_eq!(product.partition, [RuleSpec::everyone()]);
     assert_eq!(product.direction, Direction::Download);
     assert_eq!(product.tracking, Tracking::Log);
     assert_eq!(product.columns.as_ref().map(Vec::len), Some(3));

@@ -19,8 +19,7 @@ use tidewater_centre::records::{
 };
 use tidewater_centre::{
     Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
-    ListedTable, OwnUpload, PublicationSpec, Scope, SyncUpload, UploadOutcome, UploadResult,
-    Worker,
+    ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult, Worker,
 };
 use tidewater_centre::{ResultTable, TableCompare, TableRequest};
 use tidewater_protocol::compare::{Intervals, Ranges};
@@ -615,7 +614,7 @@ impl Worker for MemoryWorker {
                 let checkpoint = moved.then(|| Checkpoint {
                     serial: 1,
                     watermark: [history.to_be_bytes(), version.to_be_bytes()].concat(),
-                    scope: Scope::default(),
+                    rules: Vec::new(),
                 });
                 sink.end(
                     index,

@@ -321,8 +321,8 @@ fn forget_lost(checkpoint: &mut Checkpoint, user: &str, centre: &Path) {
             .and_then(|mut it| it.exists((user, region as i64)));
         if matches!(has, Ok(false)) {
             let packed = liar::packed(region);
-            for table in &mut checkpoint.scope.tables {
-                table.remove(&packed);
+            for held in liar::sets(checkpoint) {
+                held.remove(&packed);
             }
         }
     }

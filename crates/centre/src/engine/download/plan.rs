@@ -1,13 +1,13 @@
 //! What a download has to send of each table, decided before anything is read.
 
-use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::{Opened, PublishedSchema};
 use crate::download::DownloadSubscription;
-use crate::engine::exact::types_of;
-use crate::engine::scope::Standing;
+use crate::engine::publication::rules_of;
+use crate::engine::scope::{Difference, Standing};
 use crate::engine::watermark;
-use crate::scope::Scope;
+use crate::scope::{RuleScope, Scope};
 use crate::upload::GainedPartitions;
 
 /// What has to be sent of one table.
@@ -17,12 +17,22 @@ pub(super) enum TablePlan {
     Nothing,
     /// Everything in scope; it replaces what is there.
     Whole,
-    /// Partitions gained and lost, and changes in those kept.
-    Changes {
-        gained: Vec<Vec<u8>>,
-        lost: Vec<Vec<u8>>,
-        kept: Vec<Vec<u8>>,
-    },
+    /// What changed, by each of its rules.
+    Changes(Vec<RulePlan>),
+}
+
+/// What has to be sent by one rule.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct RulePlan {
+    /// Partitions that came: their rows, and what changed in them since the watermark: the remote
+    /// may have uploaded rows that are gone again.
+    pub(super) gained: Vec<Vec<u8>>,
+    /// Partitions that left: their rows, and what changed in them, go where no other rule has them.
+    pub(super) lost: Vec<Vec<u8>>,
+    /// Partitions that stay: what changed in them.
+    pub(super) kept: Vec<Vec<u8>>,
+    /// For each window from where to where its beginning moved.
+    pub(super) moved: Vec<Range<i64>>,
 }
 
 /// What has to be done for one subscription.
@@ -39,32 +49,52 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(subscription: &DownloadSubscription, opened: Opened, now_ms: i64) -> Plan {
+    /// `differences`: how the scope differs from what is held, by rule.
+    pub(super) fn new(
+        subscription: &DownloadSubscription,
+        opened: Opened,
+        differences: Vec<Option<Difference>>,
+        now_ms: i64,
+    ) -> Plan {
         let published = opened.published;
+        let rules = &published.rules;
         let checkpoint = subscription.checkpoint.as_ref();
         // What a remote compares, it gets to know all the same.
         let is_outdated = opened.standing == Standing::Outdated && subscription.compares.is_empty();
         let mut scope_changed = false;
-        let mut tables = Vec::with_capacity(published.schema.tables.len());
-        for (index, table) in published.schema.tables.iter().enumerate() {
-            let now = &opened.scope.tables[index];
-            let held = opened.held[index];
+        let mut by_rule = Vec::with_capacity(rules.len());
+        let of_rules = rules.iter().zip(&opened.scope.rules).zip(&opened.held);
+        for (((rule, now), held), difference) in of_rules.zip(differences) {
             let place = held.place.zip(checkpoint);
-            let holds = place.and_then(|(place, it)| it.scope.tables.get(place));
-            scope_changed |= holds != Some(now);
-            let traced = holds.filter(|_| held.is_traced && !is_outdated);
-            tables.push(match traced {
-                _ if !table.direction.downloads() => TablePlan::Nothing,
-                None => TablePlan::Whole,
-                Some(held) => {
-                    let types =
-                        types_of(&published.shapes[index], &published.shapes[index].partition);
-                    let gained = &subscription.gained;
-                    let gave = GainedPartitions::lost(gained, &table.name, &types, now);
-                    TablePlan::changes(held, now, gave)
+            let lows = place.map(|(place, it)| &it.rules[place].lows);
+            scope_changed |= lows != Some(&now.lows);
+            scope_changed |= difference.as_ref().is_none_or(|it| !it.is_none());
+            let is_traced = held.is_traced && !is_outdated;
+            by_rule.push(
+                difference
+                    .zip(lows)
+                    .filter(|_| is_traced)
+                    .map(|(difference, lows)| {
+                        let gained = &subscription.gained;
+                        let gave = GainedPartitions::lost(gained, rule.id, &now.partitions);
+                        RulePlan::new(difference, gave.cloned().collect(), now, lows)
+                    }),
+            );
+        }
+        let tables = published
+            .schema
+            .tables
+            .iter()
+            .enumerate()
+            .map(|(index, table)| {
+                let of_table = by_rule[rules_of(rules, index)].iter_mut().map(Option::take);
+                match of_table.collect::<Option<Vec<RulePlan>>>() {
+                    _ if !table.direction.downloads() => TablePlan::Nothing,
+                    Some(rules) => TablePlan::Changes(rules),
+                    None => TablePlan::Whole,
                 }
             });
-        }
+        let tables: Vec<TablePlan> = tables.collect();
         let stays =
             matches!(opened.standing, Standing::Known | Standing::Arrived) && !scope_changed;
         let arrived = stays && opened.standing == Standing::Arrived;
@@ -90,25 +120,42 @@ impl Plan {
     }
 }
 
-impl TablePlan {
-    fn changes<'p>(
-        held: &BTreeSet<Vec<u8>>,
-        now: &BTreeSet<Vec<u8>>,
-        gave: impl Iterator<Item = &'p Vec<u8>>,
-    ) -> TablePlan {
-        let gained: Vec<Vec<u8>> = now.difference(held).cloned().collect();
-        let mut lost: Vec<Vec<u8>> = held.difference(now).cloned().collect();
-        let kept: Vec<Vec<u8>> = now.intersection(held).cloned().collect();
-        lost.extend(gave.cloned());
-        TablePlan::Changes { gained, lost, kept }
+impl RulePlan {
+    fn new(difference: Difference, gave: Vec<Vec<u8>>, now: &RuleScope, lows: &[i64]) -> RulePlan {
+        let Difference { gained, mut lost } = difference;
+        let mut come = gained.iter().peekable();
+        // Both are in order.
+        let kept = now.partitions.iter().filter(|it| {
+            let is_new = come.peek() == Some(it);
+            if is_new {
+                come.next();
+            }
+            !is_new
+        });
+        let kept = kept.cloned().collect();
+        lost.extend(gave);
+        let moved = lows.iter().zip(&now.lows).map(|(&from, &to)| from..to);
+        RulePlan {
+            gained,
+            lost,
+            kept,
+            moved: moved.collect(),
+        }
     }
 
     /// Whether rows or removals have to be sent, whatever the logs say.
     fn is_due(&self) -> bool {
+        let mut moved = self.moved.iter();
+        !self.gained.is_empty() || !self.lost.is_empty() || moved.any(|it| it.start != it.end)
+    }
+}
+
+impl TablePlan {
+    fn is_due(&self) -> bool {
         match self {
             TablePlan::Nothing => false,
             TablePlan::Whole => true,
-            TablePlan::Changes { gained, lost, .. } => !gained.is_empty() || !lost.is_empty(),
+            TablePlan::Changes(rules) => rules.iter().any(RulePlan::is_due),
         }
     }
 }

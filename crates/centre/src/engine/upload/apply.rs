@@ -17,10 +17,13 @@ use super::own;
 use super::rows::{Admitted, Failed, Refusal, Rows, TargetTable};
 use super::together::Candidates;
 use super::{Admission, DOWNLOAD_ONLY, last, note_given_back};
+use crate::engine::connection::Connection as _;
 use crate::engine::exact::Membership;
 use crate::engine::publication::Publication;
+use crate::engine::scope::Differences;
 use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
 use crate::engine::upload::orphans::Orphans;
+use crate::engine::watermark::held;
 use crate::error::CentreError;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
 
@@ -92,13 +95,21 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         tables.clear();
         unpublished.clear();
     }
-    let Admitted {
-        serials,
-        scope,
-        held,
-    } = admitted;
+    let Admitted { serials, scope } = admitted;
     let checkpoint = upload.checkpoint.as_ref();
-    let admission = Admission::new(&publication.schema, checkpoint, &serials, &held, scope);
+    let held = held(&publication.rules, checkpoint);
+    let mut differences = Differences::of(scope.rules.iter().zip(held));
+    loop {
+        let asked = differences.ask();
+        if asked.is_empty() {
+            break;
+        }
+        let what = "reading a scope that was handed out";
+        let answers = rows.connection().flight(what, &asked).await?;
+        differences.answer(&answers)?;
+    }
+    let found = differences.found();
+    let admission = Admission::new(&publication.rules, checkpoint, &serials, found, scope);
     let mut run = Run {
         rows,
         publication: &publication,
@@ -319,8 +330,9 @@ impl<'r, R: Rows> Run<'r, R> {
     /// What of a table the remote may write.
     pub(super) fn membership(&self, table: &Incoming<'_, R::Table>) -> Membership<'r> {
         let (publication, admission) = (self.publication, self.admission);
-        let partitions = &admission.scope.tables[table.index];
-        Membership::new(&publication.shapes[table.index], partitions)
+        let rules = publication.rules_of(table.index);
+        let scope = &admission.scope.rules[rules.clone()];
+        Membership::of_uploaded(&publication.rules[rules], scope)
     }
 
     /// Tries refused rows again as long as that gets some of them in: together first, for of many

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, pack};
 
+use super::Serials;
 use super::incoming::{Incoming, RowRef};
-use super::{HeldPartitions, Serials};
 use crate::engine::connection::{Connection, Own};
 use crate::engine::exact::{Membership, pack_row, unpack};
 use crate::engine::publication::Publication;
@@ -31,13 +31,11 @@ pub trait TargetTable: Send + Sync {
 }
 
 /// What is known once an upload's number is taken.
-pub struct Admitted<'u> {
+pub struct Admitted {
     /// The serials of the subscription's scopes.
     pub serials: Serials,
     /// The scope as it is now.
     pub scope: Scope,
-    /// What the checkpoint that the remote presents says it holds, by table.
-    pub held: Vec<HeldPartitions<'u>>,
 }
 
 /// Why a row is not taken.
@@ -201,7 +199,7 @@ pub trait Rows: Send {
         publication: &'u Publication<Self::Table>,
         upload: &'u SyncUpload,
         tables: &[Incoming<'u, Self::Table>],
-    ) -> impl Future<Output = Result<Option<Admitted<'u>>>> + Send;
+    ) -> impl Future<Output = Result<Option<Admitted>>> + Send;
 
     /// Begins to write the rows of an upload. With `immediate` all constraints are checked as soon
     /// as a row is written, also those that could wait.

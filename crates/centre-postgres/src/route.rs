@@ -1,0 +1,348 @@
+//! The way from a tracked table to the one that decides who holds its rows: the joins, and the
+//! triggers on the tables along it.
+//!
+//! An entry of the log carries the values of the table at the end. Who writes a row of the tracked
+//! table locks those above it as a foreign key does (`FOR KEY SHARE`), which hinders nobody but who
+//! moves one of them: that one waits for all who have written below, and logs what is below then,
+//! under the old values and the new ones. Whoever writes below afterwards waits for him. A row above
+//! that is deleted is logged for before it goes: what cascades below finds it gone.
+
+use super::catalog::{Catalog, Table};
+use super::publication::PgColumn;
+use super::quote::{ident, literal, qualified};
+use super::state::SCHEMA;
+use super::triggers::{LogSpec, function_of, marker};
+use tidewater_centre::engine::compile::{CompiledRule, Reach};
+
+/// The way; empty where the tracked table itself decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Route {
+    steps: Vec<Step>,
+}
+
+/// A step up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// The columns that refer, of the table before, quoted.
+    columns: Vec<String>,
+    /// The table that is referred to.
+    pub(super) oid: u32,
+    pub(super) table: String,
+    pub(super) title: String,
+    /// Its columns that are referred to.
+    parent_columns: Vec<String>,
+    /// All its columns that decide anything.
+    watched: Vec<Watched>,
+    /// Whether what is below may be there before it is.
+    is_late: bool,
+}
+
+/// A column that triggers look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Watched {
+    pub(super) name: String,
+    pub(super) type_oid: u32,
+    /// How values are compared byte by byte.
+    collate: &'static str,
+}
+
+/// The alias of the table at a level; that of the tracked table is 0.
+fn at(level: usize) -> String {
+    format!("a{level}")
+}
+
+impl Route {
+    pub(super) fn of(own: &Table, rule: &CompiledRule, catalog: &Catalog) -> Route {
+        let mut steps = Vec::with_capacity(rule.route.len());
+        let mut below = own;
+        for (
+            index,
+            Reach {
+                columns,
+                parent,
+                parent_columns,
+                is_deferrable,
+            },
+        ) in rule.route.iter().enumerate()
+        {
+            let table = &catalog.tables[*parent];
+            let sql = |table: &Table, columns: &[usize]| {
+                let columns = columns.iter().map(|&it| table.columns[it].sql.clone());
+                columns.collect::<Vec<String>>()
+            };
+            let level = index + 1;
+            let mut watched = parent_columns.clone();
+            watched.extend(rule.route.get(level).into_iter().flat_map(|it| &it.columns));
+            if level == rule.route.len() {
+                watched.extend(&rule.columns);
+            }
+            let windows = rule.windows.iter().filter(|it| it.level == level);
+            watched.extend(windows.map(|it| it.column));
+            watched.sort_unstable();
+            watched.dedup();
+            let watched = watched.into_iter().map(|it| &table.columns[it]);
+            steps.push(Step {
+                columns: sql(below, columns),
+                oid: table.oid,
+                table: table.sql_name.clone(),
+                title: table.title.clone(),
+                parent_columns: sql(table, parent_columns),
+                watched: watched.map(Watched::of).collect(),
+                is_late: *is_deferrable || table.members.is_some(),
+            });
+            below = table;
+        }
+        Route { steps }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The tables along it.
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The names that tell it from other ways.
+    pub(super) fn names(&self) -> Vec<String> {
+        let steps = self.steps.iter();
+        let steps = steps.map(|it| format!("{} -> {}", it.columns.join(", "), it.title));
+        steps.collect()
+    }
+
+    /// The alias of what decides, where the tracked table is `own`.
+    pub(super) fn root(&self, own: &str) -> String {
+        match self.steps.len() {
+            0 => own.to_owned(),
+            length => at(length),
+        }
+    }
+
+    /// ` JOIN`s of the tables above the one at a level, which has this alias.
+    pub(super) fn joins(&self, how: &str, level: usize, alias: &str, prefix: &str) -> String {
+        let mut below = alias.to_owned();
+        let steps = self
+            .steps
+            .iter()
+            .enumerate()
+            .skip(level)
+            .map(|(index, step)| {
+                let above = format!("{prefix}{}", at(index + 1));
+                let on = equal(&below, &step.columns, &above, &step.parent_columns);
+                below.clone_from(&above);
+                format!(" {how} {} {above} ON {on}", step.table)
+            });
+        steps.collect()
+    }
+
+    /// ` FOR KEY SHARE` of the tables above the one at a level.
+    fn lock(&self, level: usize) -> String {
+        let above: Vec<String> = (level + 1..=self.steps.len()).map(at).collect();
+        match above.is_empty() {
+            true => String::new(),
+            false => format!(" FOR KEY SHARE OF {}", above.join(", ")),
+        }
+    }
+
+    /// The entries of rows of the tracked table: `from` has them under the alias `r`, with their
+    /// keys and the columns that refer.
+    pub(super) fn entries(&self, spec: &LogSpec, from: &str) -> String {
+        let root = self.root("r");
+        format!(
+            "SELECT {} FROM {from}{}{}",
+            spec.entry(&format!("{root}."), "r."),
+            self.joins("JOIN", 0, "r", ""),
+            self.lock(0)
+        )
+    }
+
+    /// The entries of everything below rows of the table at a level: `rows` are lists of values of
+    /// its watched columns.
+    fn below(&self, spec: &LogSpec, level: usize, rows: &[String]) -> String {
+        let step = &self.steps[level - 1];
+        let names = step.watched.iter().map(|it| ident(&it.name));
+        let names: Vec<String> = names.collect();
+        let mut from = format!("(VALUES {}) AS r({})", rows.join(", "), names.join(", "));
+        let mut above = "r".to_owned();
+        let mut keys = &step.parent_columns;
+        for lower in (0..level).rev() {
+            let (alias, columns) = (at(lower), &self.steps[lower].columns);
+            let table = match lower {
+                0 => &spec.table,
+                lower => &self.steps[lower - 1].table,
+            };
+            let on = equal(&alias, columns, &above, keys);
+            from.push_str(&format!(" JOIN {table} {alias} ON {on}"));
+            if lower > 0 {
+                keys = &self.steps[lower - 1].parent_columns;
+            }
+            above = alias;
+        }
+        let root = match level == self.steps.len() {
+            true => "r".to_owned(),
+            false => at(self.steps.len()),
+        };
+        format!(
+            "SELECT {} FROM {from}{}{}",
+            spec.entry(&format!("{root}."), &format!("{}.", at(0))),
+            self.joins("JOIN", level, "r", ""),
+            self.lock(level)
+        )
+    }
+
+    /// The function of the triggers on the table at a level.
+    pub(super) fn function(&self, spec: &LogSpec, id: i32, level: usize) -> String {
+        let step = &self.steps[level - 1];
+        let marker = marker(id);
+        // The columns that are referred to of one row, the others of another.
+        let mixed = |keys: &str, others: &str| {
+            let values = step.watched.iter().map(|it| {
+                let name = ident(&it.name);
+                let row = match step.parent_columns.contains(&name) {
+                    true => keys,
+                    false => others,
+                };
+                format!("{row}.{name}")
+            });
+            format!("({})", values.collect::<Vec<_>>().join(", "))
+        };
+        let log = |rows: &[String]| spec.insert(id, &self.below(spec, level, rows));
+        let (old, new) = (mixed("OLD", "OLD"), mixed("NEW", "NEW"));
+        let crossed = [mixed("NEW", "OLD"), mixed("OLD", "NEW")];
+        let locked = step
+            .parent_columns
+            .iter()
+            .map(|it| format!("x.{it} = NEW.{it}"));
+        let body = format!(
+            "IF NOT {fits} THEN {marker} \
+             ELSIF TG_OP = 'DELETE' THEN {log_old} \
+             ELSIF TG_OP = 'INSERT' THEN {log_new} \
+             ELSE PERFORM 1 FROM {table} x WHERE {locked} FOR UPDATE; {log_both} \
+             IF {is_renamed} THEN {log_crossed} END IF; \
+             IF pg_catalog.current_setting('transaction_isolation') NOT LIKE 'read %' \
+             THEN {marker} END IF; END IF; \
+             IF TG_OP = 'DELETE' THEN RETURN OLD; END IF; RETURN NULL;",
+            fits = spec.fits(level),
+            log_old = log(std::slice::from_ref(&old)),
+            log_new = log(std::slice::from_ref(&new)),
+            log_both = log(&[old.clone(), new.clone()]),
+            log_crossed = log(&crossed),
+            table = step.table,
+            locked = locked.collect::<Vec<_>>().join(" AND "),
+            is_renamed = differ(step.referred()),
+        );
+        function_of(&Self::function_name(id, level), &body)
+    }
+
+    fn function_name(id: i32, level: usize) -> String {
+        qualified(SCHEMA, &format!("log_{id}_above_{level}"))
+    }
+
+    /// The triggers on the table at a level: their names and the statements that make them.
+    pub(super) fn triggers(&self, id: i32, level: usize, always: bool) -> Vec<(String, String)> {
+        let step = &self.steps[level - 1];
+        let mut wanted = vec![
+            // After all others of its kind: what they veto does not happen.
+            (
+                format!("~tidewater_{id}_{level}_gone"),
+                "BEFORE DELETE",
+                String::new(),
+            ),
+            (
+                format!("tidewater_{id}_{level}_moved"),
+                "AFTER UPDATE",
+                format!("WHEN ({}) ", differ(&step.watched)),
+            ),
+        ];
+        if step.is_late {
+            let name = format!("tidewater_{id}_{level}_late");
+            wanted.push((name, "AFTER INSERT", String::new()));
+        }
+        let triggers = wanted.into_iter().map(|(name, event, when)| {
+            let (quoted, table) = (ident(&name), &step.table);
+            let mut sql = format!(
+                "CREATE TRIGGER {quoted} {event} ON {table} FOR EACH ROW {when}EXECUTE FUNCTION {}();",
+                Self::function_name(id, level)
+            );
+            if always {
+                sql.push_str(&format!("\nALTER TABLE {table} ENABLE ALWAYS TRIGGER {quoted};"));
+            }
+            (name, sql)
+        });
+        triggers.collect()
+    }
+
+    /// Whether the tables along it have the columns that functions name, but for the one at a level,
+    /// on whose row (or on that of a partition of it) the trigger fires: as rows for `IN`, the
+    /// tables, and conditions on these.
+    pub(super) fn columns(
+        &self,
+        own: &LogSpec,
+        level: usize,
+    ) -> (Vec<String>, Vec<String>, Vec<String>) {
+        let tables = std::iter::once((own.table_oid, &own.table, &own.watched));
+        let steps = self.steps.iter();
+        let steps = steps.map(|it| (it.oid, &it.table, &it.watched));
+        let (mut rows, mut oids, mut named) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, (oid, table, columns)) in tables.chain(steps).enumerate() {
+            let relation = match index == level {
+                true => "TG_RELID".to_owned(),
+                false => {
+                    let text = literal(table).unwrap_or_default();
+                    named.push(format!("pg_catalog.to_regclass({text}) = {oid}::oid"));
+                    format!("{oid}::oid")
+                }
+            };
+            for column in columns {
+                // Names of columns have no NUL.
+                let name = literal(&column.name).unwrap_or_default();
+                rows.push(format!("({relation}, {name}, {}::oid)", column.type_oid));
+            }
+            oids.push(relation);
+        }
+        (rows, oids, named)
+    }
+}
+
+/// Whether columns of two rows are equal.
+fn equal(one: &str, columns: &[String], other: &str, others: &[String]) -> String {
+    let pairs = columns.iter().zip(others);
+    let pairs = pairs.map(|(column, it)| format!("{one}.{column} = {other}.{it}"));
+    pairs.collect::<Vec<_>>().join(" AND ")
+}
+
+/// Whether one of the columns differs between the old row and the new one.
+pub(super) fn differ<'w>(columns: impl IntoIterator<Item = &'w Watched>) -> String {
+    let columns = columns.into_iter().map(|column| {
+        let (name, collate) = (ident(&column.name), column.collate);
+        format!("OLD.{name}{collate} IS DISTINCT FROM NEW.{name}{collate}")
+    });
+    columns.collect::<Vec<_>>().join(" OR ")
+}
+
+impl Watched {
+    pub(super) fn of(column: &PgColumn) -> Watched {
+        Watched {
+            name: column.name.clone(),
+            type_oid: column.type_oid,
+            collate: match column.collation {
+                Some(_) => " COLLATE \"C\"",
+                None => "",
+            },
+        }
+    }
+
+    /// The column of the alias `r`, to be compared byte by byte.
+    pub(super) fn exact(&self) -> String {
+        format!("r.{}{}", ident(&self.name), self.collate)
+    }
+}
+
+impl Step {
+    /// The columns that are referred to.
+    fn referred(&self) -> impl Iterator<Item = &Watched> {
+        let columns = self.watched.iter();
+        columns.filter(|it| self.parent_columns.contains(&ident(&it.name)))
+    }
+}

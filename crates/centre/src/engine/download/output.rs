@@ -1,0 +1,80 @@
+//! Packing the rows of one table into the sink.
+
+use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
+use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::{Datum, Op, RowShape, RowsWriter, Table};
+
+use crate::download::DownloadSink;
+use crate::engine::too_long;
+use crate::error::CentreError;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// What was sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) upserts: u64,
+    pub(super) removals: u64,
+}
+
+/// Packs the rows of one table into the sink.
+pub(super) struct Output<'a> {
+    schema: &'a Table,
+    pub(super) begin: Option<TableBegin>,
+    writer: RowsWriter<'a>,
+    counts: &'a mut Counts,
+    pub(super) sink: &'a mut dyn DownloadSink,
+}
+
+impl<'a> Output<'a> {
+    pub(super) fn new(
+        schema: &'a Table,
+        shape: &'a RowShape,
+        counts: &'a mut Counts,
+        sink: &'a mut dyn DownloadSink,
+    ) -> Output<'a> {
+        Output {
+            schema,
+            begin: Some(TableBegin::of(schema)),
+            writer: RowsWriter::new(shape),
+            counts,
+            sink,
+        }
+    }
+
+    /// Sends a row as it was read.
+    pub(super) fn upsert(&mut self, row: &[Datum<'_>]) -> Result<()> {
+        let row = &row[..self.schema.columns.len()];
+        let before = self.writer.len();
+        self.writer.row(Op::Upsert, row);
+        too_long::check(self.schema, row, self.writer.len() - before)?;
+        self.counts.upserts += 1;
+        self.flush(ROWS_PAYLOAD_BYTES)
+    }
+
+    /// Nothing of a table that is not downloaded has to be removed.
+    pub(super) fn remove(&mut self, key: &[Datum<'_>]) -> Result<()> {
+        if !self.schema.direction.downloads() {
+            return Ok(());
+        }
+        self.writer.key(Op::Remove, key);
+        self.counts.removals += 1;
+        self.flush(ROWS_PAYLOAD_BYTES)
+    }
+
+    pub(super) fn announce(&mut self) {
+        if let Some(begin) = self.begin.take() {
+            self.sink.table(begin);
+        }
+    }
+
+    /// Hands over what is packed if it is at least so much; the table's header goes before its
+    /// first rows.
+    pub(super) fn flush(&mut self, least: usize) -> Result<()> {
+        if self.writer.len() >= least.max(1) {
+            self.announce();
+            self.sink.rows(self.writer.take())?;
+        }
+        Ok(())
+    }
+}

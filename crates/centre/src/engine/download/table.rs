@@ -1,0 +1,275 @@
+//! One table as it is read for a subscription.
+
+use tidewater_protocol::{Code, Datum, Row, RowShape, RowsReader};
+
+use super::output::Output;
+use super::plan::{RulePlan, TablePlan};
+use super::{Bound, Part, Place, Snapshot};
+use crate::download::TableRequest;
+use crate::engine::comparing::Comparison;
+use crate::engine::exact::{Membership, pack_exact, pack_row, types_of};
+use crate::engine::publication::Rule;
+use crate::engine::upload::columns::ColumnMap;
+use crate::error::CentreError;
+use crate::scope::RuleScope;
+use crate::upload::OwnUpload;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// One table as it is read.
+pub(super) struct TableReading<'a, 'o> {
+    pub(super) snapshot: &'a mut dyn Snapshot,
+    pub(super) place: Place,
+    pub(super) shape: &'a RowShape,
+    /// The table's rules.
+    pub(super) rules: &'a [Rule],
+    /// What is in scope by them.
+    pub(super) scope: &'a [RuleScope],
+    pub(super) output: &'a mut Output<'o>,
+}
+
+fn slices(partitions: &[Vec<u8>]) -> Vec<&[u8]> {
+    partitions.iter().map(Vec::as_slice).collect()
+}
+
+impl<'a> TableReading<'a, '_> {
+    /// Sends what is planned for a table: removals before rows, so that a row that moved
+    /// between partitions stays.
+    pub(super) async fn planned(
+        &mut self,
+        what: &TablePlan,
+        own: Option<&OwnUpload>,
+    ) -> Result<()> {
+        match what {
+            TablePlan::Nothing => Ok(()),
+            TablePlan::Whole => {
+                // An empty table, too, replaces what the remote has.
+                self.output.announce();
+                for rule in 0..self.rules.len() {
+                    let whole = self.whole(rule);
+                    self.come(&whole).await?;
+                }
+                Ok(())
+            }
+            TablePlan::Changes(plans) => {
+                for (rule, plan) in plans.iter().enumerate() {
+                    self.lost(rule, plan).await?;
+                }
+                for (rule, plan) in plans.iter().enumerate() {
+                    self.gained(rule, plan).await?;
+                }
+                self.changes(plans, own).await
+            }
+        }
+    }
+
+    /// All rows that a rule gives.
+    fn whole(&self, rule: usize) -> Part<'a> {
+        Part {
+            rule,
+            partitions: self.scope[rule]
+                .partitions
+                .iter()
+                .map(Vec::as_slice)
+                .collect(),
+            bounds: self.windows(rule),
+        }
+    }
+
+    /// The windows of a rule as they are now.
+    fn windows(&self, rule: usize) -> Vec<Bound> {
+        let lows = self.scope[rule].lows.iter().enumerate();
+        let bounds = lows.map(|(window, &from)| Bound {
+            window,
+            from,
+            to: None,
+        });
+        bounds.collect()
+    }
+
+    /// Sends rows that are in scope; each by the first rule that gives it.
+    async fn come(&mut self, part: &Part<'_>) -> Result<()> {
+        let mut membership = Membership::new(self.rules, self.scope);
+        let output = &mut *self.output;
+        let mut take = |row: &[Datum<'_>]| match membership.rule(row) {
+            Some(rule) if rule == part.rule => output.upsert(row),
+            _ => Ok(()),
+        };
+        self.snapshot.rows(self.place, part, &mut take).await
+    }
+
+    /// Removes rows that are not in scope any more.
+    async fn go(&mut self, part: &Part<'_>) -> Result<()> {
+        let mut membership = Membership::new(self.rules, self.scope);
+        let (output, key) = (&mut *self.output, &self.shape.key);
+        let mut take = |row: &[Datum<'_>]| match membership.has(row) {
+            true => Ok(()),
+            false => {
+                let key: Vec<Datum<'_>> = key.iter().map(|&column| row[column]).collect();
+                output.remove(&key)
+            }
+        };
+        self.snapshot.rows(self.place, part, &mut take).await
+    }
+
+    /// Removes what left by a rule: with partitions, and because a window moved on.
+    async fn lost(&mut self, rule: usize, plan: &RulePlan) -> Result<()> {
+        if !plan.lost.is_empty() {
+            let part = Part {
+                rule,
+                partitions: slices(&plan.lost),
+                bounds: Vec::new(),
+            };
+            self.go(&part).await?;
+        }
+        for (window, moved) in plan.moved.iter().enumerate() {
+            if moved.start < moved.end {
+                let part = Part {
+                    rule,
+                    partitions: slices(&plan.kept),
+                    bounds: vec![Bound {
+                        window,
+                        from: moved.start,
+                        to: Some(moved.end),
+                    }],
+                };
+                self.go(&part).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what came by a rule: with partitions, and because a window is wider than it was.
+    async fn gained(&mut self, rule: usize, plan: &RulePlan) -> Result<()> {
+        if !plan.gained.is_empty() {
+            let part = Part {
+                rule,
+                partitions: slices(&plan.gained),
+                bounds: self.windows(rule),
+            };
+            self.come(&part).await?;
+        }
+        for (window, moved) in plan.moved.iter().enumerate() {
+            if moved.end < moved.start {
+                let mut bounds = self.windows(rule);
+                bounds[window].to = Some(moved.start);
+                let part = Part {
+                    rule,
+                    partitions: slices(&plan.kept),
+                    bounds,
+                };
+                self.come(&part).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what changed since the watermark.
+    async fn changes(&mut self, plans: &[RulePlan], own: Option<&OwnUpload>) -> Result<()> {
+        let asked = plans.iter().zip(self.rules).map(|(plan, rule)| {
+            let all = [&plan.kept, &plan.gained, &plan.lost];
+            let all = all.into_iter().flatten().map(Vec::as_slice);
+            rule.query.as_ref().map(|_| all.collect::<Vec<&[u8]>>())
+        });
+        let asked: Vec<Option<Vec<&[u8]>>> = asked.collect();
+        let mut membership = Membership::new(self.rules, self.scope);
+        let output = &mut *self.output;
+        let (table, shape) = (self.place.table, self.shape);
+        let key_types = types_of(shape, &shape.key);
+        let own = own.filter(|own| !own.rows.is_empty());
+        let mut take = |key: &[Datum<'_>], row: Option<&[Datum<'_>]>| {
+            let there = row.filter(|row| membership.has(row));
+            if let Some(own) = own {
+                let key = (table, pack_exact(&key_types, key));
+                let is_own = match (own.rows.get(&key), there, row) {
+                    (Some(None), None, None) => true,
+                    (Some(Some(uploaded)), Some(row), _) => {
+                        let published = &row[..shape.columns.len()];
+                        *uploaded == pack_row(&shape.columns, published)
+                    }
+                    _ => false,
+                };
+                if is_own {
+                    return Ok(());
+                }
+            }
+            match there {
+                Some(row) => output.upsert(row),
+                None => output.remove(key),
+            }
+        };
+        self.snapshot.changes(self.place, &asked, &mut take).await
+    }
+
+    /// Sends the rows of keys that the remote asked for.
+    pub(super) async fn answer(&mut self, map: &ColumnMap, request: &TableRequest) -> Result<()> {
+        let mut keys = Vec::new();
+        let mut reader = RowsReader::new(&map.shape, &request.rows);
+        let mut row = Row::default();
+        while reader.next(&mut row).map_err(malformed)? {
+            keys.push(row.key.clone());
+        }
+        let mut membership = Membership::new(self.rules, self.scope);
+        let output = &mut *self.output;
+        let mut take = |key: &[Datum<'_>], row: Option<&[Datum<'_>]>| match row
+            .filter(|row| membership.has(row))
+        {
+            Some(row) => output.upsert(row),
+            None => output.remove(key),
+        };
+        self.snapshot.by_keys(self.place, &keys, &mut take).await
+    }
+
+    /// Compares a table, and sends the rows where it differs.
+    pub(super) async fn compare(
+        &mut self,
+        mut comparison: Comparison<'_>,
+        follows: bool,
+    ) -> Result<()> {
+        let mut membership = Membership::new(self.rules, self.scope);
+        let columns = self.shape.columns.len();
+        for rule in 0..self.rules.len() {
+            let part = self.whole(rule);
+            let sink = &mut *self.output.sink;
+            let mut take = |kept: &[Datum<'_>], row: Option<&[Datum<'_>]>| {
+                let gives = row.and_then(|row| membership.rule(row));
+                match gives == Some(rule) && comparison.add(&kept[..columns]) {
+                    true => sink.comparing(),
+                    false => Ok(()),
+                }
+            };
+            self.snapshot
+                .kept_rows(self.place, &part, &mut take)
+                .await?;
+        }
+        let Some(differences) = comparison.outcome() else {
+            return Ok(());
+        };
+        let selection = differences.selection()?;
+        if let Some(begin) = &mut self.output.begin {
+            differences.announce(begin, follows);
+        }
+        self.output.announce();
+        for rule in 0..self.rules.len() {
+            let part = self.whole(rule);
+            let output = &mut *self.output;
+            let mut take = |kept: &[Datum<'_>], row: Option<&[Datum<'_>]>| match row {
+                Some(row) if membership.rule(row) == Some(rule) && selection.has(kept) => {
+                    output.upsert(row)
+                }
+                _ => Ok(()),
+            };
+            self.snapshot
+                .kept_rows(self.place, &part, &mut take)
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+fn malformed(error: tidewater_protocol::UnpackError) -> CentreError {
+    CentreError::Peer {
+        message: format!("rows that cannot be read: {error}"),
+        code: Code::MalformedMessage,
+    }
+}
