@@ -7,6 +7,7 @@
 //! ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]).
 
 mod apply;
+mod changes;
 pub(crate) mod compare;
 pub(crate) mod kept;
 mod layout;

@@ -133,7 +133,17 @@ fn move_changes(
     let sql = format!("UPDATE OR IGNORE {change} SET {set} WHERE {key_is}{refused}");
     run(connection, names, &sql, misspelt, right)?;
     let sql = format!("DELETE FROM {change} WHERE {key_is}");
-    run(connection, names, &sql, misspelt, &[])
+    run(connection, names, &sql, misspelt, &[])?;
+    // What is left of a changed key whose records are gone means nothing.
+    for key in [&names.new_key, &names.old_key] {
+        let (rekeyed, set) = (&names.rekeyed, assign(key));
+        let key_is = quote::list(key.iter().enumerate(), " AND ", |(at, column)| {
+            format!("{column} = ?{}", at + 1)
+        });
+        let sql = format!("UPDATE OR REPLACE {rekeyed} SET {set} WHERE {key_is}");
+        run(connection, names, &sql, misspelt, right)?;
+    }
+    Ok(())
 }
 
 /// Spells the columns of synced tables that refer to a table, but for those that are in their own
