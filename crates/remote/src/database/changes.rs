@@ -289,6 +289,97 @@ fn move_rekeyed(
     Ok(())
 }
 
+/// Notes that a row has got another key in a generation that is not taken yet, as the triggers do.
+/// Both keys are recorded in it.
+pub(super) fn note_rekeyed(
+    connection: &Connection,
+    names: &Names,
+    old: &[Value],
+    new: &[Value],
+    generation: i64,
+) -> rusqlite::Result<()> {
+    let before = rekeyed(connection, names, generation, old)?.filter(|it| it.new == old);
+    if let Some(stale) = rekeyed(connection, names, generation, new)?.filter(|it| it.new == new) {
+        forget_rekeyed(connection, names, &stale.new, generation)?;
+    }
+    let mut origin = old.to_vec();
+    if let Some(before) = before {
+        forget_rekeyed(connection, names, &before.new, generation)?;
+        origin = before.old;
+    } else if rekeyed(connection, names, generation, old)?.is_some() {
+        // The row that had this key first has another one, and this is a row since then.
+        return Ok(());
+    }
+    let count = new.len();
+    let mut insert = connection.prepare_cached(&format!(
+        "INSERT INTO {} ({}, {}, generation) VALUES ({})",
+        names.rekeyed,
+        names.new_key.join(", "),
+        names.old_key.join(", "),
+        quote::list(1..=2 * count + 1, ", ", |n| format!("?{n}")),
+    ))?;
+    names.bind_key(&mut insert, new)?;
+    for (index, (value, is_bytes)) in origin.iter().zip(names.key_is_bytes()).enumerate() {
+        let value = Bind::of_key(value.as_ref(), is_bytes);
+        insert.raw_bind_parameter(count + 1 + index, value)?;
+    }
+    insert.raw_bind_parameter(2 * count + 1, generation)?;
+    insert.raw_execute().map(drop)
+}
+
+fn forget_rekeyed(
+    connection: &Connection,
+    names: &Names,
+    new: &[Value],
+    generation: i64,
+) -> rusqlite::Result<()> {
+    let mut delete = connection.prepare_cached(&format!(
+        "DELETE FROM {} WHERE {} AND generation = ?{}",
+        names.rekeyed,
+        is_bound(&names.new_key, 1),
+        new.len() + 1
+    ))?;
+    names.bind_key(&mut delete, new)?;
+    delete.raw_bind_parameter(new.len() + 1, generation)?;
+    delete.raw_execute().map(drop)
+}
+
+/// Whether something is different under a key after a generation than it was before.
+pub(super) fn is_net(
+    connection: &Connection,
+    names: &Names,
+    key: &[Value],
+    generation: i64,
+) -> rusqlite::Result<bool> {
+    let count = key.len();
+    let differs = names.values.iter().zip(&names.pre);
+    let differs = quote::list(differs, "", |(&at, pre)| {
+        format!(
+            " OR h.{pre} IS NOT CASE WHEN l.present IS NULL THEN p.{} ELSE l.{pre} END",
+            names.columns[at]
+        )
+    });
+    let of_row = quote::list(
+        names.change_key.iter().enumerate(),
+        " AND ",
+        |(at, column)| format!("l.{column} = ?{}", at + 1),
+    );
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT h.present <> {exists} OR h.present AND {exists} AND (0{differs}) FROM {change} AS h          LEFT JOIN {table} AS p ON {}          LEFT JOIN {change} AS l ON {of_row} AND l.generation = (SELECT min(generation)          FROM {change} WHERE {} AND generation > ?{after})          JOIN (SELECT 1) ON 1          WHERE {} AND h.generation = ?{after}",
+        names.change_of("h", "p"),
+        names.change_key_is_bound(),
+        names.change_key_is_bound_in("h"),
+        change = names.change,
+        table = names.table,
+        after = count + 1,
+        exists = format!("coalesce(l.present, p.{} IS NOT NULL)", names.key[0]),
+    ))?;
+    names.bind_key(&mut statement, key)?;
+    statement.raw_bind_parameter(count + 1, generation)?;
+    let mut rows = statement.raw_query();
+    rows.next()?.map_or(Ok(false), |row| row.get(0))
+}
+
 /// `a = ?1 AND b = ?2`, from this parameter on.
 fn is_bound(columns: &[String], first: usize) -> String {
     quote::list(columns.iter().enumerate(), " AND ", |(index, column)| {

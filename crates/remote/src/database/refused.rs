@@ -5,13 +5,17 @@
 //! changed again, when the user says so, or when scope or schema changed. What the very sync
 //! that brings such a change refused stays refused, as that sync reports it, and goes up with
 //! the next one: `again` is set in its row until then. A refused change whose row had to leave
-//! the remote has no parked row any more, only the user's own values.
+//! the remote has no parked row any more, only all the values of the row: see [`restore`].
+
+mod restore;
 
 use std::collections::HashSet;
 
 use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::{Code, Table, Value};
+
+pub(crate) use restore::settle_written;
 
 use super::apply::{ApplySummary, fire_harmless_triggers};
 use super::changes::{self, has_change, move_to};
@@ -43,7 +47,7 @@ pub struct RefusedRow {
     pub sequence: u64,
     /// When the result was applied here, in milliseconds since 1970.
     pub at_ms: i64,
-    /// The user's own values, a JSON object, where the row itself had to go.
+    /// The row's values, a JSON object, where the row itself had to go.
     pub values: Option<String>,
 }
 
@@ -182,6 +186,7 @@ enum RowsChange {
 
 /// A refused row with what is parked of it.
 struct Found<'a> {
+    id: i64,
     key_packed: Vec<u8>,
     parked: Option<Parked<'a>>,
 }
@@ -226,7 +231,11 @@ fn find<'a>(
             });
         }
     }
-    Ok(Some(Found { key_packed, parked }))
+    Ok(Some(Found {
+        id: entry.id,
+        key_packed,
+        parked,
+    }))
 }
 
 fn is_parked(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Result<bool> {

@@ -13,6 +13,7 @@ mod model;
 mod obstacles;
 mod refusals;
 mod rekeyed;
+mod restoring;
 mod tracking;
 mod uploading;
 mod ways;

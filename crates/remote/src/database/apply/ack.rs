@@ -26,6 +26,7 @@ pub(super) fn acknowledge(
         return Ok(());
     };
     if let Some(schema) = &subscription.schema {
+        refused::settle_written(connection, subscription, generation)?;
         forget(connection, schema, generation)?;
     }
     connection
