@@ -195,7 +195,7 @@ pub(crate) fn name_is_taken(connection: &Connection, name: &str) -> Result<bool,
 }
 
 /// Whether a default is one SQL literal and nothing more: it comes from the server and
-/// stands unquoted in our DDL.
+/// stands unquoted in our DDL, which SQLite 3.9 has to understand (it has no TRUE).
 fn is_literal(default: &str) -> bool {
     let quoted = |text: &str| {
         text.strip_prefix('\'')
@@ -205,7 +205,7 @@ fn is_literal(default: &str) -> bool {
     let upper = default.to_ascii_uppercase();
     let word = matches!(
         upper.as_str(),
-        "NULL" | "TRUE" | "FALSE" | "CURRENT_TIMESTAMP" | "CURRENT_DATE" | "CURRENT_TIME"
+        "NULL" | "CURRENT_TIMESTAMP" | "CURRENT_DATE" | "CURRENT_TIME"
     );
     let unsigned = default.strip_prefix(['-', '+']).unwrap_or(default);
     let number = unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.')

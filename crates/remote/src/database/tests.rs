@@ -11,6 +11,7 @@ mod made;
 mod migration;
 mod model;
 mod obstacles;
+mod old_library;
 mod refusals;
 mod rekeyed;
 mod restoring;

@@ -1,5 +1,6 @@
 //! CHECK expressions that hold exactly for the canonical form of a key value, so that one
-//! row never has two keys. Built-in functions only: every driver must be able to run them.
+//! row never has two keys. Built-in functions only, and what SQLite 3.9 can parse: every driver must be
+//! able to run them.
 
 use tidewater_protocol::ColumnType;
 
@@ -62,7 +63,7 @@ fn timestamp(column: &str, zone: &str) -> String {
 fn decimal(column: &str, scale: Option<u16>) -> String {
     let unsigned = format!("ltrim({column}, '-')");
     let (whole, fraction) = match scale {
-        Some(0) => (unsigned, "TRUE".to_owned()),
+        Some(0) => (unsigned, "1".to_owned()),
         Some(scale) => (
             format!("substr({unsigned}, 1, length({unsigned}) - {})", scale + 1),
             format!(
