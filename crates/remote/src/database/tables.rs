@@ -223,15 +223,21 @@ fn is_literal(default: &str) -> bool {
     word || number || blob || quoted(default)
 }
 
-/// The names of the key columns, and the conditions that their values are in canonical form;
+/// What a key that is not in canonical form is told.
+pub(crate) fn canonical_name(column: &Column) -> String {
+    let form = canonical::form(column.column_type);
+    format!("{} in canonical form: {form}", column.name)
+}
+
+/// The key columns, and the conditions that their values are in canonical form;
 /// `row` goes before the columns (`NEW.`).
 pub(crate) fn key_checks<'t>(
     table: &'t Table,
     row: &'t str,
-) -> impl Iterator<Item = (&'t str, String)> {
+) -> impl Iterator<Item = (&'t Column, String)> {
     table.key_columns().map(move |column| {
         let name = format!("{row}{}", quote::name(&column.name));
-        (&*column.name, canonical::check(column.column_type, &name))
+        (column, canonical::check(column.column_type, &name))
     })
 }
 
@@ -253,10 +259,10 @@ pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name:
             part.push_str(&format!(" DEFAULT {default}"));
         }
         let mut checks = key_checks(table, "");
-        if let Some((_, check)) = checks.find(|&(name, _)| name == column.name) {
+        if let Some((_, check)) = checks.find(|(key, _)| key.name == column.name) {
             part.push_str(&format!(
                 " CONSTRAINT {} CHECK ({check})",
-                quote::name(&format!("{} in canonical form", column.name))
+                quote::name(&canonical_name(column))
             ));
         }
         parts.push(part);

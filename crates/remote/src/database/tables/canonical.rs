@@ -29,6 +29,27 @@ pub(crate) fn check(column_type: ColumnType, column: &str) -> String {
     }
 }
 
+/// The canonical form of a type's keys, for people.
+pub(crate) fn form(column_type: ColumnType) -> String {
+    match column_type {
+        ColumnType::Integer => "INTEGER".into(),
+        ColumnType::Boolean => "0 or 1".into(),
+        ColumnType::Real => "REAL".into(),
+        ColumnType::Text | ColumnType::Json | ColumnType::Opaque => "TEXT".into(),
+        ColumnType::Bytes => "BLOB".into(),
+        ColumnType::Uuid => "00000000-0000-0000-0000-000000000000, in small letters".into(),
+        ColumnType::Decimal { scale: None } => "TEXT like 1.5".into(),
+        ColumnType::Decimal { scale: Some(0) } => "TEXT like 1".into(),
+        ColumnType::Decimal { scale: Some(scale) } => {
+            format!("TEXT like 1.{}", "0".repeat(usize::from(scale)))
+        }
+        ColumnType::Date => "YYYY-MM-DD".into(),
+        ColumnType::Time => "HH:MM:SS.ffffff".into(),
+        ColumnType::Timestamp => "YYYY-MM-DDTHH:MM:SS.ffffff".into(),
+        ColumnType::TimestampTz => "YYYY-MM-DDTHH:MM:SS.ffffffZ".into(),
+    }
+}
+
 const DATE: &str = "[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]";
 const FAR_DATE: &str = "[+-][0-9][0-9][0-9][0-9][0-9][0-9]*-[01][0-9]-[0-3][0-9]";
 const TIME: &str = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9][0-9][0-9][0-9]";
