@@ -191,10 +191,21 @@ pub struct ListedTable {
     pub columns: Vec<ListedColumn>,
     /// The primary key's columns; empty if it has none.
     pub primary_key: Vec<String>,
-    /// Tables that it refers to.
-    pub references: Vec<String>,
+    /// Its foreign keys.
+    pub references: Vec<ListedReference>,
     /// Why it cannot be published, if so.
     pub obstacle: Option<String>,
+}
+
+/// A foreign key of a [`ListedTable`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedReference {
+    /// The columns that refer.
+    pub columns: Vec<String>,
+    /// The table that is referred to.
+    pub parent: String,
+    /// Whether rows go with the one that they refer to.
+    pub cascades: bool,
 }
 
 /// A column of a [`ListedTable`].
@@ -310,7 +321,7 @@ pub fn circle_warnings(publications: &[PublicationSpec], live: &[ListedTable]) -
         let refers = |other: &&ListedTable| {
             let mut references = other.references.iter();
             bare(&other.name) != bare(&table.name)
-                && references.any(|parent| bare(parent) == bare(&table.name))
+                && references.any(|it| bare(&it.parent) == bare(&table.name))
         };
         let circle = live
             .iter()

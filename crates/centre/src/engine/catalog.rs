@@ -2,7 +2,7 @@
 
 use tidewater_protocol::{ColumnType, Fit, ForeignKeyAction, Table, ValueRef};
 
-use crate::publication::{ListedColumn, ListedTable};
+use crate::publication::{ListedColumn, ListedReference, ListedTable};
 
 /// The application's tables as an adapter reads them.
 pub trait Catalog: Send + Sync {
@@ -154,13 +154,14 @@ impl TableInfo {
     /// The table as `tidewater init` lists it.
     fn listed(&self, catalog: &[TableInfo]) -> ListedTable {
         let columns = self.columns.iter().filter(|column| column.is_by_default);
-        let mut references: Vec<String> = Vec::new();
-        for reference in &self.references {
-            let parent = &catalog[reference.parent].title;
-            if !references.contains(parent) {
-                references.push(parent.clone());
+        let references = self.references.iter().map(|reference| {
+            let columns = reference.columns.iter();
+            ListedReference {
+                columns: columns.map(|&it| self.columns[it].name.clone()).collect(),
+                parent: catalog[reference.parent].title.clone(),
+                cascades: reference.on_delete == ForeignKeyAction::Cascade,
             }
-        }
+        });
         let unpublishable = columns
             .clone()
             .find_map(|column| column.column_type.as_ref().err().cloned());
@@ -175,7 +176,7 @@ impl TableInfo {
                 })
                 .collect(),
             primary_key: key.map(|&it| self.columns[it].name.clone()).collect(),
-            references,
+            references: references.collect(),
             obstacle: self.obstacle().or(unpublishable),
         }
     }
