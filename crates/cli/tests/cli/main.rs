@@ -23,6 +23,7 @@ mod shop;
 mod storm;
 mod strangers;
 mod third_party;
+mod times;
 mod tls;
 mod user_import;
 mod verify;
