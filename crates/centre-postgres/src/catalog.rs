@@ -232,7 +232,6 @@ impl Catalog {
             self.tables[at].key.clone_from(&info.key);
             return;
         }
-        info.has_secondary_unique |= unique || exclusion;
         if let Some(columns) = columns.filter(|_| unique && is_of_all_rows && !exclusion) {
             info.unique.push(columns);
         }
@@ -324,7 +323,6 @@ fn table(row: &Row) -> (TableInfo, Table) {
         columns: Vec::new(),
         key: Vec::new(),
         unique: Vec::new(),
-        has_secondary_unique: false,
         references: Vec::new(),
         indexed: Vec::new(),
         ignores_case: false,

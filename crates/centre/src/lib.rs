@@ -27,7 +27,8 @@ pub use error::CentreError;
 pub use nearest::nearest;
 pub use publication::{
     DeployReport, DeployStep, HeldUpRemote, Last, ListedColumn, ListedReference, ListedTable,
-    PublicationSpec, RemoteEffect, RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
+    OnUnseenChildren, PublicationSpec, RemoteEffect, RuleBy, RuleSpec, TableSpec, Tracking, Unit,
+    WindowSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

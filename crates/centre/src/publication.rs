@@ -27,6 +27,19 @@ pub struct TableSpec {
     pub columns: Option<Vec<String>>,
     /// How its changes are noticed.
     pub tracking: Tracking,
+    /// What a delete of a remote does to children that it has never seen.
+    pub on_unseen_children: OnUnseenChildren,
+}
+
+/// What becomes of a delete from a remote if published rows refer to the row by a foreign key that
+/// acts on deletes, and the upload says nothing of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OnUnseenChildren {
+    /// It is a conflict: the row stays, and so does its family.
+    #[default]
+    Conflict,
+    /// The foreign key acts, as it would for any application.
+    Cascade,
 }
 
 /// So many columns of a table can be published if remotes change it: a remote reads the
@@ -382,6 +395,7 @@ mod tests {
             direction,
             columns: None,
             tracking: Tracking::Log,
+            on_unseen_children: OnUnseenChildren::Conflict,
         };
         let query = "SELECT region FROM hr.Assignment WHERE login = {s.username}";
         let warnings = |direction| {

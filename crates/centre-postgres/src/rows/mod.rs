@@ -29,9 +29,10 @@ use tidewater_centre::engine::exact::Membership;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Ends, Image, Met, Part, Rows, TargetTable, Written,
+    Admitted, Batch, Image, Met, OnDelete, Part, Rows, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::Scope;
 use tidewater_centre::upload::SyncUpload;
 
 /// How often a transaction that met a deadlock is tried.
@@ -77,12 +78,8 @@ struct Live {
 }
 
 impl TargetTable for PublishedTable {
-    fn deletes_first(&self) -> bool {
-        self.deletes_first
-    }
-
-    fn acts_on_delete(&self) -> bool {
-        self.effects.on_delete
+    fn on_delete(&self) -> OnDelete {
+        self.on_delete
     }
 
     fn is_written(&self, column: usize) -> bool {
@@ -294,20 +291,33 @@ impl Rows for UploadRows<'_> {
         table: &Incoming<'_>,
         op: Op,
         rows: &[RowRef],
+        key: Image,
     ) -> Result<Vec<Option<Met>>> {
-        self.read_by_key(table, op, rows).await
+        self.read_by_key(table, op, rows, key).await
     }
 
-    async fn deletable(&mut self, table: &Incoming<'_>, rows: &[RowRef]) -> Result<Vec<RowRef>> {
-        self.lock_deletable(table, rows).await
-    }
-
-    async fn together(
+    async fn with_children(
         &mut self,
-        parts: &[Part<'_, '_, PublishedTable>],
-        ends: Ends,
-    ) -> Result<Option<Vec<Vec<usize>>>> {
-        self.apply_together(parts, ends).await
+        table: &Incoming<'_>,
+        rows: &[RowRef],
+    ) -> Result<Vec<RowRef>> {
+        self.look_for_children(table, rows).await
+    }
+
+    async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {
+        self.apply_together(parts).await
+    }
+
+    async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
+        let context = &upload.context;
+        let queries = ScopeQueries::prepare(self.connection, context, &[publication]).await?;
+        let results = queries.run(self.connection.client()).await?;
+        queries.scope(0, &results)
+    }
+
+    fn makes_something(&self, table: &Incoming<'_>) -> bool {
+        let as_loaded = self.live(table.table).as_loaded;
+        table.table.effects.always || !as_loaded || !self.exact
     }
 
     fn version(&self, tables: &[Incoming<'_>], is_alone: bool) -> (u64, bool) {
@@ -315,7 +325,7 @@ impl Rows for UploadRows<'_> {
             let effects = it.table.effects;
             effects.always
                 || effects.on_delete && !it.deletes.is_empty()
-                || effects.on_update && !it.updates.is_empty()
+                || effects.on_update && !(it.updates.is_empty() && it.moves.is_empty())
         });
         let mut tables = tables.iter();
         let as_loaded = tables.all(|it| self.live(it.table).as_loaded);

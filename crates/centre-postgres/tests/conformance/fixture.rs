@@ -1,6 +1,7 @@
 //! PostgreSQL databases as the suite's databases: one server for all tests.
 
 use std::sync::Arc;
+use tidewater_testing::generate::Dialect;
 use tidewater_testing::postgres::{connect, shared_postgres};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
@@ -22,6 +23,7 @@ impl Fixture for PostgresFixture {
     type Transaction = PostgresTransaction;
 
     const CONCURRENT_WRITERS: bool = true;
+    const DIALECT: Dialect = Dialect::Postgres;
     const BYTES: &'static str = "BYTEA";
     const EMPTY_TABLE: &'static str = "TRUNCATE {}";
 
@@ -78,6 +80,14 @@ impl Fixture for PostgresFixture {
              RETURN NULL;
          END $$;
          CREATE TRIGGER stock AFTER INSERT ON customer FOR EACH ROW EXECUTE FUNCTION stock()"
+            .into()
+    }
+
+    fn stamp_trigger() -> String {
+        "CREATE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN NEW.stamp := NEW.stamp + 100; RETURN NEW; END $$;
+         CREATE TRIGGER stamp BEFORE INSERT OR UPDATE OF body ON note
+           FOR EACH ROW EXECUTE FUNCTION stamp()"
             .into()
     }
 

@@ -25,8 +25,6 @@ pub struct TableInfo {
     pub key: Vec<usize>,
     /// Other unique constraints that remotes can have too.
     pub unique: Vec<Vec<usize>>,
-    /// Whether there is any unique constraint besides the primary key.
-    pub has_secondary_unique: bool,
     /// Its foreign keys.
     pub references: Vec<Reference>,
     /// The leading columns of its indexes, the primary key's included.

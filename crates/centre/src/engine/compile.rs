@@ -21,6 +21,17 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// So many tables of the database an error names.
 const NAMED: usize = 20;
 
+/// Rows that go with others, or become others, when those are deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Children {
+    /// Their table's index in the catalog.
+    pub table: usize,
+    /// The columns that refer, as indexes into that table's.
+    pub columns: Vec<usize>,
+    /// The columns that they refer to, as indexes into the parent's.
+    pub parent_columns: Vec<usize>,
+}
+
 /// A table of a publication.
 #[derive(Clone, Debug)]
 pub struct Published<'s> {
@@ -38,9 +49,8 @@ pub struct Published<'s> {
     pub acts_on_delete: bool,
     /// Whether foreign keys act on its updates.
     pub acts_on_update: bool,
-    /// Its deletes go before inserts and updates, for the unique values that they free. Not where
-    /// foreign keys act on them: they could take along what the same upload moves elsewhere.
-    pub deletes_first: bool,
+    /// The published tables whose foreign keys act on its deletes.
+    pub children: Vec<Children>,
     /// Whether changes are read from a change log.
     pub is_logged: bool,
 }
@@ -97,7 +107,11 @@ pub fn compile<'s>(
         Published::of(table, place(spec, table), index, rules.of(number)?, catalog)
     });
     let chosen: Vec<Published<'s>> = chosen.collect::<Result<_>>()?;
-    let tables = parents_first(chosen, catalog);
+    let mut tables = parents_first(chosen, catalog);
+    let published: Vec<usize> = tables.iter().map(|it| it.table).collect();
+    for table in &mut tables {
+        table.children = children(catalog, table.table, &published);
+    }
     let schema = PublicationSchema {
         name: spec.name.clone(),
         tables: tables
@@ -156,6 +170,21 @@ fn known(catalog: &[TableInfo]) -> String {
     }
 }
 
+/// The children of a table that are published beside it.
+fn children(catalog: &[TableInfo], parent: usize, published: &[usize]) -> Vec<Children> {
+    let keys = published.iter().flat_map(|&table| {
+        let references = catalog[table].references.iter();
+        references.map(move |reference| (table, reference))
+    });
+    let acting = keys.filter(|(_, it)| it.parent == parent && it.on_delete.acts());
+    let children = acting.map(|(table, reference)| Children {
+        table,
+        columns: reference.columns.clone(),
+        parent_columns: reference.parent_columns.clone(),
+    });
+    children.collect()
+}
+
 /// Orders tables so that whoever is referred to comes first, where there is no cycle.
 fn parents_first<'s>(mut waiting: Vec<Published<'s>>, catalog: &[TableInfo]) -> Vec<Published<'s>> {
     let mut ordered = Vec::with_capacity(waiting.len());
@@ -193,7 +222,7 @@ impl<'s> Published<'s> {
             rules,
             acts_on_delete,
             acts_on_update: references.clone().any(|it| it.on_update.acts()),
-            deletes_first: table.has_secondary_unique && !acts_on_delete,
+            children: Vec::new(),
             is_logged: spec.tracking != Tracking::Off && spec.direction.downloads(),
         })
     }
@@ -450,6 +479,7 @@ pub fn definition(spec: &PublicationSpec) -> String {
             "direction": format!("{:?}", table.direction).to_lowercase(),
             "columns": table.columns,
             "tracking": format!("{:?}", table.tracking).to_lowercase(),
+            "on_unseen_children": format!("{:?}", table.on_unseen_children).to_lowercase(),
         })
     });
     serde_json::json!({ "name": spec.name, "tables": tables.collect::<Vec<_>>() }).to_string()

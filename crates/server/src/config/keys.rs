@@ -42,7 +42,14 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("publication", &["name", "table"]),
     (
         "publication.table",
-        &["name", "partition", "direction", "columns", "tracking"],
+        &[
+            "name",
+            "partition",
+            "direction",
+            "columns",
+            "tracking",
+            "on_unseen_children",
+        ],
     ),
     (
         "publication.table.partition",

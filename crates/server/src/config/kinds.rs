@@ -99,6 +99,11 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ),
     ("publication.table.tracking", Text, "tracking = \"row\""),
     (
+        "publication.table.on_unseen_children",
+        Text,
+        "on_unseen_children = \"cascade\"",
+    ),
+    (
         "publication.table.partition.columns",
         Texts,
         "columns = [\"region\"]",

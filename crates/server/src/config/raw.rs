@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_centre::{PublicationSpec, TableSpec, Tracking, nearest};
+use tidewater_centre::{OnUnseenChildren, PublicationSpec, TableSpec, Tracking, nearest};
 
 use crate::databases::check_url;
 use tidewater_protocol::Direction;
@@ -101,6 +101,7 @@ struct RawTable {
     direction: Option<String>,
     columns: Option<Vec<String>>,
     tracking: Option<String>,
+    on_unseen_children: Option<String>,
 }
 
 /// Makes a configuration of TOML whose keys are known and whose variables are
@@ -420,6 +421,14 @@ impl RawTable {
                 return Err(choice(&key, other, &["log", "row", "off"]));
             }
         };
+        let on_unseen_children = match self.on_unseen_children.as_deref() {
+            None | Some("conflict") => OnUnseenChildren::Conflict,
+            Some("cascade") => OnUnseenChildren::Cascade,
+            Some(other) => {
+                let key = format!("{place}: on_unseen_children");
+                return Err(choice(&key, other, &["conflict", "cascade"]));
+            }
+        };
         if self.columns.as_ref().is_some_and(Vec::is_empty) {
             return Err(ServerError::configuration(
                 format!("{place}: columns is empty"),
@@ -433,6 +442,7 @@ impl RawTable {
             direction,
             columns: self.columns,
             tracking,
+            on_unseen_children,
         })
     }
 }

@@ -35,6 +35,7 @@ mod cuts;
 mod disks;
 mod downloads;
 mod evolution;
+mod families;
 mod generated;
 mod hostile;
 mod partitions;

@@ -83,7 +83,7 @@ pub(super) const PARTITIONS: &[Type] = &[
 ];
 
 /// All types.
-pub(super) const ALL: &[Type] = &[
+pub const ALL: &[Type] = &[
     SmallInt,
     Integer,
     BigInt,
