@@ -21,6 +21,7 @@ pub mod evolving;
 pub mod families;
 pub mod giving_back;
 pub mod leaving;
+pub mod redeploying;
 pub mod refusing;
 pub mod scopes;
 pub mod uploading;
@@ -112,6 +113,12 @@ macro_rules! suite {
             giving_back::what_was_given_back_is_remembered_for_90_days,
             giving_back::a_delete_that_is_given_back_and_finds_no_row_is_a_conflict,
             giving_back::the_centre_and_former_ids_are_known_again,
+            redeploying::what_is_deployed_is_served_whatever_was_configured,
+            redeploying::where_nothing_is_deployed_nothing_is_served,
+            redeploying::a_deployment_is_noticed_by_a_centre_that_serves,
+            redeploying::a_download_that_a_deployment_overtakes_reads_nothing,
+            redeploying::a_column_that_was_added_and_not_deployed_is_left_out,
+            redeploying::the_order_of_constraints_is_nothing_to_remotes,
             refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,
             refusing::rows_with_a_column_that_changed_its_type_are_refused,
             refusing::rows_told_apart_by_another_key_are_refused,

@@ -408,6 +408,7 @@ impl Remote {
         let job = DownloadJob {
             context: self.context(),
             subscriptions: vec![DownloadSubscription {
+                schema: self.schema.clone(),
                 publication: self.schema.name.clone(),
                 checkpoint: self.checkpoint.clone(),
                 requests: requests.collect(),

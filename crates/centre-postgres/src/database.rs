@@ -81,6 +81,10 @@ impl Database for Postgres {
         *served.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
+    fn served(&self) -> Arc<Served> {
+        self.shared.served()
+    }
+
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
         Box::pin(tracked::check(&self.shared, now_ms))
     }

@@ -15,7 +15,7 @@ use super::quote::literal;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
-use super::{FINGERPRINTS, Postgres, in_place, scope, watermark};
+use super::{FINGERPRINTS, Postgres, VERSION, in_place, scope, watermark};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
@@ -187,7 +187,7 @@ impl Tracking for Postgres {
     async fn complete(
         connection: &mut Connection,
         publications: &mut [Publication],
-    ) -> Result<i64, CentreError> {
+    ) -> Result<(), CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
         let oids: Vec<u32> = tables.map(|table| table.oid).collect();
         let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
@@ -196,7 +196,18 @@ impl Tracking for Postgres {
             let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
             table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
         }
-        Ok(0)
+        Ok(())
+    }
+
+    async fn version<'t>(
+        connection: &mut Connection,
+        tables: impl Iterator<Item = &'t PublishedTable> + Send,
+    ) -> Result<String, CentreError> {
+        let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+        let version = VERSION.replace("{fingerprints}", FINGERPRINTS);
+        let statement = connection.prepare(&version, &[]).await?;
+        let row = connection.client().query_one(&statement, &[&oids]).await;
+        Ok(row.map_err(refused("reading the catalog"))?.get(0))
     }
 
     fn ask_pruned(position: &[u8]) -> Vec<Own> {

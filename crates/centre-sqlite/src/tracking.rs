@@ -161,9 +161,16 @@ impl Tracking for SqliteCentre {
     }
 
     async fn complete(
-        connection: &mut Connection,
+        _: &mut Connection,
         _: &mut [Publication],
-    ) -> Result<i64, CentreError> {
+    ) -> Result<(), CentreError> {
+        Ok(())
+    }
+
+    async fn version<'t>(
+        connection: &mut Connection,
+        _: impl Iterator<Item = &'t PublishedTable> + Send,
+    ) -> Result<String, CentreError> {
         schema_version(connection)
     }
 

@@ -14,6 +14,8 @@ pub struct SessionState {
     pub subscriptions: Vec<Option<SubscriptionRecord>>,
     /// The centre's name.
     pub centre: String,
+    /// The number of the last deployment.
+    pub deployment: i64,
     /// The remote that presents itself is not there any more: its user was removed.
     pub removed: bool,
     /// Of each subscription, what is known of the former ids asked for, in that order.

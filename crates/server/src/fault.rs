@@ -110,6 +110,25 @@ impl Fault {
         Fault::new(code, message, hint)
     }
 
+    /// What is published was changed while the sync ran: the next one goes by it.
+    pub(crate) fn redeployed() -> Fault {
+        let mut fault = Fault::new(
+            Code::Redeployed,
+            "what the server publishes was changed during the sync",
+            "sync again",
+        );
+        fault.retry_after_ms = 100;
+        fault
+    }
+
+    /// Whether it may come of what is published being served as it was before.
+    pub(crate) fn may_be_outdated(&self) -> bool {
+        matches!(
+            self.code,
+            Code::ConsolidatedRefused | Code::NotDeployed | Code::Internal | Code::Redeployed
+        )
+    }
+
     pub(crate) fn shutting_down() -> Fault {
         let mut fault = Fault::new(
             Code::ShuttingDown,
@@ -204,8 +223,9 @@ impl From<CentreError> for Fault {
             CentreError::NotDeployed { .. } => Fault::new(
                 Code::NotDeployed,
                 "what the server publishes is not what its database has",
-                "tell the server's operator to run tidewater deploy and restart the server",
+                "tell the server's operator to run tidewater deploy",
             ),
+            CentreError::Redeployed { .. } => return Fault::redeployed(),
             CentreError::Refused { .. } => Fault::new(
                 Code::ConsolidatedRefused,
                 "the consolidated database refused an operation of the server",

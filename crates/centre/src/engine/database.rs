@@ -1,5 +1,7 @@
 //! What an adapter implements for its database.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 
 use tidewater_protocol::Table;
@@ -130,12 +132,17 @@ pub trait Tracking: Send + Sync + 'static {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Vec<Step>, CentreError>> + Send;
 
-    /// Completes what is going to be served; gives the version of the catalog, as far as there is
-    /// one.
+    /// Completes what is going to be served.
     fn complete(
         connection: &mut Self::Connection,
         publications: &mut [Publication<Self::Table>],
-    ) -> impl Future<Output = Result<i64, CentreError>> + Send;
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// See [`crate::publication::Deployed::version`]; cheap enough to be asked twice a second.
+    fn version<'t>(
+        connection: &mut Self::Connection,
+        tables: impl Iterator<Item = &'t Self::Table> + Send,
+    ) -> impl Future<Output = Result<String, CentreError>> + Send;
 
     /// What has to be asked to tell whether change logs go back to a position.
     fn ask_pruned(position: &[u8]) -> Vec<Own>;
@@ -215,6 +222,9 @@ pub trait Database: Tracking {
 
     /// Serves publications from now on.
     fn serve(&self, loaded: Loaded<Self::Table>);
+
+    /// What is served.
+    fn served(&self) -> Arc<Loaded<Self::Table>>;
 
     /// See [`crate::Centre::check_tracking`].
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()>;

@@ -54,8 +54,10 @@ pub struct Place {
 /// A publication as it is served: its schema, and how the rows of its tables are packed.
 #[derive(Clone, Debug)]
 pub struct PublishedSchema {
-    /// As remotes see it.
+    /// As the database has it.
     pub schema: Arc<PublicationSchema>,
+    /// As remotes are told of it.
+    pub announced: Arc<PublicationSchema>,
     /// How rows are packed, in the order of the tables.
     pub shapes: Arc<[RowShape]>,
     /// The tables' rules.
@@ -184,8 +186,16 @@ pub async fn download(
     job: &DownloadJob,
     sink: &mut dyn DownloadSink,
 ) -> Result<()> {
+    let opened = snapshot.take_opened();
+    let told = job.subscriptions.iter().map(|it| &it.schema);
+    let mut told = opened.iter().zip(told);
+    if let Some((now, _)) = told.find(|(now, told)| now.published.announced != **told) {
+        return Err(CentreError::Redeployed {
+            publication: now.published.announced.name.clone(),
+        });
+    }
     let mut plans: Vec<Plan> = Vec::with_capacity(job.subscriptions.len());
-    for (opened, subscription) in snapshot.take_opened().into_iter().zip(&job.subscriptions) {
+    for (opened, subscription) in opened.into_iter().zip(&job.subscriptions) {
         let differences = differences(snapshot, subscription, &opened).await?;
         let now_ms = job.context.now_ms;
         plans.push(Plan::new(subscription, opened, differences, now_ms));
@@ -280,6 +290,7 @@ impl Reading<'_> {
             schema,
             shapes,
             rules,
+            ..
         } = &self.plan.published;
         let mut requests = requests_by_table(schema, &self.subscription.requests)?;
         let compares = comparing::by_table(schema, &self.subscription.compares);

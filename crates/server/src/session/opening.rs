@@ -17,7 +17,7 @@ use super::upload::ReceivedUpload;
 use super::{LookedUp, Sync};
 use crate::auth::signing::Keyring;
 use crate::fault::Fault;
-use crate::server::Published;
+use crate::publications::{Published, Served};
 use crate::sign_in::{look_up, may_enter, new_identity};
 
 /// The subscriptions of a Hello, with what the server knows of them.
@@ -61,7 +61,8 @@ impl Sync<'_> {
             None => self.look_up(&mut greeting).await?,
         };
         self.counts = true;
-        let mut subscriptions = self.subscriptions(&greeting, &state)?;
+        let served = server.publications.as_of(state.deployment).await;
+        let mut subscriptions = self.subscriptions(&greeting, &state, &served)?;
         let copied = subscriptions
             .iter()
             .any(|subscription| subscription.state == UploadState::NewIdentity);
@@ -192,11 +193,12 @@ impl Sync<'_> {
         &self,
         greeting: &Greeting,
         state: &SessionState,
+        served: &Served,
     ) -> Result<Vec<OpenSubscription>, Fault> {
         let unknown = self.guest.unknown.is_some();
         let subscriptions = greeting.subscriptions.iter().enumerate();
         let opened = subscriptions.map(|(index, subscription)| {
-            let published = self.server.published(&subscription.publication)?;
+            let published = served.published(&subscription.publication)?;
             let stored = state.subscriptions.get(index).cloned().flatten();
             let stored = stored.filter(|_| !unknown);
             let schema_differs = subscription.schema_hash != published.hash;

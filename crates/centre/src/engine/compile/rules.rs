@@ -357,21 +357,3 @@ impl Reach {
         }
     }
 }
-
-/// A rule as it is kept, to notice when the configuration changes.
-pub(super) fn definition(rule: &RuleSpec) -> serde_json::Value {
-    let mut text = match &rule.by {
-        RuleBy::Everyone => serde_json::json!({}),
-        RuleBy::Columns { columns, values } => {
-            serde_json::json!({ "columns": columns, "values": values })
-        }
-        RuleBy::Follows { table, by } => serde_json::json!({ "follows": table, "by": by }),
-    };
-    if let Some(window) = &rule.window {
-        text["window"] = serde_json::json!({
-            "column": window.column,
-            "last": window.last.to_string(),
-        });
-    }
-    text
-}
