@@ -25,6 +25,7 @@ pub mod redeploying;
 pub mod refusing;
 pub mod scopes;
 pub mod uploading;
+pub mod waiting;
 
 /// Runs every case of the suite on one database.
 #[macro_export]
@@ -157,6 +158,7 @@ macro_rules! suite {
             uploading::an_upload_with_a_column_twice_fails_alone,
             uploading::columns_that_a_remote_does_not_know_are_left_alone,
             uploading::sql_metacharacters_are_only_characters,
+            waiting::an_open_transaction_stops_only_who_needs_what_it_holds,
             scopes::regions_come_from_the_query_of_each_moment,
         );
     };

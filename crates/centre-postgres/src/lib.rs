@@ -27,6 +27,7 @@ mod tracking;
 mod triggers;
 mod url;
 mod values;
+mod waits;
 mod watermark;
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -38,6 +39,7 @@ use self::connection::Address;
 use self::pool::Pool;
 use self::publication::{Publication, PublishedTable};
 use self::triggers::LogSpec;
+use self::waits::Waits;
 use self::watermark::Marks;
 use tidewater_centre::centre::Centre;
 use tidewater_centre::engine::centre::EngineCentre;
@@ -58,6 +60,7 @@ struct Shared {
     served: RwLock<Arc<Served>>,
     /// When partitions that came could not be tracked the last time.
     adopt_failed_ms: AtomicI64,
+    waits: Waits,
 }
 
 /// What tells that a table is still as it was loaded: its rules, triggers and columns. Then,
@@ -102,6 +105,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
             pool,
             served: RwLock::default(),
             adopt_failed_ms: AtomicI64::new(i64::MIN),
+            waits: Waits::default(),
         }),
     })))
 }

@@ -15,7 +15,7 @@ use super::quote::literal;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
-use super::{FINGERPRINTS, Postgres, VERSION, in_place, scope, watermark};
+use super::{FINGERPRINTS, Postgres, VERSION, in_place, scope, waits, watermark};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
@@ -26,6 +26,7 @@ use tidewater_centre::engine::script::Dialect;
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
+use tidewater_centre::records::Blocker;
 
 /// How long deploying waits for a table that is in use.
 const LOCK_TIMEOUT_MS: u32 = 5_000;
@@ -234,6 +235,10 @@ impl Tracking for Postgres {
         let answer = connection.run_one("reading the status", sizes).await?;
         let rows = answer.rows.iter();
         rows.map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
+    }
+
+    async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>, CentreError> {
+        waits::blockers(connection).await
     }
 
     async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {

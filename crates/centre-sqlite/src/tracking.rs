@@ -88,12 +88,12 @@ impl Tracking for SqliteCentre {
 
     async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
         let begun = connection::Connection::begin(connection).await;
-        begun.map_err(|error| match error.is_retryable() {
-            true => CentreError::Locked {
+        begun.map_err(|error| match error {
+            CentreError::Locked { .. } => CentreError::Locked {
                 message: "the database file is locked by another connection; nothing was changed"
                     .into(),
             },
-            false => error,
+            error => error,
         })
     }
 
@@ -199,7 +199,9 @@ impl Tracking for SqliteCentre {
     ) -> Result<(), CentreError> {
         match result {
             // It gives way to other writers.
-            Err(error) if error.is_retryable() => Ok(()),
+            Err(error) if error.is_retryable() || matches!(error, CentreError::Locked { .. }) => {
+                Ok(())
+            }
             result => result,
         }
     }

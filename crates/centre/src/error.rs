@@ -56,7 +56,7 @@ pub enum CentreError {
         /// What to do next.
         hint: String,
     },
-    /// Somebody else holds a lock that deploying needs. Nothing was changed.
+    /// Somebody else has held a lock for longer than we wait. Nothing was changed.
     #[error("{message}")]
     Locked {
         /// What could not be done.

@@ -304,6 +304,23 @@ pub struct CentreStatus {
     pub incident_counts: Vec<(IncidentKind, u64)>,
     /// The last incidents, newest first, at most 20.
     pub incidents: Vec<IncidentRecord>,
+    /// Sessions of applications that hold locks for which syncs wait, or have waited in vain.
+    pub blockers: Vec<Blocker>,
+}
+
+/// A session of an application that syncs wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocker {
+    /// The database's number for it.
+    pub process: i64,
+    /// What it calls itself.
+    pub application: String,
+    /// The database's user.
+    pub user: String,
+    /// When its transaction began, in milliseconds since 1970; 0 if that may not be known.
+    pub since_ms: i64,
+    /// Its last statement.
+    pub statement: String,
 }
 
 /// How long things are kept, in milliseconds.

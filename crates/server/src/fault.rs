@@ -6,6 +6,9 @@ use tidewater_protocol::Code;
 use tidewater_protocol::frame::FrameError;
 use tidewater_protocol::message::{Busy, Control, Failure};
 
+/// When a remote comes back whose sync an application's transaction was in the way of.
+const LOCKED_RETRY_AFTER_MS: u64 = 5_000;
+
 /// The end of a sync, as the remote is told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -209,6 +212,7 @@ impl From<CentreError> for Fault {
                 fault.retry_after_ms = 5_000;
                 fault
             }
+            CentreError::Locked { .. } => Fault::busy(LOCKED_RETRY_AFTER_MS),
             // Retried by the adapter already; later it will do.
             _ if error.is_retryable() => Fault::busy(1_000),
             CentreError::Peer { message, code } => {
@@ -257,6 +261,9 @@ mod tests {
     #[test]
     fn what_may_succeed_later_says_when() {
         for error in [
+            CentreError::Locked {
+                message: "somebody's transaction".into(),
+            },
             CentreError::Unavailable {
                 message: "gone".into(),
             },

@@ -213,7 +213,8 @@ impl<D: Database> Centre for EngineCentre<D> {
         self.0.run(job!(|connection| async {
             state::check::<D>(connection).await?;
             let logs = D::log_sizes(connection).await?;
-            records::status(connection, logs).await
+            let blockers = D::blockers(connection).await?;
+            records::status(connection, logs, blockers).await
         }))
     }
 

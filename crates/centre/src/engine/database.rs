@@ -17,6 +17,7 @@ use crate::download::{DownloadJob, DownloadSink};
 use crate::engine::script::Dialect;
 use crate::error::CentreError;
 use crate::publication::DeployStep;
+use crate::records::Blocker;
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// Something to do on a connection.
@@ -154,6 +155,14 @@ pub trait Tracking: Send + Sync + 'static {
     fn log_sizes(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Vec<(String, u64)>, CentreError>> + Send;
+
+    /// See [`crate::records::CentreStatus::blockers`]. A database that cannot tell names none.
+    fn blockers(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Vec<Blocker>, CentreError>> + Send {
+        let _ = connection;
+        async { Ok(Vec::new()) }
+    }
 
     /// Prepares a connection for pruning. False if another one is at it.
     fn begin_pruning(

@@ -11,7 +11,7 @@ use super::{resolve, wrong};
 use crate::engine::catalog::{Reference, TableInfo, named};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{Last, PublicationSpec, RuleBy, RuleSpec, TableSpec, WindowSpec};
+use crate::publication::{Last, PublicationSpec, RuleBy, TableSpec, WindowSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
