@@ -14,6 +14,7 @@ mod json;
 mod keys;
 mod kill;
 mod operations;
+mod moving_on;
 mod own_changes;
 mod program;
 mod refused;
