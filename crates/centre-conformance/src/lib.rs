@@ -120,6 +120,7 @@ macro_rules! suite {
             redeploying::a_download_that_a_deployment_overtakes_reads_nothing,
             redeploying::a_column_that_was_added_and_not_deployed_is_left_out,
             redeploying::the_order_of_constraints_is_nothing_to_remotes,
+            redeploying::a_new_column_sends_only_rows_in_which_it_has_another_value,
             refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,
             refusing::rows_with_a_column_that_changed_its_type_are_refused,
             refusing::rows_told_apart_by_another_key_are_refused,

@@ -6,7 +6,7 @@ use tidewater_centre::{Centre, CentreError, Deployed};
 
 use crate::fixture::Fixture;
 use crate::remote::{Remote, insert};
-use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, everyone, partitioned, publication, shop};
+use crate::world::{NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, everyone, partitioned, publication, shop};
 
 /// The centre of another server.
 async fn another<F: Fixture>(world: &World<F>) -> Arc<dyn Centre> {
@@ -141,4 +141,48 @@ pub async fn the_order_of_constraints_is_nothing_to_remotes<F: Fixture>() {
     }
     assert_eq!(schemas[0], schemas[1]);
     assert_eq!(schemas[0].hash(), schemas[1].hash());
+}
+
+/// Of a table that gets a column, the rows go that have something else in it than remotes fill in;
+/// of others, what has changed.
+pub async fn a_new_column_sends_only_rows_in_which_it_has_another_value<F: Fixture>() {
+    let columns = |names: &[&str]| {
+        Some(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())
+    };
+    let mut customer = partitioned("customer", &["region"], REGIONS);
+    customer.columns = columns(&["customer_id", "region", "name"]);
+    let tables = vec![customer, everyone("product"), everyone("extra")];
+    let ddl = format!(
+        "{SHOP_DDL} CREATE TABLE extra (id INTEGER NOT NULL PRIMARY KEY, kind TEXT DEFAULT 'a');
+         INSERT INTO extra VALUES (1, 'a'), (2, 'b'), (3, NULL)"
+    );
+    let mut world = World::<F>::new(&ddl, tables).await;
+    world.specs[0].tables[2].columns = columns(&["id"]);
+    world.deploy().await.unwrap();
+    let mut anna = Remote::synced(&world, "anna").await;
+    let before = world.schema().hash().to_vec();
+    world.specs[0].tables[0].columns = None;
+    world.deploy().await.unwrap();
+    world
+        .execute("INSERT INTO product VALUES (3, 'cocoa')")
+        .await;
+    (anna.schema, anna.before) = (world.schema(), Some(before));
+    let received = anna.download().await;
+    assert_eq!(received.replaced, [""; 0]);
+    assert_eq!(
+        received.rows(),
+        ["customer: 1|north|Nora|nora@x", "product: 3|cocoa"]
+    );
+    anna.before = None;
+    assert_eq!(anna.download().await.rows(), [""; 0]);
+    // What remotes may have had before goes whole, and who has an unknown schema gets all.
+    let before = world.schema().hash().to_vec();
+    world.specs[0].tables[2].columns = None;
+    world.deploy().await.unwrap();
+    (anna.schema, anna.before) = (world.schema(), Some(before));
+    assert_eq!(anna.download().await.replaced, ["extra"]);
+    anna.before = Some(vec![7; 32]);
+    let mut all = anna.download().await.replaced;
+    all.sort();
+    assert_eq!(all, ["customer", "extra", "product"]);
 }

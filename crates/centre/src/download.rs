@@ -28,6 +28,8 @@ pub struct DownloadSubscription {
     pub publication: String,
     /// What the remote has been told of it: if it is another one by now, nothing is read.
     pub schema: Arc<PublicationSchema>,
+    /// The hash of the schema that it has, if that is another one.
+    pub before: Option<Vec<u8>>,
     /// The verified checkpoint that the remote presented. `None`: it has nothing,
     /// or nothing that can be trusted; everything is sent, and replaces what is
     /// there.

@@ -457,6 +457,7 @@ impl<'a> Sync<'a> {
                         |(index, (subscription, (requests, compares)))| DownloadSubscription {
                             publication: subscription.published.schema.name.clone(),
                             schema: subscription.published.schema.clone(),
+                            before: subscription.before.clone(),
                             checkpoint: subscription.checkpoint.clone(),
                             requests,
                             compares,

@@ -449,6 +449,20 @@ pub fn columns_differ(old: &Table, new: &Table) -> bool {
     columns(old) != columns(new) || old.key != new.key || old.direction != new.direction
 }
 
+/// Whether a remote that has a table as it was needs nothing but the values of new columns, besides
+/// what has changed in it.
+pub fn follows(old: &Table, new: &Table) -> bool {
+    let key = |table: &Table| -> Vec<String> {
+        let columns = table.key_columns();
+        columns.map(|column| column.name.clone()).collect()
+    };
+    let is_kept = |column: &Column| {
+        let old = old.column(&column.name).map(|index| &old.columns[index]);
+        old.is_none_or(|old| old.column_type == column.column_type)
+    };
+    old.direction == new.direction && key(old) == key(new) && new.columns.iter().all(is_kept)
+}
+
 /// A publication as it is recorded: equal text, equal meaning.
 pub fn definition(spec: &PublicationSpec) -> Result<String> {
     serde_json::to_string(spec).map_err(|error| CentreError::Internal {

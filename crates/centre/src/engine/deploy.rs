@@ -7,16 +7,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidewater_protocol::Code;
+use tidewater_protocol::{Code, Table};
 
 use super::catalog::{Catalog, listed};
-use super::compile::{columns_differ, tables_differ};
+use super::compile::{follows, tables_differ};
 use super::connection::{Connection, Own, own};
 use super::database::{ChangeLog, Tracking};
 use super::publication::{Publication, ServedTable, compile_all};
-use super::recorded::{Random, Recorded};
+use super::recorded::{Random, Recorded, past_schemas};
 use super::state::check;
-use crate::engine::evolution::Mode;
+use crate::engine::evolution::{Mode, PastSchemas};
 use crate::error::CentreError;
 use crate::publication::{
     self, DeployReport, Deployed, DeployStep, PublicationSpec, circle_warnings, self_service_warnings,
@@ -150,6 +150,7 @@ struct Plan<T: Tracking> {
     steps: Vec<Step>,
     publications: Vec<Publication<T::Table>>,
     recorded: Recorded,
+    past: PastSchemas,
     catalog: T::Catalog,
     /// Nothing was deployed before.
     is_first: bool,
@@ -303,6 +304,7 @@ impl<T: Tracking> Plan<T> {
             steps: Vec::new(),
             publications,
             recorded,
+            past: PastSchemas::new(),
             catalog,
             is_first: false,
         };
@@ -320,6 +322,13 @@ impl<T: Tracking> Plan<T> {
             });
         }
         T::complete(connection, &mut self.publications).await?;
+        let past = past_schemas(connection).await?;
+        for publication in &mut self.publications {
+            let past = past.iter();
+            let past = past.filter(|(_, past)| past.name == publication.schema.name);
+            let past = past.map(|(hash, past)| (hash.clone(), past.clone()));
+            publication.past = Arc::new(past.collect());
+        }
         let mut loaded = Loaded {
             publications: self.publications.into_iter().map(Arc::new).collect(),
             number: number(connection).await?,
@@ -344,6 +353,7 @@ impl<T: Tracking> Plan<T> {
             steps: Vec::new(),
             publications,
             recorded: Recorded::default(),
+            past: PastSchemas::new(),
             catalog,
             is_first,
         };
@@ -357,6 +367,7 @@ impl<T: Tracking> Plan<T> {
             plan.steps.push(state);
         } else {
             plan.recorded = Recorded::read(connection).await?;
+            plan.past = past_schemas(connection).await?;
             in_place = T::in_place(connection, &plan.catalog, &wanted).await?;
         }
         let key = plan.recorded.first_key(random, now_ms);
@@ -423,8 +434,9 @@ impl<T: Tracking> Plan<T> {
         }
     }
 
-    /// Remotes need all rows of tables whose columns or direction are others than before. A log
-    /// that is made in this deployment is known to none of them.
+    /// Remotes need all rows of tables that they cannot follow. A log that is made in this
+    /// deployment is known to none of them. Of a column that comes back, some may still have what
+    /// it was.
     fn changed_tables(&mut self, kept: &HashMap<String, i64>) {
         let mut sent = Vec::new();
         for publication in &self.publications {
@@ -433,7 +445,13 @@ impl<T: Tracking> Plan<T> {
             };
             for (table, served) in publication.schema.tables.iter().zip(&publication.tables) {
                 let before = before.table(&table.name);
-                let is_changed = before.is_some_and(|before| columns_differ(before, table));
+                let is_back = |before: &Table| {
+                    let new = table.columns.iter().map(|column| &column.name);
+                    let mut new = new.filter(|name| before.column(name).is_none());
+                    new.any(|name| self.was_published(&publication.schema.name, table, name))
+                };
+                let is_changed =
+                    before.is_some_and(|before| !follows(before, table) || is_back(before));
                 let logs = served.logs().into_iter().filter(|_| is_changed);
                 for log in logs {
                     let Some(id) = kept.get(&log.identity()).copied() else {
@@ -449,6 +467,13 @@ impl<T: Tracking> Plan<T> {
                 }
             }
         }
+    }
+
+    /// Whether a column was published before the last deployment.
+    fn was_published(&self, publication: &str, table: &Table, column: &str) -> bool {
+        let past = self.past.values().filter(|past| past.name == publication);
+        let mut past = past.filter_map(|past| past.table(&table.name));
+        past.any(|past| past.column(column).is_some())
     }
 
     /// What works, but not as its operator may think.

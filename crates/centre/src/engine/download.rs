@@ -6,6 +6,7 @@
 //! first row goes out there is a mark: everything in the snapshot is durable, and the serials of new
 //! scopes are noted with it.
 
+mod catching_up;
 mod output;
 mod plan;
 mod table;
@@ -23,6 +24,7 @@ use self::table::TableReading;
 use super::connection::{Answer, Own};
 use super::publication::{Rule, rules_of};
 use super::scope::{Difference, Differences, ScopeChange, Standing, keep};
+use super::evolution::PastSchemas;
 use super::watermark::Watermark;
 use crate::centre::CentreResult;
 use crate::download::{
@@ -62,6 +64,8 @@ pub struct PublishedSchema {
     pub shapes: Arc<[RowShape]>,
     /// The tables' rules.
     pub rules: Arc<[Rule]>,
+    /// What it was before; some remotes still have that.
+    pub past: Arc<PastSchemas>,
 }
 
 /// Rows of a table by one of its rules. More may be read: what is in scope is decided by the rows.
@@ -326,6 +330,10 @@ impl Reading<'_> {
             if !only_compared {
                 let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
                 reading.planned(what, own).await?;
+                let added = &self.plan.added[index];
+                if let (TablePlan::Changes(_), false) = (what, added.is_empty()) {
+                    reading.new_columns(added).await?;
+                }
             }
             // A table that is sent whole has the requested rows already.
             if !whole {

@@ -9,6 +9,7 @@ use super::catalog::{Catalog, TableInfo};
 use super::compile::{Published, compile};
 use super::database::{ChangeLog, Tracking};
 use super::download::PublishedSchema;
+use super::evolution::PastSchemas;
 use super::scope::{ScopeQuery, wrong};
 use super::window::Window;
 use crate::engine::script::Script;
@@ -25,6 +26,8 @@ pub struct Publication<T> {
     /// As it was deployed, which is what remotes are told. It differs from the other in no table,
     /// column or key.
     pub announced: Arc<PublicationSchema>,
+    /// Its former schemas, by their hash, once it is served.
+    pub past: Arc<PastSchemas>,
     /// In the order of the schema, as everything here.
     pub shapes: Arc<[RowShape]>,
     /// By which rows of the tables a remote holds, table by table.
@@ -46,6 +49,7 @@ impl<T> Publication<T> {
             announced: self.announced.clone(),
             shapes: self.shapes.clone(),
             rules: self.rules.clone(),
+            past: self.past.clone(),
         }
     }
 
@@ -149,6 +153,7 @@ pub async fn compile_one<T: Tracking>(
     Ok(Publication {
         announced: schema.clone(),
         schema,
+        past: Arc::default(),
         shapes,
         rules: rules.into(),
         row_types: row_types.into(),

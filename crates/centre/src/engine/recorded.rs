@@ -293,7 +293,8 @@ async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {
     remotes.collect()
 }
 
-async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
+/// Schemas that are not deployed any more, of all publications.
+pub(super) async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
     let select = own!("SELECT hash, schema FROM tidewater.past_schema");
     let answer = connection.run_one("reading former schemas", select).await?;
     let mut past = PastSchemas::new();

@@ -38,6 +38,8 @@ pub(super) struct OpenSubscription {
     pub(super) pending: Option<UploadId>,
     pub(super) checkpoint: Option<Checkpoint>,
     pub(super) schema_differs: bool,
+    /// The hash of the schema that the remote has, if that is another one.
+    pub(super) before: Option<Vec<u8>>,
     /// What the centre knows of its checkpoint; `None` without a genuine one.
     history: Option<History>,
     /// It sends checksums of its tables.
@@ -203,9 +205,11 @@ impl Sync<'_> {
             let stored = stored.filter(|_| !unknown);
             let schema_differs = subscription.schema_hash != published.hash;
             let genuine = subscription.genuine.as_ref();
-            let checkpoint = genuine.filter(|_| !schema_differs);
             let history = state.histories.get(index).copied().flatten();
             let history = history.filter(|_| genuine.is_some());
+            // What is compared, or of an unknown history, goes whole under another schema.
+            let follows = history == Some(History::Known) && !subscription.compares;
+            let checkpoint = genuine.filter(|_| !schema_differs || follows);
             let formers = state.formers.get(index).into_iter().flatten();
             let formers: Vec<u64> = subscription
                 .formers
@@ -232,9 +236,10 @@ impl Sync<'_> {
                 published,
                 checkpoint: checkpoint.cloned(),
                 schema_differs,
+                before: schema_differs.then(|| subscription.schema_hash.clone()),
                 history,
                 compares: subscription.compares,
-                // With another schema everything is sent whole in any case.
+                // With another schema everything is sent whole then.
                 compare: strange && !subscription.compares && !schema_differs,
             })
         });

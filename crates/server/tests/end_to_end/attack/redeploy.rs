@@ -175,11 +175,12 @@ fn a_running_server_goes_on_with_what_is_deployed<B: Backend>() {
     assert_eq!(world.rows("SELECT amount FROM item WHERE id = 1"), ["10"]);
     let columns = "SELECT count(*) FROM pragma_table_info('item')";
     assert_eq!(ada.rows(columns), ["2"]);
+    let refused = ada.refused().len();
     ada.edit("UPDATE item SET note = 'again' WHERE id = 1; UPDATE kind SET note = 'again'");
     deploy_elsewhere(&mut world, ONLY_KIND);
     ada.sync();
     assert_eq!(world.rows("SELECT note FROM kind"), ["again"]);
-    assert_eq!(ada.refused().len(), 1);
+    assert_eq!(ada.refused().len(), refused + 1);
     deploy_elsewhere(&mut world, ITEM);
     ada.sync();
     let rows = "SELECT id, note, amount FROM item ORDER BY id";
