@@ -22,9 +22,11 @@ pub mod families;
 pub mod giving_back;
 pub mod making;
 pub mod parents;
+pub mod redeploying;
 pub mod refusing;
 pub mod scopes;
 pub mod uploading;
+pub mod waiting;
 
 /// Runs every case of the suite on one database.
 #[macro_export]
@@ -126,6 +128,13 @@ macro_rules! suite {
             giving_back::the_centre_and_former_ids_are_known_again,
             making::what_a_trigger_makes_of_a_row_is_told,
             making::a_row_can_be_changed_again_whatever_became_of_it,
+            redeploying::what_is_deployed_is_served_whatever_was_configured,
+            redeploying::where_nothing_is_deployed_nothing_is_served,
+            redeploying::a_deployment_is_noticed_by_a_centre_that_serves,
+            redeploying::a_download_that_a_deployment_overtakes_reads_nothing,
+            redeploying::a_column_that_was_added_and_not_deployed_is_left_out,
+            redeploying::the_order_of_constraints_is_nothing_to_remotes,
+            redeploying::a_new_column_sends_only_rows_in_which_it_has_another_value,
             refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,
             refusing::rows_with_a_column_that_changed_its_type_are_refused,
             refusing::rows_told_apart_by_another_key_are_refused,
@@ -156,6 +165,7 @@ macro_rules! suite {
             uploading::an_upload_with_a_column_twice_fails_alone,
             uploading::columns_that_a_remote_does_not_know_are_left_alone,
             uploading::sql_metacharacters_are_only_characters,
+            waiting::an_open_transaction_stops_only_who_needs_what_it_holds,
             scopes::regions_come_from_the_query_of_each_moment,
         );
     };

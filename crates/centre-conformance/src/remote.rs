@@ -29,6 +29,8 @@ pub struct Remote {
     /// The number of the last upload made.
     pub sequence: u64,
     pub checkpoint: Option<Checkpoint>,
+    /// The hash of the schema that it has had until now.
+    pub before: Option<Vec<u8>>,
     /// What the last applied upload leaves out of the next download.
     pub own: Option<OwnUpload>,
     /// What the result that it comes with says of gained partitions.
@@ -239,6 +241,7 @@ impl Remote {
             worker,
             sequence: 0,
             checkpoint: None,
+            before: None,
             own: None,
             gained: Vec::new(),
             compares: Vec::new(),
@@ -455,6 +458,8 @@ impl Remote {
         let job = DownloadJob {
             context: self.context(),
             subscriptions: vec![DownloadSubscription {
+                schema: self.schema.clone(),
+                before: self.before.clone(),
                 publication: self.schema.name.clone(),
                 checkpoint: self.checkpoint.clone(),
                 requests: requests.collect(),

@@ -88,12 +88,12 @@ impl Tracking for SqliteCentre {
 
     async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
         let begun = connection::Connection::begin(connection).await;
-        begun.map_err(|error| match error.is_retryable() {
-            true => CentreError::Locked {
+        begun.map_err(|error| match error {
+            CentreError::Locked { .. } => CentreError::Locked {
                 message: "the database file is locked by another connection; nothing was changed"
                     .into(),
             },
-            false => error,
+            error => error,
         })
     }
 
@@ -160,10 +160,14 @@ impl Tracking for SqliteCentre {
         Ok(steps)
     }
 
-    async fn complete(
+    async fn complete(_: &mut Connection, _: &mut [Publication]) -> Result<(), CentreError> {
+        Ok(())
+    }
+
+    async fn version<'t>(
         connection: &mut Connection,
-        _: &mut [Publication],
-    ) -> Result<i64, CentreError> {
+        _: impl Iterator<Item = &'t PublishedTable> + Send,
+    ) -> Result<String, CentreError> {
         schema_version(connection)
     }
 
@@ -192,7 +196,9 @@ impl Tracking for SqliteCentre {
     ) -> Result<(), CentreError> {
         match result {
             // It gives way to other writers.
-            Err(error) if error.is_retryable() => Ok(()),
+            Err(error) if error.is_retryable() || matches!(error, CentreError::Locked { .. }) => {
+                Ok(())
+            }
             result => result,
         }
     }

@@ -8,7 +8,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
-use crate::publication::{DeployReport, ListedTable, PublicationSpec};
+use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
     Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
@@ -57,6 +57,17 @@ pub trait Centre: Send + Sync {
         &'a self,
         publications: &'a [PublicationSpec],
     ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>>;
+
+    /// Looks whether something else was deployed, or whether the served tables were altered since
+    /// they were loaded, and serves what is deployed as it is now. `None`: this centre always
+    /// serves what was loaded.
+    ///
+    /// # Errors
+    /// [`CentreError::NotDeployed`], or what is wrong with the publications: what was served
+    /// before is served on.
+    fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// Another database connection that can run syncs.
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>>;

@@ -23,6 +23,7 @@ use super::connection::{Connection, centre_error, refused};
 use super::own::run_all;
 use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
+use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, Shared, fill_random};
 use tidewater_centre::engine::connection::Own;
 use tidewater_centre::engine::exact::Membership;
@@ -53,6 +54,10 @@ type Result<T> = std::result::Result<T, CentreError>;
 pub(super) struct UploadRows<'c> {
     connection: &'c mut Connection,
     shared: &'c Shared,
+    /// When the list was handed over.
+    now_ms: i64,
+    /// An upload has waited for a lock in vain.
+    hurries: bool,
     /// The transaction's.
     version: u64,
     /// The tables of the upload as they are now.
@@ -92,10 +97,16 @@ impl TargetTable for PublishedTable {
 }
 
 impl<'c> UploadRows<'c> {
-    pub(super) fn new(connection: &'c mut Connection, shared: &'c Shared) -> UploadRows<'c> {
+    pub(super) fn new(
+        connection: &'c mut Connection,
+        shared: &'c Shared,
+        now_ms: i64,
+    ) -> UploadRows<'c> {
         UploadRows {
             connection,
             shared,
+            now_ms,
+            hurries: false,
             version: 0,
             live: Vec::new(),
             exact: true,
@@ -134,6 +145,9 @@ impl Rows for UploadRows<'_> {
     async fn begin(&mut self, number: usize) -> Result<()> {
         let begin = match number {
             0 => "BEGIN; SAVEPOINT tidewater_upload".to_owned(),
+            _ if self.hurries => format!(
+                "{DEFER_AGAIN}; SET LOCAL lock_timeout = {HURRIED_MS}; SAVEPOINT tidewater_upload"
+            ),
             _ => format!("{DEFER_AGAIN}; SAVEPOINT tidewater_upload"),
         };
         self.batch_execute("applying uploads", &begin).await
@@ -151,6 +165,11 @@ impl Rows for UploadRows<'_> {
         .await;
         stored.map_err(error)?;
         released.map_err(error)
+    }
+
+    fn hurry(&mut self) {
+        self.hurries = true;
+        self.shared.waits.in_vain(self.now_ms);
     }
 
     async fn undo(&mut self) -> Result<()> {

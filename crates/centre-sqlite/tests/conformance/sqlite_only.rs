@@ -471,6 +471,9 @@ async fn a_unique_index_made_while_serving_skips_no_change() {
     let error = remotes[1].try_download(&[]).await.unwrap_err();
     assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
     world.deploy().await.unwrap();
+    for remote in &mut remotes {
+        remote.schema = world.schema();
+    }
     converges(&world, &mut remotes).await;
     assert_eq!(remotes[1].rows("t"), [] as [&str; 0]);
     // A table that has nothing to do with it is no reason to stop.

@@ -13,7 +13,7 @@ use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::engine::evolution::Mode;
 use crate::error::CentreError;
-use crate::publication::{DeployReport, ListedTable, PublicationSpec};
+use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
     Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
@@ -96,9 +96,21 @@ impl<D: Database> Centre for EngineCentre<D> {
             let load = job!(|connection| deploy::load::<D>(connection, &specs));
             let loaded = self.0.run(load).await?;
             let publications = loaded.publications.iter();
-            let schemas = publications.map(|it| it.schema.clone()).collect();
+            let schemas = publications.map(|it| it.announced.clone()).collect();
             self.0.serve(loaded);
             Ok(schemas)
+        })
+    }
+
+    fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
+        Box::pin(async move {
+            let served = self.0.served();
+            let reload =
+                job!(|connection| async move { deploy::reload::<D>(connection, &served).await });
+            if let Some(loaded) = self.0.run(reload).await? {
+                self.0.serve(loaded);
+            }
+            Ok(Some(self.0.served().deployed()))
         })
     }
 
@@ -200,7 +212,8 @@ impl<D: Database> Centre for EngineCentre<D> {
         self.0.run(job!(|connection| async {
             state::check::<D>(connection).await?;
             let logs = D::log_sizes(connection).await?;
-            records::status(connection, logs).await
+            let blockers = D::blockers(connection).await?;
+            records::status(connection, logs, blockers).await
         }))
     }
 

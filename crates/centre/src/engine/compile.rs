@@ -363,14 +363,24 @@ impl<'s> Published<'s> {
                 on_update: reference.on_update,
             })
         });
+        // In an order of their own: in which one they were made is nothing to remotes.
+        let mut foreign_keys: Vec<ForeignKey> = foreign_keys.collect();
+        foreign_keys.sort_by(|a, b| {
+            let order = |it: &ForeignKey| (it.columns.clone(), it.parent.clone());
+            order(a)
+                .cmp(&order(b))
+                .then_with(|| a.parent_columns.cmp(&b.parent_columns))
+        });
         let unique = table.unique.iter();
+        let mut unique: Vec<Vec<usize>> = unique.filter_map(|it| self.positions(it)).collect();
+        unique.sort();
         Table {
             name: table.name.clone(),
             columns: columns.collect(),
             key: self.positions(&table.key).unwrap_or_default(),
             partition: self.own_partition(),
-            unique: unique.filter_map(|it| self.positions(it)).collect(),
-            foreign_keys: foreign_keys.collect(),
+            unique,
+            foreign_keys,
             direction: self.spec.direction,
         }
     }
@@ -468,19 +478,65 @@ pub fn columns_differ(old: &Table, new: &Table) -> bool {
     columns(old) != columns(new) || old.key != new.key || old.direction != new.direction
 }
 
-/// A publication as it is kept, to notice when the configuration changes: equal text, equal
-/// meaning.
-pub fn definition(spec: &PublicationSpec) -> String {
-    let tables = spec.tables.iter().map(|table| {
-        let partition: Vec<_> = table.partition.iter().map(rules::definition).collect();
-        serde_json::json!({
-            "name": table.name,
-            "partition": partition,
-            "direction": format!("{:?}", table.direction).to_lowercase(),
-            "columns": table.columns,
-            "tracking": format!("{:?}", table.tracking).to_lowercase(),
-            "on_unseen_children": format!("{:?}", table.on_unseen_children).to_lowercase(),
+/// Whether a remote that has a table as it was needs nothing but the values of new columns, besides
+/// what has changed in it.
+pub fn follows(old: &Table, new: &Table) -> bool {
+    let key = |table: &Table| -> Vec<String> {
+        let columns = table.key_columns();
+        columns.map(|column| column.name.clone()).collect()
+    };
+    let is_kept = |column: &Column| {
+        let old = old.column(&column.name).map(|index| &old.columns[index]);
+        old.is_none_or(|old| old.column_type == column.column_type)
+    };
+    old.direction == new.direction && key(old) == key(new) && new.columns.iter().all(is_kept)
+}
+
+/// A publication as it is recorded: equal text, equal meaning.
+pub fn definition(spec: &PublicationSpec) -> Result<String> {
+    serde_json::to_string(spec).map_err(|error| CentreError::Internal {
+        message: format!(
+            "the publication {:?} cannot be recorded: {error}",
+            spec.name
+        ),
+    })
+}
+
+/// What [`definition`] has recorded.
+///
+/// # Errors
+/// Somebody has written to the server's own tables.
+pub fn recorded_spec(definition: &str) -> Result<PublicationSpec> {
+    serde_json::from_str(definition).map_err(|error| CentreError::Internal {
+        message: format!("a publication is not as it was recorded: {error}"),
+    })
+}
+
+/// A publication that names its columns: those that remotes know from its schema. What was added
+/// to its tables since is left out.
+pub fn with_columns_of(
+    spec: &PublicationSpec,
+    schema: &PublicationSchema,
+    catalog: &[TableInfo],
+) -> PublicationSpec {
+    let mut spec = spec.clone();
+    for table in &mut spec.tables {
+        let meant = named(catalog, &table.name);
+        let meant = meant.first().map(|&index| &catalog[index].name);
+        if let Some(known) = meant.and_then(|name| schema.table(name)) {
+            let columns = known.columns.iter().map(|column| column.name.clone());
+            table.columns = Some(columns.collect());
+        }
+    }
+    spec
+}
+
+/// Whether remotes that know one schema would be told of other tables, columns or keys by the
+/// other.
+pub fn tables_differ(old: &PublicationSchema, new: &PublicationSchema) -> bool {
+    old.tables.len() != new.tables.len()
+        || old.tables.iter().any(|old| {
+            new.table(&old.name)
+                .is_none_or(|new| columns_differ(old, new) || old.partition != new.partition)
         })
-    });
-    serde_json::json!({ "name": spec.name, "tables": tables.collect::<Vec<_>>() }).to_string()
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
-use super::compile::definition;
+use super::catalog::TableInfo;
+use super::compile::{definition, recorded_spec, with_columns_of};
 use super::connection::{Connection, Own, own};
 use super::deploy::Step;
 use super::publication::Publication;
@@ -81,6 +82,28 @@ impl Recorded {
         PublicationSchema::decode(&stored.schema).ok()
     }
 
+    /// The publications that are deployed, with the columns that remotes know of them.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn specs(&self, catalog: &[TableInfo]) -> Result<Vec<PublicationSpec>> {
+        let specs = self.publications.iter().map(|(name, stored)| {
+            let spec = recorded_spec(&stored.definition)?;
+            let schema = self.schema(name);
+            Ok(match &schema {
+                Some(schema) => with_columns_of(&spec, schema, catalog),
+                None => spec,
+            })
+        });
+        let specs: Vec<PublicationSpec> = specs.collect::<Result<_>>()?;
+        match specs.is_empty() {
+            true => Err(CentreError::NotDeployed {
+                message: "no publication is deployed".into(),
+            }),
+            false => Ok(specs),
+        }
+    }
+
     /// Fills in the numbers of a publication's rules; false if one is not deployed.
     pub fn number<T>(&self, publication: &mut Publication<T>) -> bool {
         let schema = &publication.schema;
@@ -121,7 +144,7 @@ impl Recorded {
                 });
             }
             let is_numbered = self.number(publication);
-            let (definition, schema) = (definition(spec), publication.schema.encode());
+            let (definition, schema) = (definition(spec)?, publication.schema.encode());
             let description = match self.publications.get(name) {
                 Some(it) if it.definition == definition && it.schema == schema && is_numbered => {
                     continue;
@@ -270,7 +293,8 @@ async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {
     remotes.collect()
 }
 
-async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
+/// Schemas that are not deployed any more, of all publications.
+pub(super) async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
     let select = own!("SELECT hash, schema FROM tidewater.past_schema");
     let answer = connection.run_one("reading former schemas", select).await?;
     let mut past = PastSchemas::new();

@@ -19,7 +19,9 @@ pub const STATE: &str = "
 -- `centre` is by what remotes know the centre again when it was restored.
 CREATE TABLE tidewater.meta (
   format_version INTEGER NOT NULL,
-  centre TEXT NOT NULL
+  centre TEXT NOT NULL,
+  -- Counts deployments: servers notice by it that there was another one.
+  deployment INTEGER NOT NULL DEFAULT 0
 );
 INSERT INTO tidewater.meta (format_version, centre) VALUES (1, '');
 CREATE TABLE tidewater.signing_key (

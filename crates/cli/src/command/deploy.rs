@@ -73,7 +73,7 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
         if report.is_first {
             output::note("next: tidewater user add NAME, then tidewater serve");
         } else if !report.steps.is_empty() {
-            output::note("servers that run already must be restarted to serve the change");
+            output::note("servers that run go on with it within a second");
         }
     }
     Ok(Done::Fully)

@@ -13,6 +13,7 @@ mod init;
 mod json;
 mod keys;
 mod kill;
+mod moving_on;
 mod operations;
 mod own_changes;
 mod program;

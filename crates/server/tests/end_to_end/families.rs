@@ -76,7 +76,7 @@ fn a_new_parent_and_its_new_children_arrive_in_one_sync<B: Backend>() {
     assert_converged(&world, &[&ada]);
     // The same without a download.
     ada.edit("INSERT INTO doc VALUES ('d4', 'ada', 'n'); INSERT INTO line VALUES (12, 'd4', 'z');");
-    let report = ada.sync_only(SyncDirection::Upload);
+    let report = ada.sync_only(SyncDirection::UploadOnly);
     assert_eq!(report.refused, 0);
     ada.edit("UPDATE line SET body = 'Z' WHERE id = 12");
     assert_eq!(ada.sync().conflicts, 0);

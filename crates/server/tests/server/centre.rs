@@ -513,6 +513,7 @@ impl Worker for MemoryWorker {
                 centre: NAME.into(),
                 removed: remote_id.is_some_and(|id| state.removed.contains(&id)),
                 formers: formers.collect(),
+                deployment: 0,
             })
         })
     }

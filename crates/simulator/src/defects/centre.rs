@@ -18,8 +18,9 @@ use tidewater_centre::records::{
 };
 use tidewater_centre::upload::{RowsChunk, UploadTable};
 use tidewater_centre::{
-    Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
-    ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult, Worker,
+    Centre, CentreError, Checkpoint, DeployReport, Deployed, DownloadJob, DownloadOutcome,
+    DownloadSink, ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult,
+    Worker,
 };
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::pack::pack_values;
@@ -91,6 +92,9 @@ impl Centre for Meddling {
         publications: &'a [PublicationSpec],
     ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
         self.0.load(publications)
+    }
+    fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
+        self.0.refresh()
     }
     fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>> {
         self.0.signing_keys()

@@ -58,6 +58,9 @@ async fn try_apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<U
             Ok(outcome) => outcome,
             Err(error) if fails_alone(&error) && rows.is_usable() => {
                 rows.undo().await?;
+                if let CentreError::Locked { .. } = error {
+                    rows.hurry();
+                }
                 UploadOutcome::Failed { error }
             }
             Err(error) => return Err(error),

@@ -190,6 +190,10 @@ pub trait Rows: Send {
     /// Keeps the upload, and with it its result.
     fn keep(&mut self, result: Own) -> impl Future<Output = Result<()>> + Send;
 
+    /// An upload of the list has waited for a lock in vain: the next ones do not wait for long, so
+    /// that somebody's transaction holds up only who needs what it holds.
+    fn hurry(&mut self) {}
+
     /// Undoes the upload.
     fn undo(&mut self) -> impl Future<Output = Result<()>> + Send;
 
