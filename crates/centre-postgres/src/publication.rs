@@ -387,12 +387,6 @@ impl PublishedTable {
         outputs.collect::<Vec<_>>().join(", ")
     }
 
-    /// All published columns as results in binary form.
-    pub(super) fn outputs(&self, prefix: &str) -> String {
-        let outputs = self.columns.iter().map(|column| column.output(prefix));
-        outputs.collect::<Vec<_>>().join(", ")
-    }
-
     /// [`Self::from`] as one side of a join.
     pub(super) fn joined(&self) -> String {
         match self.from.contains(" JOIN ") {

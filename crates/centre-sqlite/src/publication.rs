@@ -32,9 +32,7 @@ pub(crate) struct PublishedTable {
     pub(super) children: Vec<ChildKeys>,
     /// A failed statement may leave something behind.
     pub(super) guarded: bool,
-    /// `SELECT` of all columns by key.
-    pub(super) select_key: String,
-    /// The same of rows as they are read.
+    /// `SELECT` of rows as they are read, by key.
     pub(super) read_key: String,
     pub(super) delete_key: String,
     /// Overrides the table's own ON CONFLICT clauses, which could displace rows that
@@ -317,11 +315,6 @@ impl PublishedTable {
             on_delete: on_delete(published),
             children: child_keys(published, catalog),
             guarded: live.has_triggers || live.has_conflict_clauses,
-            select_key: format!(
-                "SELECT {} FROM {name} WHERE {}",
-                names.join(", "),
-                by_key("")
-            ),
             read_key: format!(
                 "SELECT {} FROM {} WHERE {}",
                 reading.columns(),

@@ -128,7 +128,7 @@ impl<'a> TableWriter<'a> {
         if !central.is_whole {
             return Ok(Fate::PassedOver);
         }
-        let now = central.values(self.types())?;
+        let now = central.values(self.row_types())?;
         let old = self.settle(&row.old);
         match op {
             Op::Update if self.insists || matches(&old, &now) => self.update(&key, &now, &row.new),
@@ -147,7 +147,7 @@ impl<'a> TableWriter<'a> {
         let Some(central) = self.central(&key)? else {
             return Ok(None);
         };
-        let now = central.values(self.types())?;
+        let now = central.values(self.row_types())?;
         let is_as_uploaded = central.is_whole && matches(&self.settle(&row.new), &now);
         Ok(Some(Met {
             central,
@@ -163,7 +163,7 @@ impl<'a> TableWriter<'a> {
         let Some(central) = self.central(&key)?.filter(|it| it.is_whole) else {
             return Ok(None);
         };
-        let now = central.values(self.types())?;
+        let now = central.values(self.row_types())?;
         Ok(matches(&self.settle(&row.old), &now).then_some(key))
     }
 
@@ -173,6 +173,11 @@ impl<'a> TableWriter<'a> {
 
     fn types(&self) -> &'a [ColumnType] {
         &self.publication.shapes[self.table.index].columns
+    }
+
+    /// The types of a row as it is read.
+    fn row_types(&self) -> &'a [ColumnType] {
+        &self.publication.row_types[self.table.index]
     }
 
     /// The key by which a row is looked for.
@@ -193,14 +198,14 @@ impl<'a> TableWriter<'a> {
         let reading = failure("reading the centre's row");
         let mut statement = self
             .connection
-            .prepare_cached(&self.table.table.select_key)
+            .prepare_cached(&self.table.table.read_key)
             .map_err(reading)?;
         let mut rows = statement.query(params_from_iter(key)).map_err(reading)?;
         let Some(row) = rows.next().map_err(reading)? else {
             return Ok(None);
         };
-        let values = download::values(row, 0, self.types()).map_err(reading)?;
-        Ok(Some(Central::pack(self.types(), values)))
+        let values = download::values(row, 0, self.row_types()).map_err(reading)?;
+        Ok(Some(Central::pack(self.row_types(), values)))
     }
 
     /// The uploaded values as the centre will give them back.

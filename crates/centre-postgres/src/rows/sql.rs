@@ -313,11 +313,11 @@ pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
     let mut equal: Vec<String> = equal.collect();
     equal.push("true".into());
     format!(
-        "SELECT i.ord, {}, {} FROM {} JOIN {} AS t ON {}",
+        "SELECT i.ord, {}, {} FROM {} JOIN {} ON {}",
         equal.join(" AND "),
-        table.outputs("t."),
+        table.read(),
         unnest(incoming, &images, 1),
-        table.sql_name,
+        table.joined(),
         has_key(incoming, Image::Old)
     )
 }

@@ -225,17 +225,14 @@ impl UploadRows<'_> {
         for row in &result {
             found[ordinal(row, 0)] = Some(row);
         }
-        let columns = &table.table.columns;
-        let types: Vec<ColumnType> = columns
-            .iter()
-            .map(|it| it.kind.column_type(it.scale))
-            .collect();
-        let mut decoder = RowDecoder::new(columns.iter().map(|it| it.kind));
+        let columns = || table.table.read_columns();
+        let types: Vec<ColumnType> = columns().map(|it| it.kind.column_type(it.scale)).collect();
+        let mut decoder = RowDecoder::new(columns().map(|it| it.kind));
         let mut met: Vec<Option<Met>> = Vec::new();
         met.resize_with(rows.len(), || None);
         for (row, &place) in found.iter().zip(&places) {
             let Some(row) = row else { continue };
-            let mut central = Vec::with_capacity(columns.len());
+            let mut central = Vec::with_capacity(types.len());
             decoder.result(row, 2, &mut central)?;
             met[place] = Some(Met {
                 is_as_uploaded: row.get::<_, Option<bool>>(1) == Some(true),

@@ -16,6 +16,7 @@ mod kill;
 mod moving_on;
 mod operations;
 mod own_changes;
+mod partitions;
 mod program;
 mod refused;
 mod serving;

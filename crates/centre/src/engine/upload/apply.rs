@@ -16,7 +16,8 @@ use super::incoming::{FEW_INSERTS, Incoming, RowRef};
 use super::made;
 use super::outcomes::Outcomes;
 use super::own;
-use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable};
+use super::rows::{Admitted, Failed, Image, OnDelete, Refusal, Rows, TargetTable};
+use super::settle::ROWS_AT_ONCE;
 use super::{Admission, DOWNLOAD_ONLY, Serials, last, note_given_back};
 use crate::engine::connection::Connection as _;
 use crate::engine::exact::Membership;
@@ -216,6 +217,7 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Applies all rows, and keeps the result.
     async fn all(&mut self) -> Result<UploadResult> {
         let mut round = Round::default();
+        round.decided.foreign(self.foreign().await?);
         loop {
             self.rows.begin_rows(round.immediate).await?;
             match self.fill(&round).await? {
@@ -268,13 +270,25 @@ impl<'r, R: Rows> Run<'r, R> {
         if decided.find(schema, &self.families.ties, &uploaded, builder)? {
             return Ok(Filled::Decided(decided));
         }
-        let later = self.admission_at_the_end(&progress).await?;
-        if let Some(later) = &later {
-            let outside = self.out_of_scope(later, &progress)?;
-            if !outside.is_empty() {
-                decided.refuse_outside(outside);
-                return Ok(Filled::Decided(decided));
-            }
+        let mut later = None;
+        if progress.is_outside || self.changes_scopes() {
+            later = Some(self.admission_at_the_end().await?);
+        }
+        let mut outside = match &later {
+            Some(later) => self.out_of_scope(later, &progress)?,
+            None => RowKeys::new(),
+        };
+        let admission = later.as_ref().unwrap_or(self.admission);
+        let mut astray = self.following_nobody(admission, &progress).await?;
+        if !astray.is_empty() && later.is_none() {
+            let now = self.admission_at_the_end().await?;
+            astray = self.following_nobody(&now, &progress).await?;
+            later = Some(now);
+        }
+        outside.extend(astray);
+        if !outside.is_empty() {
+            decided.refuse_outside(outside);
+            return Ok(Filled::Decided(decided));
         }
         let admission = later.as_ref().unwrap_or(self.admission);
         made::note(
@@ -304,16 +318,84 @@ impl<'r, R: Rows> Run<'r, R> {
         progress.outcomes.refuse(table, &others)
     }
 
-    /// What the remote may write at the end of the upload, if that may be something else than before.
-    async fn admission_at_the_end(&mut self, progress: &Progress<'_>) -> Result<Option<Admission>> {
-        if !progress.is_outside && !self.changes_scopes() {
-            return Ok(None);
-        }
+    /// What the remote may write at the end of the upload.
+    async fn admission_at_the_end(&mut self) -> Result<Admission> {
         let (publication, upload) = (self.publication, self.upload);
         let scope = self.rows.scope(publication, upload).await?;
         let mut later = admission(self.rows, publication, upload, self.serials, scope).await?;
         later.follow(self.admission);
-        Ok(Some(later))
+        Ok(later)
+    }
+
+    /// The tables with rows that follow others: what they belong to, only the centre knows.
+    fn following(&self) -> Vec<&'r Incoming<'r, R::Table>> {
+        let publication = self.publication;
+        let follows = |it: &&Incoming<'_, R::Table>| {
+            let rules = &publication.rules[publication.rules_of(it.index)];
+            it.is_open && rules.iter().any(|rule| rule.follows)
+        };
+        self.tables.iter().filter(follows).collect()
+    }
+
+    /// Rows to be changed that are out of scope by what they follow.
+    async fn foreign(&mut self) -> Result<RowKeys> {
+        let mut foreign = RowKeys::new();
+        for table in self.following() {
+            let changes = [
+                (Op::Update, &table.updates),
+                (Op::Update, &table.moves),
+                (Op::Delete, &table.deletes),
+            ];
+            for (op, rows) in changes {
+                let images = (op, Image::Old);
+                let found = self.astray(table, images, rows, self.admission).await?;
+                foreign.extend(found);
+            }
+        }
+        Ok(foreign)
+    }
+
+    /// Rows that were taken, and are out of scope by what they follow.
+    async fn following_nobody(
+        &mut self,
+        admission: &Admission,
+        progress: &Progress<'_>,
+    ) -> Result<RowKeys> {
+        let mut found = RowKeys::new();
+        for table in self.following() {
+            let taken = made::taken(self.publication, table, &progress.outcomes)?;
+            for (op, rows) in taken {
+                let images = (op, Image::New);
+                found.extend(self.astray(table, images, &rows, admission).await?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Those of some rows whose rows in the centre are out of scope; by their keys in the upload.
+    async fn astray(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        (op, image): (Op, Image),
+        rows: &[RowRef],
+        admission: &Admission,
+    ) -> Result<RowKeys> {
+        let publication = self.publication;
+        let schema = &publication.schema.tables[table.index];
+        let types = &publication.row_types[table.index];
+        let mut astray = RowKeys::new();
+        for some in rows.chunks(ROWS_AT_ONCE) {
+            let met = self.rows.find(table, op, some, image).await?;
+            let mut membership = self.membership_of(admission, table);
+            table.rows(some, |at, row| {
+                let Some(met) = &met[at] else { return Ok(()) };
+                if !membership.has(&met.central.values(types)?) {
+                    astray.insert((table.index, pack_key(schema, &row.key)));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(astray)
     }
 
     /// Whether the upload changes a table that a query for partitions names.
@@ -417,7 +499,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let publication = self.publication;
         let rules = publication.rules_of(table.index);
         let scope = &admission.scope.rules[rules.clone()];
-        Membership::of_uploaded(&publication.rules[rules], scope)
+        Membership::new(&publication.rules[rules], scope)
     }
 
     /// What the download of the same sync has to know.

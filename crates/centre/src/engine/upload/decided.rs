@@ -88,6 +88,8 @@ pub(crate) struct Decided {
     lost: RowKeys,
     /// They would be out of scope.
     outside: RowKeys,
+    /// They were out of scope before.
+    foreign: RowKeys,
     tables: HashSet<usize>,
     rounds: u32,
 }
@@ -164,10 +166,19 @@ impl Decided {
         if op != Op::Delete && self.outside.contains(&row) {
             return refused(Code::RowOutOfScope, OUT_OF_SCOPE);
         }
+        if op != Op::Insert && self.foreign.contains(&row) {
+            return refused(Code::RowOutOfScope, OUT_OF_SCOPE);
+        }
         if op != Op::Delete && self.orphans.contains(&row) {
             return refused(Code::RowForeignKey, REASON);
         }
         (op != Op::Insert && self.lost.contains(&row)).then_some(Decision::Lost)
+    }
+
+    /// Takes no changes of rows that are out of scope.
+    pub(crate) fn foreign(&mut self, rows: RowKeys) {
+        self.tables.extend(rows.iter().map(|row| row.0));
+        self.foreign = rows;
     }
 
     /// Refuses rows because they are out of scope.

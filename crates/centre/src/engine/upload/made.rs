@@ -36,8 +36,7 @@ pub(super) async fn note<R: Rows>(
         for (op, taken) in taken(publication, table, outcomes)? {
             for some in taken.chunks(ROWS_AT_ONCE) {
                 let found = rows.find(table, op, some, Image::New).await?;
-                let mut membership =
-                    Membership::of_uploaded(&publication.rules[rules.clone()], scope);
+                let mut membership = Membership::new(&publication.rules[rules.clone()], scope);
                 let mut number = found.iter();
                 table.images(some, |_, uploaded| {
                     // What is gone, or cannot be sent, is the download's affair.
@@ -47,7 +46,7 @@ pub(super) async fn note<R: Rows>(
                     if !met.central.is_whole {
                         return Ok(());
                     }
-                    let central = met.central.values(&shape.columns)?;
+                    let central = met.central.values(&publication.row_types[table.index])?;
                     let new = uploaded.new.unwrap_or_default();
                     if differs(shape, &table.sent, new, &central) && membership.has(&central) {
                         outcomes.made(table, &central);
@@ -61,7 +60,7 @@ pub(super) async fn note<R: Rows>(
 }
 
 /// The inserts and updates that took effect.
-fn taken<T>(
+pub(super) fn taken<T>(
     publication: &Publication<T>,
     table: &Incoming<'_, T>,
     outcomes: &Outcomes<'_>,

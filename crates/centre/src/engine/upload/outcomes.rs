@@ -59,9 +59,10 @@ impl<'p> Outcomes<'p> {
         self.decided.gives_up_outside()
     }
 
-    /// The centre has made something else of a row that was taken.
+    /// The centre has made something else of a row that was taken: this, as it is read.
     pub(crate) fn made<T>(&mut self, incoming: &Incoming<'_, T>, row: &[Datum<'_>]) {
-        self.builder.made(incoming.index, row);
+        let columns = self.schema.tables[incoming.index].columns.len();
+        self.builder.made(incoming.index, &row[..columns]);
     }
 
     /// Refuses every row of a table that is not published.
@@ -94,13 +95,15 @@ impl<'p> Outcomes<'p> {
         row_json::row(names, &values)
     }
 
-    /// A change lost; against a row, or against its absence.
+    /// A change lost; against a row, as it is read, or against its absence.
     pub(crate) fn conflict<T>(
         &mut self,
         incoming: &Incoming<'_, T>,
         uploaded: &Uploaded<'_, '_>,
         winner: Option<&[Datum<'_>]>,
     ) {
+        let columns = self.schema.tables[incoming.index].columns.len();
+        let winner = winner.map(|row| &row[..columns]);
         match winner {
             Some(winner) => self.builder.conflict_row(incoming.index, winner),
             None => self.builder.conflict_gone(incoming.index, uploaded.key),

@@ -17,7 +17,7 @@ use crate::error::CentreError;
 const MAX_CHANGE_SETS: usize = 16;
 
 /// So many rows of the centre are looked at together.
-const ROWS_AT_ONCE: usize = 2_000;
+pub(super) const ROWS_AT_ONCE: usize = 2_000;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -237,7 +237,7 @@ impl<R: Rows> Run<'_, R> {
     ) -> Result<()> {
         let met = self.rows.find(table, op, rows, Image::Old).await?;
         let mut membership = self.membership(table);
-        let types = &self.publication.shapes[table.index].columns;
+        let types = &self.publication.row_types[table.index];
         let schema = &self.publication.schema.tables[table.index];
         let families = self.families;
         let outcomes = &mut progress.outcomes;
@@ -306,7 +306,7 @@ impl<R: Rows> Run<'_, R> {
     ) -> Result<Vec<RowRef>> {
         let met = self.rows.find(table, Op::Update, &rows, Image::New).await?;
         let mut membership = self.membership(table);
-        let types = &self.publication.shapes[table.index].columns;
+        let types = &self.publication.row_types[table.index];
         let (families, mut applied) = (self.families, 0);
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
@@ -415,7 +415,7 @@ impl<R: Rows> Run<'_, R> {
         rows: &[RowRef],
         progress: &mut Progress<'_>,
     ) -> Result<()> {
-        let types = &self.publication.shapes[table.index].columns;
+        let types = &self.publication.row_types[table.index];
         for rows in rows.chunks(ROWS_AT_ONCE) {
             let met = self.rows.find(table, op, rows, Image::Old).await?;
             let mut membership = self.membership(table);
