@@ -306,7 +306,8 @@ impl<'r, R: Rows> Run<'r, R> {
 
     /// What the remote may write at the end of the upload, if that may be something else than before.
     async fn admission_at_the_end(&mut self, progress: &Progress<'_>) -> Result<Option<Admission>> {
-        if !progress.is_outside && !self.changes_scopes() {
+        let may_differ = progress.is_outside || self.changes_scopes();
+        if !may_differ || progress.outcomes.gives_up_outside() {
             return Ok(None);
         }
         let (publication, upload) = (self.publication, self.upload);
