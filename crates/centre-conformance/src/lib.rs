@@ -122,6 +122,7 @@ macro_rules! suite {
             parents::children_of_a_parent_that_stays_stay_with_it,
             parents::keys_that_others_give_up_can_be_taken,
             parents::a_delete_takes_along_nothing_that_nobody_has_seen,
+            parents::of_a_tree_only_what_has_nothing_unseen_below_is_deleted,
             parents::bad_children_keep_no_good_ones_out,
             parents::rows_that_refer_to_each_other_are_taken_together,
             parents::a_delete_takes_along_nothing_that_the_same_upload_moves,

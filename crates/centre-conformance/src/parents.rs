@@ -372,6 +372,38 @@ pub async fn a_delete_takes_along_nothing_that_nobody_has_seen<F: Fixture>() {
     }
 }
 
+/// The same in a table that refers to itself: a tree of which one leaf is unseen stays, as far as
+/// that leaf hangs on it.
+pub async fn of_a_tree_only_what_has_nothing_unseen_below_is_deleted<F: Fixture>() {
+    for (action, left, counts) in [
+        (
+            "CASCADE",
+            &["1|NULL", "2|1", "3|2", "4|1", "9|3"][..],
+            "0 inserted, 0 updated, 1 deleted, 4 conflicts, 0 refused",
+        ),
+        (
+            "SET NULL",
+            &["1|NULL", "2|1", "3|2", "9|3"],
+            "0 inserted, 0 updated, 2 deleted, 3 conflicts, 0 refused",
+        ),
+    ] {
+        let ddl = format!(
+            "CREATE TABLE node (id INTEGER NOT NULL PRIMARY KEY,
+               up INTEGER REFERENCES node ON DELETE {action});
+             INSERT INTO node VALUES (1, NULL), (2, 1), (3, 2), (4, 1), (5, NULL)"
+        );
+        let world = World::<F>::new(&ddl, vec![everyone("node")]).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        world.execute("INSERT INTO node VALUES (9, 3)").await;
+        let rows = ["1|NULL", "2|1", "3|2", "4|1", "5|NULL"];
+        let changes: Vec<Change> = rows.iter().map(|row| delete("node", row)).collect();
+        let result = anna.upload(&changes).await;
+        assert_eq!(result[0], counts, "{action}: {result:?}");
+        let nodes = world.fixture.query("SELECT * FROM node ORDER BY 1").await;
+        assert_eq!(nodes, left, "{action}");
+    }
+}
+
 /// One bad row of many costs its siblings nothing; and the one that all of them refer to may get
 /// another key meanwhile.
 pub async fn bad_children_keep_no_good_ones_out<F: Fixture>() {

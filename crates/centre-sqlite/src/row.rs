@@ -155,7 +155,7 @@ impl<'a> TableWriter<'a> {
         }))
     }
 
-    /// The key of a delete's row, if it finds that as its pre-image says.
+    /// The key of a delete's row, if it finds that as it expects it.
     pub(super) fn deletable(&self, row: &Row<'_>) -> Result<Option<Vec<Native>>, CentreError> {
         let Some(key) = self.key(&row.key) else {
             return Ok(None);
@@ -164,7 +164,8 @@ impl<'a> TableWriter<'a> {
             return Ok(None);
         };
         let now = central.values(self.row_types())?;
-        Ok(matches(&self.settle(&row.old), &now).then_some(key))
+        let is_found = self.insists || matches(&self.settle(&row.old), &now);
+        Ok(is_found.then_some(key))
     }
 
     fn savepoint(&self, sql: &str) -> Result<(), CentreError> {

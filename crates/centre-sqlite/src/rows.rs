@@ -328,8 +328,10 @@ impl<'c> Rows for UploadRows<'c> {
         &mut self,
         table: &Incoming<'_>,
         rows: &[RowRef],
+        insists: bool,
     ) -> Result<Vec<RowRef>> {
-        let writer = self.writer(table)?;
+        let mut writer = self.writer(table)?;
+        writer.insists = insists;
         let mut deletable = Vec::with_capacity(rows.len());
         let mut keys = HashSet::with_capacity(rows.len());
         table.rows(rows, |at, row| {

@@ -319,8 +319,9 @@ impl Rows for UploadRows<'_> {
         &mut self,
         table: &Incoming<'_>,
         rows: &[RowRef],
+        insists: bool,
     ) -> Result<Vec<RowRef>> {
-        self.look_for_children(table, rows).await
+        self.look_for_children(table, rows, insists).await
     }
 
     async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {

@@ -182,26 +182,30 @@ fn key_after(index: usize, changed: &[usize]) -> (Image, usize) {
 /// gives back their ordinals. The parameters begin with number `first`.
 pub(super) fn delete(incoming: &Incoming<'_>, first: usize, as_they_are: bool) -> String {
     let images = images(incoming, Op::Delete, &[]);
-    let condition = match as_they_are {
-        true => has_key(incoming, Image::Old),
-        false => is_pre_image(incoming),
-    };
     format!(
-        "DELETE FROM {} AS t USING {} WHERE {condition} RETURNING i.ord",
+        "DELETE FROM {} AS t USING {} WHERE {} RETURNING i.ord",
         incoming.table.sql_name,
         unnest(incoming, &images, first),
+        is_deleted(incoming, as_they_are)
     )
+}
+
+fn is_deleted(incoming: &Incoming<'_>, as_they_are: bool) -> String {
+    match as_they_are {
+        true => has_key(incoming, Image::Old),
+        false => is_pre_image(incoming),
+    }
 }
 
 /// Finds, and locks, the rows that [`delete`] would delete; gives back their ordinals. Nobody can
 /// begin to refer to a row that is locked so.
-pub(super) fn deletable(incoming: &Incoming<'_>) -> String {
+pub(super) fn deletable(incoming: &Incoming<'_>, as_they_are: bool) -> String {
     let images = images(incoming, Op::Delete, &[]);
     format!(
         "SELECT i.ord FROM {} AS t JOIN {} ON {} FOR UPDATE OF t",
         incoming.table.sql_name,
         unnest(incoming, &images, 1),
-        is_pre_image(incoming)
+        is_deleted(incoming, as_they_are)
     )
 }
 

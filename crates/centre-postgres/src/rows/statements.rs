@@ -247,8 +247,9 @@ impl UploadRows<'_> {
         &mut self,
         table: &Incoming<'_>,
         rows: &[RowRef],
+        insists: bool,
     ) -> Result<Vec<RowRef>> {
-        let text = sql::deletable(table);
+        let text = sql::deletable(table, insists);
         let statement = self.connection.prepare(&text, &[]).await?;
         let mut found = Vec::new();
         let mut rest = rows;

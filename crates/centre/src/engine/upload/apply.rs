@@ -271,7 +271,8 @@ impl<'r, R: Rows> Run<'r, R> {
             return Ok(Filled::Decided(decided));
         }
         let mut later = None;
-        if progress.is_outside || self.changes_scopes() {
+        let may_differ = progress.is_outside || self.changes_scopes();
+        if may_differ && !progress.outcomes.gives_up_outside() {
             later = Some(self.admission_at_the_end().await?);
         }
         let mut outside = match &later {

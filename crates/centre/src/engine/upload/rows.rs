@@ -261,13 +261,14 @@ pub trait Rows: Send {
         key: Image,
     ) -> impl Future<Output = Result<Vec<Option<Met>>>> + Send;
 
-    /// Those of some deletes that find their rows as their pre-images say, and would do something
-    /// to published rows which refer to these and are none of them: by foreign keys that act.
-    /// Nobody adds such a row before the transaction ends.
+    /// Those of some deletes that find their rows as their pre-images say (or with `insists`, find
+    /// them), and would do something to published rows which refer to these and are none of them:
+    /// by foreign keys that act. Nobody adds such a row before the transaction ends.
     fn with_children(
         &mut self,
         table: &Incoming<'_, Self::Table>,
         rows: &[RowRef],
+        insists: bool,
     ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
 
     /// Applies parts at once: what one row frees, another can take, and foreign keys are checked

@@ -19,6 +19,10 @@ const MAX_CHANGE_SETS: usize = 16;
 /// So many rows of the centre are looked at together.
 pub(super) const ROWS_AT_ONCE: usize = 2_000;
 
+/// Of a table that refers to itself, so many levels of rows are told apart by whether others are
+/// below them that stay.
+const MOST_LEVELS: usize = 32;
+
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What the rows of one operation are sorted into before any is written.
@@ -66,7 +70,9 @@ impl<R: Rows> Run<'_, R> {
         let mut sorted = self.sort(table, op, refs, progress)?;
         let mut failed = Vec::new();
         if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
-            self.leave_parents(table, &mut sorted, &mut failed).await?;
+            for (_, rows) in &mut sorted.ready {
+                self.leave_parents(table, rows, false, &mut failed).await?;
+            }
         }
         let mut unready = sorted.unready;
         for (changed, refs) in &sorted.ready {
@@ -93,13 +99,20 @@ impl<R: Rows> Run<'_, R> {
     async fn leave_parents(
         &mut self,
         table: &Incoming<'_, R::Table>,
-        sorted: &mut Sorted,
+        rows: &mut Vec<RowRef>,
+        insists: bool,
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
-        for (_, rows) in &mut sorted.ready {
-            let parents = self.rows.with_children(table, rows).await?;
+        let schema = &self.publication.schema.tables[table.index];
+        let mut keys = schema.foreign_keys.iter();
+        let refers_to_itself = keys.any(|key| key.parent == schema.name);
+        for level in 1.. {
+            let mut parents = self.rows.with_children(table, rows, insists).await?;
+            if !parents.is_empty() && level == MOST_LEVELS {
+                parents.clone_from(rows);
+            }
             if parents.is_empty() {
-                continue;
+                break;
             }
             failed.extend(parents.iter().map(|&at| Failed {
                 has_children: true,
@@ -113,8 +126,11 @@ impl<R: Rows> Run<'_, R> {
             }));
             let parents: HashSet<RowRef> = parents.into_iter().collect();
             rows.retain(|at| !parents.contains(at));
+            // Those that stay may be children of others.
+            if !refers_to_itself {
+                break;
+            }
         }
-        sorted.ready.retain(|(_, rows)| !rows.is_empty());
         Ok(())
     }
 
@@ -349,8 +365,13 @@ impl<R: Rows> Run<'_, R> {
         progress: &mut Progress<'_>,
         failed: &mut Vec<Failed>,
     ) -> Result<Vec<RowRef>> {
-        let sorted = self.sort(table, op, rows, progress)?;
+        let mut sorted = self.sort(table, op, rows, progress)?;
         let mut passed_over = sorted.unready;
+        if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
+            for (_, rows) in &mut sorted.ready {
+                self.leave_parents(table, rows, true, failed).await?;
+            }
+        }
         for (changed, rows) in &sorted.ready {
             let batch = Batch {
                 table,
