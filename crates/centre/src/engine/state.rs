@@ -142,6 +142,7 @@ CREATE TABLE tidewater.sync_history (
   bytes_sent INTEGER NOT NULL,
   error TEXT NOT NULL
 );
+CREATE INDEX tidewater_refused_remote ON tidewater.refused (remote_id, publication);
 CREATE INDEX tidewater_sync_history_started ON tidewater.sync_history (started_ms);
 -- What remotes and the centre were found at odds about.
 CREATE TABLE tidewater.incident (

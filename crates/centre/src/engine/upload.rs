@@ -20,6 +20,7 @@ mod retry;
 pub(crate) mod row_json;
 pub mod rows;
 mod settle;
+mod settled;
 mod ties;
 mod unpublished;
 

@@ -200,6 +200,9 @@ fn what_is_written_again_and_taken_is_not_listed_any_more() {
         nancy.execute("UPDATE customer SET note = 'mine again' WHERE customer_id = 10");
         shop.sync(&nancy).done();
         nothing_is_refused(&shop);
+        let of_centre = ["refused", "list", "-c", "tidewater.toml", "--json"];
+        let listed = shop.place.tidewater(&of_centre).done().json();
+        assert_eq!(listed, json!({"refused": []}));
         let restore = ["refused", "restore", "nancy.db", "1"];
         shop.place.tidewater(&restore).exits(1);
     });

@@ -18,6 +18,7 @@ use super::outcomes::Outcomes;
 use super::own;
 use super::rows::{Admitted, Failed, Image, OnDelete, Refusal, Rows, TargetTable};
 use super::settle::ROWS_AT_ONCE;
+use super::settled;
 use super::{Admission, DOWNLOAD_ONLY, Serials, last, note_given_back};
 use crate::engine::connection::Connection as _;
 use crate::engine::exact::Membership;
@@ -301,6 +302,8 @@ impl<'r, R: Rows> Run<'r, R> {
         )
         .await?;
         let (mut result, records) = progress.outcomes.finish();
+        let connection = self.rows.connection();
+        settled::forget(connection, self.upload, schema, self.tables, &records).await?;
         records.store(self.rows.connection(), self.upload).await?;
         let store = admission.store(self.upload, &mut result);
         self.rows.keep(store).await?;
