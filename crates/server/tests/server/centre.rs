@@ -322,6 +322,10 @@ impl Centre for Handle {
         Box::pin(async { Ok(DeployReport::default()) })
     }
 
+    fn rename(&self, _: i64) -> CentreResult<'_, bool> {
+        Box::pin(async { Ok(false) })
+    }
+
     fn undeploy(&self, _: bool) -> CentreResult<'_, DeployReport> {
         Box::pin(async { Ok(DeployReport::default()) })
     }
@@ -506,6 +510,7 @@ impl Worker for MemoryWorker {
                 formers.collect()
             });
             Ok(SessionState {
+                deployment: 0,
                 user: state.users.get(user).cloned(),
                 remote: remote_id.and_then(|id| state.remotes.get(&id).cloned()),
                 subscriptions: subscriptions.collect(),
