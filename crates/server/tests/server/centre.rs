@@ -510,7 +510,6 @@ impl Worker for MemoryWorker {
                 formers.collect()
             });
             Ok(SessionState {
-                deployment: 0,
                 user: state.users.get(user).cloned(),
                 remote: remote_id.and_then(|id| state.remotes.get(&id).cloned()),
                 subscriptions: subscriptions.collect(),
