@@ -206,7 +206,9 @@ impl<'c> Rows for UploadRows<'c> {
             return Err(ended());
         }
         let forget = own!("DELETE FROM tidewater.uploading");
-        self.connection.run_one("committing uploads", forget).await?;
+        self.connection
+            .run_one("committing uploads", forget)
+            .await?;
         self.run("committing uploads", "COMMIT")
     }
 

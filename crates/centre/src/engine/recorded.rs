@@ -278,7 +278,10 @@ pub(super) async fn rename(
             secret,
             now_ms,
         ),
-        own!("DELETE FROM tidewater.signing_key WHERE secret <> ?1", secret),
+        own!(
+            "DELETE FROM tidewater.signing_key WHERE secret <> ?1",
+            secret
+        ),
         own!("DELETE FROM tidewater.remote"),
         own!("DELETE FROM tidewater.removed_remote"),
         own!("DELETE FROM tidewater.subscription"),
