@@ -137,6 +137,8 @@ macro_rules! suite {
             redeploying::a_deployment_is_noticed_by_a_centre_that_serves,
             redeploying::a_download_that_a_deployment_overtakes_reads_nothing,
             redeploying::a_column_that_was_added_and_not_deployed_is_left_out,
+            redeploying::a_copy_that_gets_a_name_of_its_own_knows_no_remotes,
+            redeploying::triggers_of_the_application_know_who_uploads,
             redeploying::the_order_of_constraints_is_nothing_to_remotes,
             redeploying::a_new_column_sends_only_rows_in_which_it_has_another_value,
             refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use tidewater_centre::records::UserRecord;
 use tidewater_centre::{Centre, CentreError, Deployed};
 
 use crate::fixture::Fixture;
 use crate::remote::{Remote, insert};
 use crate::world::{
-    NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, everyone, partitioned, publication, shop,
+    NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, asked, everyone, partitioned, publication, shop,
 };
 
 /// The centre of another server.
@@ -189,4 +190,72 @@ pub async fn a_new_column_sends_only_rows_in_which_it_has_another_value<F: Fixtu
     let mut all = anna.download().await.replaced;
     all.sort();
     assert_eq!(all, ["customer", "extra", "product"]);
+}
+
+/// Nothing that is known to the one is known to the other, but its users.
+pub async fn a_copy_that_gets_a_name_of_its_own_knows_no_remotes<F: Fixture>() {
+    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    anna.upload(&[insert("product", "5|salt")]).await;
+    let user = UserRecord {
+        name: "anna".into(),
+        password_hash: "hash".into(),
+        disabled: false,
+        created_ms: NOW_MS,
+    };
+    world.centre.add_user(&user).await.unwrap();
+    let [key] = &world.centre.signing_keys().await.unwrap()[..] else {
+        panic!("one key")
+    };
+    let asked = [asked(PUBLICATION)];
+    let mut worker = world.worker().await;
+    let before = worker.session_state("anna", Some(anna.id), &asked).await;
+    let before = before.unwrap();
+    assert!(before.subscriptions[0].is_some());
+    assert!(world.centre.rename(NOW_MS).await.unwrap());
+    let after = worker.session_state("anna", Some(anna.id), &asked).await;
+    let after = after.unwrap();
+    assert_eq!(after.subscriptions, [None]);
+    assert_eq!((&after.remote, after.removed), (&None, false));
+    assert!(after.user.is_some());
+    assert_ne!(after.centre, before.centre);
+    assert_ne!(after.deployment, before.deployment);
+    let [now] = &world.centre.signing_keys().await.unwrap()[..] else {
+        panic!("one key")
+    };
+    assert!(now.id != key.id && now.secret != key.secret);
+    assert_eq!(world.deploy().await.unwrap().steps, []);
+    // Where nothing is deployed there is no name yet.
+    let bare = F::new().await;
+    bare.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+        .await;
+    let centre = F::connect(&bare.url()).await.unwrap();
+    assert!(!centre.rename(NOW_MS).await.unwrap());
+}
+
+/// Each upload of a list by its own user, and nobody outside of uploads.
+pub async fn triggers_of_the_application_know_who_uploads<F: Fixture>() {
+    let ddl = format!(
+        "CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, body TEXT);
+         CREATE TABLE seen (id INTEGER, who TEXT, remote TEXT); {}",
+        F::who_trigger()
+    );
+    let world = World::<F>::new(&ddl, vec![everyone("note")]).await;
+    let mut remotes = Vec::new();
+    for user in ["anna", "berta"] {
+        remotes.push(Remote::synced(&world, user).await);
+    }
+    let uploads = remotes.iter_mut().zip(["1|a", "2|b"]);
+    let uploads: Vec<_> = uploads
+        .map(|(remote, row)| remote.next_upload(&[insert("note", row)]))
+        .collect();
+    world.worker().await.apply(uploads).await.unwrap();
+    world.execute("INSERT INTO note VALUES (3, 'c')").await;
+    let seen = "SELECT id, who, remote FROM seen ORDER BY id";
+    let expected = [
+        format!("1|anna|{}", remotes[0].id),
+        format!("2|berta|{}", remotes[1].id),
+        "3|NULL|NULL".to_owned(),
+    ];
+    assert_eq!(world.fixture.query(seen).await, expected);
 }

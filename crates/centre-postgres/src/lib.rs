@@ -11,6 +11,7 @@ mod database;
 mod decoder;
 mod download;
 mod entry;
+mod grants;
 mod in_place;
 mod members;
 mod own;

@@ -15,7 +15,7 @@ use super::quote::literal;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
-use super::{FINGERPRINTS, Postgres, VERSION, in_place, scope, waits, watermark};
+use super::{FINGERPRINTS, Postgres, VERSION, grants, in_place, scope, waits, watermark};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
@@ -197,7 +197,7 @@ impl Tracking for Postgres {
             let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
             table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
         }
-        Ok(())
+        grants::tell_missing(connection, publications).await
     }
 
     async fn version<'t>(

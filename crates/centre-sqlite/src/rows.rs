@@ -18,7 +18,7 @@ use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
 use super::scope;
 use super::served::Served;
 use super::{deferred_violations, failure};
-use tidewater_centre::engine::connection::{Connection as _, Own};
+use tidewater_centre::engine::connection::{Connection as _, Own, own};
 use tidewater_centre::engine::exact::Membership;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
@@ -205,6 +205,10 @@ impl<'c> Rows for UploadRows<'c> {
         if self.has_ended {
             return Err(ended());
         }
+        let forget = own!("DELETE FROM tidewater.uploading");
+        self.connection
+            .run_one("committing uploads", forget)
+            .await?;
         self.run("committing uploads", "COMMIT")
     }
 
@@ -229,6 +233,15 @@ impl<'c> Rows for UploadRows<'c> {
         let Some(serials) = upload::taken(&answers)? else {
             return Ok(None);
         };
+        let who = [
+            own!("DELETE FROM tidewater.uploading"),
+            own!(
+                "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
+                upload.context.user,
+                upload.context.remote_id.to_string(),
+            ),
+        ];
+        self.connection.flight("saying who uploads", &who).await?;
         Ok(Some(Admitted {
             serials,
             scope: scope::current(self.connection, publication, &upload.context)?,

@@ -45,6 +45,11 @@ pub trait Centre: Send + Sync {
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport>;
 
+    /// Gives a copy of a database a name of its own: remotes of the original, and what was signed
+    /// for them, are not known here any more, and remotes of this one not there. Users stay.
+    /// False if nothing is deployed, so that deploying gives a name.
+    fn rename(&self, now_ms: i64) -> CentreResult<'_, bool>;
+
     /// Removes every trace of Tidewater.
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport>;
 

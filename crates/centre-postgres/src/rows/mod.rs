@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future;
+use tokio_postgres::types::ToSql;
 
 use tidewater_protocol::{Datum, Op};
 
@@ -46,7 +47,10 @@ FOR c IN SELECT DISTINCT n.nspname, o.conname FROM pg_catalog.pg_constraint o
   JOIN pg_catalog.pg_namespace n ON n.oid = o.connamespace WHERE o.condeferred
 LOOP EXECUTE format('SET CONSTRAINTS %I.%I DEFERRED', c.nspname, c.conname); END LOOP; END $$";
 
-const TRANSACTION: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
+/// The transaction's number; and says who uploads, for the application's triggers and policies.
+const TRANSACTION: &str = "SELECT pg_catalog.pg_current_xact_id()::text,
+  pg_catalog.set_config('tidewater.username', $1, true),
+  pg_catalog.set_config('tidewater.remote_id', $2, true)";
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -212,13 +216,15 @@ impl Rows for UploadRows<'_> {
         let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
         let oids: Vec<u32> = tables.iter().map(|it| it.table.oid).collect();
         let lock = lock(tables);
+        let remote = upload.context.remote_id.to_string();
+        let who: [&(dyn ToSql + Sync); 2] = [&upload.context.user, &remote];
         let client = connection.client();
         let (locked, (taken, (transaction, (live, results)))) = future::join(
             client.batch_execute(&lock),
             future::join(
                 run_all(client, &taking, &take),
                 future::join(
-                    client.query_one(&transaction, &[]),
+                    client.query_one(&transaction, &who),
                     future::join(client.query(&fingerprints, &[&oids]), queries.run(client)),
                 ),
             ),

@@ -69,6 +69,15 @@ impl Fixture for PostgresFixture {
         PostgresTransaction { client }
     }
 
+    fn who_trigger() -> String {
+        "CREATE FUNCTION who() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           INSERT INTO seen VALUES (NEW.id, nullif(current_setting('tidewater.username', true), ''),
+             nullif(current_setting('tidewater.remote_id', true), ''));
+           RETURN NULL; END $$;
+         CREATE TRIGGER who AFTER INSERT ON note FOR EACH ROW EXECUTE FUNCTION who();"
+            .into()
+    }
+
     fn own_table(name: &str) -> String {
         format!("tidewater.{name}")
     }

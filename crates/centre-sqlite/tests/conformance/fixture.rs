@@ -87,6 +87,13 @@ impl Fixture for SqliteFixture {
         SqliteTransaction { connection }
     }
 
+    fn who_trigger() -> String {
+        "CREATE TRIGGER who AFTER INSERT ON note BEGIN
+           INSERT INTO seen VALUES (NEW.id, (SELECT username FROM tidewater_uploading),
+             (SELECT remote_id FROM tidewater_uploading)); END;"
+            .into()
+    }
+
     fn own_table(name: &str) -> String {
         format!("tidewater_{name}")
     }

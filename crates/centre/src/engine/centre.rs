@@ -8,7 +8,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
-use super::{deploy, prune, records, session, state};
+use super::{deploy, prune, recorded, records, session, state};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::engine::evolution::Mode;
@@ -80,6 +80,20 @@ impl<D: Database> Centre for EngineCentre<D> {
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
         self.deploy_in(publications, Mode::RefusePending, now_ms)
+    }
+
+    fn rename(&self, now_ms: i64) -> CentreResult<'_, bool> {
+        Box::pin(async move {
+            let mut random = [0; 48];
+            self.0.random(&mut random)?;
+            let rename = job!(|connection| async move {
+                match state::check::<D>(connection).await? {
+                    true => recorded::rename(connection, &random, now_ms).await,
+                    false => Ok(false),
+                }
+            });
+            self.0.run(rename).await
+        })
     }
 
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {

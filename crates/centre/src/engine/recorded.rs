@@ -7,7 +7,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::TableInfo;
 use super::compile::{definition, recorded_spec, with_columns_of};
-use super::connection::{Connection, Own, own};
+use super::connection::{Connection, Durability, Own, own};
 use super::deploy::Step;
 use super::publication::Publication;
 use crate::engine::evolution::{Change, KnownRemote, PastSchemas, Review};
@@ -261,6 +261,41 @@ impl Recorded {
         let past = past_schemas(connection).await?;
         Ok(Review::of(&changes, &remotes, &past))
     }
+}
+
+/// See [`crate::Centre::rename`].
+pub(super) async fn rename(
+    connection: &mut impl Connection,
+    random: &Random,
+    now_ms: i64,
+) -> Result<bool> {
+    let (secret, name) = random.split_at(32);
+    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    let statements = [
+        own!(
+            "INSERT INTO tidewater.signing_key (id, secret, created_ms)
+             SELECT coalesce(max(id), 0) + 1, ?1, ?2 FROM tidewater.signing_key",
+            secret,
+            now_ms,
+        ),
+        own!(
+            "DELETE FROM tidewater.signing_key WHERE secret <> ?1",
+            secret
+        ),
+        own!("DELETE FROM tidewater.remote"),
+        own!("DELETE FROM tidewater.removed_remote"),
+        own!("DELETE FROM tidewater.subscription"),
+        own!("DELETE FROM tidewater.given_back"),
+        own!(
+            "UPDATE tidewater.meta SET centre = ?1, deployment = deployment + 1",
+            name
+        ),
+    ];
+    let what = "giving the centre another name";
+    connection
+        .transact(what, Durability::Durable, &statements)
+        .await?;
+    Ok(true)
 }
 
 async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {

@@ -322,6 +322,10 @@ impl Centre for Handle {
         Box::pin(async { Ok(DeployReport::default()) })
     }
 
+    fn rename(&self, _: i64) -> CentreResult<'_, bool> {
+        Box::pin(async { Ok(false) })
+    }
+
     fn undeploy(&self, _: bool) -> CentreResult<'_, DeployReport> {
         Box::pin(async { Ok(DeployReport::default()) })
     }

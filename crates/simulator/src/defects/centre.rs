@@ -84,6 +84,9 @@ impl Centre for Meddling {
     ) -> CentreResult<'a, DeployReport> {
         self.0.deploy_refusing_pending(publications, now_ms)
     }
+    fn rename(&self, now_ms: i64) -> CentreResult<'_, bool> {
+        self.0.rename(now_ms)
+    }
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
         self.0.undeploy(dry_run)
     }
