@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -101,7 +101,7 @@ pub struct Running {
     pub addresses: Vec<String>,
     configured: Mutex<Config>,
     certificate: Arc<Certificate>,
-    retention: watch::Sender<RetentionConfig>,
+    retention: Arc<Mutex<RetentionConfig>>,
     shared: Arc<Shared>,
     phase: Phases,
     tasks: Vec<JoinHandle<()>>,
@@ -175,7 +175,8 @@ impl Server {
             shared.clone(),
             centre.clone(),
         )));
-        let (retention, kept) = watch::channel(config.retention);
+        let retention = Arc::new(Mutex::new(config.retention));
+        let kept = retention.clone();
         tasks.push(tokio::spawn(prune_regularly(shared.clone(), centre, kept)));
         Ok(Running {
             addresses,
@@ -214,7 +215,10 @@ impl Running {
             ("server.limits", old.limits != new.limits),
             ("log", configured.log != config.log),
         ];
-        let _ = self.retention.send(config.retention);
+        *self
+            .retention
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = config.retention;
         let is_deployed = configured.publications == config.publications;
         *configured = config;
         if !is_deployed {
@@ -435,10 +439,10 @@ async fn check_tracking_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>) 
 async fn prune_regularly(
     shared: Arc<Shared>,
     centre: Arc<dyn Centre>,
-    retention: watch::Receiver<RetentionConfig>,
+    retention: Arc<Mutex<RetentionConfig>>,
 ) {
     loop {
-        let retention = *retention.borrow();
+        let retention = *retention.lock().unwrap_or_else(PoisonError::into_inner);
         // Servers that were started together need not all try at once.
         let [jitter] = random(&*shared.environment.randomness).unwrap_or([0]);
         sleep(
