@@ -23,6 +23,7 @@ mod backend;
 mod compare;
 mod device;
 mod ledger;
+mod samples;
 mod scenario;
 mod world;
 
