@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tidewater_protocol::PublicationSchema;
+use tidewater_protocol::{Code, PublicationSchema};
 
 use super::incoming::{Incoming, Uploaded};
 use super::rows::TargetTable;
@@ -27,9 +27,11 @@ pub(super) async fn forget<T: TargetTable>(
 ) -> Result<(), CentreError> {
     let select = own!(
         "SELECT id, table_name, row_key FROM tidewater.refused
-         WHERE remote_id = ?1 AND publication = ?2",
+         WHERE remote_id = ?1 AND publication = ?2 AND code <> ?3",
         upload.context.remote_id,
         upload.publication,
+        // Of what is not published any more nothing can be taken.
+        Code::RowNotPublished.name(),
     );
     let answer = connection
         .run_one("looking for what was refused before", select)

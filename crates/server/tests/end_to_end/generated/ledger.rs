@@ -145,13 +145,28 @@ fn decisions<C: Centre>(field: &Field<C>, user: &str) -> HashMap<(String, String
     let mut seen: HashMap<(String, String), usize> = HashMap::new();
     let (conflicts, refused) = (field.server().conflicts(), field.server().refused());
     let of_conflicts = conflicts.iter().filter(|it| it.user == user);
-    let of_conflicts = of_conflicts.map(|it| (&it.table, &it.key));
+    let of_conflicts = of_conflicts.map(|it| (&it.table, &it.key, it.uploaded.as_deref()));
     let of_refused = refused.iter().filter(|it| it.user == user);
-    let of_refused = of_refused.map(|it| (&it.table, &it.key));
-    for (table, key) in of_conflicts.chain(of_refused) {
+    let of_refused = of_refused.map(|it| (&it.table, &it.key, Some(&*it.row)));
+    for (table, key, image) in of_conflicts.chain(of_refused) {
         *seen.entry((table.clone(), key.clone())).or_default() += 1;
+        let new_key = image.and_then(|image| key_of_image(&field.schema, table, image));
+        if let Some(new_key) = new_key.filter(|it| it != key) {
+            *seen.entry((table.clone(), new_key)).or_default() += 1;
+        }
     }
     seen
+}
+
+/// The key that an image, a JSON object, gives its row: a changed key is known by the old one.
+fn key_of_image(schema: &Schema, table: &str, image: &str) -> Option<String> {
+    let table = schema.tables.iter().find(|it| it.name == table)?;
+    let image: serde_json::Value = serde_json::from_str(image).ok()?;
+    let key = table.key.iter();
+    let key: Option<Vec<serde_json::Value>> = key
+        .map(|&index| image.get(&table.columns[index].name).cloned())
+        .collect();
+    Some(serde_json::Value::Array(key?).to_string())
 }
 
 /// After a sync that succeeded: every change has met its fate.
@@ -210,6 +225,14 @@ pub(crate) fn settle_beside<C: Centre>(field: &mut Field<C>, number: usize, mut 
     }
     let rows = refused_here.iter();
     disputed.extend(rows.map(|it| (it.table.clone(), it.key.clone())));
+    for it in refused.iter().filter(|it| it.user == user) {
+        let is_here = refused_here
+            .iter()
+            .any(|here| here.table == it.table && here.key == it.key);
+        if let Some(key) = key_of_image(&field.schema, &it.table, &it.row).filter(|_| is_here) {
+            disputed.insert((it.table.clone(), key));
+        }
+    }
     player.ledger.disputed = disputed;
     let forgotten = &player.ledger.forgotten;
     // Of what was changed here without tracking, only the remote knows.
