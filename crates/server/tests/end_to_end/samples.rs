@@ -111,19 +111,25 @@ fn order_statement(random: &mut Random) -> String {
     let (number, employee) = (1 + random.below(9), 1 + random.below(3));
     match random.below(12) {
         0 | 1 => format!(
-            "BEGIN; INSERT INTO orders VALUES ({order}, 'BERGS', {employee}, {number}.50);
-             INSERT INTO order_detail VALUES ({order}, 1, {number}), ({order}, {product}, 2); COMMIT;"
+            "INSERT INTO orders VALUES ({order}, 'BERGS', {employee}, {number}.50);
+             INSERT INTO order_detail VALUES ({order}, 1, {number}), ({order}, {product}, 2);"
         ),
         2 => format!("INSERT INTO order_detail VALUES ({order}, {product}, {number})"),
         3 => format!("UPDATE order_detail SET quantity = {number} - 1 WHERE order_id = {order}"),
         4 => format!("UPDATE orders SET freight = {number}.75 WHERE order_id = {order}"),
         5 => format!("UPDATE orders SET employee_id = {employee} WHERE order_id = {order}"),
         6 => format!("DELETE FROM orders WHERE order_id = {order}"),
-        7 => format!(
-            "DELETE FROM order_detail WHERE order_id = {order} AND product_id = {product}"
+        7 => {
+            format!("DELETE FROM order_detail WHERE order_id = {order} AND product_id = {product}")
+        }
+        8 => format!(
+            "UPDATE orders SET order_id = {} WHERE order_id = {order}",
+            1 + random.below(30)
         ),
-        8 => format!("UPDATE orders SET order_id = {} WHERE order_id = {order}", 1 + random.below(30)),
-        9 => format!("INSERT INTO shipment VALUES ({}, {order}, 'van')", 1 + random.below(60)),
+        9 => format!(
+            "INSERT INTO shipment VALUES ({}, {order}, 'van')",
+            1 + random.below(60)
+        ),
         10 => format!("UPDATE shipment SET order_id = {order} WHERE shipment_id = {number}"),
         _ => format!("UPDATE shipment SET carrier = 'ship {number}' WHERE order_id = {order}"),
     }
@@ -248,8 +254,8 @@ fn rental_statement(random: &mut Random) -> String {
     let (number, month) = (1 + random.below(3), 1 + random.below(2));
     match random.below(12) {
         0 | 1 => format!(
-            "BEGIN; INSERT INTO rental VALUES ({one}, {other}, 'new');
-             INSERT INTO payment VALUES ({one}, '2026-0{month}-07', {one}, {number}.50); COMMIT;"
+            "INSERT INTO rental VALUES ({one}, {other}, 'new');
+             INSERT INTO payment VALUES ({one}, '2026-0{month}-07', {one}, {number}.50);"
         ),
         2 => format!("INSERT INTO inventory VALUES ({one}, {other}, {number})"),
         3 => format!("UPDATE inventory SET store_id = {number} WHERE inventory_id = {one}"),
@@ -258,7 +264,9 @@ fn rental_statement(random: &mut Random) -> String {
         6 => format!("UPDATE payment SET paid = '2026-0{month}-09' WHERE payment_id = {one}"),
         7 => format!("DELETE FROM rental WHERE rental_id = {one}"),
         8 => format!("DELETE FROM payment WHERE payment_id = {one}"),
-        9 => format!("UPDATE customer SET store_id = {number}, name = 'n' WHERE customer_id = {one}"),
+        9 => {
+            format!("UPDATE customer SET store_id = {number}, name = 'n' WHERE customer_id = {one}")
+        }
         10 => format!("UPDATE inventory SET inventory_id = {one} WHERE inventory_id = {other}"),
         _ => format!("UPDATE rental SET note = 'note {number}' WHERE inventory_id = {one}"),
     }
