@@ -70,7 +70,7 @@ impl ChangeLog for LogSpec {
         &self.title
     }
 
-    fn partition(&self) -> &[String] {
+    fn by(&self) -> &[String] {
         &self.partition
     }
 

@@ -54,7 +54,7 @@ impl ChangeLog for Log {
         &self.table
     }
 
-    fn partition(&self) -> &[String] {
+    fn by(&self) -> &[String] {
         &self.by
     }
 

@@ -32,8 +32,9 @@ pub trait ChangeLog: Clone + Send + Sync {
     /// Its table, for people.
     fn title(&self) -> &str;
 
-    /// The partition columns' names; none for "everyone".
-    fn partition(&self) -> &[String];
+    /// What tells it from others of its table, for people: the way to the table that decides, and
+    /// the partition columns; nothing for "everyone".
+    fn by(&self) -> &[String];
 
     /// Has it serve for what another one of its identity is for, too.
     fn join(&mut self, other: &Self);

@@ -416,7 +416,7 @@ impl<T: Tracking> Plan<T> {
         }
         for log in missing {
             let table = log.title();
-            let by = match log.partition() {
+            let by = match log.by() {
                 [] => "everyone".to_owned(),
                 columns => columns.join(", "),
             };
