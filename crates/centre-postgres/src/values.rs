@@ -181,7 +181,9 @@ impl Kind {
             Kind::Int2 => Datum::Integer(i16::from_be_bytes(fixed(bytes)?).into()),
             Kind::Bool => Datum::Boolean(bytes == [1]),
             Kind::Float8 => Datum::Real(canonical_real(f64::from_be_bytes(fixed(bytes)?))),
-            Kind::Float4 => Datum::Real(canonical_real(f32::from_be_bytes(fixed(bytes)?).into())),
+            Kind::Float4 => {
+                Datum::Real(canonical_real(shortest(f32::from_be_bytes(fixed(bytes)?))))
+            }
             Kind::Numeric => Datum::Decimal(numeric::decode(bytes, scratch)?),
             Kind::Text | Kind::Json | Kind::Other => Datum::Text(text(bytes)?),
             Kind::Bpchar => Datum::Text(text(bytes)?.trim_end_matches(' ')),
@@ -218,6 +220,16 @@ fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Unfit> {
 
 fn text(bytes: &[u8]) -> Result<&str, Unfit> {
     str::from_utf8(bytes).map_err(|_| Unfit)
+}
+
+/// The real of the shortest decimal that means this single: 21.35 is 21.35 on remotes, too, and
+/// means the same single when it comes back.
+pub(super) fn shortest(single: f32) -> f64 {
+    let exact = f64::from(single);
+    match single.is_finite() {
+        true => format!("{single:e}").parse().unwrap_or(exact),
+        false => exact,
+    }
 }
 
 /// Remotes know one zero and one NaN.

@@ -15,8 +15,10 @@ pub(crate) struct SyncObject<'a> {
     conflicts: u64,
     conflict_rows: Vec<LostRow<'a>>,
     refused: u64,
-    refused_rows: Vec<RefusedRow<'a>>,
+    refused_rows: Vec<KeptRow<'a>>,
     refused_before: u64,
+    stale_count: u64,
+    stale: Vec<KeptRow<'a>>,
     not_restored: &'a [String],
     bytes_sent: u64,
     bytes_received: u64,
@@ -30,7 +32,7 @@ struct LostRow<'a> {
 }
 
 #[derive(Serialize)]
-struct RefusedRow<'a> {
+struct KeptRow<'a> {
     table: &'a str,
     key: Embedded,
     reason: &'a str,
@@ -43,10 +45,15 @@ impl SyncObject<'_> {
             table: &row.table,
             key: embedded(&row.key),
         });
-        let refused = report.refused_rows.iter().map(|row| RefusedRow {
+        let refused = report.refused_rows.iter().map(|row| KeptRow {
             table: &row.table,
             key: embedded(&row.key),
             reason: &row.reason,
+        });
+        let stale = report.stale.iter().map(|row| KeptRow {
+            table: &row.table,
+            key: embedded(&row.key),
+            reason: row.reason,
         });
         SyncObject {
             uploaded: report.uploaded,
@@ -56,6 +63,8 @@ impl SyncObject<'_> {
             refused: report.refused,
             refused_rows: refused.collect(),
             refused_before,
+            stale_count: report.stale_count,
+            stale: stale.collect(),
             not_restored: &report.not_restored,
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,

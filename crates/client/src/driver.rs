@@ -54,6 +54,7 @@ pub(crate) fn sync(
     syncing.hang_up();
     let Syncing { mut total, .. } = syncing;
     total.duration_ms = clock.now().ticks_ms;
+    let result = result.and_then(|()| Ok(total.tell_stale(&database)?));
     (database, result.map(|()| total))
 }
 

@@ -261,6 +261,15 @@ impl Remote {
         self.database()?.discard_refused(which)
     }
 
+    /// Writes the values of refused changes whose rows left the remote as pending changes;
+    /// returns how many.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn restore_refused(&mut self, which: Which<'_>) -> Result<u64, RemoteError> {
+        self.database()?.restore_refused(which)
+    }
+
     /// The database itself.
     ///
     /// # Errors

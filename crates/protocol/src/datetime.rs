@@ -2,6 +2,9 @@
 //!
 //! Years outside 0001 to 9999 are spelled with a sign and at least six digits
 //! (ISO 8601 expanded, astronomical numbering: the year 0000 is 1 BC). The
+//! Text that drivers write is read as well, as long as it says no more than the column's type
+//! keeps in a database that has these types: finer fractions are rounded, a zone behind a time
+//! without one is passed over. What is read is listed in `docs/remote-database.md`. The
 //! calendar arithmetic is the days-from-civil algorithm of Howard Hinnant
 //! ("chrono-Compatible Low-Level Date Algorithms").
 
@@ -182,6 +185,12 @@ impl Scanner<'_> {
         Some(days_from_civil(year, month, day))
     }
 
+    /// What stands between a date and a time.
+    fn between(&mut self) -> Option<()> {
+        let is_between = matches!(self.rest.first(), Some(b'T' | b't' | b' '));
+        is_between.then(|| self.rest = &self.rest[1..])
+    }
+
     fn time(&mut self) -> Option<i64> {
         let hour = self.number(2, 2)?;
         self.take(b':')?;
@@ -205,14 +214,33 @@ impl Scanner<'_> {
         for _ in (before - self.rest.len())..6 {
             micros *= 10;
         }
-        // Finer than a microsecond: only zeros can be kept exactly.
-        while self.take(b'0').is_some() {}
-        Some(micros)
+        // Finer than a microsecond, which is rounded; half of one to the even side.
+        let count = self
+            .rest
+            .iter()
+            .take_while(|it| it.is_ascii_digit())
+            .count();
+        let (finer, rest) = self.rest.split_at(count);
+        self.rest = rest;
+        let is_half = finer.first() == Some(&b'5') && finer[1..].iter().all(|it| *it == b'0');
+        let is_up = match finer.first() {
+            Some(b'5'..) if is_half => micros % 2 == 1,
+            Some(b'5'..) => true,
+            _ => false,
+        };
+        Some(micros + i64::from(is_up))
+    }
+
+    /// A zone as a database accepts it where it means nothing to it.
+    fn pass_over_zone(&mut self) -> Option<()> {
+        self.offset().map(drop)
     }
 
     /// A zone offset in microseconds; no zone is UTC.
     fn offset(&mut self) -> Option<i64> {
-        if self.rest.is_empty() || self.take(b'Z').is_some() || self.take(b'z').is_some() {
+        let _ = self.take(b' ');
+        if matches!(self.rest, b"" | b"Z" | b"z") || self.is_utc() {
+            self.rest = b"";
             return Some(0);
         }
         let sign = if self.take(b'+').is_some() {
@@ -222,13 +250,21 @@ impl Scanner<'_> {
             -1
         };
         let hours = self.number(2, 2)?;
-        let minutes = if self.rest.is_empty() {
-            0
-        } else {
-            let _ = self.take(b':');
-            self.number(2, 2)?
-        };
-        (hours < 16 && minutes < 60).then_some(sign * (hours * 60 + minutes) * 60_000_000)
+        let (mut minutes, mut seconds) = (0, 0);
+        if !self.rest.is_empty() {
+            let has_colon = self.take(b':').is_some();
+            minutes = self.number(2, 2)?;
+            if has_colon && self.take(b':').is_some() {
+                seconds = self.number(2, 2)?;
+            }
+        }
+        let total = (hours * 60 + minutes) * 60 + seconds;
+        (hours < 16 && minutes < 60 && seconds < 60).then_some(sign * total * 1_000_000)
+    }
+
+    fn is_utc(&self) -> bool {
+        let is = |name: &[u8]| self.rest.eq_ignore_ascii_case(name);
+        is(b"UTC") || is(b"GMT")
     }
 }
 
@@ -249,7 +285,16 @@ fn has_usual_year(text: &[u8]) -> bool {
 
 /// `YYYY-MM-DDTHH:MM:SS.ffffff`, as the beginning of a text that could be read.
 fn has_usual_shape(text: &[u8], length: usize) -> bool {
-    text.len() == length && has_usual_year(text) && text[10] == b'T' && &text[11..13] != b"24"
+    text.len() == length
+        && has_usual_year(text)
+        && text[10] == b'T'
+        && &text[11..13] != b"24"
+        && has_micros(&text[19..])
+}
+
+/// `.ffffff`, as the beginning of a text.
+fn has_micros(text: &[u8]) -> bool {
+    text.len() >= 7 && text[0] == b'.' && text[1..7].iter().all(u8::is_ascii_digit)
 }
 
 /// The count, and whether the text is its canonical spelling. The usual spelling is told
@@ -272,6 +317,12 @@ pub fn parse_date(text: &str) -> Option<(i64, bool)> {
                 rest: text.as_bytes(),
             };
             let days = scanner.date()?;
+            // Drivers that know no dates write the midnight with which the day begins.
+            if !scanner.rest.is_empty() {
+                scanner.between()?;
+                let is_midnight = scanner.time()? == 0;
+                is_midnight.then(|| scanner.pass_over_zone())??;
+            }
             if !scanner.rest.is_empty() || days.abs() > MAX_DAYS {
                 return None;
             }
@@ -288,10 +339,12 @@ pub fn parse_time(text: &str) -> Option<(i64, bool)> {
         rest: text.as_bytes(),
     };
     let micros = scanner.time()?;
+    scanner.pass_over_zone()?;
+    let usual = text.len() == 15 && has_micros(&text.as_bytes()[8..]);
     scanner
         .rest
         .is_empty()
-        .then(|| with_canonical(micros, text, text.len() == 15, push_time))
+        .then(|| with_canonical(micros, text, usual, push_time))
 }
 
 fn scan_timestamp(scanner: &mut Scanner<'_>) -> Option<i64> {
@@ -299,9 +352,7 @@ fn scan_timestamp(scanner: &mut Scanner<'_>) -> Option<i64> {
     let micros = if scanner.rest.is_empty() {
         0
     } else {
-        if scanner.take(b'T').is_none() {
-            scanner.take(b' ')?;
-        }
+        scanner.between()?;
         scanner.time()?
     };
     let total = days.checked_mul(MICROS_PER_DAY)?.checked_add(micros)?;
@@ -317,6 +368,7 @@ pub fn parse_timestamp(text: &str) -> Option<(i64, bool)> {
                 rest: text.as_bytes(),
             };
             let micros = scan_timestamp(&mut scanner)?;
+            scanner.pass_over_zone()?;
             if !scanner.rest.is_empty() {
                 return None;
             }
@@ -361,6 +413,37 @@ mod tests {
         let mut text = String::new();
         push_date(days, &mut text);
         text
+    }
+
+    #[test]
+    fn finer_than_a_microsecond_is_rounded() {
+        for (text, expected) in [
+            ("10:00:00.1234567", "10:00:00.123457"),
+            ("10:00:00.123456789", "10:00:00.123457"),
+            ("10:00:00.1234564999", "10:00:00.123456"),
+            ("10:00:00.1234565", "10:00:00.123456"),
+            ("10:00:00.1234575", "10:00:00.123458"),
+            ("10:00:00.12345650001", "10:00:00.123457"),
+            ("10:00:00.9999999", "10:00:01.000000"),
+            ("23:59:59.9999999", "24:00:00.000000"),
+        ] {
+            let (micros, canonical) = parse_time(text).unwrap();
+            let mut written = String::new();
+            push_time(micros, &mut written);
+            assert_eq!((written.as_str(), canonical), (expected, false), "{text}");
+        }
+        let (micros, _) = parse_timestamp("2026-12-31T23:59:59.9999999Z").unwrap();
+        let mut written = String::new();
+        push_timestamp(micros, &mut written);
+        assert_eq!(written, "2027-01-01T00:00:00.000000");
+    }
+
+    #[test]
+    fn a_date_has_no_time_but_midnight() {
+        assert_eq!(parse_date("2026-01-02T00:00:01"), None);
+        assert_eq!(parse_date("2026-01-02T24:00"), None);
+        assert_eq!(parse_date("2026-01-02T"), None);
+        assert_eq!(parse_date("2026-01-02 Z"), None);
     }
 
     #[test]
@@ -429,6 +512,11 @@ mod tests {
             "2026-01-02T24:00:00.000000",
             "0000-01-02T03:04:05.000006",
             "2026-01-02T03:04:05.0000060",
+            "2026-01-02T03:04:05.00000Z",
+            "2026-01-02T03:04:05.00000 Z",
+            "2026-01-02T03:04:05.0000005",
+            "2026-01-02 00:00:00",
+            "03:04:05.00000Z",
             "2026-01-02T03:04:05.000006Z",
             "2026-01-02T03:04:05.000006z",
             "2026-01-02T03:04:05.00+02:00",
@@ -461,14 +549,7 @@ mod tests {
         ] {
             assert_eq!(parse_date(text), None, "{text}");
         }
-        for text in [
-            "24:00:00.000001",
-            "23:60",
-            "1:00",
-            "12:00:60",
-            "12:00:00.",
-            "12:00:00.0000001",
-        ] {
+        for text in ["24:00:00.000001", "23:60", "1:00", "12:00:60", "12:00:00."] {
             assert_eq!(parse_time(text), None, "{text}");
         }
         assert_eq!(parse_time("24:00:00.000000"), Some((86_400_000_000, true)));

@@ -4,7 +4,10 @@
 
 use serde::Serialize;
 
-use crate::database::{ApplySummary, ConflictSummary, RefusedSummary, TableDifferences};
+use crate::database::{
+    ApplySummary, ConflictSummary, Database, RefusedSummary, StaleRow, TableDifferences,
+};
+use crate::error::RemoteError;
 
 /// What a sync moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -23,6 +26,11 @@ pub struct Report {
     pub refused: u64,
     /// The first 100 of them.
     pub refused_rows: Vec<RefusedSummary>,
+    /// Rows that the centre has otherwise, or not any more, and that something here keeps as they
+    /// are: they will be asked for again.
+    pub stale_count: u64,
+    /// The first 100 of them.
+    pub stale: Vec<StaleRow>,
     /// The SQL of indexes, triggers and views of the application that a new schema has made
     /// impossible. Indexes and triggers of synced tables are gone; views, and triggers of
     /// the application's own tables, are still there and fail.
@@ -68,7 +76,8 @@ pub struct Downloaded {
     pub removals: u64,
 }
 
-/// How many rows that lost, and how many that were refused, are told by their keys.
+/// How many rows that lost, how many that were refused and how many that are stale are told by
+/// their keys.
 pub(crate) const ROWS_TOLD: usize = 100;
 
 impl Report {
@@ -91,11 +100,22 @@ impl Report {
             self.refused_rows.push(row);
         }
         self.refused_rows.truncate(ROWS_TOLD);
+        self.stale_count = later.stale_count;
+        self.stale = later.stale;
         self.not_restored.extend(later.not_restored);
         self.compared.extend(later.compared);
         self.bytes_sent += later.bytes_sent;
         self.bytes_received += later.bytes_received;
         self.duration_ms += later.duration_ms;
+    }
+
+    /// Tells which rows are stale once all is applied.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn tell_stale(&mut self, database: &Database) -> Result<(), RemoteError> {
+        (self.stale_count, self.stale) = database.stale(ROWS_TOLD)?;
+        Ok(())
     }
 
     /// Takes over what applying came to.
@@ -149,6 +169,12 @@ mod tests {
                 key: "[1]".into(),
                 reason: "no".into(),
             }],
+            stale_count: 1,
+            stale: vec![StaleRow {
+                table: "t".into(),
+                key: "[3]".into(),
+                reason: "it is",
+            }],
             ..Report::default()
         };
         assert_eq!(
@@ -157,6 +183,7 @@ mod tests {
              \"downloaded\":{\"upserts\":0,\"removals\":0},\"conflicts\":0,\
              \"conflict_rows\":[{\"table\":\"t\",\"key\":\"[2]\"}],\"refused\":0,\
              \"refused_rows\":[{\"table\":\"t\",\"key\":\"[1]\",\"reason\":\"no\"}],\
+             \"stale_count\":1,\"stale\":[{\"table\":\"t\",\"key\":\"[3]\",\"reason\":\"it is\"}],\
              \"bytes_sent\":0,\"bytes_received\":0,\"duration_ms\":0}"
         );
     }

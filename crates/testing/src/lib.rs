@@ -14,6 +14,8 @@ pub mod purchase;
 pub mod scripted;
 
 mod copy;
+mod old_sqlite;
 
+pub use old_sqlite::old_sqlite;
 pub use postgres::{Postgres, PostgresOptions, shared_postgres};
 pub use proxy::FrameProxy;

@@ -4,7 +4,7 @@ use tidewater_protocol::{Datum, pack};
 
 use super::sql::Incoming;
 use crate::publication::PgColumn;
-use crate::values::{Kind, decimal_is_exact};
+use crate::values::{Kind, decimal_is_exact, shortest};
 use tidewater_centre::engine::upload::incoming::Uploaded;
 
 /// Why a value cannot go into its column, without asking the database.
@@ -61,7 +61,7 @@ pub(super) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
         (Kind::Jsonb | Kind::Other, _) => false,
         (Kind::Text, Datum::Text(text)) => fits(text),
         (Kind::Bpchar, Datum::Text(text)) => fits(text) && !text.ends_with(' '),
-        (Kind::Float4, Datum::Real(real)) => f64::from(real as f32).to_bits() == real.to_bits(),
+        (Kind::Float4, Datum::Real(real)) => shortest(real as f32).to_bits() == real.to_bits(),
         (Kind::Float8, Datum::Real(real)) => {
             real.is_finite() && (real != 0.0 || real.is_sign_positive())
                 || real.is_infinite()

@@ -109,3 +109,30 @@ fn bytes_that_are_no_value_are_errors() {
     }
     assert_eq!(Kind::Text.decode(&[0xff], &mut String::new()), Err(Unfit));
 }
+
+#[test]
+fn a_single_is_the_shortest_decimal_that_means_it_and_comes_back_equal() {
+    for (single, expected) in [
+        (21.35_f32, 21.35_f64),
+        (1.1, 1.1),
+        (-0.1, -0.1),
+        (16_777_216.0, 16_777_216.0),
+        (f32::MAX, 3.4028235e38),
+        (f32::MIN_POSITIVE, 1.1754944e-38),
+        (1e-45, 1e-45),
+        (f32::INFINITY, f64::INFINITY),
+    ] {
+        assert_eq!(shortest(single).to_bits(), expected.to_bits(), "{single}");
+    }
+    let mut bits = 1_u32;
+    for _ in 0..200_000 {
+        // A walk over all singles (xorshift).
+        bits ^= bits << 13;
+        bits ^= bits >> 17;
+        bits ^= bits << 5;
+        let single = f32::from_bits(bits);
+        if !single.is_nan() {
+            assert_eq!((shortest(single) as f32).to_bits(), bits, "{single}");
+        }
+    }
+}

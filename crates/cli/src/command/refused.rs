@@ -25,6 +25,7 @@ Examples:
   tidewater refused list nancy.db
   tidewater refused retry nancy.db         # all of them, with the next sync
   tidewater refused discard nancy.db 3 4   # rows 3 and 4 go back to what the centre has
+  tidewater refused restore nancy.db 5     # what is left of row 5 becomes a pending change
   tidewater refused list -c tidewater.toml # the operator: what the centre refused of all remotes
 
 The object of list --json, of a remote (key is an array):
@@ -38,12 +39,13 @@ of the centre, newest first (at_ms and the rest are of the last attempt):
 /// The operator's configuration, in the folder where commands are given.
 const CONFIGURATION: &str = "tidewater.toml";
 
-/// List, retry or discard changes of a remote that the centre refused
+/// List, retry, restore or discard changes of a remote that the centre refused
 ///
 /// A refused change stays in the remote's file and does not hold up others. It goes up
 /// again after you change the row, after `retry`, and by itself after your partitions
 /// or the tables' columns change. One of which only the values are left (its row or column
-/// left the remote) does not: write them once more where they belong, and discard it.
+/// left the remote) does not: `restore` writes them again, or you write them where they belong.
+/// Once the row has gone up and is taken, what was refused of it before is settled by itself.
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct RefusedArgs {
@@ -63,6 +65,9 @@ enum RefusedAction {
     /// Send refused changes again with the next sync
     #[command(after_help = HELP)]
     Retry(Retrial),
+    /// Write the values of rows that left the remote as pending changes
+    #[command(after_help = HELP)]
+    Restore(Retrial),
     /// Give refused changes up: their rows go back to what the centre last had
     #[command(after_help = HELP)]
     Discard(Discarding),
@@ -131,58 +136,94 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<Done, Failure> {
                 refused_in_centre::list(path, args.limit, args.json)
             }
         },
-        RefusedAction::Retry(args) => {
-            let mut database = remote_file::open(&args.remote)?;
-            let refused = database.refused()?;
-            check_ids(&args.remote, &args.ids, &refused)?;
-            let which = match args.ids.as_slice() {
-                [] => Which::All,
-                ids => Which::Ids(ids),
-            };
-            let count = database.retry_refused(which)?;
-            output::note(&format!(
-                "{} to be sent again with the next sync",
-                output::counted(count, "change", "changes")
-            ));
-            let is_meant = |row: &&RefusedRow| args.ids.is_empty() || args.ids.contains(&row.id);
-            let meant = refused.iter().filter(is_meant);
-            let without_row = meant.filter(|row| row.values.is_some()).count();
-            if without_row > 0 {
-                output::note(&format!(
-                    "{} cannot be: only the values are left of {}, not the row; write them \
-                     again, and discard what is listed (tidewater refused list {})",
-                    output::counted(without_row as u64, "change", "changes"),
-                    if without_row == 1 { "it" } else { "them" },
-                    args.remote.display()
-                ));
-            }
-            Ok(Done::Fully)
-        }
-        RefusedAction::Discard(args) => {
-            let mut database = remote_file::open(&args.remote)?;
-            if args.ids.is_empty() && !args.all {
-                return Err(Failure::usage(
-                    "which changes are to be given up?",
-                    format!(
-                        "name their numbers, as tidewater refused list {} shows them, or --all",
-                        args.remote.display()
-                    ),
-                ));
-            }
-            check_ids(&args.remote, &args.ids, &database.refused()?)?;
-            let which = if args.all {
-                Which::All
-            } else {
-                Which::Ids(&args.ids)
-            };
-            let count = database.discard_refused(which)?;
-            output::note(&format!(
-                "{} given up; the next sync brings what the centre has",
-                output::counted(count, "change", "changes")
-            ));
-            Ok(Done::Fully)
-        }
+        RefusedAction::Retry(args) => retry(args),
+        RefusedAction::Restore(args) => restore(args),
+        RefusedAction::Discard(args) => discard(args),
     }
+}
+
+/// Makes changes pending again.
+fn retry(args: &Retrial) -> Result<Done, Failure> {
+    let mut database = remote_file::open(&args.remote)?;
+    let refused = database.refused()?;
+    check_ids(&args.remote, &args.ids, &refused)?;
+    let which = match args.ids.as_slice() {
+        [] => Which::All,
+        ids => Which::Ids(ids),
+    };
+    let count = database.retry_refused(which)?;
+    output::note(&format!(
+        "{} to be sent again with the next sync",
+        output::counted(count, "change", "changes")
+    ));
+    let is_meant = |row: &&RefusedRow| args.ids.is_empty() || args.ids.contains(&row.id);
+    let meant = refused.iter().filter(is_meant);
+    let without_row = meant.filter(|row| row.values.is_some()).count();
+    if without_row > 0 {
+        output::note(&format!(
+            "{} cannot be: only the values are left of {}, not the row; write them \
+             again (tidewater refused restore {})",
+            output::counted(without_row as u64, "change", "changes"),
+            if without_row == 1 { "it" } else { "them" },
+            args.remote.display()
+        ));
+    }
+    Ok(Done::Fully)
+}
+
+/// Writes again what is only left as values.
+fn restore(args: &Retrial) -> Result<Done, Failure> {
+    let mut database = remote_file::open(&args.remote)?;
+    let refused = database.refused()?;
+    check_ids(&args.remote, &args.ids, &refused)?;
+    let which = match args.ids.as_slice() {
+        [] => Which::All,
+        ids => Which::Ids(ids),
+    };
+    let count = database.restore_refused(which)?;
+    output::note(&format!(
+        "{} written again; the next sync uploads what differs from the centre",
+        output::counted(count, "row", "rows")
+    ));
+    let is_meant = |row: &&RefusedRow| args.ids.is_empty() || args.ids.contains(&row.id);
+    let left = (refused.iter().filter(is_meant).count() as u64).saturating_sub(count);
+    if left > 0 {
+        output::note(&format!(
+            "{} left as {}: a row that is still in the file goes up again with refused \
+             retry, and of others a table, a column or a value that it needs is missing \
+             (tidewater refused list {})",
+            output::counted(left, "change", "changes"),
+            if left == 1 { "it is" } else { "they are" },
+            args.remote.display()
+        ));
+    }
+    Ok(Done::Fully)
+}
+
+/// Gives changes up.
+fn discard(args: &Discarding) -> Result<Done, Failure> {
+    let mut database = remote_file::open(&args.remote)?;
+    if args.ids.is_empty() && !args.all {
+        return Err(Failure::usage(
+            "which changes are to be given up?",
+            format!(
+                "name their numbers, as tidewater refused list {} shows them, or --all",
+                args.remote.display()
+            ),
+        ));
+    }
+    check_ids(&args.remote, &args.ids, &database.refused()?)?;
+    let which = if args.all {
+        Which::All
+    } else {
+        Which::Ids(&args.ids)
+    };
+    let count = database.discard_refused(which)?;
+    output::note(&format!(
+        "{} given up; the next sync brings what the centre has",
+        output::counted(count, "change", "changes")
+    ));
+    Ok(Done::Fully)
 }
 
 /// A mistyped number must not pass for a change that was dealt with.

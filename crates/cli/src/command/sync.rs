@@ -42,6 +42,8 @@ The object of --json:
    \"conflicts\":n,\"conflict_rows\":[{\"table\",\"key\":[...]}, the first 100],
    \"refused\":n,\"refused_rows\":[{\"table\",\"key\":[...],\"reason\"}, the first 100],
    \"refused_before\":n, of earlier syncs, still in the file,
+   \"stale_count\":n, rows that the centre has otherwise or not any more, and that stay as they are,
+   \"stale\":[{\"table\",\"key\":[...],\"reason\"}, the first 100],
    \"not_restored\":[SQL of your indexes, triggers and views that a new schema made impossible],
    \"bytes_sent\":n,\"bytes_received\":n,\"duration_ms\":n}
 or, when it failed:
@@ -100,6 +102,9 @@ pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
     }
     if report.conflicts > 0 {
         tell_conflicts(&report);
+    }
+    if report.stale_count > 0 {
+        tell_stale(&report);
     }
     if !report.not_restored.is_empty() {
         tell_not_restored(&report);
@@ -300,6 +305,10 @@ fn describe(report: &Report) -> String {
         let rows = output::counted(report.refused, "row", "rows");
         let _ = writeln!(text, "refused     {rows} not taken by the centre");
     }
+    if report.stale_count > 0 {
+        let rows = output::counted(report.stale_count, "row", "rows");
+        let _ = writeln!(text, "stale       {rows} not as in the centre");
+    }
     let _ = writeln!(
         text,
         "in {}, {} sent, {} received",
@@ -323,6 +332,17 @@ fn tell_conflicts(report: &Report) {
     output::note(
         "both versions are kept in the centre; its operator lists them: tidewater conflicts list",
     );
+}
+
+/// Lists the rows that are not as in the centre, on standard error.
+fn tell_stale(report: &Report) {
+    let mut table = Table::new(&["table", "key", "why it stays"]);
+    for row in &report.stale {
+        table.row([row.table.clone(), row.key.clone(), row.reason.to_owned()]);
+    }
+    output::note("stale, asked for again by the next sync:");
+    output::note(table.render(2).trim_end());
+    tell_more(report.stale_count, report.stale.len());
 }
 
 /// Says what of the application a new schema has broken.

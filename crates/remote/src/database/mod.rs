@@ -2,11 +2,13 @@
 //! an upload and applying a download.
 //!
 //! Owns the connection. Leaves to its modules: the internal tables ([`layout`]), user
-//! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), reading an upload
+//! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), what is recorded
+//! in them ([`changes`]), reading an upload
 //! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), acknowledged uploads
 //! ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]).
 
 mod apply;
+mod changes;
 pub(crate) mod compare;
 pub(crate) mod kept;
 mod layout;
@@ -28,7 +30,7 @@ pub use apply::{
 pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving, KeptLimits};
 pub use refused::{RefusedRow, Which};
-pub use status::{Status, SubscriptionStatus, TableStatus};
+pub use status::{StaleRow, Status, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};
 pub use upload::{UploadChunk, UploadCursor};
 

@@ -5,7 +5,9 @@
 //! changed again, when the user says so, or when scope or schema changed. What the very sync
 //! that brings such a change refused stays refused, as that sync reports it, and goes up with
 //! the next one: `again` is set in its row until then. A refused change whose row had to leave
-//! the remote has no parked row any more, only the user's own values.
+//! the remote has no parked row any more, only all the values of the row: see [`restore`].
+
+mod restore;
 
 use std::collections::HashSet;
 
@@ -13,10 +15,13 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::{Code, Table, Value};
 
+pub(crate) use restore::settle_written;
+
 use super::apply::{ApplySummary, fire_harmless_triggers};
+use super::changes::{self, has_change, move_to};
 use super::subscription::load_all;
 use super::tables::Names;
-use super::take::{PARKED, keys_of, merge_into};
+use super::take::{PARKED, keys_of};
 use super::upload::mark_stale;
 use super::{Database, SubscriptionState, row};
 use crate::error::{Doing, RemoteError};
@@ -42,7 +47,7 @@ pub struct RefusedRow {
     pub sequence: u64,
     /// When the result was applied here, in milliseconds since 1970.
     pub at_ms: i64,
-    /// The user's own values, a JSON object, where the row itself had to go.
+    /// The row's values, a JSON object, where the row itself had to go.
     pub values: Option<String>,
 }
 
@@ -106,7 +111,13 @@ impl Database {
             let Some(parked) = &found.parked else {
                 return Ok(false);
             };
-            unpark(connection, &parked.names, &parked.key, parked.generation)?;
+            move_to(
+                connection,
+                &parked.names,
+                &parked.key,
+                PARKED,
+                parked.generation,
+            )?;
             Ok(true)
         })
     }
@@ -175,6 +186,7 @@ enum RowsChange {
 
 /// A refused row with what is parked of it.
 struct Found<'a> {
+    id: i64,
     key_packed: Vec<u8>,
     parked: Option<Parked<'a>>,
 }
@@ -219,51 +231,15 @@ fn find<'a>(
             });
         }
     }
-    Ok(Some(Found { key_packed, parked }))
+    Ok(Some(Found {
+        id: entry.id,
+        key_packed,
+        parked,
+    }))
 }
 
 fn is_parked(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Result<bool> {
     has_change(connection, names, key, PARKED)
-}
-
-fn has_change(
-    connection: &Connection,
-    names: &Names,
-    key: &[Value],
-    generation: i64,
-) -> rusqlite::Result<bool> {
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT 1 FROM {} WHERE {} AND generation = ?{}",
-        names.change,
-        names.change_key_is_bound(),
-        key.len() + 1
-    ))?;
-    names.bind_key(&mut statement, key)?;
-    statement.raw_bind_parameter(key.len() + 1, generation)?;
-    let found = statement.raw_query().next()?.is_some();
-    Ok(found)
-}
-
-/// Makes a parked change pending again: as the change of the current generation, or as the
-/// pre-image of the one that is there already.
-fn unpark(
-    connection: &Connection,
-    names: &Names,
-    key: &[Value],
-    generation: i64,
-) -> rusqlite::Result<()> {
-    if has_change(connection, names, key, generation)? {
-        return merge_into(connection, names, key, PARKED, generation);
-    }
-    let mut statement = connection.prepare_cached(&format!(
-        "UPDATE {} SET generation = ?{} WHERE {} AND generation = {PARKED}",
-        names.change,
-        key.len() + 1,
-        names.change_key_is_bound(),
-    ))?;
-    names.bind_key(&mut statement, key)?;
-    statement.raw_bind_parameter(key.len() + 1, generation)?;
-    statement.raw_execute().map(drop)
 }
 
 /// Which parked changes are to be tried again.
@@ -299,8 +275,12 @@ pub(crate) fn unpark_all(
     let fresh = fresh_keys(connection, &table.name).doing(doing)?;
     let types = row::key_types(table);
     for key in keys_of(connection, &sql, &[], table).doing(doing)? {
-        if !fresh.contains(&row::pack_key(&types, &row::datums(&types, &key))) {
-            unpark(connection, &names, &key, generation).doing(doing)?;
+        // What is recorded under a changed key goes with its other record.
+        let pair = changes::rekeyed(connection, &names, PARKED, &key).doing(doing)?;
+        if pair.is_none_or(|pair| pair.old == key)
+            && !fresh.contains(&row::pack_key(&types, &row::datums(&types, &key)))
+        {
+            move_to(connection, &names, &key, PARKED, generation).doing(doing)?;
         }
     }
     connection
@@ -418,7 +398,7 @@ pub(crate) fn unpark_waiting(
             };
             let key: Vec<Value> = key.iter().map(|datum| datum.to_value()).collect();
             if is_parked(connection, &names, &key).doing(doing)? {
-                unpark(connection, &names, &key, subscription.generation).doing(doing)?;
+                move_to(connection, &names, &key, PARKED, subscription.generation).doing(doing)?;
             }
             forget(connection, &table.name, packed)?;
         }
@@ -429,30 +409,31 @@ pub(crate) fn unpark_waiting(
 /// Puts the pre-image of a parked change back into the user table. Tracking and foreign-key
 /// actions are off.
 fn give_up(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
-    let names = &parked.names;
-    if !has_change(connection, names, &parked.key, parked.generation)? {
-        restore_row(connection, parked)?;
-        let mut delete = connection.prepare_cached(&format!(
-            "DELETE FROM {} WHERE {} AND generation = {PARKED}",
-            names.change,
-            names.change_key_is_bound()
-        ))?;
-        names.bind_key(&mut delete, &parked.key)?;
-        return delete.raw_execute().map(drop);
+    let (names, key) = (&parked.names, &parked.key);
+    if changes::later_than(connection, names, key, PARKED)?.is_some() {
+        // Changed again since: the newer change stays pending, against the centre's row.
+        return move_to(connection, names, key, PARKED, parked.generation).map(drop);
     }
-    // Changed again since: the newer change stays pending, against the centre's row.
-    merge_into(connection, names, &parked.key, PARKED, parked.generation)
+    if let Some(pair) = changes::rekeyed(connection, names, PARKED, key)? {
+        delete_row(connection, names, &pair.new)?;
+    }
+    restore_row(connection, parked)?;
+    changes::forget(connection, names, key, PARKED)
 }
 
-fn restore_row(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
-    let names = &parked.names;
+fn delete_row(connection: &Connection, names: &Names, key: &[Value]) -> rusqlite::Result<()> {
     let mut delete = connection.prepare_cached(&format!(
         "DELETE FROM {} WHERE {}",
         names.table,
         names.key_is_bound()
     ))?;
-    names.bind_key(&mut delete, &parked.key)?;
-    delete.raw_execute()?;
+    names.bind_key(&mut delete, key)?;
+    delete.raw_execute().map(drop)
+}
+
+fn restore_row(connection: &Connection, parked: &Parked<'_>) -> rusqlite::Result<()> {
+    let names = &parked.names;
+    delete_row(connection, names, &parked.key)?;
     let columns: Vec<&str> = names
         .key
         .iter()

@@ -11,8 +11,8 @@ use super::apply::{ApplySummary, keep_values};
 use super::refused::TIME_UNKNOWN;
 use super::subscription::load_all;
 use super::tables::{
-    Names, aside_name, change_table, create_change_table, create_indexes, create_user_table,
-    name_is_taken,
+    Names, aside_name, change_table, create_change_table, create_indexes, create_rekeyed_table,
+    create_user_table, name_is_taken, rekeyed_table,
 };
 use super::triggers::{self, Lack};
 use super::{Database, SubscriptionState, compare, quote};
@@ -115,6 +115,9 @@ fn create(
     let change = change_table(&table.name);
     connection.execute_batch(&format!("DROP TABLE IF EXISTS {}", quote::name(&change)))?;
     connection.execute_batch(&create_change_table(table, &change))?;
+    let rekeyed = quote::name(&rekeyed_table(&table.name));
+    connection.execute_batch(&format!("DROP TABLE IF EXISTS {rekeyed}"))?;
+    connection.execute_batch(&create_rekeyed_table(table))?;
     for index in create_indexes(table) {
         // One of the old table's may still have the name, beside it.
         if let Some(name) = index.split(" ON ").next() {

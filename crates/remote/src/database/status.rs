@@ -2,12 +2,14 @@
 
 use rusqlite::Connection;
 use serde::Serialize;
-use tidewater_protocol::Table;
+use tidewater_protocol::{Datum, PublicationSchema, Table, Value};
 
+use super::apply::needed_by;
 use super::subscription::load_all;
 use super::tables::Names;
 use super::take::PARKED;
-use super::{CompareDue, Database, SubscriptionState, quote};
+use super::upload::stale_keys;
+use super::{CompareDue, Database, SubscriptionState, changes, quote, row};
 use crate::error::{Doing, RemoteError};
 
 /// The state of a remote.
@@ -151,4 +153,83 @@ fn table_status(connection: &Connection, table: &Table) -> rusqlite::Result<Tabl
             "SELECT count(*) FROM tidewater_stale WHERE table_name = {name}"
         ))?,
     })
+}
+
+/// A row that the centre has otherwise, or not any more, and that something here keeps as it is.
+/// It is asked for again when that has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StaleRow {
+    /// The table.
+    pub table: String,
+    /// The key, readable: a JSON array.
+    pub key: String,
+    /// What keeps it.
+    pub reason: &'static str,
+}
+
+const CHANGED: &str = "it was changed here too, and the change has not gone up";
+const REFUSED: &str = "a change of it is refused";
+const NEEDED: &str = "a row that was changed here refers to it";
+const KEPT: &str =
+    "it arrives with the next sync, unless something of the application keeps it out";
+
+impl Database {
+    /// How many rows are stale, and the first so many of them.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn stale(&self, at_most: usize) -> Result<(u64, Vec<StaleRow>), RemoteError> {
+        let doing = "reading stale rows";
+        let mut count = 0;
+        let mut rows = Vec::new();
+        for subscription in self.subscriptions()? {
+            let Some(schema) = &subscription.schema else {
+                continue;
+            };
+            for table in &schema.tables {
+                let keys = stale_keys(&self.connection, table).doing(doing)?;
+                count += keys.len() as u64;
+                for packed in keys.iter().take(at_most - rows.len()) {
+                    let Ok(key) = row::unpack_key(&row::key_types(table), packed) else {
+                        continue;
+                    };
+                    let owned: Vec<Value> = key.iter().map(Datum::to_value).collect();
+                    rows.push(StaleRow {
+                        table: table.name.clone(),
+                        key: row::readable_key(&key),
+                        reason: keeps(&self.connection, schema, table, &owned).doing(doing)?,
+                    });
+                }
+            }
+        }
+        Ok((count, rows))
+    }
+}
+
+/// What keeps a stale row as it is.
+fn keeps(
+    connection: &Connection,
+    schema: &PublicationSchema,
+    table: &Table,
+    key: &[Value],
+) -> rusqlite::Result<&'static str> {
+    let names = Names::of(table);
+    if changes::later_than(connection, &names, key, PARKED)?.is_some() {
+        return Ok(CHANGED);
+    }
+    if changes::has_change(connection, &names, key, PARKED)? {
+        return Ok(REFUSED);
+    }
+    for needed in needed_by(connection, schema, table)? {
+        let mut statement = connection.prepare_cached(&format!(
+            "SELECT 1 FROM {} AS p WHERE {} AND {needed}",
+            names.table,
+            names.key_is_bound()
+        ))?;
+        names.bind_key(&mut statement, key)?;
+        if statement.raw_query().next()?.is_some() {
+            return Ok(NEEDED);
+        }
+    }
+    Ok(KEPT)
 }

@@ -35,12 +35,21 @@ pub(crate) struct Names {
     pub(crate) values: Vec<usize>,
     /// The same columns in the change table.
     pub(crate) pre: Vec<String>,
+    /// The table of changed keys.
+    pub(crate) rekeyed: String,
+    /// The key columns in it: those of the new key, and those of the old one.
+    pub(crate) new_key: Vec<String>,
+    pub(crate) old_key: Vec<String>,
 }
 
 impl Names {
     pub(crate) fn of(table: &Table) -> Names {
         let change_column = |prefix: &str, index: usize| {
             quote::name(&format!("{prefix}{}", table.columns[index].name))
+        };
+        let key = |prefix: &str| -> Vec<String> {
+            let key = table.key.iter();
+            key.map(|&index| change_column(prefix, index)).collect()
         };
         let values: Vec<usize> = (0..table.columns.len())
             .filter(|index| !table.key.contains(index))
@@ -57,11 +66,10 @@ impl Names {
                 .key_columns()
                 .map(|column| quote::name(&column.name))
                 .collect(),
-            change_key: table
-                .key
-                .iter()
-                .map(|&index| change_column("key_", index))
-                .collect(),
+            change_key: key("key_"),
+            rekeyed: quote::name(&rekeyed_table(&table.name)),
+            new_key: key("new_"),
+            old_key: key("old_"),
             key_types: row::key_types(table),
             pre: values
                 .iter()
@@ -99,6 +107,12 @@ impl Names {
         )
     }
 
+    /// Which of the key's columns are of bytes.
+    pub(crate) fn key_is_bytes(&self) -> impl Iterator<Item = bool> {
+        let types = self.key_types.iter();
+        types.map(|column_type| *column_type == ColumnType::Bytes)
+    }
+
     /// Binds an owned key to the parameters from 1 on.
     pub(crate) fn bind_key(
         &self,
@@ -123,6 +137,11 @@ fn bound(columns: &[String]) -> String {
 /// The name of a table's change table.
 pub(crate) fn change_table(table: &str) -> String {
     format!("{PREFIX}change_{table}")
+}
+
+/// The name of the table of a table's changed keys.
+pub(crate) fn rekeyed_table(table: &str) -> String {
+    format!("{PREFIX}rekeyed_{table}")
 }
 
 /// Checks that a schema can be laid out at all.
@@ -176,7 +195,7 @@ pub(crate) fn name_is_taken(connection: &Connection, name: &str) -> Result<bool,
 }
 
 /// Whether a default is one SQL literal and nothing more: it comes from the server and
-/// stands unquoted in our DDL.
+/// stands unquoted in our DDL, which SQLite 3.9 has to understand (it has no TRUE).
 fn is_literal(default: &str) -> bool {
     let quoted = |text: &str| {
         text.strip_prefix('\'')
@@ -186,7 +205,7 @@ fn is_literal(default: &str) -> bool {
     let upper = default.to_ascii_uppercase();
     let word = matches!(
         upper.as_str(),
-        "NULL" | "TRUE" | "FALSE" | "CURRENT_TIMESTAMP" | "CURRENT_DATE" | "CURRENT_TIME"
+        "NULL" | "CURRENT_TIMESTAMP" | "CURRENT_DATE" | "CURRENT_TIME"
     );
     let unsigned = default.strip_prefix(['-', '+']).unwrap_or(default);
     let number = unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.')
@@ -204,15 +223,21 @@ fn is_literal(default: &str) -> bool {
     word || number || blob || quoted(default)
 }
 
-/// The names of the key columns, and the conditions that their values are in canonical form;
+/// What a key that is not in canonical form is told.
+pub(crate) fn canonical_name(column: &Column) -> String {
+    let form = canonical::form(column.column_type);
+    format!("{} in canonical form: {form}", column.name)
+}
+
+/// The key columns, and the conditions that their values are in canonical form;
 /// `row` goes before the columns (`NEW.`).
 pub(crate) fn key_checks<'t>(
     table: &'t Table,
     row: &'t str,
-) -> impl Iterator<Item = (&'t str, String)> {
+) -> impl Iterator<Item = (&'t Column, String)> {
     table.key_columns().map(move |column| {
         let name = format!("{row}{}", quote::name(&column.name));
-        (&*column.name, canonical::check(column.column_type, &name))
+        (column, canonical::check(column.column_type, &name))
     })
 }
 
@@ -234,10 +259,10 @@ pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name:
             part.push_str(&format!(" DEFAULT {default}"));
         }
         let mut checks = key_checks(table, "");
-        if let Some((_, check)) = checks.find(|&(name, _)| name == column.name) {
+        if let Some((_, check)) = checks.find(|(key, _)| key.name == column.name) {
             part.push_str(&format!(
                 " CONSTRAINT {} CHECK ({check})",
-                quote::name(&format!("{} in canonical form", column.name))
+                quote::name(&canonical_name(column))
             ));
         }
         parts.push(part);
@@ -320,6 +345,27 @@ pub(crate) fn create_change_table(table: &Table, name: &str) -> String {
         "CREATE TABLE {} (\n  {}\n) WITHOUT ROWID",
         quote::name(name),
         parts.join(",\n  ")
+    )
+}
+
+/// The statements that create the table of a table's changed keys: see [`super::rekeyed`].
+pub(crate) fn create_rekeyed_table(table: &Table) -> String {
+    let names = Names::of(table);
+    let columns = quote::list([&names.new_key, &names.old_key], "", |columns| {
+        quote::list(
+            columns.iter().zip(table.key_columns()),
+            "",
+            |(name, column)| format!("  {name} {} NOT NULL,\n", column.column_type.sqlite_type()),
+        )
+    });
+    format!(
+        "CREATE TABLE {rekeyed} (\n  generation INTEGER NOT NULL,\n{columns}  \
+         PRIMARY KEY (generation, {})\n) WITHOUT ROWID;\n\
+         CREATE INDEX {} ON {rekeyed} (generation, {})",
+        names.new_key.join(", "),
+        quote::name(&format!("{PREFIX}rekeyed_from_{}", table.name)),
+        names.old_key.join(", "),
+        rekeyed = names.rekeyed,
     )
 }
 

@@ -10,7 +10,9 @@ use tidewater_protocol::{PublicationSchema, Table, UploadId};
 use super::refused;
 use super::subscription::load_all;
 use super::tables::Names;
-use super::{CompareDue, Database, SubscriptionState, compare, data_version, quote, row, triggers};
+use super::{
+    CompareDue, Database, SubscriptionState, changes, compare, data_version, quote, row, triggers,
+};
 use crate::error::{Doing, RemoteError};
 use crate::session::SyncDirection;
 
@@ -154,6 +156,8 @@ fn take(
     if let Some(schema) = &subscription.schema {
         for table in &schema.tables {
             adopt_parked(connection, table, subscription.generation)?;
+            changes::keep_whole(connection, &Names::of(table), subscription.generation)
+                .doing("taking an upload")?;
         }
     }
     connection
@@ -189,46 +193,13 @@ fn adopt_parked(
     let doing = "taking refused changes that were changed again";
     let found = keys_of(connection, &sql, &[&generation], table).doing(doing)?;
     for key in &found {
-        merge_into(connection, &names, key, PARKED, generation).doing(doing)?;
+        let key = changes::move_to(connection, &names, key, PARKED, generation).doing(doing)?;
         let packed = row::pack_key(
             &row::key_types(table),
-            &row::datums(&row::key_types(table), key),
+            &row::datums(&row::key_types(table), &key),
         );
         refused::forget(connection, &table.name, &packed)?;
     }
-    Ok(())
-}
-
-/// Moves the pre-image of a key's change in generation `from` into its change in generation
-/// `to`, which must exist, and removes the former.
-pub(crate) fn merge_into(
-    connection: &Connection,
-    names: &Names,
-    key: &[tidewater_protocol::Value],
-    from: i64,
-    to: i64,
-) -> rusqlite::Result<()> {
-    let columns = std::iter::once("present").chain(names.pre.iter().map(String::as_str));
-    let columns: Vec<&str> = columns.collect();
-    let columns = columns.join(", ");
-    let change = &names.change;
-    let key_is = names.change_key_is_bound();
-    let parameter = key.len() + 1;
-    let mut update = connection.prepare_cached(&format!(
-        "UPDATE {change} SET ({columns}) = (SELECT {columns} FROM {change} \
-         WHERE {key_is} AND generation = ?{}) WHERE {key_is} AND generation = ?{parameter}",
-        parameter + 1
-    ))?;
-    names.bind_key(&mut update, key)?;
-    update.raw_bind_parameter(parameter, to)?;
-    update.raw_bind_parameter(parameter + 1, from)?;
-    update.raw_execute()?;
-    let mut delete = connection.prepare_cached(&format!(
-        "DELETE FROM {change} WHERE {key_is} AND generation = ?{parameter}"
-    ))?;
-    names.bind_key(&mut delete, key)?;
-    delete.raw_bind_parameter(parameter, from)?;
-    delete.raw_execute()?;
     Ok(())
 }
 

@@ -7,10 +7,14 @@ mod files;
 mod gaps;
 mod history;
 mod kept;
+mod made;
 mod migration;
 mod model;
 mod obstacles;
+mod old_library;
 mod refusals;
+mod rekeyed;
+mod restoring;
 mod tracking;
 mod uploading;
 mod ways;
@@ -404,6 +408,35 @@ fn delete(old: &[Datum<'_>]) -> Change {
         old: stored(old),
         new: Vec::new(),
     }
+}
+
+/// The same changes by key: a changed key is a row that goes and one that comes.
+fn by_key(schema: &PublicationSchema, changes: Vec<Change>) -> Vec<Change> {
+    let mut by_key = Vec::new();
+    for change in changes {
+        let key = &schema.table(&change.table).unwrap().key;
+        let is_update = change.op == Op::Update;
+        if !is_update || key.iter().all(|&at| change.old[at] == change.new[at]) {
+            by_key.push(change);
+            continue;
+        }
+        by_key.push(Change {
+            op: Op::Delete,
+            new: Vec::new(),
+            ..change.clone()
+        });
+        by_key.push(Change {
+            op: Op::Insert,
+            old: Vec::new(),
+            ..change
+        });
+    }
+    let first = |change: &Change| match (change.old.first(), change.new.first()) {
+        (Some(Value::Integer(first)), _) | (None, Some(Value::Integer(first))) => *first,
+        _ => 0,
+    };
+    by_key.sort_by_key(first);
+    by_key
 }
 
 /// A remote of [`items`] with the rows 1, 2 and 3, named a, b and c, amounts 10, 20, 30.

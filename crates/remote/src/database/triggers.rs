@@ -6,13 +6,19 @@
 //! displaces is still there to be read. What is recorded and then does not happen (OR IGNORE,
 //! DO NOTHING) is no net change and is never sent.
 //!
-//! They use built-in functions only. A pre-image that is there already is kept by `ON CONFLICT
-//! DO NOTHING`, never by `INSERT OR IGNORE`: an `OR` clause of the application's statement
-//! overrides the `OR` clauses of its triggers, an upsert clause it leaves alone.
+//! That a row's key was changed is noted afterwards (`rekeyed`), when it has really happened:
+//! see [`super::rekeyed`].
+//!
+//! They use built-in functions only, and nothing that SQLite 3.9 cannot parse: the application
+//! may bring a library that old, and one object that it cannot parse makes the whole file
+//! unusable to it. A pre-image that is there already is kept by `WHEN NOT EXISTS`, never by
+//! `INSERT OR IGNORE`: an `OR` clause of the application's statement overrides those of its
+//! triggers.
 
 mod altered;
 mod spelling;
 mod unique;
+mod writer;
 
 use std::collections::BTreeMap;
 
@@ -27,6 +33,7 @@ use super::layout::PREFIX;
 use super::quote;
 use super::tables::Names;
 use crate::error::{Doing, RemoteError};
+use writer::Writer;
 
 /// A table that was not tracked, or not wholly: it may have been changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -271,7 +278,15 @@ fn defaults(connection: &Connection, table: &str) -> Result<BTreeMap<String, Str
 const KINDS: [&[&str]; 3] = [&RECORDING, &DISPLACING, &SPELLING];
 
 /// Without these, changes go unnoticed.
-const RECORDING: [&str; 5] = ["insert", "inserted", "update", "rekey", "delete"];
+const RECORDING: [&str; 7] = [
+    "insert",
+    "inserted",
+    "update",
+    "rekey",
+    "rekeyed",
+    "delete",
+    "delete_rekeyed",
+];
 
 /// Without these, only what `REPLACE` pushes out through a unique index does.
 const DISPLACING: [&str; 2] = ["insert_displaces", "update_displaces"];
@@ -300,7 +315,9 @@ fn statements(
         ("insert", writer.insert()),
         ("update", writer.gone("update", "BEFORE UPDATE")),
         ("rekey", writer.rekey(without_rowid)),
+        ("rekeyed", writer.rekeyed(without_rowid)),
         ("delete", writer.gone("delete", "BEFORE DELETE")),
+        ("delete_rekeyed", writer.delete_rekeyed()),
     ]);
     if !without_rowid {
         // The key may be assigned by SQLite, and BEFORE INSERT does not know it then.
@@ -319,176 +336,4 @@ fn statements(
         statements.insert("update_displaces", writer.update_displaces(&unique));
     }
     statements
-}
-
-struct Writer<'a> {
-    names: Names,
-    table: &'a Table,
-    subscription: i64,
-    /// See [`defaults`].
-    defaults: BTreeMap<String, String>,
-    /// The table has no CHECKs that keep keys in canonical form.
-    is_unchecked: bool,
-}
-
-impl Writer<'_> {
-    fn create(&self, kind: &str, event: &str, when: &str, body: &str) -> String {
-        let name = quote::name(&trigger_name(kind, &self.table.name));
-        let table = &self.names.table;
-        format!("CREATE TRIGGER {name} {event} ON {table}\n{when}BEGIN\n{body}END")
-    }
-
-    fn download_only(&self, kind: &str, event: &str) -> String {
-        let message = format!(
-            "table \"{}\" is download-only: changes made here would never reach the server",
-            self.table.name
-        );
-        let body = format!("  SELECT RAISE(ABORT, {});\n", quote::text(&message));
-        self.create(kind, &format!("BEFORE {event}"), "", &body)
-    }
-
-    /// The application gets SQLite's own error for a NULL in the key, not one about our table.
-    fn key_is_complete(&self) -> String {
-        quote::list(&self.names.key, " AND ", |key| {
-            format!("{} IS NOT NULL", self.new_value(key))
-        })
-    }
-
-    /// What a column (its name in SQL) is going to be in the new row.
-    fn new_value(&self, column: &str) -> String {
-        match self.defaults.get(column) {
-            Some(default) => format!("coalesce(NEW.{column}, {default})"),
-            None => format!("NEW.{column}"),
-        }
-    }
-
-    fn generation(&self) -> String {
-        format!(
-            "(SELECT generation FROM tidewater_subscription WHERE id = {})",
-            self.subscription
-        )
-    }
-
-    fn change_columns(&self) -> String {
-        let mut columns = self.names.change_key.clone();
-        columns.push("generation".into());
-        columns.push("present".into());
-        columns.extend(self.names.pre.iter().cloned());
-        columns.join(", ")
-    }
-
-    /// `row.a, row.b, ...`: the columns outside the key.
-    fn values(&self, row: &str) -> String {
-        self.names
-            .values
-            .iter()
-            .map(|&index| format!(", {row}.{}", self.names.columns[index]))
-            .collect()
-    }
-
-    fn key(&self, row: &str) -> String {
-        quote::list(&self.names.key, ", ", |key| format!("{row}.{key}"))
-    }
-
-    /// Records OLD as it is.
-    fn gone(&self, kind: &str, event: &str) -> String {
-        let body = format!(
-            "  INSERT INTO {} ({})\n  VALUES ({}, {}, 1{})\n  ON CONFLICT DO NOTHING;\n",
-            self.names.change,
-            self.change_columns(),
-            self.key("OLD"),
-            self.generation(),
-            self.values("OLD"),
-        );
-        self.create(kind, event, "", &body)
-    }
-
-    /// Records what stands under the key of NEW now: the row that is displaced, or nothing.
-    fn under_new_key(&self) -> String {
-        let same_key = quote::list(&self.names.key, " AND ", |key| {
-            format!("t.{key} = {}", self.new_value(key))
-        });
-        format!(
-            "  INSERT INTO {} ({})\n  SELECT {}, s.generation, t.{} IS NOT NULL{}\n  \
-             FROM tidewater_subscription AS s LEFT JOIN {} AS t ON {same_key}\n  \
-             WHERE s.id = {} AND {}\n  ON CONFLICT DO NOTHING;\n",
-            self.names.change,
-            self.change_columns(),
-            quote::list(&self.names.key, ", ", |key| self.new_value(key)),
-            self.names.key[0],
-            self.values("t"),
-            self.names.table,
-            self.subscription,
-            self.key_is_complete(),
-        )
-    }
-
-    fn insert(&self) -> String {
-        self.create("insert", "BEFORE INSERT", "", &self.under_new_key())
-    }
-
-    /// Records that a row whose key SQLite assigned was not there.
-    fn inserted(&self) -> String {
-        let body = format!(
-            "  INSERT INTO {} ({}, generation, present)\n  VALUES ({}, {}, 0)\n  \
-             ON CONFLICT DO NOTHING;\n",
-            self.names.change,
-            self.names.change_key.join(", "),
-            self.key("NEW"),
-            self.generation(),
-        );
-        self.create("inserted", "AFTER INSERT", "", &body)
-    }
-
-    /// An update of the key is a delete (recorded by `update`) and an insert.
-    fn rekey(&self, without_rowid: bool) -> String {
-        let changed = quote::list(&self.names.key, " OR ", |key| {
-            format!("{} IS NOT OLD.{key}", self.new_value(key))
-        });
-        let event = match without_rowid {
-            true => format!("BEFORE UPDATE OF {}", self.names.key.join(", ")),
-            // Setting the rowid names no column, and may be setting the key.
-            false => "BEFORE UPDATE".to_owned(),
-        };
-        let when = format!("WHEN {changed}\n");
-        self.create("rekey", &event, &when, &self.under_new_key())
-    }
-
-    /// Records the rows that share a unique value with NEW.
-    fn displaced(&self, index: &UniqueIndex, condition: &str) -> String {
-        let row = |column: &str| self.new_value(&quote::name(column));
-        let Some(collides) = index.collides("t", &row) else {
-            return String::new();
-        };
-        format!(
-            "  INSERT INTO {} ({})\n  SELECT {}, {}, 1{}\n  FROM {} AS t\n  \
-             WHERE {collides}{condition}\n  ON CONFLICT DO NOTHING;\n",
-            self.names.change,
-            self.change_columns(),
-            self.key("t"),
-            self.generation(),
-            self.values("t"),
-            self.names.table,
-        )
-    }
-
-    fn insert_displaces(&self, unique: &[&UniqueIndex]) -> String {
-        let body: String = unique
-            .iter()
-            .map(|index| self.displaced(index, ""))
-            .collect();
-        self.create("insert_displaces", "BEFORE INSERT", "", &body)
-    }
-
-    fn update_displaces(&self, unique: &[&UniqueIndex]) -> String {
-        let other = quote::list(&self.names.key, " AND ", |key| {
-            format!("t.{key} = OLD.{key}")
-        });
-        let condition = format!(" AND NOT ({other})");
-        let body: String = unique
-            .iter()
-            .map(|index| self.displaced(index, &condition))
-            .collect();
-        self.create("update_displaces", "BEFORE UPDATE", "", &body)
-    }
 }

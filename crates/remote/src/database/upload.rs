@@ -308,7 +308,7 @@ fn request_rows(
 }
 
 /// The keys of a table's stale rows, packed, in their order.
-fn stale_keys(connection: &Connection, table: &Table) -> rusqlite::Result<Vec<Vec<u8>>> {
+pub(crate) fn stale_keys(connection: &Connection, table: &Table) -> rusqlite::Result<Vec<Vec<u8>>> {
     connection
         .prepare_cached(
             "SELECT key_packed FROM tidewater_stale WHERE table_name = ?1 ORDER BY key_packed",

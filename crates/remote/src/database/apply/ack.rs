@@ -10,8 +10,8 @@ use super::{ApplySummary, ConflictSummary};
 use crate::database::kept::Giving;
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::Names;
-use crate::database::take::{PARKED, merge_into};
-use crate::database::{SubscriptionState, row};
+use crate::database::take::PARKED;
+use crate::database::{SubscriptionState, changes, row};
 use crate::error::{Doing, RemoteError};
 use crate::report::ROWS_TOLD;
 
@@ -26,6 +26,7 @@ pub(super) fn acknowledge(
         return Ok(());
     };
     if let Some(schema) = &subscription.schema {
+        refused::settle_written(connection, subscription, generation)?;
         forget(connection, schema, generation)?;
     }
     connection
@@ -68,7 +69,9 @@ pub(in crate::database) fn forget(
     generation: i64,
 ) -> Result<(), RemoteError> {
     for table in &schema.tables {
-        forget_generation(connection, &Names::of(table).change, generation).doing(DOING)?;
+        let names = Names::of(table);
+        forget_generation(connection, &names.change, generation).doing(DOING)?;
+        forget_generation(connection, &names.rekeyed, generation).doing(DOING)?;
     }
     Ok(())
 }
@@ -118,13 +121,15 @@ impl Sink<'_> {
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(());
         };
-        match self.later_change(&refused_row.key, taken)? {
+        let names = &self.table.names;
+        let later = changes::later_than(self.connection, names, &key, taken).doing(DOING)?;
+        match later {
             // It was changed again: the later change takes over the pre-image and goes up
             // with the next upload.
-            Some(later) => {
-                merge_into(self.connection, &self.table.names, &key, taken, later).doing(DOING)
-            }
-            None => self.park(refused_row, taken, &readable),
+            Some(later) => changes::move_to(self.connection, names, &key, taken, later)
+                .map(drop)
+                .doing(DOING),
+            None => self.park(refused_row, taken, &key, &readable),
         }
     }
 
@@ -132,25 +137,16 @@ impl Sink<'_> {
         &mut self,
         refused_row: &Row<'_>,
         taken: i64,
+        owned: &[Value],
         readable: &str,
     ) -> Result<(), RemoteError> {
         let names = &self.table.names;
         let key = &refused_row.key;
-        let park = |scratch: &mut String| -> rusqlite::Result<usize> {
-            let mut statement = self.connection.prepare_cached(&format!(
-                "UPDATE {} SET generation = {PARKED} WHERE {} AND generation = ?{}",
-                names.change,
-                names.change_key_is_bound(),
-                key.len() + 1
-            ))?;
-            row::bind_key(&mut statement, key, scratch)?;
-            statement.raw_bind_parameter(key.len() + 1, taken)?;
-            statement.raw_execute()
-        };
-        if park(&mut self.scratch).doing(DOING)? == 0 {
+        if !changes::has_change(self.connection, names, owned, taken).doing(DOING)? {
             // Not a change of ours: there is nothing to keep.
             return Ok(());
         }
+        changes::move_to(self.connection, names, owned, taken, PARKED).doing(DOING)?;
         self.summary
             .note_refused(self.table.name(), readable, refused_row.reason);
         let packed = row::pack_key(&self.table.key_types, key);
@@ -207,15 +203,19 @@ impl Sink<'_> {
         let Some(taken) = self.subscription.taken_generation else {
             return Ok(false);
         };
-        self.delete_change(key, taken).doing(DOING)?;
+        let owned: Vec<Value> = key.iter().map(Datum::to_value).collect();
+        let names = &self.table.names;
+        let pair = changes::rekeyed(self.connection, names, taken, &owned).doing(DOING)?;
+        changes::forget(self.connection, names, &owned, taken).doing(DOING)?;
+        if let Some(pair) = pair {
+            // The centre has nothing under the new key.
+            let types = self.table.key_types.clone();
+            self.take_away(&row::datums(&types, &pair.new))?;
+        }
         if self.newest_change(key)?.is_some() {
             self.mark_stale(key)?;
             return Ok(false);
         }
         Ok(true)
-    }
-
-    fn later_change(&mut self, key: &[Datum<'_>], taken: i64) -> Result<Option<i64>, RemoteError> {
-        Ok(self.newest_change(key)?.filter(|&newest| newest > taken))
     }
 }

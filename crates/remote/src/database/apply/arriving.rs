@@ -123,6 +123,7 @@ impl Applier {
                         .insert((sink.table.name().to_owned(), packed));
                 }
                 (Phase::Result(_), Some(Op::ConflictRow)) => sink.conflict_row(&row)?,
+                (Phase::Result(_), Some(Op::Made)) => sink.made(&row)?,
                 (Phase::Result(_), Some(Op::ConflictGone)) => sink.conflict_gone(&row.key)?,
                 (_, op) => return Err(sink.bad_rows(format!("{op:?} has no place here"))),
             }

@@ -100,6 +100,8 @@ impl Given {
                 Some(Op::ConflictRow | Op::ConflictGone) => {
                     note_conflict(summary, &table.name, &row.key);
                 }
+                // It comes with the compare.
+                Some(Op::Made) => {}
                 op => return Err(bad(format!("{op:?} has no place here"))),
             }
             count += 1;

@@ -8,12 +8,12 @@ use tidewater_protocol::{Code, Datum, PublicationSchema, Table, Value};
 
 use super::ApplySummary;
 use super::own_columns::OwnColumns;
-use super::remove::own_values;
+use super::remove::{own_values, row_values};
 use super::user_triggers::UserTriggers;
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::{
-    Names, aside_name, change_table, create_change_table, create_indexes, create_user_table,
-    filler, name_is_taken,
+    Names, aside_name, change_table, create_change_table, create_indexes, create_rekeyed_table,
+    create_user_table, filler, name_is_taken,
 };
 use crate::database::{SubscriptionState, compare, quote, row, triggers};
 use crate::error::{Doing, RemoteError};
@@ -202,7 +202,8 @@ fn create(
     schema: &PublicationSchema,
 ) -> rusqlite::Result<()> {
     connection.execute_batch(&create_user_table(table, schema, &table.name))?;
-    connection.execute_batch(&create_change_table(table, &change_table(&table.name)))
+    connection.execute_batch(&create_change_table(table, &change_table(&table.name)))?;
+    connection.execute_batch(&create_rekeyed_table(table))
 }
 
 /// A table leaves the publication, or its rows are told apart by another key. Its changes
@@ -222,8 +223,8 @@ fn drop_table(
         .doing(DOING)?;
     connection
         .execute_batch(&format!(
-            "DROP TABLE {}; DROP TABLE {};",
-            names.table, names.change
+            "DROP TABLE {}; DROP TABLE {}; DROP TABLE {};",
+            names.table, names.change, names.rekeyed
         ))
         .doing(DOING)?;
     compare::forget_untracked(connection, &table.name).doing(DOING)?;
@@ -246,9 +247,11 @@ fn give_up_changes(
 ) -> rusqlite::Result<()> {
     keep_values(connection, subscription, table, CLOSED, summary)?;
     compare::forget_untracked(connection, &table.name)?;
-    let change = Names::of(table).change;
-    connection.execute(&format!("DELETE FROM {change}"), [])?;
-    Ok(())
+    let names = Names::of(table);
+    connection.execute_batch(&format!(
+        "DELETE FROM {}; DELETE FROM {}",
+        names.change, names.rekeyed
+    ))
 }
 
 /// Columns leave the publication, but changes of them have not, as far as is known,
@@ -397,7 +400,7 @@ pub(in crate::database) fn keep_values(
         let (Some(operation), key) = (change.operation(), &change.key) else {
             continue;
         };
-        let values = own_values(connection, table, key, change.generation, &|_| true)?;
+        let values = row_values(connection, table, key)?;
         let packed = row::pack_key(&types, &row::datums(&types, key));
         let kept = connection.execute(
             "UPDATE tidewater_refused SET row_values = ?3 WHERE table_name = ?1 \

@@ -3,7 +3,7 @@
 //!
 //! Owns the transaction and its phases. Leaves to its modules: its end ([`commit`]), one table's
 //! rows ([`arriving`], [`rows`]), tables that were compared ([`compared`]), what leaves ([`remove`]), results
-//! ([`ack`], [`given`]), the application's own triggers ([`user_triggers`]), new schemas
+//! ([`ack`], [`made`], [`given`]), the application's own triggers ([`user_triggers`]), new schemas
 //! ([`migrate`]), what these break ([`dependents`]), and the columns of its own that they leave
 //! it ([`own_columns`]); what is told of it all ([`summary`]).
 
@@ -13,6 +13,7 @@ mod commit;
 mod compared;
 mod dependents;
 mod given;
+mod made;
 mod migrate;
 mod own_columns;
 mod remove;
@@ -32,6 +33,7 @@ pub use self::summary::{
     ApplySummary, ConflictSummary, RefusedSummary, RowDifference, TableDifferences,
 };
 use self::table::TableApply;
+pub(super) use self::table::needed_by;
 use self::user_triggers::UserTriggers;
 pub(super) use self::user_triggers::fire_harmless_triggers;
 use super::kept::{self, Copies, Keep};

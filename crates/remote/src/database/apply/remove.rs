@@ -1,7 +1,7 @@
 //! What leaves the remote: single rows, whole partitions, tables that are replaced.
 //!
-//! Nothing that is pending goes. A row with a refused change goes, but the user's own values
-//! stay with the refusal. A refused insert stays when only its key is told to be gone: the
+//! Nothing that is pending goes. A row with a refused change goes, but all its values stay with
+//! the refusal. A refused insert stays when only its key is told to be gone: the
 //! centre never had the row, and all its values are the user's own. A parent stays as
 //! long as a pending child refers to it.
 
@@ -16,7 +16,7 @@ use super::table::TableApply;
 use crate::database::refused::{self, Refusal};
 use crate::database::take::{PARKED, keys_of};
 use crate::database::upload::mark_stale;
-use crate::database::{compare, quote, row};
+use crate::database::{changes, compare, quote, row};
 use crate::error::{Doing, RemoteError};
 use tidewater_protocol::Code;
 
@@ -359,7 +359,16 @@ impl Sink<'_> {
             " AND NOT EXISTS (SELECT 1 FROM {} AS n WHERE {same} AND n.generation > {PARKED})",
             names.change
         );
-        let parked = select(&format!("= {PARKED}"), "h.present = 0 AND ", &only);
+        let of_changed_key = names.new_key.iter().zip(&names.change_key);
+        let of_changed_key = quote::list(of_changed_key, " AND ", |(new_key, key)| {
+            format!("r.{new_key} = h.{key}")
+        });
+        let inserted = format!(
+            "h.present = 0 AND NOT EXISTS (SELECT 1 FROM {} AS r WHERE {of_changed_key} \
+             AND r.generation = {PARKED}) AND ",
+            names.rekeyed
+        );
+        let parked = select(&format!("= {PARKED}"), &inserted, &only);
         Ok((
             keys_of(self.connection, &pending, parameters, table)?,
             keys_of(self.connection, &parked, parameters, table)?,
@@ -379,17 +388,29 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// A row with a refused change leaves: the user's own values go to the refusal.
+    /// A row with a refused change leaves: all its values go to the refusal.
     fn evict(&mut self, key: &[Datum<'_>]) -> Result<u64, RemoteError> {
-        let own = self.own_values(key).doing(DOING)?;
-        let packed = row::pack_key(&self.table.key_types, key);
+        let names = &self.table.names;
+        let mut known: Vec<Value> = key.iter().map(Datum::to_value).collect();
+        let mut live = known.clone();
+        if let Some(pair) = changes::rekeyed(self.connection, names, PARKED, &known).doing(DOING)? {
+            (known, live) = (pair.old, pair.new);
+        }
+        if !changes::has_change(self.connection, names, &known, PARKED).doing(DOING)? {
+            // It has gone already, by its other key.
+            return Ok(0);
+        }
+        let types = self.table.key_types.clone();
+        let key = row::datums(&types, &known);
+        let values = row_values(self.connection, self.table.table(), &live).doing(DOING)?;
+        let packed = row::pack_key(&types, &key);
         let kept = self
             .connection
             .prepare_cached(
                 "UPDATE tidewater_refused SET row_values = ?3 WHERE table_name = ?1 \
                  AND key_packed = ?2 AND row_values IS NULL",
             )
-            .and_then(|mut statement| statement.execute((self.table.name(), &packed, &own)))
+            .and_then(|mut statement| statement.execute((self.table.name(), &packed, &values)))
             .doing(DOING)?;
         if kept == 0 {
             refused::record(
@@ -397,40 +418,63 @@ impl Sink<'_> {
                 &Refusal {
                     publication: &self.subscription.publication,
                     table: self.table.name(),
-                    key: &row::readable_key(key),
+                    key: &row::readable_key(&key),
                     key_packed: &packed,
                     operation: "update",
                     code: Code::RowOutOfScope.name(),
                     reason: LEFT,
                     sequence: self.subscription.sequence,
-                    row_values: Some(&own),
+                    row_values: Some(&values),
                 },
             )
             .doing(DOING)?;
             self.summary
-                .note_refused(self.table.name(), &row::readable_key(key), LEFT);
+                .note_refused(self.table.name(), &row::readable_key(&key), LEFT);
         }
-        self.delete_change(key, PARKED).doing(DOING)?;
+        changes::forget(self.connection, &self.table.names, &known, PARKED).doing(DOING)?;
         if self.table.is_untracked {
             self.note_gave_way(&packed)?;
         }
-        if self.is_needed(key)? {
-            self.mark_stale(key)?;
+        let live = row::datums(&types, &live);
+        if self.is_needed(&live)? {
+            self.mark_stale(&live)?;
             return Ok(0);
         }
-        self.delete_or_mark(key)
-    }
-
-    /// What the user wrote in a refused change, as a JSON object: the key, and the columns
-    /// that differ from the pre-image.
-    fn own_values(&self, key: &[Datum<'_>]) -> rusqlite::Result<String> {
-        let key: Vec<Value> = key.iter().map(Datum::to_value).collect();
-        own_values(self.connection, self.table.table(), &key, PARKED, &|_| true)
+        self.delete_or_mark(&live)
     }
 }
 
-/// See [`Sink::own_values`]; for the change of any generation, and for the columns that
-/// are meant, by their index. Of an untracked table, all of these.
+/// All values of a row, as a JSON object; of one that was deleted, its key.
+pub(super) fn row_values(
+    connection: &Connection,
+    table: &tidewater_protocol::Table,
+    key: &[Value],
+) -> rusqlite::Result<String> {
+    let names = crate::database::tables::Names::of(table);
+    let types = row::key_types(table);
+    let mut values = Map::new();
+    for (column, datum) in table.key_columns().zip(row::datums(&types, key)) {
+        values.insert(column.name.clone(), row::json(&datum));
+    }
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {} FROM {} WHERE {}",
+        names.columns.join(", "),
+        names.table,
+        names.key_is_bound()
+    ))?;
+    names.bind_key(&mut statement, key)?;
+    let mut rows = statement.raw_query();
+    if let Some(found) = rows.next()? {
+        for (index, column) in table.columns.iter().enumerate() {
+            let (datum, _) = row::datum(column.column_type, found.get_ref(index)?);
+            values.insert(column.name.clone(), row::json(&datum));
+        }
+    }
+    Ok(serde_json::Value::Object(values).to_string())
+}
+
+/// What the user wrote in a change into the columns that are meant, by their index, as a JSON
+/// object: the key, and those that differ from the pre-image. Of an untracked table, all of these.
 pub(super) fn own_values(
     connection: &Connection,
     table: &tidewater_protocol::Table,

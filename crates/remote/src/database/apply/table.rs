@@ -230,7 +230,9 @@ fn upsert_sql(names: &Names) -> String {
     )
 }
 
-fn needed_by(
+/// For each reference to a table from one with local changes: the condition that a row of it,
+/// alias `p`, has such a child.
+pub(in crate::database) fn needed_by(
     connection: &Connection,
     schema: &PublicationSchema,
     parent: &Table,

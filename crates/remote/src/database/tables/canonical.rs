@@ -1,5 +1,6 @@
 //! CHECK expressions that hold exactly for the canonical form of a key value, so that one
-//! row never has two keys. Built-in functions only: every driver must be able to run them.
+//! row never has two keys. Built-in functions only, and what SQLite 3.9 can parse: every driver must be
+//! able to run them.
 
 use tidewater_protocol::ColumnType;
 
@@ -25,6 +26,27 @@ pub(crate) fn check(column_type: ColumnType, column: &str) -> String {
         ColumnType::TimestampTz => {
             format!("{} OR {}", timestamp(column, "Z"), infinite(column))
         }
+    }
+}
+
+/// The canonical form of a type's keys, for people.
+pub(crate) fn form(column_type: ColumnType) -> String {
+    match column_type {
+        ColumnType::Integer => "INTEGER".into(),
+        ColumnType::Boolean => "0 or 1".into(),
+        ColumnType::Real => "REAL".into(),
+        ColumnType::Text | ColumnType::Json | ColumnType::Opaque => "TEXT".into(),
+        ColumnType::Bytes => "BLOB".into(),
+        ColumnType::Uuid => "00000000-0000-0000-0000-000000000000, in small letters".into(),
+        ColumnType::Decimal { scale: None } => "TEXT like 1.5".into(),
+        ColumnType::Decimal { scale: Some(0) } => "TEXT like 1".into(),
+        ColumnType::Decimal { scale: Some(scale) } => {
+            format!("TEXT like 1.{}", "0".repeat(usize::from(scale)))
+        }
+        ColumnType::Date => "YYYY-MM-DD".into(),
+        ColumnType::Time => "HH:MM:SS.ffffff".into(),
+        ColumnType::Timestamp => "YYYY-MM-DDTHH:MM:SS.ffffff".into(),
+        ColumnType::TimestampTz => "YYYY-MM-DDTHH:MM:SS.ffffffZ".into(),
     }
 }
 
@@ -62,7 +84,7 @@ fn timestamp(column: &str, zone: &str) -> String {
 fn decimal(column: &str, scale: Option<u16>) -> String {
     let unsigned = format!("ltrim({column}, '-')");
     let (whole, fraction) = match scale {
-        Some(0) => (unsigned, "TRUE".to_owned()),
+        Some(0) => (unsigned, "1".to_owned()),
         Some(scale) => (
             format!("substr({unsigned}, 1, length({unsigned}) - {})", scale + 1),
             format!(

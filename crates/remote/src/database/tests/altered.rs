@@ -379,7 +379,7 @@ fn what_is_pending_in_a_table_that_is_set_aside_is_listed_with_its_values() {
         assert!(refused[0].reason.contains("item_unsynced_1"), "{refused:?}");
         if definition.contains("amount") {
             let values = |index: usize| refused[index].values.as_deref().unwrap();
-            assert_eq!(values(0), r#"{"amount":11,"id":1}"#);
+            assert_eq!(values(0), r#"{"amount":11,"id":1,"name":"a"}"#);
             assert_eq!(values(2), r#"{"amount":90,"id":9,"name":"new"}"#);
         }
         let aside = remote.query("SELECT count(*) FROM item_unsynced_1");

@@ -78,7 +78,7 @@ fn added_and_dropped_tables_come_and_go_and_pending_values_are_kept() {
     let refused = remote.database().refused().unwrap();
     assert_eq!(
         refused[0].values.as_deref(),
-        Some(r#"{"id":1,"name":"mine"}"#)
+        Some(r#"{"amount":10,"id":1,"name":"mine"}"#)
     );
     assert_eq!(refused[0].at_ms, 1_000);
     remote.acknowledge(|_| {});
@@ -128,7 +128,11 @@ fn changes_refused_because_their_table_goes_keep_their_values_and_are_counted_on
     assert_eq!(
         kept,
         [
-            ("update", code, Some(r#"{"id":1,"name":"mine"}"#)),
+            (
+                "update",
+                code,
+                Some(r#"{"amount":10,"id":1,"name":"mine"}"#)
+            ),
             ("delete", code, Some(r#"{"id":2}"#)),
             ("insert", code, Some(r#"{"amount":90,"id":9,"name":"new"}"#)),
             (

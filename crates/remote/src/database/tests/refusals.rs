@@ -333,7 +333,7 @@ fn a_refused_row_that_the_centre_moved_is_asked_for_when_its_old_partition_goes(
 
 /// CASES 20, the remote's side.
 #[test]
-fn a_refused_row_that_leaves_the_scope_leaves_only_the_users_own_values() {
+fn a_refused_row_that_leaves_the_scope_leaves_all_its_values() {
     let remove_one_by_one = |rows: &mut RowsWriter<'_>| {
         for id in [1, 3, 9] {
             rows.key(Op::Remove, &[Datum::Integer(id)]);
@@ -372,8 +372,8 @@ fn a_refused_row_that_leaves_the_scope_leaves_only_the_users_own_values() {
         assert_eq!(
             values,
             [
+                r#"{"amount":10,"id":1,"name":"mine"}"#,
                 r#"{"amount":90,"id":9,"name":"new"}"#,
-                r#"{"id":1,"name":"mine"}"#,
                 r#"{"id":3}"#,
             ]
         );

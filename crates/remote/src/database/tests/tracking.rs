@@ -96,23 +96,6 @@ fn what_is_rolled_back_is_no_change() {
     );
 }
 
-#[test]
-fn an_update_of_the_key_is_a_delete_and_an_insert() {
-    let mut remote = with_items();
-    remote.run("UPDATE item SET id = 5 WHERE id = 1");
-    remote.run("UPDATE OR REPLACE item SET id = 3 WHERE id = 2");
-    remote.run("UPDATE item SET id = id + 100 WHERE id = 5; UPDATE item SET id = 5 WHERE id = 105");
-    assert_eq!(
-        remote.upload(),
-        [
-            delete(&item(1, "a", 10)),
-            delete(&item(2, "b", 20)),
-            update(&item(3, "c", 30), &item(3, "b", 20)),
-            insert(&item(5, "a", 10)),
-        ]
-    );
-}
-
 /// CASES 9, the remote's side.
 #[test]
 fn replace_by_a_secondary_unique_key_is_a_tracked_delete() {
@@ -197,7 +180,7 @@ fn setting_the_rowid_of_a_table_that_a_tool_made_again_is_changing_the_key() {
     );
     remote.begin();
     remote.run("UPDATE item SET rowid = 100 WHERE id = 1");
-    let expected = [delete(&item(1, "a", 10)), insert(&item(100, "a", 10))];
+    let expected = [update(&item(1, "a", 10), &item(100, "a", 10))];
     assert_eq!(remote.upload(), expected);
 }
 
@@ -296,8 +279,7 @@ fn foreign_key_actions_are_tracked() {
             ops,
             [
                 ("parent", Op::Delete),
-                ("parent", Op::Delete),
-                ("parent", Op::Insert),
+                ("parent", Op::Update),
                 ("child", first),
                 ("child", Op::Update),
             ]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, Datum, Fit, Table, Value};
 
 use crate::database::refused::{self, Refusal};
-use crate::database::tables::{Names, canonical, key_checks};
+use crate::database::tables::{Names, canonical, canonical_name, key_checks};
 use crate::database::take::{PARKED, keys_of};
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{Doing, RemoteError};
@@ -37,9 +37,9 @@ pub(super) fn is_unchecked(connection: &Connection, table: &Table) -> Result<boo
 pub(super) fn tell_misspelt(table: &Table) -> String {
     key_checks(table, "NEW.")
         .map(|(column, check)| {
-            let told = format!("CHECK constraint failed: {column} in canonical form");
+            let told = format!("CHECK constraint failed: {}", canonical_name(column));
             let told = quote::text(&told);
-            let new = format!("NEW.{}", quote::name(column));
+            let new = format!("NEW.{}", quote::name(&column.name));
             // In the place of NULL, REPLACE puts the default.
             format!("  SELECT RAISE(ABORT, {told}) WHERE {new} IS NOT NULL AND NOT ({check});\n")
         })
@@ -133,7 +133,17 @@ fn move_changes(
     let sql = format!("UPDATE OR IGNORE {change} SET {set} WHERE {key_is}{refused}");
     run(connection, names, &sql, misspelt, right)?;
     let sql = format!("DELETE FROM {change} WHERE {key_is}");
-    run(connection, names, &sql, misspelt, &[])
+    run(connection, names, &sql, misspelt, &[])?;
+    // What is left of a changed key whose records are gone means nothing.
+    for key in [&names.new_key, &names.old_key] {
+        let (rekeyed, set) = (&names.rekeyed, assign(key));
+        let key_is = quote::list(key.iter().enumerate(), " AND ", |(at, column)| {
+            format!("{column} = ?{}", at + 1)
+        });
+        let sql = format!("UPDATE OR REPLACE {rekeyed} SET {set} WHERE {key_is}");
+        run(connection, names, &sql, misspelt, right)?;
+    }
+    Ok(())
 }
 
 /// Spells the columns of synced tables that refer to a table, but for those that are in their own

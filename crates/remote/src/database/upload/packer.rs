@@ -7,7 +7,7 @@ use tidewater_protocol::{ColumnType, Datum, Fit, Op, RowShape, RowsWriter, Table
 use super::read::Columns;
 use super::too_long::TooLong;
 use crate::database::tables::Names;
-use crate::database::{quote, row};
+use crate::database::{changes, quote, row};
 
 /// Packs changes one after the other.
 pub(super) struct Packer<'a> {
@@ -27,6 +27,8 @@ pub(super) struct Packer<'a> {
     /// The columns of the key and the others, with their types.
     key: Vec<(usize, ColumnType)>,
     values: Vec<(usize, ColumnType)>,
+    /// The generation, if keys were changed in it.
+    rekeyed_in: Option<i64>,
     /// Reads the pre-image of a later generation; prepared when the first one is needed.
     later: Option<rusqlite::CachedStatement<'a>>,
 }
@@ -55,6 +57,7 @@ impl<'a> Packer<'a> {
         names: &'a Names,
         shape: &'a RowShape,
         key_types: &'a [ColumnType],
+        rekeyed_in: Option<i64>,
     ) -> Packer<'a> {
         let typed = |columns: &[usize]| {
             let columns = columns.iter();
@@ -76,6 +79,7 @@ impl<'a> Packer<'a> {
             shape,
             names,
             key_types,
+            rekeyed_in,
             later: None,
         }
     }
@@ -99,6 +103,9 @@ impl<'a> Packer<'a> {
         }
         if present {
             self.fill(change, change, columns.pre, old)?;
+        }
+        if self.is_rekeyed(change, present, old, now.is_some())? {
+            return Ok(());
         }
         self.write(present, old, now.is_some(), new, fit);
         Ok(())
@@ -143,8 +150,84 @@ impl<'a> Packer<'a> {
                 datum
             })
             .collect();
+        if self.is_rekeyed(change, present, &pre, exists)? {
+            return Ok(());
+        }
         self.write(present, &pre, exists, &new, fit);
         Ok(())
+    }
+
+    /// Whether the change belongs to one of a key, which is packed in the place of the old key.
+    fn is_rekeyed(
+        &mut self,
+        change: &Row<'_>,
+        present: bool,
+        old: &[Datum<'_>],
+        exists: bool,
+    ) -> rusqlite::Result<bool> {
+        let Some(generation) = self.rekeyed_in.filter(|_| present != exists) else {
+            return Ok(false);
+        };
+        let key = row::owned(change, Columns::KEY, self.table.key.len())?;
+        let Some(pair) = changes::rekeyed(self.connection, self.names, generation, &key)? else {
+            return Ok(false);
+        };
+        if present {
+            let values = self.as_of(generation, &pair.new)?;
+            let mut fit = Fit::Canonical;
+            let types = self.shape.columns.iter().zip(&values);
+            let new: Vec<Datum<'_>> = types
+                .map(|(column_type, value)| {
+                    let (datum, own) = column_type.datum(value.as_ref());
+                    fit = fit.max(own);
+                    datum
+                })
+                .collect();
+            self.write(true, old, true, &new, fit);
+        }
+        Ok(true)
+    }
+
+    /// The row that has a changed key, as of the end of the generation.
+    fn as_of(&self, generation: i64, key: &[Value]) -> rusqlite::Result<Vec<Value>> {
+        let names = self.names;
+        let pre = names.pre.join(", ");
+        let now = quote::list(&names.values, ", ", |&index| names.columns[index].clone());
+        let none = |columns: &str| match columns {
+            "" => "1".to_owned(),
+            columns => columns.to_owned(),
+        };
+        let later = format!(
+            "SELECT {} FROM {} WHERE {} AND generation > ?{} ORDER BY generation LIMIT 1",
+            none(&pre),
+            names.change,
+            names.change_key_is_bound(),
+            key.len() + 1
+        );
+        let now = format!(
+            "SELECT {} FROM {} WHERE {} AND ?{} IS NOT NULL",
+            none(&now),
+            names.table,
+            names.key_is_bound(),
+            key.len() + 1
+        );
+        let mut values = vec![Value::Null; self.table.columns.len()];
+        for (&index, value) in self.table.key.iter().zip(key) {
+            values[index] = value.clone();
+        }
+        for sql in [later, now] {
+            let mut statement = self.connection.prepare_cached(&sql)?;
+            names.bind_key(&mut statement, key)?;
+            statement.raw_bind_parameter(key.len() + 1, generation)?;
+            let mut rows = statement.raw_query();
+            if let Some(found) = rows.next()? {
+                for (position, &index) in names.values.iter().enumerate() {
+                    values[index] = row::value(found.get_ref(position)?).to_owned();
+                }
+                break;
+            }
+        }
+        Ok(values)
     }
 
     /// Understands a whole row: the key out of the change, and the values out of `row` from
@@ -182,7 +265,12 @@ impl<'a> Packer<'a> {
     ) {
         if exists && let Some((column, bytes)) = pack::too_long(new) {
             self.too_long.push(TooLong {
-                key: self.key_of(new).iter().map(Datum::to_value).collect(),
+                // Of a changed key, the old one: by that the change is known.
+                key: self
+                    .key_of(if present { old } else { new })
+                    .iter()
+                    .map(Datum::to_value)
+                    .collect(),
                 column: self.table.columns[column].name.clone(),
                 bytes,
                 operation: if present { "update" } else { "insert" },

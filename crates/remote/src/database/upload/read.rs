@@ -13,7 +13,7 @@ use super::packer::{Images, Packer};
 use super::too_long::TooLong;
 use super::{UploadChunk, order};
 use crate::database::tables::{Names, change_table};
-use crate::database::{quote, row};
+use crate::database::{changes, quote, row};
 
 /// So many unchanged rows of the table may be passed, beside one for each change, before
 /// rows are looked up.
@@ -138,6 +138,8 @@ pub(super) fn read(
     let names = Names::of(table);
     let shape = table.shape();
     let key_types = row::key_types(table);
+    let any_rekeyed = changes::any_rekeyed(connection, &names, part.generation)?;
+    let rekeyed_in = any_rekeyed.then_some(part.generation);
     let mut reader = Reader {
         connection,
         table,
@@ -146,7 +148,7 @@ pub(super) fn read(
             pre: Columns::KEY + names.key.len(),
             now: Columns::KEY + names.key.len() + names.values.len(),
         },
-        packer: Packer::new(connection, table, &names, &shape, &key_types),
+        packer: Packer::new(connection, table, &names, &shape, &key_types, rekeyed_in),
         part,
     };
     let last = reader.read(after)?;

@@ -10,8 +10,8 @@ use tidewater_protocol::{Code, Table, Value};
 
 use crate::database::refused::{self, Refusal};
 use crate::database::tables::Names;
-use crate::database::take::{PARKED, merge_into};
-use crate::database::{Database, SubscriptionState, row};
+use crate::database::take::PARKED;
+use crate::database::{Database, SubscriptionState, changes, row};
 use crate::error::{Doing, RemoteError};
 
 /// Such a row.
@@ -64,25 +64,18 @@ fn park(
 ) -> Result<(), RemoteError> {
     let doing = "setting a row aside that cannot be sent";
     let names = Names::of(table);
-    if let Some(later) = later_generation(connection, &names, &row.key, generation).doing(doing)? {
+    if let Some(later) =
+        changes::later_than(connection, &names, &row.key, generation).doing(doing)?
+    {
         // It was changed since, and goes up with that change.
-        return merge_into(connection, &names, &row.key, generation, later).doing(doing);
+        return changes::move_to(connection, &names, &row.key, generation, later)
+            .map(drop)
+            .doing(doing);
     }
-    let key = row.key.len();
-    let moved = || -> rusqlite::Result<usize> {
-        let mut statement = connection.prepare_cached(&format!(
-            "UPDATE {} SET generation = {PARKED} WHERE {} AND generation = ?{}",
-            names.change,
-            names.change_key_is_bound(),
-            key + 1
-        ))?;
-        names.bind_key(&mut statement, &row.key)?;
-        statement.raw_bind_parameter(key + 1, generation)?;
-        statement.raw_execute()
-    };
-    if moved().doing(doing)? == 0 {
+    if !changes::has_change(connection, &names, &row.key, generation).doing(doing)? {
         return Ok(());
     }
+    changes::move_to(connection, &names, &row.key, generation, PARKED).doing(doing)?;
     let types = row::key_types(table);
     let datums = row::datums(&types, &row.key);
     let packed = row::pack_key(&types, &datums);
@@ -108,23 +101,4 @@ fn park(
         },
     )
     .doing(doing)
-}
-
-/// The generation in which a row was changed next.
-fn later_generation(
-    connection: &Connection,
-    names: &Names,
-    key: &[Value],
-    generation: i64,
-) -> rusqlite::Result<Option<i64>> {
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT min(generation) FROM {} WHERE {} AND generation > ?{}",
-        names.change,
-        names.change_key_is_bound(),
-        key.len() + 1
-    ))?;
-    names.bind_key(&mut statement, key)?;
-    statement.raw_bind_parameter(key.len() + 1, generation)?;
-    let mut rows = statement.raw_query();
-    rows.next()?.map_or(Ok(None), |row| row.get(0))
 }
