@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::connection::Connection;
 use super::download::DatabaseSnapshot;
+use super::publication::PublishedTable;
 use super::rows::UploadRows;
 use super::{Postgres, Served, Shared, download, fill_random, tracked};
 use tidewater_centre::centre::CentreResult;
@@ -21,6 +22,12 @@ pub(crate) struct PostgresLane {
 
 impl Lane for PostgresLane {
     type Connection = Connection;
+    type Table = PublishedTable;
+
+    fn served(&self) -> Arc<Served> {
+        let served = self.shared.served.read();
+        served.unwrap_or_else(PoisonError::into_inner).clone()
+    }
 
     fn is_usable(&self) -> bool {
         !self.connection.is_closed()

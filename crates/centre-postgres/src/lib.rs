@@ -15,6 +15,7 @@ mod in_place;
 mod members;
 mod own;
 mod pool;
+mod numbers;
 mod publication;
 mod quote;
 mod route;

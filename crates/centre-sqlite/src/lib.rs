@@ -17,6 +17,7 @@ mod download;
 mod environment;
 mod file;
 mod prune;
+mod numbers;
 mod publication;
 mod route;
 mod row;

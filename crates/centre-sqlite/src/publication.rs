@@ -40,7 +40,7 @@ pub(crate) struct PublishedTable {
     /// the remote may not touch. Only where there are any: it would override those of
     /// the application's triggers as well.
     conflict_clause: &'static str,
-    name: String,
+    pub(super) name: String,
 }
 
 /// A rule by which rows of a table are held.

@@ -26,7 +26,7 @@ pub use download::{
 pub use error::CentreError;
 pub use nearest::nearest;
 pub use publication::{
-    DeployReport, DeployStep, HeldUpRemote, Last, ListedColumn, ListedTable, PublicationSpec,
+    DeployReport, DeployStep, HeldUpRemote, IdentitySpec, Last, ListedColumn, ListedTable, PublicationSpec,
     RemoteEffect, RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
 };
 pub use scope::{Checkpoint, Scope};

@@ -27,6 +27,21 @@ pub struct TableSpec {
     pub columns: Option<Vec<String>>,
     /// How its changes are noticed.
     pub tracking: Tracking,
+    /// The column that remotes have numbers for.
+    pub identity: Option<IdentitySpec>,
+    /// Columns that the centre fills where a remote leaves them NULL.
+    pub filled_by_centre: Vec<String>,
+}
+
+/// A column that each remote has a store of numbers for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentitySpec {
+    /// Its name.
+    pub column: String,
+    /// How many numbers a remote gets at once.
+    pub block: u32,
+    /// It gets more when it has fewer than this left.
+    pub refill_below: u32,
 }
 
 /// So many columns of a table can be published if remotes change it: a remote reads the
@@ -371,6 +386,8 @@ mod tests {
             direction,
             columns: None,
             tracking: Tracking::Log,
+            identity: None,
+            filled_by_centre: Vec::new(),
         };
         let query = "SELECT region FROM hr.Assignment WHERE login = {s.username}";
         let warnings = |direction| {

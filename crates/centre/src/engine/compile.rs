@@ -4,9 +4,10 @@
 //! Pure: no SQL is run here. The errors are the operator's, so they say where in the
 //! configuration something is wrong and what to write instead.
 
+mod offline;
 mod rules;
 
-use tidewater_protocol::{Column, ColumnType, ForeignKey, PublicationSchema, Table};
+use tidewater_protocol::{Column, ColumnType, ForeignKey, Identity, PublicationSchema, Table};
 
 pub use self::rules::{CompiledRule, CompiledWindow, Reach};
 
@@ -43,6 +44,10 @@ pub struct Published<'s> {
     pub deletes_first: bool,
     /// Whether changes are read from a change log.
     pub is_logged: bool,
+    /// The column that remotes have numbers for, among the published ones.
+    pub identity: Option<Identity>,
+    /// What the centre fills where a remote leaves it NULL, as indexes into the catalog's columns.
+    pub filled: Vec<usize>,
 }
 
 /// Something that decides who holds a row, and is not among its published columns.
@@ -185,7 +190,11 @@ impl<'s> Published<'s> {
         let references = catalog.iter().flat_map(|it| &it.references);
         let references = references.filter(|it| it.parent == index);
         let acts_on_delete = references.clone().any(|it| it.on_delete.acts());
+        let identity = offline::identity(&place, spec, table, &columns)?;
+        let filled = offline::filled(&place, spec, table)?;
         Ok(Published {
+            identity,
+            filled,
             spec,
             place,
             table: index,
@@ -272,7 +281,7 @@ impl<'s> Published<'s> {
 
     /// What remotes will find slow or refused.
     pub fn warnings(&self, catalog: &[TableInfo], table: &Table) -> Vec<String> {
-        let mut warnings = catalog[self.table].warnings(table);
+        let mut warnings = self.offline_warnings(&catalog[self.table], table);
         for rule in &self.rules {
             let root = &catalog[rule.root(self.table)];
             let what = "sending a partition whole reads the whole table";
@@ -313,7 +322,7 @@ impl<'s> Published<'s> {
             Some(Column {
                 name: column.name.clone(),
                 column_type,
-                nullable: column.nullable,
+                nullable: column.nullable || self.filled.contains(&index),
                 default: column.default.clone(),
             })
         });
@@ -343,6 +352,8 @@ impl<'s> Published<'s> {
             unique: unique.filter_map(|it| self.positions(it)).collect(),
             foreign_keys: foreign_keys.collect(),
             direction: self.spec.direction,
+            checks: self.checks(table),
+            identity: self.identity,
         }
     }
 }
@@ -450,6 +461,8 @@ pub fn definition(spec: &PublicationSpec) -> String {
             "direction": format!("{:?}", table.direction).to_lowercase(),
             "columns": table.columns,
             "tracking": format!("{:?}", table.tracking).to_lowercase(),
+            "identity": table.identity.as_ref().map(|it| (&it.column, it.block, it.refill_below)),
+            "filled_by_centre": table.filled_by_centre,
         })
     });
     serde_json::json!({ "name": spec.name, "tables": tables.collect::<Vec<_>>() }).to_string()

@@ -42,7 +42,19 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("publication", &["name", "table"]),
     (
         "publication.table",
-        &["name", "partition", "direction", "columns", "tracking"],
+        &[
+            "name",
+            "partition",
+            "direction",
+            "columns",
+            "tracking",
+            "identity",
+            "filled_by_centre",
+        ],
+    ),
+    (
+        "publication.table.identity",
+        &["column", "block", "refill_below"],
     ),
     (
         "publication.table.partition",

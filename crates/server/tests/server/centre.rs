@@ -50,6 +50,8 @@ pub(crate) fn schema() -> PublicationSchema {
             unique: vec![],
             foreign_keys: vec![],
             direction: Default::default(),
+            checks: Vec::new(),
+            identity: None,
         }],
     }
 }
