@@ -21,6 +21,7 @@ pub mod evolving;
 pub mod families;
 pub mod giving_back;
 pub mod leaving;
+pub mod offline;
 pub mod refusing;
 pub mod scopes;
 pub mod uploading;
@@ -108,6 +109,12 @@ macro_rules! suite {
             families::thirty_thousand_partitions_are_a_digest,
             families::what_cannot_be_followed_is_named,
             families::missing_indexes_of_a_family_are_told_with_the_statement_that_makes_them,
+            offline::numbers_are_handed_out_once_and_the_centre_keeps_clear_of_them,
+            offline::numbers_begin_behind_those_that_are_there,
+            offline::what_cannot_have_numbers_is_named,
+            offline::a_numbered_key_that_remotes_have_no_numbers_for_is_warned_of,
+            offline::remotes_are_told_defaults_and_rules_that_they_understand,
+            offline::what_a_remote_leaves_to_the_centre_gets_its_default,
             giving_back::the_same_upload_of_two_copies_takes_effect_once,
             giving_back::what_was_given_back_is_remembered_for_90_days,
             giving_back::a_delete_that_is_given_back_and_finds_no_row_is_a_conflict,

@@ -397,7 +397,9 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
     let default: Option<String> = row.get(10);
     let (column_type, is_generated) = (kind.column_type(scale), !generated.is_empty());
     let (name, type_name): (String, String) = (row.get(2), row.get(3));
-    let is_serial = default.as_ref().is_some_and(|it| it.starts_with("nextval("));
+    let is_serial = default
+        .as_ref()
+        .is_some_and(|it| it.starts_with("nextval("));
     let info = ColumnInfo {
         is_padded: kind == Kind::Bpchar,
         numbering: match (identity.is_empty(), is_serial) {
@@ -415,8 +417,9 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         nullable: !(row.get::<_, bool>(4) || domain_not_null),
         has_default: default.is_some() || !identity.is_empty(),
         default: default
+            .as_ref()
             .filter(|_| !is_generated)
-            .and_then(|default| default_of(&default, column_type)),
+            .and_then(|default| default_of(default, column_type)),
         is_generated,
         is_by_default: true,
         is_ambiguous: match kind {
@@ -444,6 +447,8 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         limit,
         generated: is_generated,
         identity_always: identity == "a",
+        default: default.filter(|_| !is_generated),
+        is_filled: false,
         collation: row.get(9),
     };
     (info, column)

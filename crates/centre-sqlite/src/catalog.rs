@@ -70,6 +70,13 @@ impl Table {
     }
 }
 
+impl Table {
+    /// The default of a column, as it is declared.
+    pub(super) fn default_of(&self, column: usize) -> Option<&str> {
+        self.defaults[column].as_deref()
+    }
+}
+
 impl Unique {
     /// The columns, if remotes can have such a constraint. Of an index whose SQL is not understood
     /// no term may be known.
@@ -238,7 +245,9 @@ fn table_checks(columns: &[ColumnInfo], sql: &str) -> Vec<CheckInfo> {
         from = after;
         let begins = before.ends_with(|it: char| !(it.is_alphanumeric() || it == '_'))
             || before.len() < after - "CHECK".len();
-        let Some((inner, end)) = inner.filter(|_| begins).and_then(|it| Some((it, close(it)?)))
+        let Some((inner, end)) = inner
+            .filter(|_| begins)
+            .and_then(|it| Some((it, close(it)?)))
         else {
             continue;
         };

@@ -20,9 +20,11 @@ pub(super) fn take(
     let place = match keeps_its_place {
         false => None,
         true => connection
-            .query_row("SELECT seq FROM sqlite_sequence WHERE name = ?1", [table], |row| {
-                row.get::<_, i64>(0)
-            })
+            .query_row(
+                "SELECT seq FROM sqlite_sequence WHERE name = ?1",
+                [table],
+                |row| row.get::<_, i64>(0),
+            )
             .optional()?,
     };
     let before = [highest, place, Some(asked.handed_out)];

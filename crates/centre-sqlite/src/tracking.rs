@@ -55,7 +55,7 @@ impl Tracking for SqliteCentre {
     }
 
     fn title(table: &PublishedTable) -> &str {
-        &table.name
+        &table.title
     }
 
     async fn take_numbers(
@@ -63,7 +63,7 @@ impl Tracking for SqliteCentre {
         asked: NumbersAsked<'_>,
         table: &PublishedTable,
     ) -> Result<Vec<(i64, i64)>, CentreError> {
-        numbers::take(connection, asked, &table.name).map_err(failure("taking numbers"))
+        numbers::take(connection, asked, &table.title).map_err(failure("taking numbers"))
     }
 
     async fn check_query(

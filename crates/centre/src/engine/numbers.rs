@@ -23,7 +23,10 @@ pub(super) async fn hand_out<T: Tracking>(
     let mut blocks = Vec::new();
     connection.begin().await?;
     for (table, of_centre) in tables {
-        let Some(identity) = table.identity.filter(|_| wanted.tables.contains(&table.name)) else {
+        let Some(identity) = table
+            .identity
+            .filter(|_| wanted.tables.contains(&table.name))
+        else {
             continue;
         };
         let name = T::title(of_centre);

@@ -26,7 +26,7 @@ use tidewater_protocol::message::MAX_FORMERS;
 use tidewater_protocol::{RemoteId, UploadId};
 
 use super::subscription::load_all;
-use super::{numbers, CompareDue, Database, Said, SubscriptionState, compare};
+use super::{CompareDue, Database, Said, SubscriptionState, compare, numbers};
 use crate::error::{Doing, RemoteError};
 
 /// How long an upload is kept: 14 days.

@@ -461,14 +461,15 @@ const MAX_BLOCK: u64 = 1_000_000;
 impl RawIdentity {
     fn read(self, place: &str) -> Result<IdentitySpec, ServerError> {
         let hint = "write identity = { column = \"...\", block = 1000, refill_below = 200 }";
-        let wrong = |what: String| {
-            ServerError::configuration(format!("{place}: identity: {what}"), hint)
-        };
+        let wrong =
+            |what: String| ServerError::configuration(format!("{place}: identity: {what}"), hint);
         let column = self.column.filter(|column| !column.is_empty());
         let column = column.ok_or_else(|| wrong("it names no column".into()))?;
         let block = self.block.unwrap_or(BLOCK);
         if !(1..=MAX_BLOCK).contains(&block) {
-            return Err(wrong(format!("block is {block}, and not from 1 to {MAX_BLOCK}")));
+            return Err(wrong(format!(
+                "block is {block}, and not from 1 to {MAX_BLOCK}"
+            )));
         }
         let refill_below = self.refill_below.unwrap_or((block / 5).max(1));
         if !(1..=block).contains(&refill_below) {

@@ -165,7 +165,9 @@ impl Subscription {
             let mut known = self.numbers.iter();
             let known = known.find(|it| it.table == table.name);
             let left = known.map_or(0, |it| it.left);
-            table.identity.is_some_and(|it| left < u64::from(it.refill_below))
+            table
+                .identity
+                .is_some_and(|it| left < u64::from(it.refill_below))
         };
         let tables = schema.tables.iter().filter(runs_low);
         tables.map(|table| table.name.clone()).collect()

@@ -37,6 +37,7 @@ mod downloads;
 mod evolution;
 mod generated;
 mod hostile;
+mod offline;
 mod partitions;
 mod pending;
 mod real_input;

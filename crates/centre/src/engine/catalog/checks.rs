@@ -27,7 +27,11 @@ pub fn understood(columns: &[ColumnInfo], name: &str, condition: &str) -> Option
     if parser.at != parser.tokens.len() || parser.used.is_empty() {
         return None;
     }
-    let mut condition: String = parser.unjudged.iter().map(|it| format!("{it} OR ")).collect();
+    let mut condition: String = parser
+        .unjudged
+        .iter()
+        .map(|it| format!("{it} OR "))
+        .collect();
     condition.push_str(&sql);
     Some(CheckInfo {
         name: name.to_owned(),
@@ -57,7 +61,11 @@ pub fn one_of(columns: &[ColumnInfo], column: usize, values: &[String]) -> Check
     CheckInfo {
         name: format!("one of {}{more}", told.join(", ")),
         columns: vec![column],
-        condition: format!("{} IN ({})", quoted(&columns[column].name), texts.join(", ")),
+        condition: format!(
+            "{} IN ({})",
+            quoted(&columns[column].name),
+            texts.join(", ")
+        ),
     }
 }
 
@@ -206,7 +214,11 @@ impl Parser<'_> {
         part: impl Fn(&mut Self) -> Option<Node>,
     ) -> Option<Node> {
         let first = part(self)?;
-        if !self.tokens.get(self.at).is_some_and(|it| *it == Token::Word(word.to_owned())) {
+        if !self
+            .tokens
+            .get(self.at)
+            .is_some_and(|it| *it == Token::Word(word.to_owned()))
+        {
             return Some(first);
         }
         let mut parts = vec![condition(first)?];
@@ -227,8 +239,14 @@ impl Parser<'_> {
     fn predicate(&mut self) -> Option<Node> {
         let left = self.operand()?;
         const COMPARISONS: [(&str, &str); 8] = [
-            ("<=", "<="), (">=", ">="), ("<>", "<>"), ("!=", "<>"), ("==", "="), ("<", "<"),
-            (">", ">"), ("=", "="),
+            ("<=", "<="),
+            (">=", ">="),
+            ("<>", "<>"),
+            ("!=", "<>"),
+            ("==", "="),
+            ("<", "<"),
+            (">", ">"),
+            ("=", "="),
         ];
         for (symbol, operator) in COMPARISONS {
             if !self.symbol(symbol) {
@@ -426,11 +444,24 @@ impl Parser<'_> {
 }
 
 /// The types that numbers are cast to without becoming others.
-const NUMBERS: [&str; 5] = ["numeric", "integer", "bigint", "smallint", "double precision"];
+const NUMBERS: [&str; 5] = [
+    "numeric",
+    "integer",
+    "bigint",
+    "smallint",
+    "double precision",
+];
 
 const CASTS: [&str; 9] = [
-    "numeric", "integer", "bigint", "smallint", "double precision", "text", "character varying",
-    "bpchar", "date",
+    "numeric",
+    "integer",
+    "bigint",
+    "smallint",
+    "double precision",
+    "text",
+    "character varying",
+    "bpchar",
+    "date",
 ];
 
 fn condition(node: Node) -> Option<String> {
@@ -468,8 +499,9 @@ fn constant(node: &Node, kind: Kind) -> Option<String> {
             let small = number.parse::<i32>().ok()?.unsigned_abs() < 1 << 24;
             small.then(|| number.clone())
         }
-        (Node::Text(value), Kind::Text) if !value.contains('\0') => Some(text(value.trim_end_matches(' ')))
-            .filter(|_| !value.ends_with(' ')),
+        (Node::Text(value), Kind::Text) if !value.contains('\0') => {
+            Some(text(value.trim_end_matches(' '))).filter(|_| !value.ends_with(' '))
+        }
         (Node::Text(value), Kind::Date) => {
             let of_date = |(at, it): (usize, char)| match at {
                 4 | 7 => it == '-',
@@ -520,8 +552,14 @@ mod tests {
 
     #[test]
     fn what_is_understood_is_said_in_sql_of_remotes() {
-        is("((qty > 0) AND (qty <= 100))", "((\"qty\" > 0) AND (\"qty\" <= 100))");
-        is("qty between 1 and 5 or qty = -1", "((((\"qty\" >= 1) AND (\"qty\" <= 5))) OR (\"qty\" = -1))");
+        is(
+            "((qty > 0) AND (qty <= 100))",
+            "((\"qty\" > 0) AND (\"qty\" <= 100))",
+        );
+        is(
+            "qty between 1 and 5 or qty = -1",
+            "((((\"qty\" >= 1) AND (\"qty\" <= 5))) OR (\"qty\" = -1))",
+        );
         is("(NOT (qty < 0))", "NOT (\"qty\" < 0)");
         is("((qty)::numeric > 0.5)", "(\"qty\" > 0.5)");
         is("(qty IS NOT NULL)", "(\"qty\" IS NOT NULL)");
@@ -534,10 +572,19 @@ mod tests {
             "((status)::text = ANY ((ARRAY['new'::character varying, 'it''s'::character varying])::text[]))",
             "(\"status\" IN ('new', 'it''s'))",
         );
-        is("(status <> ALL (ARRAY['a'::text, 'b'::text]))", "(\"status\" NOT IN ('a', 'b'))");
+        is(
+            "(status <> ALL (ARRAY['a'::text, 'b'::text]))",
+            "(\"status\" NOT IN ('a', 'b'))",
+        );
         is("status not in ('a', 'b')", "(\"status\" NOT IN ('a', 'b'))");
-        is("(char_length((status)::text) > 3)", "(length(\"status\") > 3)");
-        is("(\"Sex\" = ANY (ARRAY['m'::bpchar, 'f'::bpchar]))", "(rtrim(\"Sex\", ' ') IN ('m', 'f'))");
+        is(
+            "(char_length((status)::text) > 3)",
+            "(length(\"status\") > 3)",
+        );
+        is(
+            "(\"Sex\" = ANY (ARRAY['m'::bpchar, 'f'::bpchar]))",
+            "(rtrim(\"Sex\", ' ') IN ('m', 'f'))",
+        );
         is(
             "(born >= '2000-01-01'::date)",
             "coalesce(\"born\" NOT GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*', 0) OR \

@@ -75,7 +75,8 @@ fn computed(expression: &str, column_type: ColumnType) -> Option<String> {
             Some("date('now')".into())
         }
         ColumnType::Time
-            if ["current_time", "localtime", "time('now')"].contains(&without_precision(&lower)) =>
+            if ["current_time", "localtime", "time('now')"]
+                .contains(&without_precision(&lower)) =>
         {
             Some("strftime('%H:%M:%f000', 'now')".into())
         }
@@ -118,7 +119,9 @@ fn bare(expression: &str) -> &str {
             bare = inner.trim();
         }
         if let Some((cast, of)) = bare.rsplit_once("::").map(|(of, cast)| (cast, of))
-            && cast.chars().all(|it| it.is_ascii_alphanumeric() || " _()".contains(it))
+            && cast
+                .chars()
+                .all(|it| it.is_ascii_alphanumeric() || " _()".contains(it))
             && is_balanced(cast)
             && is_balanced(of)
         {
@@ -150,9 +153,27 @@ fn is_balanced(text: &str) -> bool {
 /// What an expression that is taken over as it is may be made of: functions that SQLite has had
 /// for long, and that know no tables.
 const WORDS: [&str; 21] = [
-    "abs", "as", "cast", "char", "current_date", "current_time", "current_timestamp", "date",
-    "datetime", "hex", "integer", "julianday", "lower", "printf", "random", "randomblob",
-    "replace", "strftime", "substr", "text", "upper",
+    "abs",
+    "as",
+    "cast",
+    "char",
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "date",
+    "datetime",
+    "hex",
+    "integer",
+    "julianday",
+    "lower",
+    "printf",
+    "random",
+    "randomblob",
+    "replace",
+    "strftime",
+    "substr",
+    "text",
+    "upper",
 ];
 
 /// Whether an expression is one of a few functions of SQLite's, of constants and operators.
@@ -255,25 +276,55 @@ mod tests {
                 "{expression}: {default}"
             );
         };
-        let (text, moment) = (ColumnType::Text, "(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))");
+        let (text, moment) = (
+            ColumnType::Text,
+            "(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))",
+        );
         is("gen_random_uuid()", ColumnType::Uuid, "(lower(hex(");
-        is("extensions.uuid_generate_v4()", ColumnType::Uuid, "(lower(hex(");
+        is(
+            "extensions.uuid_generate_v4()",
+            ColumnType::Uuid,
+            "(lower(hex(",
+        );
         is("(gen_random_uuid())::text", text, "(lower(hex(");
         is("uuidv7()", ColumnType::Uuid, "(lower(substr(printf(");
-        for now in ["now()", "CURRENT_TIMESTAMP", "CURRENT_TIMESTAMP(3)", "clock_timestamp()"] {
+        for now in [
+            "now()",
+            "CURRENT_TIMESTAMP",
+            "CURRENT_TIMESTAMP(3)",
+            "clock_timestamp()",
+        ] {
             is(now, ColumnType::TimestampTz, moment);
         }
         is("('now'::text)::date", ColumnType::Date, "");
         is("(now())::date", ColumnType::Date, "(date('now'))");
         is("CURRENT_DATE", ColumnType::Date, "(date('now'))");
         let moment = "(strftime('%Y-%m-%dT%H:%M:%f000', 'now'))";
-        is("timezone('utc'::text, now())", ColumnType::Timestamp, moment);
-        is("(now() AT TIME ZONE 'utc'::text)", ColumnType::Timestamp, moment);
+        is(
+            "timezone('utc'::text, now())",
+            ColumnType::Timestamp,
+            moment,
+        );
+        is(
+            "(now() AT TIME ZONE 'utc'::text)",
+            ColumnType::Timestamp,
+            moment,
+        );
         is("datetime('now')", ColumnType::Timestamp, moment);
         is("datetime('now')", text, "(datetime('now'))");
-        is("(lower(hex(randomblob(16))))", text, "(lower(hex(randomblob(16))))");
+        is(
+            "(lower(hex(randomblob(16))))",
+            text,
+            "(lower(hex(randomblob(16))))",
+        );
         is("unixepoch()", ColumnType::Integer, "(CAST(strftime(");
-        for unknown in ["nextval('s'::regclass)", "upper(name)", "x'00'", "(SELECT 1)", "f()"] {
+        for unknown in [
+            "nextval('s'::regclass)",
+            "upper(name)",
+            "x'00'",
+            "(SELECT 1)",
+            "f()",
+        ] {
             is(unknown, ColumnType::Integer, "");
             is(unknown, text, "");
         }

@@ -162,19 +162,17 @@ impl Published<'_> {
                 )],
             };
         }
-        let warned = numbered.map(|(column, numbering)| {
-            let (Numbering::Sequence(what) | Numbering::Highest(what)) = numbering;
-            let what = match numbering {
-                Numbering::Sequence(_) => what,
-                Numbering::Highest(_) => "INTEGER PRIMARY KEY",
+        let warned = numbered.filter_map(|(column, numbering)| {
+            let Numbering::Sequence(what) = numbering else {
+                return None;
             };
             let name = &column.name;
-            format!(
+            Some(format!(
                 "{title:?}: its key column {name:?} is {what}, and remotes know none of its \
                  numbers: two of them will insert the same. Write identity = {{ column = {name:?}, \
                  block = 1000, refill_below = 200 }}, or direction = \"download\" (see \
                  docs/keys.md)"
-            )
+            ))
         });
         warned.collect()
     }

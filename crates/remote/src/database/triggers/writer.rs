@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tidewater_protocol::Table;
 
 use super::{UniqueIndex, trigger_name};
-use crate::database::{numbers, quote};
 use crate::database::tables::Names;
+use crate::database::{numbers, quote};
 
 /// Writes the triggers of one table.
 pub(super) struct Writer<'a> {
