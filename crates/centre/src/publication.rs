@@ -336,7 +336,7 @@ pub fn circle_warnings(publications: &[PublicationSpec], live: &[ListedTable]) -
                 "{}: its partition query reads {}, which refers to it: no remote can insert a row, \
                  because it is in nobody's partition before {} names it, and cannot be named \
                  before it is there. Partition by a column that the row is made with (see \
-                 \"Choosing keys\" in docs/remote-database.md)",
+                 docs/keys.md)",
                 table.name, other.name, other.name
             );
             if !warnings.contains(&warning) {
