@@ -230,3 +230,45 @@ fn defaults_and_rules_of_postgres_hold_on_remotes() {
 fn defaults_and_rules_of_sqlite_hold_on_remotes() {
     defaults_and_rules::<Sqlite>(SQLITE);
 }
+
+const KEYS: &str = include_str!("../../../../docs/keys.md");
+
+/// What stands in the blocks of a language, in a document.
+fn blocks(document: &'static str, language: &str) -> Vec<&'static str> {
+    let begin = format!("```{language}\n");
+    let parts = document.split(&*begin).skip(1);
+    parts.map(|it| it.split("```").next().unwrap()).collect()
+}
+
+#[test]
+fn the_examples_of_the_page_on_keys_work() {
+    let publication = format!(
+        "[[publication]]\nname = \"main\"\n{}",
+        blocks(KEYS, "toml").concat()
+    );
+    let world = World::<Postgres>::open(Scenario {
+        schema: POSTGRES.into(),
+        publication: publication.leak(),
+        tables: TABLES,
+        users: &["ada"],
+        limits: "",
+    });
+    let mut ada = world.synced("ada");
+    let sql = blocks(KEYS, "sql")[0];
+    let (insert, select) = sql.trim().split_once('\n').unwrap();
+    ada.edit(insert);
+    assert_eq!(
+        ada.value("SELECT sum(last - next + 1) FROM tidewater_identity_block"),
+        "999"
+    );
+    let number = ada.value(select);
+    ada.edit("INSERT INTO film (film_id, title) VALUES (1, 'Alien')");
+    ada.sync();
+    assert_eq!(
+        world.rows("SELECT invoice_id, total FROM invoice"),
+        [format!("{number}|12")]
+    );
+    assert_eq!(ada.value("SELECT fulltext FROM film"), "alien");
+    let told = ada.remote_refuses("INSERT INTO invoice (total) VALUES (-1)");
+    assert_eq!(told, blocks(KEYS, "text")[0].trim());
+}

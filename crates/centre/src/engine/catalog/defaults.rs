@@ -195,7 +195,8 @@ fn is_of_sqlite(expression: &str) -> bool {
                 calls = true;
                 end
             }
-            _ if first.is_ascii_digit() || " (),.|+-*/%&".contains(first) => 1,
+            _ if first.is_ascii_digit() || first.is_ascii_whitespace() => 1,
+            _ if "(),.|+-*/%&".contains(first) => 1,
             _ => return false,
         };
         rest = &rest[end..];
