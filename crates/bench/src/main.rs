@@ -12,6 +12,7 @@
 
 mod copy;
 mod download;
+mod families;
 mod machine;
 mod measure;
 mod memory;
@@ -47,6 +48,8 @@ enum Command {
     Download,
     /// Upload of inserted rows, against a binary COPY of the same rows.
     Upload,
+    /// Uploads of parents and children of which a third is bad.
+    Families,
     /// What change tracking adds to bulk insert, update and delete in the centre.
     Tracking,
     /// Peak memory of server and remote.
@@ -79,11 +82,13 @@ fn main() -> anyhow::Result<()> {
     match arguments.command {
         Some(Command::Download) => download::run(rows, runs),
         Some(Command::Upload) => upload::run(rows, runs),
+        Some(Command::Families) => families::run(runs),
         Some(Command::Tracking) => tracking::run(rows, runs),
         Some(Command::Memory) => memory::run(memory_rows),
         _ => {
             download::run(rows, runs)?;
             upload::run(rows, runs)?;
+            families::run(runs)?;
             tracking::run(rows, runs)?;
             memory::run(memory_rows)
         }

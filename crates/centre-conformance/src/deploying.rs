@@ -232,7 +232,9 @@ pub async fn tables_are_listed_as_they_are<F: Fixture>() {
     assert_eq!(names, ["customer", "product", "purchase", "visit_plan"]);
     let purchase = &tables[2];
     assert_eq!(purchase.primary_key, ["purchase_id"]);
-    assert_eq!(purchase.references, ["customer"]);
+    assert_eq!(purchase.references.len(), 1);
+    assert_eq!(purchase.references[0].parent, "customer");
+    assert_eq!(purchase.references[0].columns, ["customer_id"]);
     let columns: Vec<_> = purchase
         .columns
         .iter()

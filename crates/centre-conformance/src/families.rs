@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidewater_centre::{Last, RuleBy, RuleSpec, TableSpec, Unit, WindowSpec};
 
 use crate::fixture::{Fixture, Transaction};
-use crate::remote::Remote;
+use crate::remote::{Remote, delete, insert, update};
 use crate::world::{NOW_MS, World, everyone, partitioned};
 
 const OWNED: &str = "SELECT {s.username}";
@@ -516,4 +516,119 @@ pub async fn missing_indexes_of_a_family_are_told_with_the_statement_that_makes_
             .count(),
         0
     );
+}
+
+const TAKEN: &str = "0 conflicts, 0 refused";
+
+/// CASES 26.
+pub async fn rows_that_follow_a_new_parent_arrive_with_it<F: Fixture>() {
+    let world = World::<F>::new(&ddl(CASCADE), tables()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let result = anna
+        .upload(&[
+            insert("doc", "5|anna|five"),
+            insert("line", "50|5|e"),
+            insert("line", "51|5|f"),
+            update("line", "10|1|a", "10|5|a"),
+            delete("line", "11|1|b"),
+        ])
+        .await;
+    assert!(result[0].ends_with(TAKEN), "{result:?}");
+    // What is below the line that moved is looked at again, and is as it was.
+    let parts = ["part: 1000|100|p", "part: 1001|100|q"];
+    assert_eq!(anna.download().await.rows(), parts);
+    let there = world
+        .fixture
+        .query("SELECT id FROM line WHERE doc_id = 5 ORDER BY id")
+        .await;
+    assert_eq!(there, ["10", "50", "51"]);
+}
+
+pub async fn what_belongs_to_others_by_its_parents_is_not_taken<F: Fixture>() {
+    const REFUSED: &str = "out_of_scope: this row is not in your partitions";
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let all = "SELECT id, doc_id, body FROM line ORDER BY id";
+    let before = world.fixture.query(all).await;
+    for (change, told) in [
+        (
+            insert("line", "60|2|x"),
+            format!("refused line [60] Insert {REFUSED}"),
+        ),
+        (
+            insert("line", "60|NULL|x"),
+            format!("refused line [60] Insert {REFUSED}"),
+        ),
+        (
+            insert("line", "20|1|x"),
+            "refused line [20] Insert key_in_use: key in use".into(),
+        ),
+        (
+            update("line", "20|2|c", "20|2|C"),
+            format!("refused line [20] Update {REFUSED}"),
+        ),
+        (
+            update("line", "10|1|a", "10|2|a"),
+            format!("refused line [10] Update {REFUSED}"),
+        ),
+        (
+            update("line", "20|2|c", "20|1|c"),
+            format!("refused line [20] Update {REFUSED}"),
+        ),
+        (
+            delete("line", "20|2|c"),
+            format!("refused line [20] Delete {REFUSED}"),
+        ),
+        (
+            delete("line", "20|2|z"),
+            format!("refused line [20] Delete {REFUSED}"),
+        ),
+    ] {
+        let result = anna.upload(&[change]).await;
+        assert_eq!(result[1..], [told]);
+    }
+    assert_eq!(world.fixture.query(all).await, before);
+    // What was hers is not any more.
+    world
+        .execute("UPDATE doc SET owner = 'berta' WHERE id = 1")
+        .await;
+    let result = anna
+        .upload(&[
+            update("part", "1000|100|p", "1000|100|P"),
+            delete("line", "11|1|b"),
+            insert("doc", "7|anna|seven"),
+            insert("line", "70|7|g"),
+        ])
+        .await;
+    assert_eq!(
+        result,
+        [
+            "2 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused".to_owned(),
+            format!("refused part [1000] Update {REFUSED}"),
+            format!("refused line [11] Delete {REFUSED}"),
+        ]
+    );
+    assert_right(&world, &mut Remote::synced(&world, "anna").await).await;
+}
+
+/// A parent that leaves in the same upload takes its children out of scope.
+pub async fn a_row_is_judged_by_what_its_parent_is_in_the_end<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let result = anna
+        .upload(&[
+            insert("doc", "5|anna|five"),
+            insert("line", "50|5|e"),
+            insert("line", "51|6|f"),
+            insert("doc", "6|berta|six"),
+        ])
+        .await;
+    let refused = result.iter().filter(|it| it.starts_with("refused")).count();
+    assert_eq!(refused, 2, "{result:?}");
+    let there = world
+        .fixture
+        .query("SELECT id FROM line WHERE id >= 50")
+        .await;
+    assert_eq!(there, ["50"]);
+    assert_right(&world, &mut Remote::synced(&world, "anna").await).await;
 }

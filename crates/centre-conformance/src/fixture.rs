@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tidewater_centre::{Centre, CentreError};
+use tidewater_testing::generate::Dialect;
 
 /// A fresh empty database, gone when dropped.
 ///
@@ -15,6 +16,8 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// Whether two applications can have uncommitted changes at the same time. If
     /// not, whoever writes waits for the open transaction.
     const CONCURRENT_WRITERS: bool;
+    /// How its SQL is written.
+    const DIALECT: Dialect;
     /// The type of binary columns.
     const BYTES: &'static str;
     /// Deletes every row of the table `{}` in the fastest way that there is.
@@ -48,6 +51,14 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// A trigger of the application on `customer` of the shop: after an insert it names
     /// the product 1 `tea of NAME` and turns the name into capitals.
     fn stock_trigger() -> String;
+
+    /// A trigger of the application on `note (id, body, stamp)`: whenever a row is inserted, or an
+    /// update sets its body, its stamp is a hundred more.
+    fn stamp_trigger() -> String;
+
+    /// A trigger of the application on `note`: after an insert it writes the key, who uploads and
+    /// from which remote into `seen`, NULL if nobody does.
+    fn who_trigger() -> String;
 
     /// A table of the server's own, in SQL.
     fn own_table(name: &str) -> String;

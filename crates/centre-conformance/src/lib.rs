@@ -20,11 +20,14 @@ pub mod downloading;
 pub mod evolving;
 pub mod families;
 pub mod giving_back;
-pub mod leaving;
+pub mod making;
 pub mod offline;
+pub mod parents;
+pub mod redeploying;
 pub mod refusing;
 pub mod scopes;
 pub mod uploading;
+pub mod waiting;
 
 /// Runs every case of the suite on one database.
 #[macro_export]
@@ -108,6 +111,9 @@ macro_rules! suite {
             families::a_window_of_numbers_stands_alone,
             families::thirty_thousand_partitions_are_a_digest,
             families::what_cannot_be_followed_is_named,
+            families::rows_that_follow_a_new_parent_arrive_with_it,
+            families::what_belongs_to_others_by_its_parents_is_not_taken,
+            families::a_row_is_judged_by_what_its_parent_is_in_the_end,
             families::missing_indexes_of_a_family_are_told_with_the_statement_that_makes_them,
             offline::numbers_are_handed_out_once_and_the_centre_keeps_clear_of_them,
             offline::numbers_begin_behind_those_that_are_there,
@@ -115,10 +121,33 @@ macro_rules! suite {
             offline::a_numbered_key_that_remotes_have_no_numbers_for_is_warned_of,
             offline::remotes_are_told_defaults_and_rules_that_they_understand,
             offline::what_a_remote_leaves_to_the_centre_gets_its_default,
+            parents::a_new_parent_and_its_new_children_arrive_together,
+            parents::a_scope_is_what_it_is_at_the_end_of_the_upload,
+            parents::a_parent_under_another_key_takes_its_children_along,
+            parents::children_whose_keys_follow_their_parents_are_found,
+            parents::a_parent_and_children_that_nothing_moves_change_together,
+            parents::children_of_a_parent_that_stays_stay_with_it,
+            parents::keys_that_others_give_up_can_be_taken,
+            parents::a_delete_takes_along_nothing_that_nobody_has_seen,
+            parents::of_a_tree_only_what_has_nothing_unseen_below_is_deleted,
+            parents::bad_children_keep_no_good_ones_out,
+            parents::rows_that_refer_to_each_other_are_taken_together,
+            parents::a_delete_takes_along_nothing_that_the_same_upload_moves,
             giving_back::the_same_upload_of_two_copies_takes_effect_once,
             giving_back::what_was_given_back_is_remembered_for_90_days,
             giving_back::a_delete_that_is_given_back_and_finds_no_row_is_a_conflict,
             giving_back::the_centre_and_former_ids_are_known_again,
+            making::what_a_trigger_makes_of_a_row_is_told,
+            making::a_row_can_be_changed_again_whatever_became_of_it,
+            redeploying::what_is_deployed_is_served_whatever_was_configured,
+            redeploying::where_nothing_is_deployed_nothing_is_served,
+            redeploying::a_deployment_is_noticed_by_a_centre_that_serves,
+            redeploying::a_download_that_a_deployment_overtakes_reads_nothing,
+            redeploying::a_column_that_was_added_and_not_deployed_is_left_out,
+            redeploying::a_copy_that_gets_a_name_of_its_own_knows_no_remotes,
+            redeploying::triggers_of_the_application_know_who_uploads,
+            redeploying::the_order_of_constraints_is_nothing_to_remotes,
+            redeploying::a_new_column_sends_only_rows_in_which_it_has_another_value,
             refusing::rows_of_an_unpublished_table_are_refused_and_the_others_go_through,
             refusing::rows_with_a_column_that_changed_its_type_are_refused,
             refusing::rows_told_apart_by_another_key_are_refused,
@@ -126,7 +155,6 @@ macro_rules! suite {
             refusing::a_column_that_is_not_published_any_more_is_ignored,
             refusing::a_child_of_a_refused_parent_does_not_attach_to_somebody_elses_row,
             refusing::what_refers_to_a_child_of_a_refused_parent_is_refused_too,
-            refusing::an_update_cannot_give_a_row_another_key,
             uploading::inserts_updates_and_deletes_take_effect,
             uploading::a_repeated_upload_is_applied_once_and_tells_the_same,
             uploading::an_upload_out_of_sequence_is_not_applied,
@@ -146,17 +174,11 @@ macro_rules! suite {
             uploading::a_download_only_table_takes_no_changes,
             uploading::a_deferred_constraint_hits_only_its_own_upload,
             uploading::unique_values_can_be_freed_and_taken_in_one_upload,
-            leaving::a_delete_takes_along_nothing_that_the_same_upload_moves,
-            leaving::a_parent_under_another_key_keeps_its_children,
-            leaving::children_that_cannot_follow_their_parent_keep_no_others_from_it,
-            leaving::what_goes_with_a_child_that_cannot_follow_its_parent_is_refused,
-            leaving::children_by_a_unique_value_outlive_the_key_of_their_parent,
-            leaving::children_by_a_unique_value_stay_with_it,
-            leaving::what_leaves_a_deleted_row_goes_before_it,
             uploading::values_are_compared_by_their_type,
             uploading::an_upload_with_a_column_twice_fails_alone,
             uploading::columns_that_a_remote_does_not_know_are_left_alone,
             uploading::sql_metacharacters_are_only_characters,
+            waiting::an_open_transaction_stops_only_who_needs_what_it_holds,
             scopes::regions_come_from_the_query_of_each_moment,
         );
     };

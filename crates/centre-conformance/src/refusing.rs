@@ -271,15 +271,3 @@ pub async fn what_refers_to_a_child_of_a_refused_parent_is_refused_too<F: Fixtur
     let beds = "SELECT id FROM bed ORDER BY 1";
     assert_eq!(world.fixture.query(beds).await, ["52", "90"]);
 }
-
-/// No remote sends one: another key is another row.
-pub async fn an_update_cannot_give_a_row_another_key<F: Fixture>() {
-    let ddl = "CREATE TABLE t (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(9));
-        INSERT INTO t VALUES (1, 'x')";
-    let world = World::<F>::new(ddl, vec![everyone("t")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let result = anna.upload(&[update("t", "1|x", "7|y")]).await;
-    let counts = "0 inserted, 0 updated, 0 deleted, 0 conflicts, 1 refused";
-    assert_eq!(result[0], counts, "{result:?}");
-    assert_eq!(world.fixture.query("SELECT * FROM t").await, ["1|x"]);
-}

@@ -29,6 +29,8 @@ pub struct Remote {
     /// The number of the last upload made.
     pub sequence: u64,
     pub checkpoint: Option<Checkpoint>,
+    /// The hash of the schema that it has had until now.
+    pub before: Option<Vec<u8>>,
     /// What the last applied upload leaves out of the next download.
     pub own: Option<OwnUpload>,
     /// What the result that it comes with says of gained partitions.
@@ -239,6 +241,7 @@ impl Remote {
             worker,
             sequence: 0,
             checkpoint: None,
+            before: None,
             own: None,
             gained: Vec::new(),
             compares: Vec::new(),
@@ -320,9 +323,56 @@ impl Remote {
             UploadOutcome::Applied { result, own } => {
                 self.own = Some(own);
                 self.gained.clone_from(&result.gained);
+                self.take_what_was_made(&result);
                 result_text(&self.schema, &result)
             }
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// Makes changes, as an application does before they are uploaded.
+    pub fn write(&mut self, changes: &[Change]) {
+        for change in changes {
+            let index = self.index(change.table());
+            let table = &self.schema.tables[index];
+            let of = |row: &str| {
+                let values = values(table, row);
+                let key = table.key.iter().map(|&it| datums(table, &values)[it]);
+                let types: Vec<_> = table.key_columns().map(|it| it.column_type).collect();
+                let mut packed = Vec::new();
+                pack_values(&mut packed, &types, &key.collect::<Vec<_>>());
+                (packed, values.clone())
+            };
+            let (old, new) = match change {
+                Change::Insert(_, new) => (None, Some(of(new))),
+                Change::Update(_, old, new) => (Some(of(old)), Some(of(new))),
+                Change::Delete(_, old) => (Some(of(old)), None),
+            };
+            if let Some((key, _)) = old {
+                self.rows[index].remove(&key);
+            }
+            self.rows[index].extend(new);
+        }
+    }
+
+    /// Keeps what the centre has made of uploaded rows.
+    fn take_what_was_made(&mut self, result: &UploadResult) {
+        for of_table in &result.tables {
+            let index = self.index(&of_table.begin.table);
+            let table = &self.schema.tables[index];
+            let shape = table.shape();
+            let mut reader = RowsReader::new(&shape, &of_table.rows);
+            let mut row = Row::default();
+            while reader.next(&mut row).unwrap() {
+                if row.op == Some(Op::Made) {
+                    let types: Vec<_> = table.key_columns().map(|it| it.column_type).collect();
+                    let mut key = Vec::new();
+                    pack_values(&mut key, &types, &row.key);
+                    let columns = row.new.iter().zip(&table.columns);
+                    let values = columns.map(|(value, column)| kept(value, column.column_type));
+                    self.rows[index].insert(key, values.collect());
+                }
+            }
         }
     }
 
@@ -408,6 +458,8 @@ impl Remote {
         let job = DownloadJob {
             context: self.context(),
             subscriptions: vec![DownloadSubscription {
+                schema: self.schema.clone(),
+                before: self.before.clone(),
                 publication: self.schema.name.clone(),
                 checkpoint: self.checkpoint.clone(),
                 requests: requests.collect(),

@@ -115,7 +115,8 @@ pub async fn a_replayed_old_scope_is_refused<F: Fixture>() {
     );
     // A download under it is right all the same: what it speaks of is removed.
     let received = anna.download().await;
-    assert_eq!(received.removals, ["customer [1]", "customer [2]"]);
+    let gone = ["customer [1]", "customer [2]", "purchase [10]"];
+    assert_eq!(received.removals, gone);
 }
 
 /// Moves a user's visits.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tidewater_centre::records::AskedSubscription;
 use tidewater_centre::{
-    Centre, CentreError, DeployReport, PublicationSpec, RuleSpec, TableSpec, Tracking, Worker,
+    Centre, CentreError, DeployReport, OnUnseenChildren, PublicationSpec, RuleSpec, TableSpec,
+    Tracking, Worker,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -90,6 +91,7 @@ pub fn everyone(table: &str) -> TableSpec {
         tracking: Tracking::Log,
         identity: None,
         filled_by_centre: Vec::new(),
+        on_unseen_children: OnUnseenChildren::Conflict,
     }
 }
 

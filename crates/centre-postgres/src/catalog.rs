@@ -63,8 +63,13 @@ pub(super) struct OwnTrigger {
 }
 
 const TABLES: &str = "
-SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relispartition, c.relhassubclass,
-       c.relhasrules, c.relpersistence::text, greatest(c.reltuples, 0)::float8
+SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relispartition,
+       (SELECT min(h.inhrelid::regclass::text) FROM pg_catalog.pg_inherits h
+        WHERE h.inhparent = c.oid AND c.relkind <> 'p'),
+       EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid), c.relpersistence::text,
+       greatest(c.reltuples, 0)::float8,
+       (SELECT min(h.inhparent::regclass::text) FROM pg_catalog.pg_inherits h
+        WHERE h.inhrelid = c.oid AND NOT c.relispartition)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname <> 'tidewater' AND n.nspname <> 'information_schema'
   AND n.nspname !~ '^pg_'
@@ -273,7 +278,6 @@ impl Catalog {
             self.tables[at].key.clone_from(&info.key);
             return;
         }
-        info.has_secondary_unique |= unique || exclusion;
         if let Some(columns) = columns.filter(|_| unique && is_of_all_rows && !exclusion) {
             info.unique.push(columns);
         }
@@ -330,21 +334,31 @@ impl Catalog {
 fn table(row: &Row) -> (TableInfo, Table) {
     let (schema, name, kind): (String, String, String) = (row.get(1), row.get(2), row.get(3));
     let persistence: String = row.get(7);
-    let (has_children, has_rules): (bool, bool) = (row.get(5), row.get(6));
+    let (heir, has_rules): (Option<String>, bool) = (row.get(5), row.get(6));
+    let ancestor: Option<String> = row.get(9);
     let is_partitioned = kind == "p";
     let member_obstacle = match kind.as_str() {
         "f" => Some("a foreign table, whose changes nobody sees here"),
-        _ if has_rules => Some("a table with rewrite rules"),
+        _ if has_rules => Some("a table with rewrite rules, which write what triggers do not see"),
         _ if persistence == "u" => Some("an unlogged table, which loses its rows in a crash"),
         _ => None,
-    };
-    let own_obstacle = match member_obstacle {
-        None if has_children && !is_partitioned => Some("it has inheritance children".into()),
-        reason => reason.map(|reason| format!("it is {reason}")),
     };
     let title = match schema.as_str() {
         "public" => name.clone(),
         _ => format!("{schema}.{name}"),
+    };
+    // The triggers of one of them see nothing of what is written through the other.
+    let own_obstacle = match (member_obstacle, heir, ancestor) {
+        (Some(reason), ..) => Some(format!("it is {reason}")),
+        (None, Some(heir), _) => Some(format!(
+            "{heir} inherits from it, and what is written to one of them is not noticed at the \
+             other; a partitioned table can be published"
+        )),
+        (None, None, Some(ancestor)) => Some(format!(
+            "it inherits from {ancestor}, and what is written through {ancestor} is not noticed; \
+             to publish it alone: ALTER TABLE {title} NO INHERIT {ancestor}"
+        )),
+        (None, None, None) => None,
     };
     let table = Table {
         oid: row.get(0),
@@ -365,7 +379,6 @@ fn table(row: &Row) -> (TableInfo, Table) {
         columns: Vec::new(),
         key: Vec::new(),
         unique: Vec::new(),
-        has_secondary_unique: false,
         references: Vec::new(),
         indexed: Vec::new(),
         ignores_case: false,

@@ -24,6 +24,9 @@ const STATEMENT_TIMEOUT_MS: u64 = 30 * 60 * 1000;
 /// The longest that one of our transactions may wait for us: nothing of ours waits
 /// for a network inside a transaction for long, so this only ends what a dead server left.
 const IDLE_TIMEOUT_MS: u64 = 5 * 60 * 1000;
+/// How long a statement waits for a lock. Whoever would wait longer comes back later: one open
+/// transaction of an application must not keep all workers.
+pub(super) const PATIENCE_MS: u64 = 2_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Prepared statements that a connection keeps; when there are more, all are
 /// dropped and prepared again as they are needed.
@@ -72,8 +75,8 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
         ("extra_float_digits", "1".into()),
         ("xmloption", "content".into()),
         ("standard_conforming_strings", "on".into()),
-        // `statement_timeout` sees to it that nobody waits for ever.
-        ("lock_timeout", "0".into()),
+        // Longer than the time after which PostgreSQL looks for deadlocks.
+        ("lock_timeout", PATIENCE_MS.to_string()),
         ("search_path", "public".into()),
         // What an upload is acknowledged for must not be lost in a crash.
         ("synchronous_commit", "on".into()),
@@ -99,6 +102,10 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
 pub(crate) struct Connection {
     client: Client,
     statements: HashMap<String, Statement>,
+    /// The process that serves it.
+    backend: i32,
+    /// How long it waits for locks.
+    patience_ms: u64,
     /// See [`Connection::copy_in`].
     out_of_step: AtomicBool,
     /// Whether a transaction may be open that nobody is running any more: a job
@@ -139,8 +146,12 @@ impl Connection {
         let (client, driven) = connected.map_err(|error| entry::error(config, &error))?;
         tokio::spawn(driven);
         entry::let_triggers_fire(&client, config).await?;
+        let backend = client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]);
+        let backend = backend.await.map_err(refused("connecting"))?.get(0);
         Ok(Connection {
             client,
+            backend,
+            patience_ms: PATIENCE_MS,
             statements: HashMap::new(),
             out_of_step: AtomicBool::new(false),
             unfinished: false,
@@ -187,6 +198,22 @@ impl Connection {
             self.unfinished = false;
         }
         result
+    }
+
+    /// The process that serves it.
+    pub(super) fn backend(&self) -> i32 {
+        self.backend
+    }
+
+    /// Waits so long for locks from now on; outside of transactions.
+    pub(super) async fn wait_for_locks(&mut self, patience_ms: u64) -> Result<(), CentreError> {
+        if self.patience_ms != patience_ms {
+            let set = format!("SET lock_timeout = {patience_ms}");
+            let set = self.client.batch_execute(&set).await;
+            set.map_err(refused("setting how long locks are waited for"))?;
+            self.patience_ms = patience_ms;
+        }
+        Ok(())
     }
 
     /// The driver's client.
@@ -273,6 +300,11 @@ pub(super) fn centre_error(what: &str, error: &tokio_postgres::Error) -> CentreE
         };
     };
     let state = refusal.code().code();
+    if is_locked(state) {
+        return CentreError::Locked {
+            message: format!("{what}: another session holds a lock"),
+        };
+    }
     if is_shutdown(state) {
         return CentreError::Unavailable {
             message: refusal.message().to_owned(),
@@ -302,6 +334,11 @@ pub(super) fn is_stale_plan(refusal: &tokio_postgres::error::DbError) -> bool {
         "0A000" => refusal.routine() == Some("RevalidateCachedQuery"),
         _ => false,
     }
+}
+
+/// Whether a lock was waited for in vain: `lock_not_available`.
+fn is_locked(state: &str) -> bool {
+    state == "55P03"
 }
 
 fn is_shutdown(state: &str) -> bool {

@@ -6,6 +6,7 @@ use super::connection::Connection;
 use super::download::DatabaseSnapshot;
 use super::publication::PublishedTable;
 use super::rows::UploadRows;
+use super::waits::watched;
 use super::{Postgres, Served, Shared, download, fill_random, tracked};
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSink};
@@ -18,6 +19,15 @@ use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 pub(crate) struct PostgresLane {
     connection: Connection,
     shared: Arc<Shared>,
+}
+
+impl PostgresLane {
+    /// Begins a sync.
+    async fn enter(&mut self, now_ms: i64) -> Result<(), CentreError> {
+        self.connection.enter().await?;
+        let patience_ms = self.shared.waits.patience_ms(now_ms);
+        self.connection.wait_for_locks(patience_ms).await
+    }
 }
 
 impl Lane for PostgresLane {
@@ -38,10 +48,13 @@ impl Lane for PostgresLane {
     }
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        let now_ms = uploads.first().map_or(0, |upload| upload.context.now_ms);
         Box::pin(async move {
-            self.connection.enter().await?;
-            let mut rows = UploadRows::new(&mut self.connection, &self.shared);
-            let result = engine::upload::apply(&mut rows, &uploads).await;
+            self.enter(now_ms).await?;
+            let backend = self.connection.backend();
+            let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
+            let work = engine::upload::apply(&mut rows, &uploads);
+            let result = watched(&self.shared, backend, now_ms, work).await;
             self.connection.leave(result).await
         })
     }
@@ -52,8 +65,14 @@ impl Lane for PostgresLane {
         sink: &'a mut dyn DownloadSink,
     ) -> CentreResult<'a, ()> {
         Box::pin(async move {
-            self.connection.enter().await?;
-            let result = read_download(&mut self.connection, &self.shared, &job, sink).await;
+            let now_ms = job.context.now_ms;
+            self.enter(now_ms).await?;
+            let backend = self.connection.backend();
+            let work = read_download(&mut self.connection, &self.shared, &job, sink);
+            let result = watched(&self.shared, backend, now_ms, work).await;
+            if let Err(CentreError::Locked { .. }) = result {
+                self.shared.waits.in_vain(now_ms);
+            }
             self.connection.leave(result).await
         })
     }
@@ -86,6 +105,10 @@ impl Database for Postgres {
     fn serve(&self, loaded: Served) {
         let served = self.shared.served.write();
         *served.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+    }
+
+    fn served(&self) -> Arc<Served> {
+        self.shared.served()
     }
 
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {

@@ -11,6 +11,7 @@ mod database;
 mod decoder;
 mod download;
 mod entry;
+mod grants;
 mod in_place;
 mod members;
 mod numbers;
@@ -28,6 +29,7 @@ mod tracking;
 mod triggers;
 mod url;
 mod values;
+mod waits;
 mod watermark;
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -39,6 +41,7 @@ use self::connection::Address;
 use self::pool::Pool;
 use self::publication::{Publication, PublishedTable};
 use self::triggers::LogSpec;
+use self::waits::Waits;
 use self::watermark::Marks;
 use tidewater_centre::centre::Centre;
 use tidewater_centre::engine::centre::EngineCentre;
@@ -59,6 +62,7 @@ struct Shared {
     served: RwLock<Arc<Served>>,
     /// When partitions that came could not be tracked the last time.
     adopt_failed_ms: AtomicI64,
+    waits: Waits,
 }
 
 /// What tells that a table is still as it was loaded: its rules, triggers and columns. Then,
@@ -70,13 +74,25 @@ SELECT c.oid, c.relhasrules::text
        FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid), '')
   || ';' || coalesce((SELECT string_agg(concat_ws(':', a.attnum, a.atttypid, a.atttypmod,
        a.attgenerated, a.attisdropped), ',' ORDER BY a.attnum)
-       FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), ''),
+       FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0), '') AS fingerprint,
   EXISTS (SELECT FROM pg_catalog.pg_trigger t
     WHERE (t.tgrelid = c.oid OR c.relkind = 'p'
         AND t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p)) AND (t.tgtype & 7) = 7 AND t.tgenabled IN ('O', 'A')),
   EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND NOT i.indimmediate),
   pg_catalog.row_security_active(c.oid)
 FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
+
+/// Tells whether anything of tables is not as it was when they were loaded: what [`FINGERPRINTS`]
+/// says, names, indexes, and whom they inherit from.
+const VERSION: &str = "
+SELECT coalesce(pg_catalog.md5(string_agg(concat_ws('|', f.oid, f.fingerprint, c.relname,
+  c.relnamespace, c.relpersistence,
+  (SELECT string_agg(i.indexrelid::text, ',' ORDER BY i.indexrelid)
+     FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indislive),
+  (SELECT string_agg(concat_ws('<', h.inhrelid, h.inhparent), ',' ORDER BY h.inhrelid, h.inhparent)
+     FROM pg_catalog.pg_inherits h WHERE c.oid IN (h.inhrelid, h.inhparent))),
+  ';' ORDER BY f.oid)), '')
+FROM ({fingerprints}) AS f JOIN pg_catalog.pg_class c ON c.oid = f.oid";
 
 /// Connects to the database that a URL names.
 pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
@@ -91,6 +107,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
             pool,
             served: RwLock::default(),
             adopt_failed_ms: AtomicI64::new(i64::MIN),
+            waits: Waits::default(),
         }),
     })))
 }

@@ -9,9 +9,11 @@ use super::catalog::Catalog;
 use super::route::Route;
 use super::triggers::{LogSpec, log_column};
 use super::values::Kind;
+use tidewater_centre::OnUnseenChildren;
 use tidewater_centre::engine::catalog::Catalog as _;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::publication::{self, ServedTable};
+use tidewater_centre::engine::upload::rows::OnDelete;
 
 /// A publication, ready to be served.
 pub(super) type Publication = publication::Publication<PublishedTable>;
@@ -35,8 +37,11 @@ pub(crate) struct PublishedTable {
     extras: Vec<(String, PgColumn)>,
     /// The table as `t`, and what its rules follow.
     pub(super) from: String,
-    /// See [`Published::deletes_first`].
-    pub(super) deletes_first: bool,
+    /// What a delete does to published children.
+    pub(super) on_delete: OnDelete,
+    /// For each of their foreign keys that acts on deletes: the children's table, and how they refer
+    /// to a row `t`, as rows `c`.
+    pub(super) children: Vec<ChildKey>,
     pub(super) effects: Effects,
     /// What [`super::FINGERPRINTS`] said when it was loaded.
     pub(super) fingerprint: String,
@@ -61,6 +66,17 @@ pub(super) struct TableRule {
     pub(super) windows: Vec<(String, String, PgColumn)>,
     /// The log's columns that have the key.
     pub(super) log_key: Vec<String>,
+}
+
+/// A foreign key of children.
+#[derive(Clone, Debug)]
+pub(super) struct ChildKey {
+    /// Their table in SQL.
+    pub(super) table: String,
+    /// The condition.
+    pub(super) refers: String,
+    /// Whether they are rows of the same table.
+    pub(super) is_same_table: bool,
 }
 
 /// What beside the uploaded rows an upload may change.
@@ -127,6 +143,19 @@ impl PgColumn {
         format!("{column} = {}", self.input(value))
     }
 
+    /// A parameter's value as the column keeps it: rounded. Other than a cast to the column's type
+    /// this never fails.
+    pub(super) fn kept(&self, value: &str) -> String {
+        let digits = self.limit.filter(|digits| *digits < 6);
+        match (self.kind, self.scale, digits) {
+            (Kind::Numeric, Some(scale), _) => format!("pg_catalog.round({value}, {scale})"),
+            (Kind::Time, _, Some(digits)) => format!("{value}::time({digits})"),
+            (Kind::Timestamp, _, Some(digits)) => format!("{value}::timestamp({digits})"),
+            (Kind::TimestampTz, _, Some(digits)) => format!("{value}::timestamptz({digits})"),
+            _ => value.to_owned(),
+        }
+    }
+
     /// A partition's value as the column takes it, NULL if it takes it no more: a remote may hold
     /// one of an enumeration that has been renamed since.
     pub(super) fn held(&self, value: &str) -> String {
@@ -189,6 +218,36 @@ impl ServedTable for PublishedTable {
     fn set_log(&mut self, rule: usize, id: i64) {
         self.rules[rule].log_id = id as i32;
     }
+}
+
+/// What a delete of a table does to published children.
+fn on_delete(published: &Published<'_>) -> OnDelete {
+    match (
+        published.children.is_empty(),
+        published.spec.on_unseen_children,
+    ) {
+        (true, _) => OnDelete::Nothing,
+        (false, OnUnseenChildren::Conflict) => OnDelete::Looks,
+        (false, OnUnseenChildren::Cascade) => OnDelete::TakesAlong,
+    }
+}
+
+fn child_keys(published: &Published<'_>, catalog: &Catalog) -> Vec<ChildKey> {
+    let parent = &catalog.tables[published.table];
+    let keys = published.children.iter().map(|children| {
+        let child = &catalog.tables[children.table];
+        let pairs = children.columns.iter().zip(&children.parent_columns);
+        let refers = pairs.map(|(&referring, &referred)| {
+            let (referring, referred) = (&child.columns[referring], &parent.columns[referred]);
+            format!("c.{} = t.{}", referring.sql, referred.sql)
+        });
+        ChildKey {
+            table: child.sql_name.clone(),
+            refers: refers.collect::<Vec<_>>().join(" AND "),
+            is_same_table: children.table == published.table,
+        }
+    });
+    keys.collect()
 }
 
 impl TableRule {
@@ -306,7 +365,8 @@ impl PublishedTable {
             extras: extras.collect(),
             direction: published.spec.direction,
             rules,
-            deletes_first: published.deletes_first,
+            on_delete: on_delete(published),
+            children: child_keys(published, catalog),
             effects: Effects {
                 // Whether a partition has a trigger of its own is not asked in every upload.
                 always: live.members.is_some()
@@ -332,12 +392,6 @@ impl PublishedTable {
                     Kind::Other => format!("{prefix}{name}::text"),
                     _ => format!("{prefix}{name}"),
                 });
-        outputs.collect::<Vec<_>>().join(", ")
-    }
-
-    /// All published columns as results in binary form.
-    pub(super) fn outputs(&self, prefix: &str) -> String {
-        let outputs = self.columns.iter().map(|column| column.output(prefix));
         outputs.collect::<Vec<_>>().join(", ")
     }
 

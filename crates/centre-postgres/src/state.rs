@@ -88,6 +88,12 @@ CREATE TABLE tidewater.tracked (
   since text NOT NULL,
   PRIMARY KEY (trigger_oid)
 );
+-- Sessions that have kept syncs waiting, and when their transaction began.
+CREATE TABLE tidewater.blocker (
+  pid integer PRIMARY KEY,
+  began text NOT NULL,
+  at_ms bigint NOT NULL
+);
 -- Change logs that do not see everything: their tables are sent whole.
 CREATE TABLE tidewater.untracked (
   log_id integer PRIMARY KEY

@@ -8,7 +8,8 @@
 //! fire is sent whole by every download until they do again, and once more then. A column that
 //! gets another type, or a value of an enumeration that is renamed, changes rows without any
 //! trigger: so the types are remembered as well, and such a table is sent whole once. So it is
-//! for a column that was dropped and added again: it has another number.
+//! for a column that was dropped and added again: it has another number. A table that got heirs, an
+//! ancestor or rules, or that is not logged any more, is sent whole as long as it is so.
 //!
 //! Triggers on partitions that came or went are [`super::members`]' affair.
 
@@ -69,7 +70,7 @@ WHERE k.log_id = l.id AND (k.type <> t.type OR k.number <> t.number)";
 /// on a partition goes with the partition. One on a table that has another name now tracks another
 /// table than the one that is served. And those of which columns have got another type.
 const LOST: &str = "
-SELECT id, is_known, retyped FROM (
+SELECT id, is_known, retyped, written_elsewhere FROM (
   SELECT l.id, EXISTS (SELECT FROM tidewater.untracked u WHERE u.log_id = l.id) AS is_known,
     EXISTS (
       SELECT FROM tidewater.tracked k WHERE k.log_id = l.id
@@ -80,14 +81,31 @@ SELECT id, is_known, retyped FROM (
     OR EXISTS (SELECT FROM pg_catalog.pg_class c
       JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       WHERE c.oid = l.table_oid AND l.table_name <>
-        CASE n.nspname WHEN 'public' THEN '' ELSE n.nspname || '.' END || c.relname) AS is_lost,
-    ({retyped}) AS retyped
+        CASE n.nspname WHEN 'public' THEN '' ELSE n.nspname || '.' END || c.relname)
+    OR ({written_elsewhere}) IS NOT NULL AS is_lost,
+    ({retyped}) AS retyped, ({written_elsewhere}) AS written_elsewhere
   FROM tidewater.change_log l) AS found
 WHERE is_known OR is_lost OR retyped IS NOT NULL ORDER BY id";
 
+/// Why what is written to the table of a log `l` does not go by its triggers alone; NULL if it does.
+const WRITTEN_ELSEWHERE: &str = "
+SELECT CASE
+  WHEN EXISTS (SELECT FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid)
+    THEN 'it has rewrite rules'
+  WHEN c.relpersistence = 'u' THEN 'it is unlogged, and loses its rows in a crash'
+  ELSE (SELECT CASE min(h.inhrelid) WHEN c.oid
+      THEN 'it inherits from ' || min(h.inhparent::regclass::text)
+      ELSE min(h.inhrelid::regclass::text) || ' inherits from it' END
+    FROM pg_catalog.pg_inherits h
+    WHERE h.inhrelid = c.oid AND NOT c.relispartition OR h.inhparent = c.oid AND c.relkind <> 'p')
+  END
+FROM pg_catalog.pg_class c WHERE c.oid = l.table_oid";
+
 /// The query of [`lost`].
 fn lost_sql() -> String {
-    let lost = LOST.replace("{retyped}", RETYPED);
+    let lost = LOST
+        .replace("{retyped}", RETYPED)
+        .replace("{written_elsewhere}", WRITTEN_ELSEWHERE);
     format!("WITH types AS ({TYPES}) {lost}")
 }
 
@@ -150,6 +168,8 @@ pub(super) struct Lost {
     is_known: bool,
     /// The columns that are not what they were, as [`RETYPED`] says.
     retyped: Option<String>,
+    /// See [`WRITTEN_ELSEWHERE`].
+    written_elsewhere: Option<String>,
 }
 
 impl Lost {
@@ -158,6 +178,7 @@ impl Lost {
             id: row.get(0),
             is_known: row.get(1),
             retyped: row.get(2),
+            written_elsewhere: row.get(3),
         }
     }
 
@@ -237,7 +258,8 @@ impl Found {
         let title = &self.spec.title;
         let table = catalog.by_oid(self.spec.table_oid);
         let is_there = table.is_some_and(|live| live.title == self.spec.title);
-        if is_there && missing.is_empty() {
+        let elsewhere = self.lost.written_elsewhere.as_deref();
+        if is_there && missing.is_empty() && elsewhere.is_none() {
             let fire_again = self.fire_again();
             let client = connection.client();
             client.batch_execute(&fire_again).await.map_err(error)?;
@@ -256,18 +278,25 @@ impl Found {
         let where_missing = missing.iter();
         let where_missing =
             where_missing.map(|it| format!("{} ({})", it.table, it.names.join(", ")));
-        let what = match is_there {
-            true => format!(
+        let what = match (is_there, elsewhere) {
+            (true, Some(elsewhere)) => {
+                format!("{title}: {elsewhere}, and not all that is written is noticed (undo that)")
+            }
+            (true, None) => format!(
                 "tracking triggers are missing or switched off on {}",
                 where_missing.collect::<Vec<_>>().join(", ")
             ),
-            false => format!(
+            (false, _) => format!(
                 "{title} was dropped or renamed, or another table has its name (made again, \
                  exchanged)"
             ),
         };
         let detail = format!(
-            "{what}: every download sends the whole table until `tidewater deploy` has been run"
+            "{what}: every download sends the whole table until {}",
+            match elsewhere {
+                Some(_) => "then",
+                None => "`tidewater deploy` has been run",
+            }
         );
         self.tell(connection, now_ms, &detail).await
     }

@@ -15,7 +15,7 @@ use super::quote::literal;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
-use super::{FINGERPRINTS, Postgres, in_place, numbers, scope, watermark};
+use super::{FINGERPRINTS, Postgres, VERSION, grants, in_place, numbers, scope, waits, watermark};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
@@ -26,6 +26,7 @@ use tidewater_centre::engine::script::Dialect;
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
+use tidewater_centre::records::Blocker;
 
 /// How long deploying waits for a table that is in use.
 const LOCK_TIMEOUT_MS: u32 = 5_000;
@@ -199,7 +200,7 @@ impl Tracking for Postgres {
     async fn complete(
         connection: &mut Connection,
         publications: &mut [Publication],
-    ) -> Result<i64, CentreError> {
+    ) -> Result<(), CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
         let oids: Vec<u32> = tables.map(|table| table.oid).collect();
         let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
@@ -208,7 +209,18 @@ impl Tracking for Postgres {
             let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
             table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
         }
-        Ok(0)
+        grants::tell_missing(connection, publications).await
+    }
+
+    async fn version<'t>(
+        connection: &mut Connection,
+        tables: impl Iterator<Item = &'t PublishedTable> + Send,
+    ) -> Result<String, CentreError> {
+        let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+        let version = VERSION.replace("{fingerprints}", FINGERPRINTS);
+        let statement = connection.prepare(&version, &[]).await?;
+        let row = connection.client().query_one(&statement, &[&oids]).await;
+        Ok(row.map_err(refused("reading the catalog"))?.get(0))
     }
 
     fn ask_pruned(position: &[u8]) -> Vec<Own> {
@@ -235,6 +247,10 @@ impl Tracking for Postgres {
         let answer = connection.run_one("reading the status", sizes).await?;
         let rows = answer.rows.iter();
         rows.map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
+    }
+
+    async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>, CentreError> {
+        waits::blockers(connection).await
     }
 
     async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {

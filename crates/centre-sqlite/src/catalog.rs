@@ -158,7 +158,6 @@ fn read_table(
         columns,
         key: key.into_iter().map(|(_, index)| index).collect(),
         unique: Vec::new(),
-        has_secondary_unique: false,
         references: Vec::new(),
         indexed: Vec::new(),
         ignores_case: true,
@@ -177,7 +176,6 @@ fn read_table(
     number(&mut info, sql);
     read_indexes(connection, &mut info, &mut table)?;
     info.unique = table.uniques.iter().filter_map(Unique::columns).collect();
-    info.has_secondary_unique = table.uniques.iter().any(|unique| !unique.is_primary_key);
     Ok((info, table))
 }
 

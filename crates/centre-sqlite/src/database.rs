@@ -99,6 +99,10 @@ impl Database for SqliteCentre {
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
+    fn served(&self) -> Arc<Loaded<PublishedTable>> {
+        Arc::clone(&*self.served.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn check_tracking(&self, _: i64) -> CentreResult<'_, ()> {
         // Every job looks by itself.
         Box::pin(async { Ok(()) })

@@ -20,8 +20,9 @@ use super::failure;
 use tidewater_centre::engine::thread::Owned;
 use tidewater_centre::error::CentreError;
 
-/// How long a statement waits for another writer.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a statement waits for another writer: a remote that is told to come back later does no
+/// harm, one worker after the other that waits does.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Room for the prepared statements of some publications.
 const STATEMENTS: usize = 512;

@@ -112,6 +112,13 @@ fn quote(name: &str) -> String {
 fn failure(what: &'static str) -> impl Fn(rusqlite::Error) -> CentreError + Copy {
     move |error| {
         let (retry, code) = match &error {
+            rusqlite::Error::SqliteFailure(failure, _)
+                if failure.extended_code == rusqlite::ffi::SQLITE_BUSY =>
+            {
+                return CentreError::Locked {
+                    message: format!("{what}: another connection holds the file locked"),
+                };
+            }
             rusqlite::Error::SqliteFailure(failure, _) => (
                 matches!(
                     failure.code,

@@ -7,8 +7,11 @@ use super::catalog::Catalog;
 use super::route::Route;
 use super::triggers::Log;
 use super::{quote, values};
+use tidewater_centre::OnUnseenChildren;
+use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::publication::ServedTable;
+use tidewater_centre::engine::upload::rows::OnDelete;
 
 /// A publication as it is served.
 pub(super) type Publication = tidewater_centre::engine::publication::Publication<PublishedTable>;
@@ -23,17 +26,13 @@ pub(crate) struct PublishedTable {
     pub(super) declared: Vec<(String, bool)>,
     /// Types of key columns.
     pub(super) key_types: Vec<ColumnType>,
-    /// Deletes go before inserts and updates, for the unique values that they free. Not where
-    /// foreign keys act on them: they could take along what the same upload moves elsewhere.
-    /// What needs their values is tried again after them.
-    pub(super) deletes_first: bool,
-    /// Whether foreign keys act on its deletes.
-    pub(super) is_acted_on: bool,
+    /// What a delete does to published children.
+    pub(super) on_delete: OnDelete,
+    /// Whose foreign keys act on its deletes.
+    pub(super) children: Vec<ChildKeys>,
     /// A failed statement may leave something behind.
     pub(super) guarded: bool,
-    /// `SELECT` of all columns by key.
-    pub(super) select_key: String,
-    /// The same of rows as they are read.
+    /// `SELECT` of rows as they are read, by key.
     pub(super) read_key: String,
     pub(super) delete_key: String,
     /// Overrides the table's own ON CONFLICT clauses, which could displace rows that
@@ -65,6 +64,15 @@ pub(super) struct TableRule {
     /// The keys that the log has, each once, with the row that is there now or NULLs; parameters:
     /// the position, the partition.
     pub(super) select_changes: String,
+}
+
+/// Looks for the children of a row.
+#[derive(Debug)]
+pub(super) struct ChildKeys {
+    /// The keys of those that refer to the row with a key.
+    pub(super) select: String,
+    /// Whether they are rows of the same table.
+    pub(super) is_same_table: bool,
 }
 
 impl ServedTable for PublishedTable {
@@ -308,14 +316,9 @@ impl PublishedTable {
                 .collect(),
             declared,
             key_types: column_types(&table.key),
-            deletes_first: published.deletes_first,
-            is_acted_on: published.acts_on_delete,
+            on_delete: on_delete(published),
+            children: child_keys(published, catalog),
             guarded: live.has_triggers || live.has_conflict_clauses,
-            select_key: format!(
-                "SELECT {} FROM {name} WHERE {}",
-                names.join(", "),
-                by_key("")
-            ),
             read_key: format!(
                 "SELECT {} FROM {} WHERE {}",
                 reading.columns(),
@@ -376,6 +379,53 @@ impl PublishedTable {
             key.collect::<Vec<_>>().join(" AND ")
         )
     }
+}
+
+/// What a delete of a table does to published children.
+fn on_delete(published: &Published<'_>) -> OnDelete {
+    match (
+        published.children.is_empty(),
+        published.spec.on_unseen_children,
+    ) {
+        (true, _) => OnDelete::Nothing,
+        (false, OnUnseenChildren::Conflict) => OnDelete::Looks,
+        (false, OnUnseenChildren::Cascade) => OnDelete::TakesAlong,
+    }
+}
+
+fn child_keys(published: &Published<'_>, catalog: &Catalog) -> Vec<ChildKeys> {
+    let infos = &catalog.infos;
+    let parent = &infos[published.table];
+    let children = published.children.iter().map(|children| {
+        let child = &infos[children.table];
+        let names = |info: &TableInfo, columns: &[usize], prefix: &str| {
+            let names = columns.iter();
+            let names = names.map(|&it| format!("{prefix}{}", quote(&info.columns[it].name)));
+            names.collect::<Vec<_>>()
+        };
+        let referring = names(child, &children.columns, "c.");
+        let referred = names(parent, &children.parent_columns, "p.");
+        let joined = referred.iter().zip(&referring);
+        // By the collation of the parent's column, as the foreign key does.
+        let joined = joined.map(|(referred, referring)| format!("{referred} = {referring}"));
+        let key = names(parent, &parent.key, "p.");
+        let key = key
+            .iter()
+            .zip(1..)
+            .map(|(name, at)| format!("{name} = ?{at}"));
+        ChildKeys {
+            select: format!(
+                "SELECT {} FROM {} p JOIN {} c ON {} WHERE {}",
+                names(child, &child.key, "c.").join(", "),
+                quote(&parent.name),
+                quote(&child.name),
+                joined.collect::<Vec<_>>().join(" AND "),
+                key.collect::<Vec<_>>().join(" AND ")
+            ),
+            is_same_table: children.table == published.table,
+        }
+    });
+    children.collect()
 }
 
 fn not_null<'n>(names: impl Iterator<Item = &'n String>) -> String {

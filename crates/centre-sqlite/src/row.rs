@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::publication::{Publication, PublishedTable};
 use super::{deferred_violations, download, failure, row_error, values};
 use tidewater_centre::engine::upload::incoming;
-use tidewater_centre::engine::upload::rows::{Central, Met, Refusal};
+use tidewater_centre::engine::upload::rows::{Central, Image, Met, Refusal};
 use tidewater_centre::error::CentreError;
 
 /// The uploaded rows of a table.
@@ -54,8 +54,12 @@ pub(super) struct TableWriter<'a> {
     table: &'a Incoming<'a>,
     /// Whether keys that could wait are checked after each row.
     immediate: bool,
-    /// Whether deletes take their rows as they are now.
+    /// Whether updates and deletes take their rows as they are now.
     pub(super) insists: bool,
+    /// By which of its keys an update's row is looked for.
+    pub(super) by: Image,
+    /// Whether every value so far is in the centre as it was uploaded.
+    pub(super) is_exact: bool,
     insert: String,
     updates: HashMap<Vec<usize>, String>,
 }
@@ -75,6 +79,8 @@ impl<'a> TableWriter<'a> {
             table,
             immediate,
             insists: false,
+            by: Image::Old,
+            is_exact: true,
             updates: HashMap::new(),
         }
     }
@@ -106,7 +112,7 @@ impl<'a> TableWriter<'a> {
 
     fn try_to_write(&mut self, row: &Row<'_>) -> Result<Fate, RowError> {
         let op = row.op.unwrap_or(Op::Insert);
-        let Some(key) = self.key(&row.key) else {
+        let Some(key) = self.row_key(row) else {
             return Ok(match op {
                 Op::Insert => self.bad_key(&row.key),
                 _ => Fate::Missing,
@@ -122,10 +128,10 @@ impl<'a> TableWriter<'a> {
         if !central.is_whole {
             return Ok(Fate::PassedOver);
         }
-        let now = central.values(self.types())?;
-        let old = self.table.map.arrange(&row.old);
+        let now = central.values(self.row_types())?;
+        let old = self.settle(&row.old);
         match op {
-            Op::Update if matches(&old, &now) => self.update(&key, &now, &row.new),
+            Op::Update if self.insists || matches(&old, &now) => self.update(&key, &now, &row.new),
             Op::Delete if self.insists || matches(&old, &now) => {
                 self.execute(&self.table.table.delete_key, key, true)
             }
@@ -135,13 +141,13 @@ impl<'a> TableWriter<'a> {
 
     /// The centre's row with the key of an uploaded one.
     pub(super) fn find(&self, row: &Row<'_>) -> Result<Option<Met>, CentreError> {
-        let Some(key) = self.key(&row.key) else {
+        let Some(key) = self.row_key(row) else {
             return Ok(None);
         };
         let Some(central) = self.central(&key)? else {
             return Ok(None);
         };
-        let now = central.values(self.types())?;
+        let now = central.values(self.row_types())?;
         let is_as_uploaded = central.is_whole && matches(&self.settle(&row.new), &now);
         Ok(Some(Met {
             central,
@@ -149,37 +155,17 @@ impl<'a> TableWriter<'a> {
         }))
     }
 
-    /// Whether a delete finds its row, as its pre-image says.
-    pub(super) fn is_deletable(&self, row: &Row<'_>) -> Result<bool, CentreError> {
+    /// The key of a delete's row, if it finds that as it expects it.
+    pub(super) fn deletable(&self, row: &Row<'_>) -> Result<Option<Vec<Native>>, CentreError> {
         let Some(key) = self.key(&row.key) else {
-            return Ok(false);
+            return Ok(None);
         };
         let Some(central) = self.central(&key)?.filter(|it| it.is_whole) else {
-            return Ok(false);
+            return Ok(None);
         };
-        let now = central.values(self.types())?;
-        Ok(matches(&self.table.map.arrange(&row.old), &now))
-    }
-
-    /// Makes of a row that is deleted the one that takes its place: what refers to it by a value
-    /// that stays, stays. False if that cannot be done.
-    pub(super) fn succeed(&self, deleted: &Row<'_>, inserted: &Row<'_>) -> Result<bool, RowError> {
-        let schema = &self.publication.schema.tables[self.table.index];
-        let new = self.settle(&inserted.new);
-        let (Some(key), Ok(mut values)) =
-            (self.key(&deleted.key), self.bind(&self.table.written, &new))
-        else {
-            return Ok(false);
-        };
-        values.extend(key);
-        let sql = self.table.table.update(schema, &self.table.written);
-        self.savepoint("SAVEPOINT tidewater_row")?;
-        let is_done = matches!(self.execute(&sql, values, false)?, Fate::Applied);
-        if !is_done {
-            self.savepoint("ROLLBACK TO tidewater_row")?;
-        }
-        self.savepoint("RELEASE tidewater_row")?;
-        Ok(is_done)
+        let now = central.values(self.row_types())?;
+        let is_found = self.insists || matches(&self.settle(&row.old), &now);
+        Ok(is_found.then_some(key))
     }
 
     fn savepoint(&self, sql: &str) -> Result<(), CentreError> {
@@ -188,6 +174,20 @@ impl<'a> TableWriter<'a> {
 
     fn types(&self) -> &'a [ColumnType] {
         &self.publication.shapes[self.table.index].columns
+    }
+
+    /// The types of a row as it is read.
+    fn row_types(&self) -> &'a [ColumnType] {
+        &self.publication.row_types[self.table.index]
+    }
+
+    /// The key by which a row is looked for.
+    fn row_key(&self, row: &Row<'_>) -> Option<Vec<Native>> {
+        if self.by == Image::Old || row.new.is_empty() {
+            return self.key(&row.key);
+        }
+        let key = self.table.map.shape.key.iter().map(|&it| row.new[it]);
+        self.key(&key.collect::<Vec<_>>())
     }
 
     fn key(&self, key: &[Datum<'_>]) -> Option<Vec<Native>> {
@@ -199,14 +199,14 @@ impl<'a> TableWriter<'a> {
         let reading = failure("reading the centre's row");
         let mut statement = self
             .connection
-            .prepare_cached(&self.table.table.select_key)
+            .prepare_cached(&self.table.table.read_key)
             .map_err(reading)?;
         let mut rows = statement.query(params_from_iter(key)).map_err(reading)?;
         let Some(row) = rows.next().map_err(reading)? else {
             return Ok(None);
         };
-        let values = download::values(row, 0, self.types()).map_err(reading)?;
-        Ok(Some(Central::pack(self.types(), values)))
+        let values = download::values(row, 0, self.row_types()).map_err(reading)?;
+        Ok(Some(Central::pack(self.row_types(), values)))
     }
 
     /// The uploaded values as the centre will give them back.
@@ -218,7 +218,18 @@ impl<'a> TableWriter<'a> {
             .collect()
     }
 
-    fn insert(&self, new: &[Datum<'_>]) -> Result<Fate, RowError> {
+    /// Notes whether all of a row will be in the centre as it is uploaded.
+    fn note_exactness(&mut self, new: &[Datum<'_>]) {
+        let declared = &self.table.table.declared;
+        let mut values = self.table.map.arrange(new).into_iter().enumerate();
+        let types = self.types();
+        self.is_exact &= values.all(|(column, value)| {
+            value.is_some_and(|it| values::is_kept(types[column], declared[column].1, &it))
+        });
+    }
+
+    fn insert(&mut self, new: &[Datum<'_>]) -> Result<Fate, RowError> {
+        self.note_exactness(new);
         match self.bind(&self.table.written, &self.settle(new)) {
             Ok(values) => self.execute(&self.insert, values, false),
             Err(refusal) => Ok(Fate::Refused(refusal)),
@@ -232,6 +243,7 @@ impl<'a> TableWriter<'a> {
         now: &[Datum<'_>],
         new: &[Datum<'_>],
     ) -> Result<Fate, RowError> {
+        self.note_exactness(new);
         let new = self.settle(new);
         let columns = new.iter().enumerate().filter_map(|(column, value)| {
             let value = value.as_ref()?;

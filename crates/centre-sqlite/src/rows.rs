@@ -4,8 +4,11 @@
 
 mod together;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+use rusqlite::params_from_iter;
+use rusqlite::types::Value as Native;
 
 use tidewater_protocol::{Datum, Op};
 
@@ -15,14 +18,15 @@ use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
 use super::scope;
 use super::served::Served;
 use super::{deferred_violations, failure};
-use tidewater_centre::engine::connection::{Connection as _, Own};
+use tidewater_centre::engine::connection::{Connection as _, Own, own};
 use tidewater_centre::engine::exact::Membership;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Ends, Failed, Image, Met, Part, Refusal, Rows, TargetTable, Written,
+    Admitted, Batch, Failed, Image, Met, OnDelete, Part, Refusal, Rows, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::Scope;
 use tidewater_centre::upload::SyncUpload;
 
 /// How often a list is tried when other writers are in the way.
@@ -53,15 +57,13 @@ pub(super) struct UploadRows<'c> {
     endings: HashMap<Place, Refusal>,
     /// Whether one was found since the list began.
     has_ended: bool,
+    /// Tables of the upload, by their index, that keep some value otherwise than it came.
+    inexact: HashSet<usize>,
 }
 
 impl TargetTable for PublishedTable {
-    fn deletes_first(&self) -> bool {
-        self.deletes_first
-    }
-
-    fn acts_on_delete(&self) -> bool {
-        self.is_acted_on
+    fn on_delete(&self) -> OnDelete {
+        self.on_delete
     }
 
     /// Generated columns are not published.
@@ -84,6 +86,7 @@ impl<'c> UploadRows<'c> {
             immediate: false,
             endings: HashMap::new(),
             has_ended: false,
+            inexact: HashSet::new(),
         }
     }
 
@@ -110,6 +113,33 @@ impl<'c> UploadRows<'c> {
         self.endings.insert(place, refusal);
     }
 
+    /// Whether rows refer to the one with this key that are not among those with the others.
+    fn has_other_children(
+        &self,
+        table: &Incoming<'_>,
+        key: &[Native],
+        others: &HashSet<String>,
+    ) -> Result<bool> {
+        let looking = failure("looking for the children of a row");
+        for children in &table.table.children {
+            let mut statement = self
+                .connection
+                .prepare_cached(&children.select)
+                .map_err(looking)?;
+            let columns = statement.column_count();
+            let mut rows = statement.query(params_from_iter(key)).map_err(looking)?;
+            while let Some(row) = rows.next().map_err(looking)? {
+                let child = (0..columns).map(|at| row.get::<_, Native>(at));
+                let child = child.collect::<rusqlite::Result<Vec<_>>>();
+                let child = key_text(&child.map_err(looking)?);
+                if !children.is_same_table || !others.contains(&child) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     fn savepoint(&self, sql: &str) -> Result<()> {
         savepoint(self.connection, sql)
     }
@@ -117,6 +147,11 @@ impl<'c> UploadRows<'c> {
     fn run(&self, what: &'static str, sql: &str) -> Result<()> {
         self.connection.execute_batch(sql).map_err(failure(what))
     }
+}
+
+/// A key as text that tells keys apart.
+fn key_text(key: &[Native]) -> String {
+    format!("{key:?}")
 }
 
 /// The error of a list in which a row ended the transaction.
@@ -170,6 +205,10 @@ impl<'c> Rows for UploadRows<'c> {
         if self.has_ended {
             return Err(ended());
         }
+        let forget = own!("DELETE FROM tidewater.uploading");
+        self.connection
+            .run_one("committing uploads", forget)
+            .await?;
         self.run("committing uploads", "COMMIT")
     }
 
@@ -194,6 +233,15 @@ impl<'c> Rows for UploadRows<'c> {
         let Some(serials) = upload::taken(&answers)? else {
             return Ok(None);
         };
+        let who = [
+            own!("DELETE FROM tidewater.uploading"),
+            own!(
+                "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
+                upload.context.user,
+                upload.context.remote_id.to_string(),
+            ),
+        ];
+        self.connection.flight("saying who uploads", &who).await?;
         Ok(Some(Admitted {
             serials,
             scope: scope::current(self.connection, publication, &upload.context)?,
@@ -202,6 +250,7 @@ impl<'c> Rows for UploadRows<'c> {
 
     async fn begin_rows(&mut self, immediate: bool) -> Result<()> {
         self.immediate = immediate;
+        self.inexact.clear();
         self.savepoint("SAVEPOINT tidewater_rows")
     }
 
@@ -238,6 +287,7 @@ impl<'c> Rows for UploadRows<'c> {
         let mut ended = Vec::new();
         let mut writer = self.writer(table)?;
         writer.insists = batch.insists;
+        writer.by = batch.key;
         table.rows(rows, |number, row| {
             let at = rows[number];
             let ending = self.ending(table, at).cloned();
@@ -248,8 +298,8 @@ impl<'c> Rows for UploadRows<'c> {
             match fate {
                 Ok(Fate::Applied) => written.applied += 1,
                 Ok(Fate::PassedOver | Fate::Missing) => written.passed_over.push(at),
-                Ok(Fate::Refused(refusal)) => written.refused.push(Failed { at, refusal }),
-                Ok(Fate::Failed(refusal)) => written.failed.push(Failed { at, refusal }),
+                Ok(Fate::Refused(refusal)) => written.refused.push(Failed::new(at, refusal)),
+                Ok(Fate::Failed(refusal)) => written.failed.push(Failed::new(at, refusal)),
                 Err(RowError::Centre(error)) => return Err(error),
                 Err(RowError::Ended(refusal)) => {
                     ended.push((at, refusal));
@@ -259,7 +309,11 @@ impl<'c> Rows for UploadRows<'c> {
             }
             Ok(())
         })?;
+        let is_exact = writer.is_exact;
         drop(writer);
+        if !is_exact {
+            self.inexact.insert(table.index);
+        }
         for (at, refusal) in ended {
             self.note_ending(table, at, refusal);
         }
@@ -271,8 +325,10 @@ impl<'c> Rows for UploadRows<'c> {
         table: &Incoming<'_>,
         _: Op,
         rows: &[RowRef],
+        key: Image,
     ) -> Result<Vec<Option<Met>>> {
-        let writer = self.writer(table)?;
+        let mut writer = self.writer(table)?;
+        writer.by = key;
         let mut found = Vec::with_capacity(rows.len());
         table.rows(rows, |_, row| {
             found.push(writer.find(row)?);
@@ -281,24 +337,42 @@ impl<'c> Rows for UploadRows<'c> {
         Ok(found)
     }
 
-    async fn deletable(&mut self, table: &Incoming<'_>, rows: &[RowRef]) -> Result<Vec<RowRef>> {
-        let writer = self.writer(table)?;
-        let mut deletable = Vec::new();
+    async fn with_children(
+        &mut self,
+        table: &Incoming<'_>,
+        rows: &[RowRef],
+        insists: bool,
+    ) -> Result<Vec<RowRef>> {
+        let mut writer = self.writer(table)?;
+        writer.insists = insists;
+        let mut deletable = Vec::with_capacity(rows.len());
+        let mut keys = HashSet::with_capacity(rows.len());
         table.rows(rows, |at, row| {
-            if writer.is_deletable(row)? {
-                deletable.push(rows[at]);
+            if let Some(key) = writer.deletable(row)? {
+                keys.insert(key_text(&key));
+                deletable.push((rows[at], key));
             }
             Ok(())
         })?;
-        Ok(deletable)
+        let mut parents = Vec::new();
+        for (at, key) in &deletable {
+            if self.has_other_children(table, key, &keys)? {
+                parents.push(*at);
+            }
+        }
+        Ok(parents)
     }
 
-    async fn together(
-        &mut self,
-        parts: &[Part<'_, '_, PublishedTable>],
-        ends: Ends,
-    ) -> Result<Option<Vec<Vec<usize>>>> {
-        self.apply_together(parts, ends)
+    async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {
+        self.apply_together(parts)
+    }
+
+    async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
+        scope::current(self.connection, publication, &upload.context)
+    }
+
+    fn makes_something(&self, table: &Incoming<'_>) -> bool {
+        table.table.guarded || self.inexact.contains(&table.index)
     }
 
     /// Triggers of the application may do anything, so each row is compared.

@@ -12,7 +12,13 @@ pub(super) const LOGS: &str = "
 -- gets all rows.
 CREATE TABLE tidewater.change_log (
   id INTEGER PRIMARY KEY AUTOINCREMENT, table_name TEXT NOT NULL, identity TEXT NOT NULL,
+  -- The columns of its table when it was deployed last: one that is dropped and added again has
+  -- other values in every row, and no trigger sees it.
+  columns TEXT NOT NULL DEFAULT '[]',
   floor INTEGER NOT NULL DEFAULT 0, everything INTEGER NOT NULL DEFAULT 0);
+-- Who uploads, for triggers of the application: there is a row in the transaction of an upload,
+-- and nobody sees it outside.
+CREATE TABLE tidewater.uploading (username TEXT NOT NULL, remote_id TEXT NOT NULL);
 -- Positions are those of all logs when the mark was made, stamp is their sum.
 CREATE TABLE tidewater.mark (
   id BLOB NOT NULL PRIMARY KEY, created_ms INTEGER NOT NULL, stamp INTEGER NOT NULL,

@@ -24,6 +24,24 @@ use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
 
+/// The columns of a change log's table, in order: name, type, NOT NULL and default.
+const COLUMNS: &str = "SELECT json_group_array(json_array(name, type, \"notnull\", dflt_value))
+  FROM (SELECT * FROM pragma_table_xinfo(table_name) ORDER BY cid)";
+
+/// Whether the columns that there were and still are have not been made again: then they would
+/// stand behind the others, or be declared otherwise. What came and went is no matter.
+fn has_same_columns(before: &str, now: &str) -> bool {
+    type Columns = Vec<(String, String, i64, Option<String>)>;
+    let read = |text: &str| serde_json::from_str::<Columns>(text).unwrap_or_default();
+    let (before, now) = (read(before), read(now));
+    let among = |columns: &Columns, others: &Columns| -> Columns {
+        let kept = columns.iter();
+        let kept = kept.filter(|it| others.iter().any(|other| other.0 == it.0));
+        kept.cloned().collect()
+    };
+    among(&before, &now) == among(&now, &before)
+}
+
 impl Tracking for SqliteCentre {
     type Connection = Connection;
     type Catalog = Catalog;
@@ -100,12 +118,12 @@ impl Tracking for SqliteCentre {
 
     async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
         let begun = connection::Connection::begin(connection).await;
-        begun.map_err(|error| match error.is_retryable() {
-            true => CentreError::Locked {
+        begun.map_err(|error| match error {
+            CentreError::Locked { .. } => CentreError::Locked {
                 message: "the database file is locked by another connection; nothing was changed"
                     .into(),
             },
-            false => error,
+            error => error,
         })
     }
 
@@ -145,7 +163,7 @@ impl Tracking for SqliteCentre {
     }
 
     fn deployed(_: &[Publication]) -> String {
-        String::new()
+        format!("UPDATE tidewater_change_log SET columns = ({COLUMNS})")
     }
 
     async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
@@ -172,10 +190,14 @@ impl Tracking for SqliteCentre {
         Ok(steps)
     }
 
-    async fn complete(
+    async fn complete(_: &mut Connection, _: &mut [Publication]) -> Result<(), CentreError> {
+        Ok(())
+    }
+
+    async fn version<'t>(
         connection: &mut Connection,
-        _: &mut [Publication],
-    ) -> Result<i64, CentreError> {
+        _: impl Iterator<Item = &'t PublishedTable> + Send,
+    ) -> Result<String, CentreError> {
         schema_version(connection)
     }
 
@@ -204,7 +226,9 @@ impl Tracking for SqliteCentre {
     ) -> Result<(), CentreError> {
         match result {
             // It gives way to other writers.
-            Err(error) if error.is_retryable() => Ok(()),
+            Err(error) if error.is_retryable() || matches!(error, CentreError::Locked { .. }) => {
+                Ok(())
+            }
             result => result,
         }
     }
@@ -257,11 +281,16 @@ fn in_place(
     wanted: &[Log],
 ) -> rusqlite::Result<InPlace> {
     let mut statement = connection
-        .prepare("SELECT id, table_name, identity FROM tidewater_change_log ORDER BY id")?;
-    let listed = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        .prepare(&format!(
+            "SELECT id, table_name, identity, columns, ({COLUMNS}) FROM tidewater_change_log ORDER BY id"
+        ))?;
+    let listed = statement.query_map([], |row| {
+        let same = has_same_columns(&row.get::<_, String>(3)?, &row.get::<_, String>(4)?);
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, same))
+    })?;
     let mut logs = Vec::new();
     for listed in listed {
-        let (id, table, identity): (i64, String, String) = listed?;
+        let (id, table, identity, has_same_columns): (i64, String, String, bool) = listed?;
         let found = objects(connection, &state::log_table(id))?;
         let log = wanted.iter().find(|it| it.identity() == identity);
         let log = log.map(|log| Log { id, ..log.clone() });
@@ -271,7 +300,9 @@ fn in_place(
                 let mut found = found.iter();
                 found.any(|it| it.name == name && it.sql == sql)
             };
-            found.len() == whole.len() && whole.iter().all(|it| is_there(&it.name, &it.sql))
+            has_same_columns
+                && found.len() == whole.len()
+                && whole.iter().all(|it| is_there(&it.name, &it.sql))
         });
         logs.push(FoundLog {
             id,

@@ -262,6 +262,19 @@ pub(super) fn settled(column_type: ColumnType, datum: Datum<'_>) -> Datum<'_> {
     })
 }
 
+/// Whether the column gives back a value as it was.
+pub(super) fn is_kept(column_type: ColumnType, as_text: bool, datum: &Datum<'_>) -> bool {
+    match (column_type, datum) {
+        (_, Datum::Null) => true,
+        // Numbers become numbers.
+        (ColumnType::Json, _) => as_text,
+        (ColumnType::Decimal { scale: None }, Datum::Decimal(decimal)) if !as_text => {
+            shortest(*decimal) == *decimal
+        }
+        _ => settled(column_type, *datum) == *datum,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

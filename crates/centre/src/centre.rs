@@ -9,7 +9,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
-use crate::publication::{DeployReport, ListedTable, PublicationSpec};
+use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
@@ -46,6 +46,11 @@ pub trait Centre: Send + Sync {
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport>;
 
+    /// Gives a copy of a database a name of its own: remotes of the original, and what was signed
+    /// for them, are not known here any more, and remotes of this one not there. Users stay.
+    /// False if nothing is deployed, so that deploying gives a name.
+    fn rename(&self, now_ms: i64) -> CentreResult<'_, bool>;
+
     /// Removes every trace of Tidewater.
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport>;
 
@@ -58,6 +63,17 @@ pub trait Centre: Send + Sync {
         &'a self,
         publications: &'a [PublicationSpec],
     ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>>;
+
+    /// Looks whether something else was deployed, or whether the served tables were altered since
+    /// they were loaded, and serves what is deployed as it is now. `None`: this centre always
+    /// serves what was loaded.
+    ///
+    /// # Errors
+    /// [`CentreError::NotDeployed`], or what is wrong with the publications: what was served
+    /// before is served on.
+    fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// Another database connection that can run syncs.
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>>;

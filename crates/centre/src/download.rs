@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use tidewater_protocol::PublicationSchema;
 use tidewater_protocol::message::{KeyRange, TableBegin};
 
 use crate::context::SyncContext;
@@ -25,6 +26,10 @@ pub struct DownloadJob {
 pub struct DownloadSubscription {
     /// The publication.
     pub publication: String,
+    /// What the remote has been told of it: if it is another one by now, nothing is read.
+    pub schema: Arc<PublicationSchema>,
+    /// The hash of the schema that it has, if that is another one.
+    pub before: Option<Vec<u8>>,
     /// The verified checkpoint that the remote presented. `None`: it has nothing,
     /// or nothing that can be trusted; everything is sent, and replaces what is
     /// there.

@@ -56,7 +56,7 @@ pub enum CentreError {
         /// What to do next.
         hint: String,
     },
-    /// Somebody else holds a lock that deploying needs. Nothing was changed.
+    /// Somebody else has held a lock for longer than we wait. Nothing was changed.
     #[error("{message}")]
     Locked {
         /// What could not be done.
@@ -79,6 +79,12 @@ pub enum CentreError {
     NotDeployed {
         /// What differs.
         message: String,
+    },
+    /// The publication was deployed otherwise while a remote synced it.
+    #[error("the publication {publication:?} was deployed otherwise during the sync")]
+    Redeployed {
+        /// Its name.
+        publication: String,
     },
     /// The remote sent something that cannot be.
     #[error("the remote sent {message}")]
@@ -123,6 +129,7 @@ impl CentreError {
             CentreError::Configuration { .. } | CentreError::RemotesHeldUp { .. } => Code::Usage,
             CentreError::Locked { .. } => Code::Busy,
             CentreError::NotDeployed { .. } => Code::NotDeployed,
+            CentreError::Redeployed { .. } => Code::Redeployed,
             CentreError::Peer { code, .. } => *code,
             CentreError::TooLong { .. } => Code::LimitExceeded,
             CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
@@ -161,6 +168,7 @@ impl CentreError {
                 "shorten the value in the centre, or name the published columns without this one"
                     .into()
             }
+            CentreError::Redeployed { .. } => "sync again".into(),
             CentreError::ShutOut(_) | CentreError::Cancelled => String::new(),
             CentreError::Internal { .. } => "please report this with the server's log".into(),
         }

@@ -26,8 +26,9 @@ pub use download::{
 pub use error::CentreError;
 pub use nearest::nearest;
 pub use publication::{
-    DeployReport, DeployStep, HeldUpRemote, IdentitySpec, Last, ListedColumn, ListedTable,
-    PublicationSpec, RemoteEffect, RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
+    DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
+    ListedReference, ListedTable, OnUnseenChildren, PublicationSpec, RemoteEffect, RuleBy,
+    RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

@@ -1,12 +1,17 @@
 //! Publications as an operator writes them down, the tables as `init` lists them,
 //! and what deploying reports.
 
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
 use tidewater_protocol::{Direction, PublicationSchema, RemoteId, pack};
 
 use crate::error::CentreError;
 
-/// A publication of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A publication of the configuration. With its deployment it is recorded as JSON, and servers
+/// serve what is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicationSpec {
     /// Its name.
     pub name: String,
@@ -15,13 +20,14 @@ pub struct PublicationSpec {
 }
 
 /// A table of a publication, as configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableSpec {
     /// Its name in the centre, with or without a schema.
     pub name: String,
     /// Which of its rows a remote holds: those that any of these rules gives it.
     pub partition: Vec<RuleSpec>,
     /// Which way its rows travel.
+    #[serde(with = "direction")]
     pub direction: Direction,
     /// The published columns; all of them if `None`.
     pub columns: Option<Vec<String>>,
@@ -31,10 +37,12 @@ pub struct TableSpec {
     pub identity: Option<IdentitySpec>,
     /// Columns that the centre fills where a remote leaves them NULL.
     pub filled_by_centre: Vec<String>,
+    /// What a delete of a remote does to children that it has never seen.
+    pub on_unseen_children: OnUnseenChildren,
 }
 
 /// A column that each remote has a store of numbers for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdentitySpec {
     /// Its name.
     pub column: String,
@@ -42,6 +50,18 @@ pub struct IdentitySpec {
     pub block: u32,
     /// It gets more when it has fewer than this left.
     pub refill_below: u32,
+}
+
+/// What becomes of a delete from a remote if published rows refer to the row by a foreign key that
+/// acts on deletes, and the upload says nothing of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnUnseenChildren {
+    /// It is a conflict: the row stays, and so does its family.
+    #[default]
+    Conflict,
+    /// The foreign key acts, as it would for any application.
+    Cascade,
 }
 
 /// So many columns of a table can be published if remotes change it: a remote reads the
@@ -59,7 +79,7 @@ impl TableSpec {
 }
 
 /// A rule by which a remote holds rows of a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleSpec {
     /// Whose rows they are.
     pub by: RuleBy,
@@ -68,7 +88,8 @@ pub struct RuleSpec {
 }
 
 /// Whose rows a rule gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum RuleBy {
     /// Everybody's.
     Everyone,
@@ -90,7 +111,7 @@ pub enum RuleBy {
 }
 
 /// The newest rows of a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowSpec {
     /// By this column: a date, a timestamp or a number.
     pub column: String,
@@ -99,7 +120,8 @@ pub struct WindowSpec {
 }
 
 /// How far a window reaches back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Last {
     /// From so long ago on.
     Time(u32, Unit),
@@ -108,7 +130,8 @@ pub enum Last {
 }
 
 /// A unit of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// Full hours.
     Hours,
@@ -183,7 +206,8 @@ impl std::fmt::Display for Last {
 }
 
 /// How changes of a table in the centre are noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Tracking {
     /// Statement-level triggers and a change log.
     #[default]
@@ -192,6 +216,47 @@ pub enum Tracking {
     Row,
     /// Not at all: downloads send the remote's partitions whole.
     Off,
+}
+
+/// A direction as it is recorded.
+mod direction {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use tidewater_protocol::Direction;
+
+    pub(super) fn serialize<S: Serializer>(
+        direction: &Direction,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match direction {
+            Direction::Both => "both",
+            Direction::Download => "download",
+            Direction::Upload => "upload",
+        })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Direction, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "both" => Ok(Direction::Both),
+            "download" => Ok(Direction::Download),
+            "upload" => Ok(Direction::Upload),
+            other => Err(D::Error::custom(format!("no direction: {other:?}"))),
+        }
+    }
+}
+
+/// What is deployed, as a server serves it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deployed {
+    /// Another number with every deployment.
+    pub number: i64,
+    /// Tells how the catalog describes the published tables: a table that is altered gives
+    /// another one.
+    pub version: String,
+    /// The publications as remotes are told of them.
+    pub schemas: Vec<Arc<PublicationSchema>>,
 }
 
 /// The facts of a sync that `{s.name}` parameters can name.
@@ -206,10 +271,21 @@ pub struct ListedTable {
     pub columns: Vec<ListedColumn>,
     /// The primary key's columns; empty if it has none.
     pub primary_key: Vec<String>,
-    /// Tables that it refers to.
-    pub references: Vec<String>,
+    /// Its foreign keys.
+    pub references: Vec<ListedReference>,
     /// Why it cannot be published, if so.
     pub obstacle: Option<String>,
+}
+
+/// A foreign key of a [`ListedTable`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedReference {
+    /// The columns that refer.
+    pub columns: Vec<String>,
+    /// The table that is referred to.
+    pub parent: String,
+    /// Whether rows go with the one that they refer to.
+    pub cascades: bool,
 }
 
 /// A column of a [`ListedTable`].
@@ -325,7 +401,7 @@ pub fn circle_warnings(publications: &[PublicationSpec], live: &[ListedTable]) -
         let refers = |other: &&ListedTable| {
             let mut references = other.references.iter();
             bare(&other.name) != bare(&table.name)
-                && references.any(|parent| bare(parent) == bare(&table.name))
+                && references.any(|it| bare(&it.parent) == bare(&table.name))
         };
         let circle = live
             .iter()
@@ -388,6 +464,7 @@ mod tests {
             tracking: Tracking::Log,
             identity: None,
             filled_by_centre: Vec::new(),
+            on_unseen_children: OnUnseenChildren::Conflict,
         };
         let query = "SELECT region FROM hr.Assignment WHERE login = {s.username}";
         let warnings = |direction| {

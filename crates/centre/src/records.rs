@@ -14,6 +14,8 @@ pub struct SessionState {
     pub subscriptions: Vec<Option<SubscriptionRecord>>,
     /// The centre's name.
     pub centre: String,
+    /// The number of the last deployment.
+    pub deployment: i64,
     /// The remote that presents itself is not there any more: its user was removed.
     pub removed: bool,
     /// Of each subscription, what is known of the former ids asked for, in that order.
@@ -302,6 +304,23 @@ pub struct CentreStatus {
     pub incident_counts: Vec<(IncidentKind, u64)>,
     /// The last incidents, newest first, at most 20.
     pub incidents: Vec<IncidentRecord>,
+    /// Sessions of applications that hold locks for which syncs wait, or have waited in vain.
+    pub blockers: Vec<Blocker>,
+}
+
+/// A session of an application that syncs wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocker {
+    /// The database's number for it.
+    pub process: i64,
+    /// What it calls itself.
+    pub application: String,
+    /// The database's user.
+    pub user: String,
+    /// When its transaction began, in milliseconds since 1970; 0 if that may not be known.
+    pub since_ms: i64,
+    /// Its last statement.
+    pub statement: String,
 }
 
 /// How long things are kept, in milliseconds.

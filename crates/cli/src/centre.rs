@@ -105,6 +105,11 @@ impl OpenCentre {
         self.wait(self.centre.deploy(publications, dry_run, now_ms()))
     }
 
+    /// Gives a copy of a database a name of its own; false if it gets one when it is deployed.
+    pub(crate) fn rename(&self) -> Result<bool, Failure> {
+        self.wait(self.centre.rename(now_ms()))
+    }
+
     pub(crate) fn undeploy(&self, dry_run: bool) -> Result<DeployReport, Failure> {
         self.wait(self.centre.undeploy(dry_run))
     }

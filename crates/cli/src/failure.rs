@@ -107,6 +107,7 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::ConsolidatedUnavailable
         | Code::Unreachable
         | Code::SyncInProgress
+        | Code::Redeployed
         | Code::RemoteLocked => 2,
         Code::WrongPassword
         | Code::TokenExpired

@@ -4,10 +4,10 @@
 //! Owns the document's text. Where the tables come from, and where the text goes, is
 //! the command's affair.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-use tidewater_centre::ListedTable;
+use tidewater_centre::{ListedReference, ListedTable};
 
 /// What the document is made of.
 pub(crate) struct Draft<'a> {
@@ -89,9 +89,10 @@ history = \"14d\"
 # How long conflicts and refused rows are kept for you to look at.
 conflicts = \"180d\"
 
-# What remotes subscribe to. Each table below waits for your decision which of its rows
-# a remote holds: remove the \"# \" before one of its two partition lines. Delete the
-# tables that no remote needs, children before their parents.
+# What remotes subscribe to. A table that refers to another one follows it: a remote holds a
+# row if it holds the one that it refers to. Each of the others waits for your decision which
+# of its rows a remote holds: remove the \"# \" before one of its partition lines. Delete the
+# tables that no remote needs, children before their parents. See docs/partitions.md.
 [[publication]]
 name = {publication}
 ",
@@ -102,15 +103,7 @@ name = {publication}
 
 fn published(table: &ListedTable, all: &[&ListedTable]) -> String {
     let mut text = format!("\n[[publication.table]]\nname = {}\n", name(&table.name));
-    text.push_str("# TODO: which rows does a remote hold? All of them, or those of its user:\n");
-    text.push_str("# partition = \"everyone\"\n");
-    let column = likely_partition_column(table, all);
-    let line = format!(
-        "partition = {{ columns = [{}], values = {} }}",
-        name(column),
-        quoted("SELECT ... WHERE login = {s.username}")
-    );
-    comment(&mut text, &line);
+    text.push_str(&partition(table, all));
     text.push_str(
         "# direction = \"both\"    # or \"download\": changed in the centre only; or \"upload\"\n",
     );
@@ -165,31 +158,106 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// The column to show as an example: one that refers to somebody, else the first of the
-/// primary key.
-fn likely_partition_column<'a>(table: &'a ListedTable, all: &[&ListedTable]) -> &'a str {
-    let words = [
-        "rep", "owner", "user", "employee", "emp_id", "region", "tenant", "store",
-    ];
-    let named = |word: &&str| {
+/// Which rows of a table a remote holds: as it follows another one, or what there is to choose from.
+fn partition(table: &ListedTable, all: &[&ListedTable]) -> String {
+    let mut text = String::new();
+    let owner = owner_column(table);
+    let parents = parents(table, all);
+    let follows = |reference: &ListedReference| {
+        let several = parents
+            .iter()
+            .filter(|it| it.parent == reference.parent)
+            .count()
+            > 1;
+        let columns: Vec<String> = reference.columns.iter().map(|it| name(it)).collect();
+        match several {
+            true => format!(
+                "partition = {{ follows = {}, by = [{}] }}",
+                name(&reference.parent),
+                columns.join(", ")
+            ),
+            false => format!("partition = {{ follows = {} }}", name(&reference.parent)),
+        }
+    };
+    let mut others = parents.iter();
+    match (owner, others.next()) {
+        (None, Some(likely)) => {
+            text.push_str(&follows(likely));
+            text.push('\n');
+            text.push_str("# or: partition = \"everyone\"\n");
+        }
+        (owner, likely) => {
+            text.push_str(
+                "# TODO: which rows does a remote hold? All of them, or those of its user:\n",
+            );
+            text.push_str("# partition = \"everyone\"\n");
+            let line = format!(
+                "partition = {{ columns = [{}], values = {} }}",
+                name(owner.unwrap_or("...")),
+                quoted("SELECT ... WHERE login = {s.username}")
+            );
+            comment(&mut text, &line);
+            if let Some(likely) = likely {
+                comment(&mut text, &format!("or: {}", follows(likely)));
+            }
+        }
+    }
+    for other in others {
+        comment(&mut text, &format!("or: {}", follows(other)));
+    }
+    text
+}
+
+/// The foreign keys that a table may follow, the likeliest first: the one whose rows it is a part
+/// of.
+fn parents<'a>(table: &'a ListedTable, all: &[&ListedTable]) -> Vec<&'a ListedReference> {
+    let is_published = |it: &&ListedReference| {
+        it.parent != table.name && all.iter().any(|other| other.name == it.parent)
+    };
+    let mut parents: Vec<&ListedReference> = table.references.iter().filter(is_published).collect();
+    let is_required = |column: &String| {
         let mut columns = table.columns.iter();
-        columns.find(|column| column.name.to_lowercase().contains(*word))
+        columns.any(|it| it.name == *column && !it.nullable)
+    };
+    let bare = |name: &str| name.rsplit('.').next().unwrap_or(name).to_lowercase();
+    parents.sort_by_key(|it| {
+        let begins = bare(&table.name).starts_with(bare(&it.parent).trim_end_matches('s'));
+        let in_key = it
+            .columns
+            .iter()
+            .all(|column| table.primary_key.contains(column));
+        let required = it.columns.iter().all(is_required);
+        (!begins, !in_key, !it.cascades, !required)
+    });
+    parents
+}
+
+/// The column that tells whose rows these are, going by its name: of a type that has as many values
+/// as there are people or places.
+fn owner_column(table: &ListedTable) -> Option<&str> {
+    const WORDS: [&str; 9] = [
+        "rep", "owner", "user", "employee", "emp_id", "region", "tenant", "store", "login",
+    ];
+    let can_be = |type_name: &str| {
+        let type_name = type_name.to_lowercase();
+        let is_plain = !type_name.contains("[]") && !type_name.contains("interval");
+        is_plain
+            && ["int", "char", "text", "uuid"]
+                .iter()
+                .any(|it| type_name.contains(it))
     };
     let is_own_key = |name: &str| table.primary_key.len() == 1 && table.primary_key[0] == name;
-    let parent_key = || {
-        let parents = all.iter().filter(|it| table.references.contains(&it.name));
-        let keys: BTreeSet<&String> = parents.flat_map(|it| &it.primary_key).collect();
-        let mut columns = table.columns.iter();
-        columns.find(|column| keys.contains(&column.name))
+    let is_word = |name: &str, word: &str| {
+        let name = name.to_lowercase();
+        let is_part = name.split('_').any(|part| part == word);
+        is_part || word.len() > 3 && (name.starts_with(word) || name.ends_with(word))
     };
-    words
-        .iter()
-        .find_map(named)
-        .filter(|column| !is_own_key(&column.name))
-        .or_else(parent_key)
-        .map(|column| column.name.as_str())
-        .or(table.primary_key.first().map(String::as_str))
-        .unwrap_or("column")
+    let mut columns = WORDS.iter().flat_map(|word| {
+        let columns = table.columns.iter();
+        columns.filter(move |column| is_word(&column.name, word))
+    });
+    let found = columns.find(|it| !is_own_key(&it.name) && can_be(&it.type_name));
+    found.map(|column| column.name.as_str())
 }
 
 /// Parents before the tables that refer to them; cycles and everything else in the
@@ -212,7 +280,8 @@ fn parents_first(tables: Vec<&ListedTable>) -> Vec<&ListedTable> {
             }
             stack.push((next, true));
             let parents = next.references.iter().rev();
-            stack.extend(parents.filter_map(|it| Some((*by_name.get(it.as_str())?, false))));
+            let parents = parents.map(|it| it.parent.as_str());
+            stack.extend(parents.filter_map(|it| Some((*by_name.get(it)?, false))));
         }
     }
     ordered
@@ -234,8 +303,16 @@ mod tests {
             name: name.into(),
             columns: vec![column("id", false), column("owner \"id\"", true)],
             primary_key: vec!["id".into()],
-            references: references.iter().map(|it| (*it).to_owned()).collect(),
+            references: references.iter().map(|it| reference(it)).collect(),
             obstacle: None,
+        }
+    }
+
+    fn reference(parent: &str) -> ListedReference {
+        ListedReference {
+            columns: vec![format!("{parent}_id")],
+            parent: parent.into(),
+            cascades: false,
         }
     }
 
@@ -286,7 +363,7 @@ mod tests {
             inside |= bare == "columns = [";
             let optional = inside || bare.starts_with("direction") || bare.starts_with("tracking");
             let is_everyone = bare.starts_with("partition = \"everyone\"");
-            let is_columns = bare.starts_with("partition = {");
+            let is_columns = bare.starts_with("partition = { columns");
             let take = |wanted| if optional || wanted { bare } else { line };
             writeln!(everyone, "{}", take(is_everyone)).unwrap();
             writeln!(columns, "{}", take(is_columns)).unwrap();
@@ -299,6 +376,98 @@ mod tests {
             assert_eq!(table["columns"][1].as_str(), Some("owner \"id\""));
             assert_eq!(table["name"].as_str(), Some("a \"b\"\nc"));
         }
+    }
+
+    /// A table with these columns, as `name type`, and these foreign keys, as `column parent`.
+    fn with(name: &str, columns: &[&str], references: &[&str]) -> ListedTable {
+        let words = |text: &str| {
+            let (one, other) = text.split_once(' ').unwrap();
+            (one.to_owned(), other.to_owned())
+        };
+        let columns = columns.iter().map(|text| {
+            let (name, type_name) = words(text);
+            ListedColumn {
+                name,
+                type_name,
+                nullable: false,
+            }
+        });
+        let references = references.iter().map(|text| {
+            let (column, parent) = words(text);
+            ListedReference {
+                columns: vec![column],
+                parent,
+                cascades: false,
+            }
+        });
+        ListedTable {
+            columns: columns.collect(),
+            references: references.collect(),
+            ..table(name, &[])
+        }
+    }
+
+    /// The lines about the partition of the last table.
+    fn partition_lines(tables: &[ListedTable]) -> Vec<String> {
+        let text = document(tables).text;
+        let last = text.rsplit("[[publication.table]]").next().unwrap();
+        let lines = last.lines().filter(|line| line.contains("partition ="));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_table_follows_the_one_that_it_is_a_part_of() {
+        let details = with(
+            "order_details",
+            &[
+                "order_id smallint",
+                "product_id smallint",
+                "unit_price real",
+            ],
+            &["product_id products", "order_id orders"],
+        );
+        let tables = [table("products", &[]), table("orders", &[]), details];
+        assert_eq!(
+            partition_lines(&tables),
+            [
+                "partition = { follows = \"orders\" }",
+                "# or: partition = \"everyone\"",
+                "# or: partition = { follows = \"products\" }",
+            ]
+        );
+        let match_ = with(
+            "match",
+            &["home_id integer", "guest_id integer"],
+            &["home_id club", "guest_id club"],
+        );
+        assert_eq!(
+            partition_lines(&[table("club", &[]), match_])[0],
+            "partition = { follows = \"club\", by = [\"home_id\"] }"
+        );
+    }
+
+    #[test]
+    fn what_names_somebody_is_suggested_and_never_a_date_a_price_or_an_array() {
+        let orders = with(
+            "orders",
+            &["order_id integer", "employee_id smallint"],
+            &["employee_id employees"],
+        );
+        let lines = partition_lines(&[table("employees", &[]), orders]);
+        assert!(
+            lines[1].contains("columns = [\"employee_id\"]"),
+            "{lines:?}"
+        );
+        assert_eq!(lines[2], "# or: partition = { follows = \"employees\" }");
+        let columns = [
+            "id integer",
+            "stored_on date",
+            "store_price numeric(5,2)",
+            "owners text[]",
+            "report text",
+        ];
+        let lines = partition_lines(&[with("film", &columns, &[])]);
+        assert!(lines[1].contains("columns = [\"...\"]"), "{lines:?}");
     }
 
     #[test]

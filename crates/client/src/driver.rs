@@ -3,6 +3,8 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use tidewater_carrier::ServerUrl;
 use tidewater_protocol::Code;
@@ -17,7 +19,7 @@ use crate::line::Line;
 use crate::options::SyncOptions;
 
 /// How many sessions one sync may need in vain: token refused, credential refused, new identity,
-/// centre restored, compare asked for.
+/// centre restored, compare asked for, publications changed.
 pub(crate) const MAX_VAIN_SESSIONS: usize = 6;
 
 /// One sync.
@@ -96,6 +98,15 @@ impl<'a> Syncing<'a> {
                     in_vain = 0;
                 }
                 Outcome::Again(proof) => first_proof = proof,
+                // What is published has changed under it: the next session goes by that.
+                Outcome::Failed(error) if error.code() == Code::Redeployed => {
+                    self.hang_up();
+                    if in_vain == MAX_VAIN_SESSIONS {
+                        return (database, Err(error.into()));
+                    }
+                    thread::sleep(Duration::from_millis(error.retry_after_ms().unwrap_or(0)));
+                    first_proof = ProofKind::Token;
+                }
                 Outcome::Failed(error) => return (database, Err(error.into())),
                 _ => break,
             }

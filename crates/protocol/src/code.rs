@@ -90,6 +90,8 @@ codes! {
     Cancelled = 404, "cancelled";
     /// Another sync of this remote is under way.
     SyncInProgress = 405, "sync_in_progress";
+    /// What is published was changed while the sync ran.
+    Redeployed = 406, "redeployed";
 
     /// The consolidated database refused an operation of the server.
     ConsolidatedRefused = 500, "consolidated_refused";
@@ -155,6 +157,7 @@ impl Code {
                 | Code::ConsolidatedUnavailable
                 | Code::Unreachable
                 | Code::SyncInProgress
+                | Code::Redeployed
                 | Code::RemoteLocked
         )
     }

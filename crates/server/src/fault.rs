@@ -6,6 +6,9 @@ use tidewater_protocol::Code;
 use tidewater_protocol::frame::FrameError;
 use tidewater_protocol::message::{Busy, Control, Failure};
 
+/// When a remote comes back whose sync an application's transaction was in the way of.
+const LOCKED_RETRY_AFTER_MS: u64 = 5_000;
+
 /// The end of a sync, as the remote is told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -110,6 +113,25 @@ impl Fault {
         Fault::new(code, message, hint)
     }
 
+    /// What is published was changed while the sync ran: the next one goes by it.
+    pub(crate) fn redeployed() -> Fault {
+        let mut fault = Fault::new(
+            Code::Redeployed,
+            "what the server publishes was changed during the sync",
+            "sync again",
+        );
+        fault.retry_after_ms = 100;
+        fault
+    }
+
+    /// Whether it may come of what is published being served as it was before.
+    pub(crate) fn may_be_outdated(&self) -> bool {
+        matches!(
+            self.code,
+            Code::ConsolidatedRefused | Code::NotDeployed | Code::Internal | Code::Redeployed
+        )
+    }
+
     pub(crate) fn shutting_down() -> Fault {
         let mut fault = Fault::new(
             Code::ShuttingDown,
@@ -190,6 +212,7 @@ impl From<CentreError> for Fault {
                 fault.retry_after_ms = 5_000;
                 fault
             }
+            CentreError::Locked { .. } => Fault::busy(LOCKED_RETRY_AFTER_MS),
             // Retried by the adapter already; later it will do.
             _ if error.is_retryable() => Fault::busy(1_000),
             CentreError::Peer { message, code } => {
@@ -204,8 +227,9 @@ impl From<CentreError> for Fault {
             CentreError::NotDeployed { .. } => Fault::new(
                 Code::NotDeployed,
                 "what the server publishes is not what its database has",
-                "tell the server's operator to run tidewater deploy and restart the server",
+                "tell the server's operator to run tidewater deploy",
             ),
+            CentreError::Redeployed { .. } => return Fault::redeployed(),
             CentreError::Refused { .. } => Fault::new(
                 Code::ConsolidatedRefused,
                 "the consolidated database refused an operation of the server",
@@ -237,6 +261,9 @@ mod tests {
     #[test]
     fn what_may_succeed_later_says_when() {
         for error in [
+            CentreError::Locked {
+                message: "somebody's transaction".into(),
+            },
             CentreError::Unavailable {
                 message: "gone".into(),
             },

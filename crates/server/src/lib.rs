@@ -17,6 +17,7 @@ mod fault;
 mod lane;
 mod listener;
 mod memory;
+mod publications;
 mod registry;
 mod server;
 mod session;

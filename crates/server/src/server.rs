@@ -1,7 +1,6 @@
 //! The server as a whole: starting, accepting, housekeeping, shutting down.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
@@ -12,13 +11,13 @@ use tokio::time::{sleep, timeout};
 use tidewater_carrier::listen::{Incoming, Listener, Stream, Tls};
 use tidewater_carrier::{ServerUrl, Transport};
 use tidewater_centre::Centre;
+use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
-use tidewater_protocol::{Code, PublicationSchema, RemoteId};
 
 use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
-use crate::config::{Config, Limits, RetentionConfig};
+use crate::config::{Config, Limits, RetentionConfig, ServerConfig};
 use crate::connection::{self, LINGER};
 use crate::drain::DrainRate;
 use crate::environment::{Environment, random};
@@ -26,6 +25,7 @@ use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::listener;
 use crate::memory::{MemoryBudget, MemoryGauge};
+use crate::publications::{LOOK_AGAIN_AFTER, LOOK_EVERY, Publications};
 use crate::registry::{Registry, WATCH_EVERY};
 use crate::signal::Signal;
 use crate::worker::{SessionTask, Workers};
@@ -49,25 +49,6 @@ enum Phase {
     Aborting,
 }
 
-/// A publication as it is served.
-pub(crate) struct Published {
-    pub(crate) schema: Arc<PublicationSchema>,
-    pub(crate) encoded: Vec<u8>,
-    pub(crate) hash: [u8; 32],
-}
-
-impl Published {
-    /// A publication beside its name.
-    fn named(schema: Arc<PublicationSchema>) -> (String, Arc<Published>) {
-        let published = Published {
-            encoded: schema.encode(),
-            hash: schema.hash(),
-            schema,
-        };
-        (published.schema.name.clone(), Arc::new(published))
-    }
-}
-
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
@@ -79,24 +60,11 @@ pub(crate) struct Shared {
     pub(crate) budget: MemoryBudget,
     pub(crate) workers: Workers,
     pub(crate) drain: DrainRate,
-    publications: HashMap<String, Arc<Published>>,
+    pub(crate) publications: Publications,
     phase: Arc<Signal<Phase>>,
 }
 
 impl Shared {
-    /// The publication of this name.
-    pub(crate) fn published(&self, name: &str) -> Result<Arc<Published>, Fault> {
-        self.publications.get(name).cloned().ok_or_else(|| {
-            let mut names: Vec<&str> = self.publications.keys().map(String::as_str).collect();
-            names.sort_unstable();
-            Fault::new(
-                Code::UnknownPublication,
-                format!("the server has no publication {name:?}"),
-                format!("it has: {}", names.join(", ")),
-            )
-        })
-    }
-
     /// Whether so many syncs wait that no other may begin.
     pub(crate) fn is_full(&self) -> bool {
         self.workers.backlog() >= self.limits.backlog
@@ -131,6 +99,9 @@ pub struct Running {
     /// The addresses that it listens on, as URLs, in the order of the
     /// configuration.
     pub addresses: Vec<String>,
+    configured: Mutex<Config>,
+    certificate: Arc<Certificate>,
+    retention: Arc<Mutex<RetentionConfig>>,
     shared: Arc<Shared>,
     phase: Phases,
     tasks: Vec<JoinHandle<()>>,
@@ -151,13 +122,8 @@ impl Server {
         environment: Environment,
     ) -> Result<Running, ServerError> {
         let urls = listener::urls(&config.server)?;
-        let is_tls = |url: &ServerUrl| url.transport == Transport::Tls;
-        let tls = match &config.server.tls {
-            Some(tls) if urls.iter().any(is_tls) => Some(listener::tls(tls)?),
-            _ => None,
-        };
-        let schemas = centre.load(&config.publications).await?;
-        let publications = schemas.into_iter().map(Published::named).collect();
+        let certificate = Certificate::load(&config.server)?;
+        let publications = Publications::load(centre.clone(), &config.publications).await?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
         let mut listeners = Vec::new();
         for url in &urls {
@@ -169,7 +135,7 @@ impl Server {
             listeners.push((listener, is_tls(url)));
         }
 
-        let limits = config.server.limits;
+        let limits = config.server.limits.clone();
         let phase = Arc::new(Signal::new(Phase::Running));
         let shared = Arc::new(Shared {
             signer,
@@ -196,7 +162,7 @@ impl Server {
             addresses.push(address);
             let door = Door {
                 shared: shared.clone(),
-                tls: tls.clone().filter(|_| is_tls),
+                certificate: is_tls.then(|| certificate.clone()),
                 alive: alive.clone(),
                 places: places.clone(),
                 turned_away: turned_away.clone(),
@@ -204,17 +170,19 @@ impl Server {
             tasks.push(tokio::spawn(door.accept_all(listener)));
         }
         tasks.push(tokio::spawn(watch_regularly(shared.clone())));
+        tasks.push(tokio::spawn(look_regularly(shared.clone())));
         tasks.push(tokio::spawn(check_tracking_regularly(
             shared.clone(),
             centre.clone(),
         )));
-        tasks.push(tokio::spawn(prune_regularly(
-            shared.clone(),
-            centre,
-            config.retention,
-        )));
+        let retention = Arc::new(Mutex::new(config.retention));
+        let kept = retention.clone();
+        tasks.push(tokio::spawn(prune_regularly(shared.clone(), centre, kept)));
         Ok(Running {
             addresses,
+            configured: Mutex::new(config),
+            certificate,
+            retention,
             shared,
             phase: Phases(phase),
             tasks,
@@ -227,6 +195,37 @@ impl Running {
     /// What becomes of the memory budget.
     pub fn memory(&self) -> MemoryGauge {
         self.shared.budget.gauge()
+    }
+
+    /// Goes by another configuration from now on, as far as that can be while it runs: the
+    /// certificate, and how long things are kept. Gives the settings that are others and count when
+    /// it is started anew.
+    ///
+    /// # Errors
+    /// The configuration is wrong: the one before stays.
+    pub fn reconfigure(&self, config: Config) -> Result<Vec<&'static str>, ServerError> {
+        listener::urls(&config.server)?;
+        self.certificate.replace(&config.server)?;
+        let configured = self.configured.lock();
+        let mut configured = configured.unwrap_or_else(PoisonError::into_inner);
+        let (old, new) = (&configured.server, &config.server);
+        let differ = [
+            ("server.listen", old.listen != new.listen),
+            ("server.consolidated", old.consolidated != new.consolidated),
+            ("server.limits", old.limits != new.limits),
+            ("log", configured.log != config.log),
+        ];
+        *self
+            .retention
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = config.retention;
+        let is_deployed = configured.publications == config.publications;
+        *configured = config;
+        if !is_deployed {
+            tracing::info!("publications are served as they are deployed: run tidewater deploy");
+        }
+        let differ = differ.into_iter().filter(|(_, differs)| *differs);
+        Ok(differ.map(|(setting, _)| setting).collect())
     }
 
     /// The remotes that are connected now, with their users; one may be several times.
@@ -273,10 +272,42 @@ impl Drop for Phases {
     }
 }
 
+/// The certificate of `tls://`, which can be replaced.
+struct Certificate(RwLock<Option<Tls>>);
+
+impl Certificate {
+    fn load(config: &ServerConfig) -> Result<Arc<Certificate>, ServerError> {
+        let certificate = Certificate(RwLock::new(None));
+        certificate.replace(config)?;
+        Ok(Arc::new(certificate))
+    }
+
+    /// Connections that are accepted from now on get the configured one.
+    fn replace(&self, config: &ServerConfig) -> Result<(), ServerError> {
+        let urls = listener::urls(config)?;
+        let tls = match &config.tls {
+            Some(tls) if urls.iter().any(is_tls) => listener::tls(tls)?,
+            _ => return Ok(()),
+        };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(tls);
+        Ok(())
+    }
+
+    fn current(&self) -> Option<Tls> {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        current.clone()
+    }
+}
+
+fn is_tls(url: &ServerUrl) -> bool {
+    url.transport == Transport::Tls
+}
+
 /// Lets connections in through one listener.
 struct Door {
     shared: Arc<Shared>,
-    tls: Option<Tls>,
+    /// Of `tls://`.
+    certificate: Option<Arc<Certificate>>,
     alive: mpsc::Sender<()>,
     places: Arc<Semaphore>,
     turned_away: Arc<Semaphore>,
@@ -298,7 +329,8 @@ impl Door {
                 Ok(place) => {
                     let shared = self.shared.clone();
                     let guard = (place, self.alive.clone());
-                    tokio::spawn(serve(shared, self.tls.clone(), incoming, guard));
+                    let tls = self.certificate.as_ref().and_then(|it| it.current());
+                    tokio::spawn(serve(shared, tls, incoming, guard));
                 }
                 Err(_) => self.turn_away(incoming),
             }
@@ -310,7 +342,7 @@ impl Door {
         let Ok(place) = self.turned_away.clone().try_acquire_owned() else {
             return;
         };
-        if self.tls.is_some() {
+        if self.certificate.is_some() {
             return;
         }
         let busy = self.shared.busy();
@@ -381,6 +413,17 @@ async fn watch_regularly(shared: Arc<Shared>) {
     }
 }
 
+/// Learns what is deployed.
+async fn look_regularly(shared: Arc<Shared>) {
+    loop {
+        sleep(match shared.publications.look().await {
+            true => LOOK_EVERY,
+            false => LOOK_AGAIN_AFTER,
+        })
+        .await;
+    }
+}
+
 /// Learns whether somebody has switched the tracking of changes off.
 async fn check_tracking_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>) {
     loop {
@@ -393,8 +436,13 @@ async fn check_tracking_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>) 
     }
 }
 
-async fn prune_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>, retention: RetentionConfig) {
+async fn prune_regularly(
+    shared: Arc<Shared>,
+    centre: Arc<dyn Centre>,
+    retention: Arc<Mutex<RetentionConfig>>,
+) {
     loop {
+        let retention = *retention.lock().unwrap_or_else(PoisonError::into_inner);
         // Servers that were started together need not all try at once.
         let [jitter] = random(&*shared.environment.randomness).unwrap_or([0]);
         sleep(

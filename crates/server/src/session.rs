@@ -90,7 +90,8 @@ pub(crate) async fn run(
             }
         };
         let mut sync = Sync::new(server, channel, guest, &arrival, before, counted);
-        let result = tokio::select! {
+        let served = server.publications.served();
+        let mut result = tokio::select! {
             biased;
             () = server.aborted() => Err(Fault::shutting_down()),
             reason = stay.shut_out() => Err(Fault::shut_out(reason)),
@@ -98,6 +99,13 @@ pub(crate) async fn run(
                 result.unwrap_or_else(|_| Err(Fault::timeout("the sync took too long")))
             }
         };
+        if let Err(fault) = &result
+            && fault.may_be_outdated()
+            && server.publications.differ_from(&served).await
+        {
+            tracing::debug!(%fault, detail = fault.detail, "overtaken by a deployment");
+            result = Err(Fault::redeployed());
+        }
         if let Err(fault) = &result
             && !fault.silent
             && fault.code != Code::Cancelled
@@ -448,6 +456,8 @@ impl<'a> Sync<'a> {
                     .map(
                         |(index, (subscription, (requests, compares)))| DownloadSubscription {
                             publication: subscription.published.schema.name.clone(),
+                            schema: subscription.published.schema.clone(),
+                            before: subscription.before.clone(),
                             checkpoint: subscription.checkpoint.clone(),
                             requests,
                             compares,

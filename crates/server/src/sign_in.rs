@@ -262,8 +262,9 @@ async fn by_password(
         return Err(Fault::shut_out(ShutOut::UserDisabled));
     }
     // A first sync that cannot succeed must not leave a remote behind.
+    let served = server.publications.as_of(state.deployment).await;
     for publication in &publications {
-        server.published(publication)?;
+        served.published(publication)?;
     }
     let (remote, is_new) = match (&state.remote, claim.remote_id) {
         (Some(remote), Some(_)) if remote.user != *user => {

@@ -518,6 +518,14 @@ async fn apply_batch(batch: Vec<ApplyTask>, connection: &mut Connection) {
                 }
                 return;
             }
+            // Not one of them could begin.
+            Err(CentreError::Locked { message }) => {
+                for task in batch {
+                    let message = message.clone();
+                    let _ = task.reply.send(Err(CentreError::Locked { message }));
+                }
+                return;
+            }
             // One of them is to blame: nothing was applied, so each goes alone.
             Err(error) => {
                 tracing::debug!(%error, syncs = batch.len(), "a list of uploads is applied singly");

@@ -1,11 +1,10 @@
 //! Whether uploaded values fit their columns, and whether these give them back as they were.
 
-use tidewater_protocol::{Datum, pack};
+use tidewater_protocol::Datum;
 
 use super::sql::Incoming;
 use crate::publication::PgColumn;
 use crate::values::{Kind, decimal_is_exact, shortest};
-use tidewater_centre::engine::upload::incoming::Uploaded;
 
 /// Why a value cannot go into its column, without asking the database.
 pub(super) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Option<String> {
@@ -93,22 +92,5 @@ pub(super) fn unfit_value(
             let fits = column.kind.encode(value, encoded).is_ok();
             (!fits).then(|| unfit(column, value))
         })
-    })
-}
-
-/// Whether a remote wrote another value into a generated column than the centre computes. It is
-/// told, because no change of the centre brings the centre's value back to it.
-pub(super) fn lost_what_is_computed(
-    incoming: &Incoming<'_>,
-    uploaded: &Uploaded<'_, '_>,
-    central: &[Datum<'_>],
-) -> bool {
-    let (Some(old), Some(new)) = (uploaded.old, uploaded.new) else {
-        return false;
-    };
-    let mut columns = incoming.table.columns.iter().enumerate();
-    columns.any(|(index, column)| {
-        let was_written = column.generated && !pack::same(&old[index], &new[index]);
-        was_written && !pack::same(&new[index], &central[index])
     })
 }

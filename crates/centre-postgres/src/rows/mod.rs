@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future;
+use tokio_postgres::types::ToSql;
 
 use tidewater_protocol::{Datum, Op};
 
@@ -23,15 +24,17 @@ use super::connection::{Connection, centre_error, refused};
 use super::own::run_all;
 use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
+use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, Shared, fill_random};
 use tidewater_centre::engine::connection::Own;
 use tidewater_centre::engine::exact::Membership;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Ends, Image, Met, Part, Rows, TargetTable, Written,
+    Admitted, Batch, Image, Met, OnDelete, Part, Rows, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::Scope;
 use tidewater_centre::upload::SyncUpload;
 
 /// How often a transaction that met a deadlock is tried.
@@ -44,7 +47,10 @@ FOR c IN SELECT DISTINCT n.nspname, o.conname FROM pg_catalog.pg_constraint o
   JOIN pg_catalog.pg_namespace n ON n.oid = o.connamespace WHERE o.condeferred
 LOOP EXECUTE format('SET CONSTRAINTS %I.%I DEFERRED', c.nspname, c.conname); END LOOP; END $$";
 
-const TRANSACTION: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
+/// The transaction's number; and says who uploads, for the application's triggers and policies.
+const TRANSACTION: &str = "SELECT pg_catalog.pg_current_xact_id()::text,
+  pg_catalog.set_config('tidewater.username', $1, true),
+  pg_catalog.set_config('tidewater.remote_id', $2, true)";
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -52,6 +58,10 @@ type Result<T> = std::result::Result<T, CentreError>;
 pub(super) struct UploadRows<'c> {
     connection: &'c mut Connection,
     shared: &'c Shared,
+    /// When the list was handed over.
+    now_ms: i64,
+    /// An upload has waited for a lock in vain.
+    hurries: bool,
     /// The transaction's.
     version: u64,
     /// The tables of the upload as they are now.
@@ -77,12 +87,8 @@ struct Live {
 }
 
 impl TargetTable for PublishedTable {
-    fn deletes_first(&self) -> bool {
-        self.deletes_first
-    }
-
-    fn acts_on_delete(&self) -> bool {
-        self.effects.on_delete
+    fn on_delete(&self) -> OnDelete {
+        self.on_delete
     }
 
     fn is_written(&self, column: usize) -> bool {
@@ -95,10 +101,16 @@ impl TargetTable for PublishedTable {
 }
 
 impl<'c> UploadRows<'c> {
-    pub(super) fn new(connection: &'c mut Connection, shared: &'c Shared) -> UploadRows<'c> {
+    pub(super) fn new(
+        connection: &'c mut Connection,
+        shared: &'c Shared,
+        now_ms: i64,
+    ) -> UploadRows<'c> {
         UploadRows {
             connection,
             shared,
+            now_ms,
+            hurries: false,
             version: 0,
             live: Vec::new(),
             exact: true,
@@ -137,6 +149,9 @@ impl Rows for UploadRows<'_> {
     async fn begin(&mut self, number: usize) -> Result<()> {
         let begin = match number {
             0 => "BEGIN; SAVEPOINT tidewater_upload".to_owned(),
+            _ if self.hurries => format!(
+                "{DEFER_AGAIN}; SET LOCAL lock_timeout = {HURRIED_MS}; SAVEPOINT tidewater_upload"
+            ),
             _ => format!("{DEFER_AGAIN}; SAVEPOINT tidewater_upload"),
         };
         self.batch_execute("applying uploads", &begin).await
@@ -154,6 +169,11 @@ impl Rows for UploadRows<'_> {
         .await;
         stored.map_err(error)?;
         released.map_err(error)
+    }
+
+    fn hurry(&mut self) {
+        self.hurries = true;
+        self.shared.waits.in_vain(self.now_ms);
     }
 
     async fn undo(&mut self) -> Result<()> {
@@ -196,13 +216,15 @@ impl Rows for UploadRows<'_> {
         let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
         let oids: Vec<u32> = tables.iter().map(|it| it.table.oid).collect();
         let lock = lock(tables);
+        let remote = upload.context.remote_id.to_string();
+        let who: [&(dyn ToSql + Sync); 2] = [&upload.context.user, &remote];
         let client = connection.client();
         let (locked, (taken, (transaction, (live, results)))) = future::join(
             client.batch_execute(&lock),
             future::join(
                 run_all(client, &taking, &take),
                 future::join(
-                    client.query_one(&transaction, &[]),
+                    client.query_one(&transaction, &who),
                     future::join(client.query(&fingerprints, &[&oids]), queries.run(client)),
                 ),
             ),
@@ -294,20 +316,34 @@ impl Rows for UploadRows<'_> {
         table: &Incoming<'_>,
         op: Op,
         rows: &[RowRef],
+        key: Image,
     ) -> Result<Vec<Option<Met>>> {
-        self.read_by_key(table, op, rows).await
+        self.read_by_key(table, op, rows, key).await
     }
 
-    async fn deletable(&mut self, table: &Incoming<'_>, rows: &[RowRef]) -> Result<Vec<RowRef>> {
-        self.lock_deletable(table, rows).await
-    }
-
-    async fn together(
+    async fn with_children(
         &mut self,
-        parts: &[Part<'_, '_, PublishedTable>],
-        ends: Ends,
-    ) -> Result<Option<Vec<Vec<usize>>>> {
-        self.apply_together(parts, ends).await
+        table: &Incoming<'_>,
+        rows: &[RowRef],
+        insists: bool,
+    ) -> Result<Vec<RowRef>> {
+        self.look_for_children(table, rows, insists).await
+    }
+
+    async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {
+        self.apply_together(parts).await
+    }
+
+    async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
+        let context = &upload.context;
+        let queries = ScopeQueries::prepare(self.connection, context, &[publication]).await?;
+        let results = queries.run(self.connection.client()).await?;
+        queries.scope(0, &results)
+    }
+
+    fn makes_something(&self, table: &Incoming<'_>) -> bool {
+        let as_loaded = self.live(table.table).as_loaded;
+        table.table.effects.always || !as_loaded || !self.exact
     }
 
     fn version(&self, tables: &[Incoming<'_>], is_alone: bool) -> (u64, bool) {
@@ -315,7 +351,7 @@ impl Rows for UploadRows<'_> {
             let effects = it.table.effects;
             effects.always
                 || effects.on_delete && !it.deletes.is_empty()
-                || effects.on_update && !it.updates.is_empty()
+                || effects.on_update && !(it.updates.is_empty() && it.moves.is_empty())
         });
         let mut tables = tables.iter();
         let as_loaded = tables.all(|it| self.live(it.table).as_loaded);

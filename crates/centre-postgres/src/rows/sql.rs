@@ -3,12 +3,10 @@
 //! Every statement gets one array parameter for each column of an image that it
 //! needs, and unnests them side by side.
 
-use std::collections::BTreeSet;
-
 use tidewater_protocol::Op;
 
 use crate::array::Array;
-use crate::publication::{PublishedTable, TableRule};
+use crate::publication::{ChildKey, PublishedTable, TableRule};
 use crate::quote::ident_list;
 use crate::triggers::log_column;
 use tidewater_centre::engine::upload::incoming;
@@ -39,11 +37,11 @@ pub(super) fn images(incoming: &Incoming<'_>, op: Op, changed: &[usize]) -> Vec<
     }
 }
 
-/// The parameters of [`read_by_key`]: the key for a delete, everything that an
-/// insert or update writes otherwise.
+/// What [`read_by_key`] compares, which it gets after the key: everything that an insert or update
+/// writes.
 pub(super) fn compared(incoming: &Incoming<'_>, op: Op) -> Vec<usize> {
     match op {
-        Op::Delete => incoming.table.key.clone(),
+        Op::Delete => Vec::new(),
         _ => incoming.written.clone(),
     }
 }
@@ -143,18 +141,14 @@ fn log_moved_by(incoming: &Incoming<'_>, rule: &TableRule) -> Option<String> {
     ))
 }
 
-/// Updates rows that still are as their pre-images say; gives back their ordinals. The parameters
-/// begin with number `first`.
-pub(super) fn update(incoming: &Incoming<'_>, changed: &[usize], first: usize) -> String {
-    update_with(incoming, changed, first, "")
-}
-
-/// The same, which also gives back something else.
-fn update_with(
+/// Updates rows that still are as their pre-images say, or with `found_by` those with that image's
+/// key; gives back their ordinals, and whether they have the key that they were to have. The
+/// parameters begin with number `first`.
+pub(super) fn update(
     incoming: &Incoming<'_>,
     changed: &[usize],
     first: usize,
-    returning: &str,
+    found_by: Option<Image>,
 ) -> String {
     let table = incoming.table;
     let images = images(incoming, Op::Update, changed);
@@ -163,45 +157,104 @@ fn update_with(
         let value = column.input(&format!("i.{}", alias(Image::New, index)));
         format!("{} = {value}", column.sql)
     });
+    let key = table.key.iter();
+    let key = key.map(|&index| key_after(index, changed));
+    let condition = match found_by {
+        None => is_pre_image(incoming),
+        Some(Image::Old) => has_key(incoming, Image::Old),
+        Some(Image::New) => has_each(incoming, key.clone()),
+    };
+    let is_there = match changed.iter().any(|it| table.key.contains(it)) {
+        true => has_each(incoming, key),
+        false => "true".into(),
+    };
     format!(
-        "UPDATE {} AS t SET {} FROM {} WHERE {} RETURNING i.ord{returning}",
+        "UPDATE {} AS t SET {} FROM {} WHERE {condition} RETURNING i.ord, {is_there}",
         table.sql_name,
         sets.collect::<Vec<_>>().join(", "),
-        unnest(incoming, &images, first),
-        is_pre_image(incoming)
+        unnest(incoming, &images, first)
     )
+}
+
+/// In which image an update has the value of a key column as it is to be.
+fn key_after(index: usize, changed: &[usize]) -> (Image, usize) {
+    match changed.contains(&index) {
+        true => (Image::New, index),
+        false => (Image::Old, index),
+    }
 }
 
 /// Deletes rows that still are as their pre-images say, or with `as_they_are` those with their keys;
 /// gives back their ordinals. The parameters begin with number `first`.
 pub(super) fn delete(incoming: &Incoming<'_>, first: usize, as_they_are: bool) -> String {
     let images = images(incoming, Op::Delete, &[]);
-    let condition = match as_they_are {
-        true => has_key(incoming, Image::Old),
-        false => is_pre_image(incoming),
-    };
     format!(
-        "DELETE FROM {} AS t USING {} WHERE {condition} RETURNING i.ord",
+        "DELETE FROM {} AS t USING {} WHERE {} RETURNING i.ord",
         incoming.table.sql_name,
         unnest(incoming, &images, first),
+        is_deleted(incoming, as_they_are)
     )
 }
 
-/// Finds, and locks, the rows that [`delete`] would delete; gives back their ordinals.
-pub(super) fn deletable(incoming: &Incoming<'_>) -> String {
+fn is_deleted(incoming: &Incoming<'_>, as_they_are: bool) -> String {
+    match as_they_are {
+        true => has_key(incoming, Image::Old),
+        false => is_pre_image(incoming),
+    }
+}
+
+/// Finds, and locks, the rows that [`delete`] would delete; gives back their ordinals. Nobody can
+/// begin to refer to a row that is locked so.
+pub(super) fn deletable(incoming: &Incoming<'_>, as_they_are: bool) -> String {
     let images = images(incoming, Op::Delete, &[]);
     format!(
         "SELECT i.ord FROM {} AS t JOIN {} ON {} FOR UPDATE OF t",
         incoming.table.sql_name,
         unnest(incoming, &images, 1),
-        is_pre_image(incoming)
+        is_deleted(incoming, as_they_are)
+    )
+}
+
+/// The ordinals of those of some keys to whose rows others refer by foreign keys that act on
+/// deletes; rows that have one of the keys themselves do not count.
+pub(super) fn parents(incoming: &Incoming<'_>) -> String {
+    let table = incoming.table;
+    let names: Vec<String> = table.key.iter().map(|&it| alias(Image::Old, it)).collect();
+    let parameters = table.key.iter().zip(1..);
+    let parameters = parameters.map(|(&it, at)| Array::parameter(table.columns[it].kind, at));
+    let keys = format!(
+        "SELECT * FROM unnest({}) WITH ORDINALITY AS i({}, ord)",
+        parameters.collect::<Vec<_>>().join(", "),
+        names.join(", ")
+    );
+    let exist = table.children.iter().map(|children| {
+        let among = match children.is_same_table {
+            true => {
+                let same = table.key.iter().map(|&index| {
+                    let column = &table.columns[index];
+                    let value = format!("d.{}", alias(Image::Old, index));
+                    column.equals(&format!("c.{}", column.sql), &value)
+                });
+                let same = same.collect::<Vec<_>>().join(" AND ");
+                format!(" AND NOT EXISTS (SELECT FROM keys d WHERE {same})")
+            }
+            false => String::new(),
+        };
+        let ChildKey { table, refers, .. } = children;
+        format!("EXISTS (SELECT FROM {table} c WHERE {refers}{among})")
+    });
+    format!(
+        "WITH keys AS MATERIALIZED ({keys}) SELECT i.ord FROM keys i JOIN {} t ON {} WHERE {}",
+        table.sql_name,
+        has_key(incoming, Image::Old),
+        exist.collect::<Vec<_>>().join(" OR ")
     )
 }
 
 /// Applies rows of several operations at once: what one of them frees, the others can take, and
-/// foreign keys are checked, and act, when all of it is done. Gives back the number of the part
-/// and the ordinal of each row that was written; the parameters are those of all parts, in order.
-/// Deletes are to be first.
+/// foreign keys are checked, and act, when all of it is done. Gives back for each row that was
+/// written the number of its part, and whether it is where it was to be; the parameters are those
+/// of all parts, in order. Deletes are to be first.
 pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
     let is_delete = |part: &Part<'_, '_, PublishedTable>| part.op == Op::Delete;
     // PostgreSQL decides which part goes first, unless one needs another's rows.
@@ -216,7 +269,6 @@ pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
     let mut first = 1;
     for (number, part) in parts.iter().enumerate() {
         let incoming = part.table;
-        let succeeds = !part.successors.is_empty();
         let key = &incoming.table.key;
         let (columns, statement) = match part.op {
             Op::Insert => {
@@ -226,12 +278,10 @@ pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
                     insert_with(incoming, first, &when_done),
                 )
             }
-            Op::Update if succeeds => {
-                let returning = format!(", {}", is_where_it_was_sent(incoming, &part.changed));
-                let statement = update_with(incoming, &part.changed, first, &returning);
-                ("ord, is_there".into(), statement)
-            }
-            Op::Update => ("ord".into(), update(incoming, &part.changed, first)),
+            Op::Update => (
+                "ord, is_there".into(),
+                update(incoming, &part.changed, first, None),
+            ),
             _ => ("ord".into(), delete(incoming, first, false)),
         };
         written.push(format!("p{number} ({columns}) AS ({statement})"));
@@ -244,13 +294,13 @@ pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
                     format!("p{number}.k{index} = i.{value}")
                 });
                 format!(
-                    "SELECT {number}, i.ord FROM {} JOIN p{number} ON {}",
+                    "SELECT {number}, true FROM {} JOIN p{number} ON {}",
                     unnest(incoming, &images, first),
                     same.collect::<Vec<_>>().join(" AND ")
                 )
             }
-            _ if succeeds => format!("SELECT {number}, ord FROM p{number} WHERE is_there"),
-            _ => format!("SELECT {number}, ord FROM p{number}"),
+            Op::Update => format!("SELECT {number}, is_there FROM p{number}"),
+            _ => format!("SELECT {number}, true FROM p{number}"),
         });
         first += images.len();
     }
@@ -258,50 +308,43 @@ pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
 }
 
 /// Reads rows by key: the ordinal, whether the row is what an insert or update wants
-/// it to be, the row.
+/// it to be, the row. The parameters are the key and what is compared.
 pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
     let table = incoming.table;
     let compared = compared(incoming, op);
-    let images: Vec<_> = compared.iter().map(|&index| (Image::New, index)).collect();
+    let key = table.key.iter().map(|&index| (Image::Old, index));
+    let images = compared.iter().map(|&index| (Image::New, index));
+    let images: Vec<_> = key.chain(images).collect();
     let equal = compared.iter().map(|&index| {
         let column = &table.columns[index];
         let value = format!("i.{}", alias(Image::New, index));
         column.same(&format!("t.{}", column.sql), &value)
     });
+    let mut equal: Vec<String> = equal.collect();
+    equal.push("true".into());
     format!(
-        "SELECT i.ord, {}, {} FROM {} JOIN {} AS t ON {}",
-        equal.collect::<Vec<_>>().join(" AND "),
-        table.outputs("t."),
+        "SELECT i.ord, {}, {} FROM {} JOIN {} ON {}",
+        equal.join(" AND "),
+        table.read(),
         unnest(incoming, &images, 1),
-        table.sql_name,
-        has_key(incoming, Image::New)
+        table.joined(),
+        has_key(incoming, Image::Old)
     )
 }
 
 fn has_key(incoming: &Incoming<'_>, image: Image) -> String {
-    let table = incoming.table;
-    let equal = table.key.iter().map(|&index| {
-        let column = &table.columns[index];
+    let key = incoming.table.key.iter();
+    has_each(incoming, key.map(|&index| (image, index)))
+}
+
+/// Whether a row `t` has these values.
+fn has_each(incoming: &Incoming<'_>, values: impl Iterator<Item = (Image, usize)>) -> String {
+    let equal = values.map(|(image, index)| {
+        let column = &incoming.table.columns[index];
         let value = format!("i.{}", alias(image, index));
         column.equals(&format!("t.{}", column.sql), &value)
     });
     equal.collect::<Vec<_>>().join(" AND ")
-}
-
-/// Whether no trigger has put the written row `t` under another key, or into another partition.
-fn is_where_it_was_sent(incoming: &Incoming<'_>, written: &[usize]) -> String {
-    let table = incoming.table;
-    let partition: BTreeSet<usize> = table.rules.iter().flat_map(|it| &it.own).copied().collect();
-    let partition = partition
-        .into_iter()
-        .filter(|it| written.contains(it))
-        .map(|index| {
-            let column = &table.columns[index];
-            let value = format!("i.{}", alias(Image::New, index));
-            column.same(&format!("t.{}", column.sql), &value)
-        });
-    let key = std::iter::once(has_key(incoming, Image::New));
-    key.chain(partition).collect::<Vec<_>>().join(" AND ")
 }
 
 fn is_pre_image(incoming: &Incoming<'_>) -> String {
@@ -309,11 +352,15 @@ fn is_pre_image(incoming: &Incoming<'_>) -> String {
     let mut conditions = has_key(incoming, Image::Old);
     for &index in &incoming.sent {
         let column = &table.columns[index];
+        // What is computed has changed with the rest, or with the expression.
+        if column.generated {
+            continue;
+        }
         // The key is equal already, unless its collation takes others for equal.
         if table.key.contains(&index) && column.collation.is_none() {
             continue;
         }
-        let value = format!("i.{}", alias(Image::Old, index));
+        let value = column.kept(&format!("i.{}", alias(Image::Old, index)));
         let same = column.same(&format!("t.{}", column.sql), &value);
         conditions.push_str(&format!(" AND {same}"));
     }

@@ -9,9 +9,9 @@ use futures_util::future;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row as ResultRow, Statement};
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, pack};
+use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
 
-use super::fitness::{lost_what_is_computed, obstacle, unfit};
+use super::fitness::{obstacle, unfit};
 use super::refusal::{is_data_error, may_be_data_error, reason};
 use super::sql::{self, Incoming};
 use super::{Result, UploadRows};
@@ -51,6 +51,8 @@ struct Writing<'b, 'u> {
     statement: Statement,
     /// Inserts may have to be undone.
     is_guarded: bool,
+    /// Updates give rows other keys.
+    gives_keys: bool,
 }
 
 impl UploadRows<'_> {
@@ -65,12 +67,13 @@ impl UploadRows<'_> {
             op,
             changed,
             insists,
+            key,
         } = batch;
         let live = self.live(table.table);
         let is_strict = insists && op == Op::Insert;
         let text = match op {
             Op::Insert => sql::insert(table, !is_strict && !live.defers_unique),
-            Op::Update => sql::update(table, changed, 1),
+            Op::Update => sql::update(table, changed, 1, insists.then_some(key)),
             _ => sql::delete(table, 1, insists),
         };
         let writing = Writing {
@@ -80,6 +83,7 @@ impl UploadRows<'_> {
             is_strict,
             statement: self.connection.prepare(&text, &[]).await?,
             is_guarded: op == Op::Insert && live.edits_inserts,
+            gives_keys: changed.iter().any(|it| table.table.key.contains(it)),
         };
         let mut written = Written::default();
         let mut rest = rows;
@@ -106,16 +110,27 @@ impl UploadRows<'_> {
             changed,
             is_strict,
             is_guarded,
+            gives_keys,
             ..
         } = writing;
         let mut waiting = vec![batch.to_vec()];
         while let Some(rows) = waiting.pop() {
             let rows = rows.as_slice();
             let parameters = parameters(table, op, changed, rows)?;
-            if is_guarded {
+            if is_guarded || gives_keys {
                 self.savepoint(GUARD).await?;
             }
             let executed = execute(self.connection, &writing.statement, &parameters).await?;
+            if gives_keys {
+                let is_elsewhere = matches!(&executed, Executed::Rows(result)
+                    if result.iter().any(|row| !row.get::<_, bool>(1)));
+                self.savepoint(if is_elsewhere { UNDO } else { KEEP })
+                    .await?;
+                if is_elsewhere {
+                    split_or_fail(rows, &mut waiting, written, kept_from_its_key(table));
+                    continue;
+                }
+            }
             if is_guarded {
                 if let Executed::Rows(result) = &executed
                     && let Some(others) = again(table, rows, result, is_strict, written)?
@@ -150,12 +165,7 @@ impl UploadRows<'_> {
                     {
                         written.passed_over.push(*at);
                     }
-                    &[at] => written.failed.push(Failed { at, refusal }),
-                    rows => {
-                        let (left, right) = rows.split_at(rows.len() / 2);
-                        waiting.push(right.to_vec());
-                        waiting.push(left.to_vec());
-                    }
+                    rows => split_or_fail(rows, &mut waiting, written, refusal),
                 },
             }
         }
@@ -193,12 +203,13 @@ impl UploadRows<'_> {
         table: &Incoming<'_>,
         op: Op,
         rows: &[RowRef],
+        image: Image,
     ) -> Result<Vec<Option<Met>>> {
         // A key that no row of the centre can have is that of no row.
         let mut possible = Vec::with_capacity(rows.len());
         let mut places = Vec::with_capacity(rows.len());
         table.rows(rows, |at, row| {
-            if is_possible_key(table.table, &row.key) {
+            if is_possible_key(table.table, &key_of(table, row, image)) {
                 possible.push(rows[at]);
                 places.push(at);
             }
@@ -206,7 +217,7 @@ impl UploadRows<'_> {
         })?;
         let statement = sql::read_by_key(table, op);
         let statement = self.connection.prepare(&statement, &[]).await?;
-        let arrays = read_parameters(table, op, &possible)?;
+        let arrays = read_parameters(table, op, &possible, image)?;
         let client = self.connection.client();
         let result = client.query(&statement, &as_parameters(&arrays)).await;
         let result = result.map_err(refused("reading rows that an upload met"))?;
@@ -214,36 +225,31 @@ impl UploadRows<'_> {
         for row in &result {
             found[ordinal(row, 0)] = Some(row);
         }
-        let columns = &table.table.columns;
-        let types: Vec<ColumnType> = columns
-            .iter()
-            .map(|it| it.kind.column_type(it.scale))
-            .collect();
-        let mut decoder = RowDecoder::new(columns.iter().map(|it| it.kind));
+        let columns = || table.table.read_columns();
+        let types: Vec<ColumnType> = columns().map(|it| it.kind.column_type(it.scale)).collect();
+        let mut decoder = RowDecoder::new(columns().map(|it| it.kind));
         let mut met: Vec<Option<Met>> = Vec::new();
         met.resize_with(rows.len(), || None);
-        table.images(&possible, |at, uploaded| {
-            let Some(row) = found[at] else { return Ok(()) };
-            let mut central = Vec::with_capacity(columns.len());
+        for (row, &place) in found.iter().zip(&places) {
+            let Some(row) = row else { continue };
+            let mut central = Vec::with_capacity(types.len());
             decoder.result(row, 2, &mut central)?;
-            let is_equal = row.get::<_, Option<bool>>(1) == Some(true);
-            let is_as_uploaded = is_equal && !lost_what_is_computed(table, uploaded, &central);
-            met[places[at]] = Some(Met {
+            met[place] = Some(Met {
+                is_as_uploaded: row.get::<_, Option<bool>>(1) == Some(true),
                 central: Central::pack(&types, central),
-                is_as_uploaded,
             });
-            Ok(())
-        })?;
+        }
         Ok(met)
     }
 
-    /// See [`Rows::deletable`](tidewater_centre::engine::upload::rows::Rows::deletable).
-    pub(super) async fn lock_deletable(
+    /// See [`Rows::with_children`](tidewater_centre::engine::upload::rows::Rows::with_children).
+    pub(super) async fn look_for_children(
         &mut self,
         table: &Incoming<'_>,
         rows: &[RowRef],
+        insists: bool,
     ) -> Result<Vec<RowRef>> {
-        let text = sql::deletable(table);
+        let text = sql::deletable(table, insists);
         let statement = self.connection.prepare(&text, &[]).await?;
         let mut found = Vec::new();
         let mut rest = rows;
@@ -256,8 +262,53 @@ impl UploadRows<'_> {
             let result = result.map_err(refused("looking for rows to delete"))?;
             found.extend(result.iter().map(|row| some[ordinal(row, 0)]));
         }
-        Ok(found)
+        if found.is_empty() {
+            return Ok(found);
+        }
+        // Only now, when nobody can add children any more.
+        found.sort_unstable();
+        let statement = self.connection.prepare(&sql::parents(table), &[]).await?;
+        let arrays = read_parameters(table, Op::Delete, &found, Image::Old)?;
+        let client = self.connection.client();
+        let result = client.query(&statement, &as_parameters(&arrays)).await;
+        let result = result.map_err(refused("looking for children of rows to delete"))?;
+        Ok(result.iter().map(|row| found[ordinal(row, 0)]).collect())
     }
+}
+
+/// Rows that fail together are tried in halves.
+fn split_or_fail(
+    rows: &[RowRef],
+    waiting: &mut Vec<Vec<RowRef>>,
+    written: &mut Written,
+    refusal: Refusal,
+) {
+    if let &[at] = rows {
+        written.failed.push(Failed::new(at, refusal));
+        return;
+    }
+    let (left, right) = rows.split_at(rows.len() / 2);
+    waiting.push(right.to_vec());
+    waiting.push(left.to_vec());
+}
+
+fn kept_from_its_key(table: &Incoming<'_>) -> Refusal {
+    Refusal {
+        code: Code::RowConstraint,
+        reason: format!(
+            "a trigger of {} keeps the row from its new key",
+            table.table.title
+        ),
+    }
+}
+
+/// The key of an uploaded row as it is, or as it is to be.
+fn key_of<'a>(table: &Incoming<'_>, row: &Row<'a>, image: Image) -> Vec<Datum<'a>> {
+    if image == Image::Old || row.new.is_empty() {
+        return row.key.clone();
+    }
+    let key = table.map.shape.key.iter();
+    key.map(|&column| row.new[column]).collect()
 }
 
 /// Notes rows that a statement did nothing about. Of an insert that looks at nothing else, it was a
@@ -266,13 +317,13 @@ fn pass_over(written: &mut Written, table: &Incoming<'_>, is_strict: bool, rows:
     if !is_strict {
         return written.passed_over.extend(rows);
     }
-    written.failed.extend(rows.into_iter().map(|at| Failed {
-        at,
-        refusal: Refusal {
-            code: Code::RowConstraint,
-            reason: format!("a trigger of {} ignored the row", table.table.title),
-        },
-    }));
+    let refusal = Refusal {
+        code: Code::RowConstraint,
+        reason: format!("a trigger of {} ignored the row", table.table.title),
+    };
+    let failed = rows.into_iter();
+    let failed = failed.map(|at| Failed::new(at, refusal.clone()));
+    written.failed.extend(failed);
 }
 
 /// How many rows of a list go into one statement.
@@ -439,18 +490,33 @@ fn passed_over(
     Ok(passed_over)
 }
 
-/// The parameters of [`sql::read_by_key`]: keys, and what is compared with.
-fn read_parameters(incoming: &Incoming<'_>, op: Op, rows: &[RowRef]) -> Result<Vec<Array>> {
-    let columns = &incoming.table.columns;
+/// The parameters of [`sql::read_by_key`]: the keys of an image, and what is compared with.
+fn read_parameters(
+    incoming: &Incoming<'_>,
+    op: Op,
+    rows: &[RowRef],
+    image: Image,
+) -> Result<Vec<Array>> {
+    let (columns, key) = (&incoming.table.columns, &incoming.table.key);
     let compared = sql::compared(incoming, op);
-    let arrays = compared.iter();
+    let arrays = key.iter().chain(&compared);
     let mut arrays: Vec<Array> = arrays
         .map(|&index| Array::new(columns[index].kind))
         .collect();
-    incoming.images(rows, |_, uploaded| {
-        let values = uploaded.new.or(uploaded.old).unwrap_or_default();
-        for (array, &index) in arrays.iter_mut().zip(&compared) {
-            // Keys were looked at, new images too; an unfit old one is not compared.
+    incoming.rows(rows, |_, row| {
+        let (keys, others) = arrays.split_at_mut(key.len());
+        for (array, value) in keys.iter_mut().zip(&key_of(incoming, row, image)) {
+            // They were looked at.
+            let _ = array.push(value);
+        }
+        let mut buffer = Vec::new();
+        let values = match row.new.is_empty() {
+            true => &row.old,
+            false => &row.new,
+        };
+        let values = incoming.arranged(values, &mut buffer);
+        for (array, &index) in others.iter_mut().zip(&compared) {
+            // New images were looked at; an unfit old one is not compared.
             if array.push(&values[index]).is_err() {
                 let _ = array.push(&Datum::Null);
             }

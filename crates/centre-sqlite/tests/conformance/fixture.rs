@@ -8,6 +8,7 @@ use rusqlite::types::ValueRef;
 
 use tidewater_centre::{Centre, CentreError};
 pub(crate) use tidewater_centre_conformance::fixture::{Fixture, Transaction};
+use tidewater_testing::generate::Dialect;
 
 /// A fresh SQLite file.
 pub(crate) struct SqliteFixture {
@@ -36,6 +37,7 @@ impl Fixture for SqliteFixture {
     type Transaction = SqliteTransaction;
 
     const CONCURRENT_WRITERS: bool = false;
+    const DIALECT: Dialect = Dialect::Sqlite;
     const BYTES: &'static str = "BLOB";
     const EMPTY_TABLE: &'static str = "DELETE FROM {}";
     const NUMBERED_KEY: &'static str = "INTEGER PRIMARY KEY AUTOINCREMENT";
@@ -86,6 +88,13 @@ impl Fixture for SqliteFixture {
         SqliteTransaction { connection }
     }
 
+    fn who_trigger() -> String {
+        "CREATE TRIGGER who AFTER INSERT ON note BEGIN
+           INSERT INTO seen VALUES (NEW.id, (SELECT username FROM tidewater_uploading),
+             (SELECT remote_id FROM tidewater_uploading)); END;"
+            .into()
+    }
+
     fn own_table(name: &str) -> String {
         format!("tidewater_{name}")
     }
@@ -96,6 +105,14 @@ impl Fixture for SqliteFixture {
              UPDATE customer SET name = upper(name) WHERE customer_id = NEW.customer_id;
          END"
         .into()
+    }
+
+    fn stamp_trigger() -> String {
+        "CREATE TRIGGER stamp_inserted AFTER INSERT ON note BEGIN
+           UPDATE note SET stamp = stamp + 100 WHERE id = NEW.id; END;
+         CREATE TRIGGER stamp_updated AFTER UPDATE OF body ON note BEGIN
+           UPDATE note SET stamp = stamp + 100 WHERE id = NEW.id; END"
+            .into()
     }
 
     async fn traces(&self) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! An SQLite file passes the conformance suite of central databases, and keeps what only it promises.
 
 mod fixture;
+mod sqlite_columns;
 mod sqlite_only;
 mod sqlite_ways;
 

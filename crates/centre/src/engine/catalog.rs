@@ -7,7 +7,7 @@ use tidewater_protocol::{ColumnType, ForeignKeyAction};
 
 pub use self::defaults::default_of;
 
-use crate::publication::{ListedColumn, ListedTable};
+use crate::publication::{ListedColumn, ListedReference, ListedTable};
 
 /// The application's tables as an adapter reads them.
 pub trait Catalog: Send + Sync {
@@ -30,8 +30,6 @@ pub struct TableInfo {
     pub key: Vec<usize>,
     /// Other unique constraints that remotes can have too.
     pub unique: Vec<Vec<usize>>,
-    /// Whether there is any unique constraint besides the primary key.
-    pub has_secondary_unique: bool,
     /// Its foreign keys.
     pub references: Vec<Reference>,
     /// The leading columns of its indexes, the primary key's included.
@@ -170,13 +168,14 @@ impl TableInfo {
     /// The table as `tidewater init` lists it.
     fn listed(&self, catalog: &[TableInfo]) -> ListedTable {
         let columns = self.columns.iter().filter(|column| column.is_by_default);
-        let mut references: Vec<String> = Vec::new();
-        for reference in &self.references {
-            let parent = &catalog[reference.parent].title;
-            if !references.contains(parent) {
-                references.push(parent.clone());
+        let references = self.references.iter().map(|reference| {
+            let columns = reference.columns.iter();
+            ListedReference {
+                columns: columns.map(|&it| self.columns[it].name.clone()).collect(),
+                parent: catalog[reference.parent].title.clone(),
+                cascades: reference.on_delete == ForeignKeyAction::Cascade,
             }
-        }
+        });
         let unpublishable = columns
             .clone()
             .find_map(|column| column.column_type.as_ref().err().cloned());
@@ -191,7 +190,7 @@ impl TableInfo {
                 })
                 .collect(),
             primary_key: key.map(|&it| self.columns[it].name.clone()).collect(),
-            references,
+            references: references.collect(),
             obstacle: self.obstacle().or(unpublishable),
         }
     }

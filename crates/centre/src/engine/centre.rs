@@ -9,12 +9,12 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
-use super::{deploy, numbers, prune, records, session, state};
+use super::{deploy, numbers, prune, recorded, records, session, state};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::engine::evolution::Mode;
 use crate::error::CentreError;
-use crate::publication::{DeployReport, ListedTable, PublicationSpec};
+use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
@@ -83,6 +83,20 @@ impl<D: Database> Centre for EngineCentre<D> {
         self.deploy_in(publications, Mode::RefusePending, now_ms)
     }
 
+    fn rename(&self, now_ms: i64) -> CentreResult<'_, bool> {
+        Box::pin(async move {
+            let mut random = [0; 48];
+            self.0.random(&mut random)?;
+            let rename = job!(|connection| async move {
+                match state::check::<D>(connection).await? {
+                    true => recorded::rename(connection, &random, now_ms).await,
+                    false => Ok(false),
+                }
+            });
+            self.0.run(rename).await
+        })
+    }
+
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
         let undeploy = job!(|connection| deploy::undeploy::<D>(connection, dry_run));
         self.0.run(undeploy)
@@ -97,9 +111,21 @@ impl<D: Database> Centre for EngineCentre<D> {
             let load = job!(|connection| deploy::load::<D>(connection, &specs));
             let loaded = self.0.run(load).await?;
             let publications = loaded.publications.iter();
-            let schemas = publications.map(|it| it.schema.clone()).collect();
+            let schemas = publications.map(|it| it.announced.clone()).collect();
             self.0.serve(loaded);
             Ok(schemas)
+        })
+    }
+
+    fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
+        Box::pin(async move {
+            let served = self.0.served();
+            let reload =
+                job!(|connection| async move { deploy::reload::<D>(connection, &served).await });
+            if let Some(loaded) = self.0.run(reload).await? {
+                self.0.serve(loaded);
+            }
+            Ok(Some(self.0.served().deployed()))
         })
     }
 
@@ -201,7 +227,8 @@ impl<D: Database> Centre for EngineCentre<D> {
         self.0.run(job!(|connection| async {
             state::check::<D>(connection).await?;
             let logs = D::log_sizes(connection).await?;
-            records::status(connection, logs).await
+            let blockers = D::blockers(connection).await?;
+            records::status(connection, logs, blockers).await
         }))
     }
 

@@ -22,6 +22,17 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// So many tables of the database an error names.
 const NAMED: usize = 20;
 
+/// Rows that go with others, or become others, when those are deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Children {
+    /// Their table's index in the catalog.
+    pub table: usize,
+    /// The columns that refer, as indexes into that table's.
+    pub columns: Vec<usize>,
+    /// The columns that they refer to, as indexes into the parent's.
+    pub parent_columns: Vec<usize>,
+}
+
 /// A table of a publication.
 #[derive(Clone, Debug)]
 pub struct Published<'s> {
@@ -39,9 +50,8 @@ pub struct Published<'s> {
     pub acts_on_delete: bool,
     /// Whether foreign keys act on its updates.
     pub acts_on_update: bool,
-    /// Its deletes go before inserts and updates, for the unique values that they free. Not where
-    /// foreign keys act on them: they could take along what the same upload moves elsewhere.
-    pub deletes_first: bool,
+    /// The published tables whose foreign keys act on its deletes.
+    pub children: Vec<Children>,
     /// Whether changes are read from a change log.
     pub is_logged: bool,
     /// The column that remotes have numbers for, among the published ones.
@@ -102,7 +112,11 @@ pub fn compile<'s>(
         Published::of(table, place(spec, table), index, rules.of(number)?, catalog)
     });
     let chosen: Vec<Published<'s>> = chosen.collect::<Result<_>>()?;
-    let tables = parents_first(chosen, catalog);
+    let mut tables = parents_first(chosen, catalog);
+    let published: Vec<usize> = tables.iter().map(|it| it.table).collect();
+    for table in &mut tables {
+        table.children = children(catalog, table.table, &published);
+    }
     let schema = PublicationSchema {
         name: spec.name.clone(),
         tables: tables
@@ -161,6 +175,21 @@ fn known(catalog: &[TableInfo]) -> String {
     }
 }
 
+/// The children of a table that are published beside it.
+fn children(catalog: &[TableInfo], parent: usize, published: &[usize]) -> Vec<Children> {
+    let keys = published.iter().flat_map(|&table| {
+        let references = catalog[table].references.iter();
+        references.map(move |reference| (table, reference))
+    });
+    let acting = keys.filter(|(_, it)| it.parent == parent && it.on_delete.acts());
+    let children = acting.map(|(table, reference)| Children {
+        table,
+        columns: reference.columns.clone(),
+        parent_columns: reference.parent_columns.clone(),
+    });
+    children.collect()
+}
+
 /// Orders tables so that whoever is referred to comes first, where there is no cycle.
 fn parents_first<'s>(mut waiting: Vec<Published<'s>>, catalog: &[TableInfo]) -> Vec<Published<'s>> {
     let mut ordered = Vec::with_capacity(waiting.len());
@@ -202,7 +231,7 @@ impl<'s> Published<'s> {
             rules,
             acts_on_delete,
             acts_on_update: references.clone().any(|it| it.on_update.acts()),
-            deletes_first: table.has_secondary_unique && !acts_on_delete,
+            children: Vec::new(),
             is_logged: spec.tracking != Tracking::Off && spec.direction.downloads(),
         })
     }
@@ -343,14 +372,24 @@ impl<'s> Published<'s> {
                 on_update: reference.on_update,
             })
         });
+        // In an order of their own: in which one they were made is nothing to remotes.
+        let mut foreign_keys: Vec<ForeignKey> = foreign_keys.collect();
+        foreign_keys.sort_by(|a, b| {
+            let order = |it: &ForeignKey| (it.columns.clone(), it.parent.clone());
+            order(a)
+                .cmp(&order(b))
+                .then_with(|| a.parent_columns.cmp(&b.parent_columns))
+        });
         let unique = table.unique.iter();
+        let mut unique: Vec<Vec<usize>> = unique.filter_map(|it| self.positions(it)).collect();
+        unique.sort();
         Table {
             name: table.name.clone(),
             columns: columns.collect(),
             key: self.positions(&table.key).unwrap_or_default(),
             partition: self.own_partition(),
-            unique: unique.filter_map(|it| self.positions(it)).collect(),
-            foreign_keys: foreign_keys.collect(),
+            unique,
+            foreign_keys,
             direction: self.spec.direction,
             checks: self.checks(table),
             identity: self.identity,
@@ -450,20 +489,121 @@ pub fn columns_differ(old: &Table, new: &Table) -> bool {
     columns(old) != columns(new) || old.key != new.key || old.direction != new.direction
 }
 
-/// A publication as it is kept, to notice when the configuration changes: equal text, equal
-/// meaning.
-pub fn definition(spec: &PublicationSpec) -> String {
-    let tables = spec.tables.iter().map(|table| {
-        let partition: Vec<_> = table.partition.iter().map(rules::definition).collect();
-        serde_json::json!({
-            "name": table.name,
-            "partition": partition,
-            "direction": format!("{:?}", table.direction).to_lowercase(),
-            "columns": table.columns,
-            "tracking": format!("{:?}", table.tracking).to_lowercase(),
-            "identity": table.identity.as_ref().map(|it| (&it.column, it.block, it.refill_below)),
-            "filled_by_centre": table.filled_by_centre,
+/// Whether a remote that has a table as it was needs nothing but the values of new columns, besides
+/// what has changed in it.
+pub fn follows(old: &Table, new: &Table) -> bool {
+    let key = |table: &Table| -> Vec<String> {
+        let columns = table.key_columns();
+        columns.map(|column| column.name.clone()).collect()
+    };
+    let is_kept = |column: &Column| {
+        let old = old.column(&column.name).map(|index| &old.columns[index]);
+        old.is_none_or(|old| old.column_type == column.column_type)
+    };
+    old.direction == new.direction && key(old) == key(new) && new.columns.iter().all(is_kept)
+}
+
+/// A publication as it is recorded: equal text, equal meaning.
+pub fn definition(spec: &PublicationSpec) -> Result<String> {
+    serde_json::to_string(spec).map_err(|error| CentreError::Internal {
+        message: format!(
+            "the publication {:?} cannot be recorded: {error}",
+            spec.name
+        ),
+    })
+}
+
+/// What [`definition`] has recorded.
+///
+/// # Errors
+/// Somebody has written to the server's own tables.
+pub fn recorded_spec(definition: &str) -> Result<PublicationSpec> {
+    serde_json::from_str(definition).map_err(|error| CentreError::Internal {
+        message: format!("a publication is not as it was recorded: {error}"),
+    })
+}
+
+/// A publication that names its columns: those that remotes know from its schema. What was added
+/// to its tables since is left out.
+pub fn with_columns_of(
+    spec: &PublicationSpec,
+    schema: &PublicationSchema,
+    catalog: &[TableInfo],
+) -> PublicationSpec {
+    let mut spec = spec.clone();
+    for table in &mut spec.tables {
+        let meant = named(catalog, &table.name);
+        let meant = meant.first().map(|&index| &catalog[index].name);
+        if let Some(known) = meant.and_then(|name| schema.table(name)) {
+            let columns = known.columns.iter().map(|column| column.name.clone());
+            table.columns = Some(columns.collect());
+        }
+    }
+    spec
+}
+
+/// Whether remotes that know one schema would be told of other tables, columns or keys by the
+/// other.
+pub fn tables_differ(old: &PublicationSchema, new: &PublicationSchema) -> bool {
+    old.tables.len() != new.tables.len()
+        || old.tables.iter().any(|old| {
+            new.table(&old.name)
+                .is_none_or(|new| columns_differ(old, new) || old.partition != new.partition)
         })
-    });
-    serde_json::json!({ "name": spec.name, "tables": tables.collect::<Vec<_>>() }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publication::{Last, RuleBy, RuleSpec, Unit, WindowSpec};
+    use tidewater_protocol::Direction;
+
+    #[test]
+    fn what_is_recorded_is_what_was_configured() {
+        let table = |direction, tracking, partition| TableSpec {
+            name: "hr.\"odd\"".into(),
+            partition,
+            direction,
+            columns: Some(vec!["a".into()]),
+            tracking,
+            on_unseen_children: crate::publication::OnUnseenChildren::Cascade,
+            identity: Some(crate::publication::IdentitySpec {
+                column: "a".into(),
+                block: 10,
+                refill_below: 2,
+            }),
+            filled_by_centre: vec!["b".into()],
+        };
+        let window = |last| {
+            Some(WindowSpec {
+                column: "day".into(),
+                last,
+            })
+        };
+        let rules = vec![
+            RuleSpec::everyone(),
+            RuleSpec {
+                window: window(Last::Time(90, Unit::Days)),
+                ..RuleSpec::columns(&["a", "b"], "SELECT 'x', {s.username}")
+            },
+            RuleSpec {
+                window: window(Last::Number(7)),
+                by: RuleBy::Follows {
+                    table: "parent".into(),
+                    by: Some(vec!["a".into()]),
+                },
+            },
+        ];
+        let spec = PublicationSpec {
+            name: "p".into(),
+            tables: vec![
+                table(Direction::Both, Tracking::Log, rules),
+                table(Direction::Download, Tracking::Row, Vec::new()),
+                table(Direction::Upload, Tracking::Off, Vec::new()),
+            ],
+        };
+        let recorded = definition(&spec).unwrap();
+        assert_eq!(recorded_spec(&recorded).unwrap(), spec);
+        assert!(recorded_spec("{}").is_err());
+    }
 }

@@ -17,6 +17,7 @@ use crate::download::{DownloadJob, DownloadSink};
 use crate::engine::script::Dialect;
 use crate::error::CentreError;
 use crate::publication::DeployStep;
+use crate::records::Blocker;
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// Something to do on a connection.
@@ -155,12 +156,17 @@ pub trait Tracking: Send + Sync + 'static {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Vec<Step>, CentreError>> + Send;
 
-    /// Completes what is going to be served; gives the version of the catalog, as far as there is
-    /// one.
+    /// Completes what is going to be served.
     fn complete(
         connection: &mut Self::Connection,
         publications: &mut [Publication<Self::Table>],
-    ) -> impl Future<Output = Result<i64, CentreError>> + Send;
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// See [`crate::publication::Deployed::version`]; cheap enough to be asked twice a second.
+    fn version<'t>(
+        connection: &mut Self::Connection,
+        tables: impl Iterator<Item = &'t Self::Table> + Send,
+    ) -> impl Future<Output = Result<String, CentreError>> + Send;
 
     /// What has to be asked to tell whether change logs go back to a position.
     fn ask_pruned(position: &[u8]) -> Vec<Own>;
@@ -172,6 +178,14 @@ pub trait Tracking: Send + Sync + 'static {
     fn log_sizes(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Vec<(String, u64)>, CentreError>> + Send;
+
+    /// See [`crate::records::CentreStatus::blockers`]. A database that cannot tell names none.
+    fn blockers(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Vec<Blocker>, CentreError>> + Send {
+        let _ = connection;
+        async { Ok(Vec::new()) }
+    }
 
     /// Prepares a connection for pruning. False if another one is at it.
     fn begin_pruning(
@@ -245,6 +259,9 @@ pub trait Database: Tracking {
 
     /// Serves publications from now on.
     fn serve(&self, loaded: Loaded<Self::Table>);
+
+    /// What is served.
+    fn served(&self) -> Arc<Loaded<Self::Table>>;
 
     /// See [`crate::Centre::check_tracking`].
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()>;

@@ -7,19 +7,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidewater_protocol::Code;
+use tidewater_protocol::{Code, Table};
 
 use super::catalog::{Catalog, listed};
-use super::compile::columns_differ;
-use super::connection::{Connection, Own};
+use super::compile::{follows, tables_differ};
+use super::connection::{Connection, Own, own};
 use super::database::{ChangeLog, Tracking};
 use super::publication::{Publication, ServedTable, compile_all};
-use super::recorded::{Random, Recorded};
+use super::recorded::{Random, Recorded, past_schemas};
 use super::state::check;
-use crate::engine::evolution::Mode;
+use crate::engine::evolution::{Mode, PastSchemas};
 use crate::error::CentreError;
 use crate::publication::{
-    self, DeployReport, DeployStep, PublicationSpec, circle_warnings, self_service_warnings,
+    self, DeployReport, DeployStep, Deployed, PublicationSpec, circle_warnings,
+    self_service_warnings,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -102,23 +103,38 @@ pub struct FoundLog {
 pub struct Loaded<T> {
     /// The publications.
     pub publications: Vec<Arc<Publication<T>>>,
-    /// The same as they are configured.
-    pub specs: Vec<PublicationSpec>,
-    /// The version of the database's catalog, as far as it has one.
-    pub version: i64,
+    /// See [`Deployed::number`].
+    pub number: i64,
+    /// See [`Deployed::version`].
+    pub version: String,
 }
 
 impl<T> Default for Loaded<T> {
     fn default() -> Loaded<T> {
         Loaded {
             publications: Vec::new(),
-            specs: Vec::new(),
-            version: 0,
+            number: 0,
+            version: String::new(),
         }
     }
 }
 
 impl<T> Loaded<T> {
+    /// All tables of all publications.
+    pub fn tables(&self) -> impl Iterator<Item = &T> {
+        self.publications.iter().flat_map(|it| &it.tables)
+    }
+
+    /// What a server serves of it.
+    pub fn deployed(&self) -> Deployed {
+        let publications = self.publications.iter();
+        Deployed {
+            number: self.number,
+            version: self.version.clone(),
+            schemas: publications.map(|it| it.announced.clone()).collect(),
+        }
+    }
+
     /// A publication by its name.
     pub fn publication(&self, name: &str) -> Result<&Arc<Publication<T>>> {
         let mut publications = self.publications.iter();
@@ -135,6 +151,7 @@ struct Plan<T: Tracking> {
     steps: Vec<Step>,
     publications: Vec<Publication<T::Table>>,
     recorded: Recorded,
+    past: PastSchemas,
     catalog: T::Catalog,
     /// Nothing was deployed before.
     is_first: bool,
@@ -158,6 +175,10 @@ pub(super) async fn deploy<T: Tracking>(
         connection.rollback().await?;
     } else {
         run(connection, &plan.steps).await?;
+        if !plan.steps.is_empty() {
+            let count = own!("UPDATE tidewater.meta SET deployment = deployment + 1");
+            connection.run_one("deploying", count).await?;
+        }
         let last = T::deployed(&plan.publications);
         connection.execute("deploying", &last).await?;
         connection.commit().await?;
@@ -207,7 +228,7 @@ async fn run(connection: &mut impl Connection, steps: &[Step]) -> Result<()> {
     Ok(())
 }
 
-/// Compiles publications for serving.
+/// Compiles publications for serving, as they are configured.
 ///
 /// # Errors
 /// [`CentreError::NotDeployed`] if something has to be done before.
@@ -216,24 +237,111 @@ pub async fn load<T: Tracking>(
     specs: &[PublicationSpec],
 ) -> Result<Loaded<T::Table>> {
     connection.begin_reading().await?;
-    let mut plan = Plan::<T>::make(connection, specs, 0, &[0; 48]).await?;
-    let needed = plan.steps.iter().filter(|step| step.is_needed);
-    let needed: Vec<&str> = needed.map(|step| &*step.told.description).collect();
-    if !needed.is_empty() {
-        return Err(CentreError::NotDeployed {
-            message: format!("deploying would {}", needed.join("; ")),
-        });
+    let plan = Plan::<T>::make(connection, specs, 0, &[0; 48]).await?;
+    plan.load(connection).await
+}
+
+/// Compiles what is deployed for serving, whatever is configured: the tables as they are now,
+/// with the columns that remotes know.
+///
+/// # Errors
+/// [`CentreError::NotDeployed`] if nothing is, or if the database does not fit any more.
+pub async fn load_deployed<T: Tracking>(
+    connection: &mut T::Connection,
+) -> Result<Loaded<T::Table>> {
+    connection.begin_reading().await?;
+    let plan = Plan::<T>::deployed(connection).await?;
+    plan.load(connection).await
+}
+
+/// Loads what is deployed if it is not what is served, or if the tables are not as they were.
+pub async fn reload<T: Tracking>(
+    connection: &mut T::Connection,
+    served: &Loaded<T::Table>,
+) -> Result<Option<Loaded<T::Table>>> {
+    let is_served = !served.publications.is_empty();
+    if is_served
+        && number(connection).await? == served.number
+        && T::version(connection, served.tables()).await? == served.version
+    {
+        return Ok(None);
     }
-    let version = T::complete(connection, &mut plan.publications).await?;
-    connection.commit().await?;
-    Ok(Loaded {
-        publications: plan.publications.into_iter().map(Arc::new).collect(),
-        specs: specs.to_vec(),
-        version,
-    })
+    load_deployed::<T>(connection).await.map(Some)
+}
+
+/// See [`Deployed::number`].
+async fn number(connection: &mut impl Connection) -> Result<i64> {
+    let number = own!("SELECT deployment FROM tidewater.meta");
+    let answer = connection
+        .run_one("looking for a deployment", number)
+        .await?;
+    answer.rows.first().map_or(Ok(0), |row| row.get(0))
 }
 
 impl<T: Tracking> Plan<T> {
+    /// What would have to be done so that what is deployed can be served.
+    async fn deployed(connection: &mut T::Connection) -> Result<Plan<T>> {
+        if !check::<T>(connection).await? {
+            return Err(CentreError::NotDeployed {
+                message: "nothing is deployed".into(),
+            });
+        }
+        let catalog = T::catalog(connection).await?;
+        let recorded = Recorded::read(connection).await?;
+        let specs = recorded.specs(catalog.tables())?;
+        let mut publications = compile_all::<T>(connection, &specs, &catalog).await?;
+        for publication in &mut publications {
+            let name = publication.schema.name.clone();
+            let known = recorded.schema(&name);
+            let known = known.filter(|known| !tables_differ(known, &publication.schema));
+            let (true, Some(known)) = (recorded.number(publication), known) else {
+                return Err(CentreError::NotDeployed {
+                    message: format!("remotes know other columns or keys of {name:?}"),
+                });
+            };
+            publication.announced = Arc::new(known);
+        }
+        let wanted = wanted::<T>(&publications);
+        let in_place = T::in_place(connection, &catalog, &wanted).await?;
+        let mut plan = Plan {
+            steps: Vec::new(),
+            publications,
+            recorded,
+            past: PastSchemas::new(),
+            catalog,
+            is_first: false,
+        };
+        plan.logs(in_place, &wanted);
+        Ok(plan)
+    }
+
+    /// Completes what is served, if nothing has to be done before.
+    async fn load(mut self, connection: &mut T::Connection) -> Result<Loaded<T::Table>> {
+        let needed = self.steps.iter().filter(|step| step.is_needed);
+        let needed: Vec<&str> = needed.map(|step| &*step.told.description).collect();
+        if !needed.is_empty() {
+            return Err(CentreError::NotDeployed {
+                message: format!("deploying would {}", needed.join("; ")),
+            });
+        }
+        T::complete(connection, &mut self.publications).await?;
+        let past = past_schemas(connection).await?;
+        for publication in &mut self.publications {
+            let past = past.iter();
+            let past = past.filter(|(_, past)| past.name == publication.schema.name);
+            let past = past.map(|(hash, past)| (hash.clone(), past.clone()));
+            publication.past = Arc::new(past.collect());
+        }
+        let mut loaded = Loaded {
+            publications: self.publications.into_iter().map(Arc::new).collect(),
+            number: number(connection).await?,
+            version: String::new(),
+        };
+        loaded.version = T::version(connection, loaded.tables()).await?;
+        connection.commit().await?;
+        Ok(loaded)
+    }
+
     async fn make(
         connection: &mut T::Connection,
         specs: &[PublicationSpec],
@@ -248,6 +356,7 @@ impl<T: Tracking> Plan<T> {
             steps: Vec::new(),
             publications,
             recorded: Recorded::default(),
+            past: PastSchemas::new(),
             catalog,
             is_first,
         };
@@ -261,6 +370,7 @@ impl<T: Tracking> Plan<T> {
             plan.steps.push(state);
         } else {
             plan.recorded = Recorded::read(connection).await?;
+            plan.past = past_schemas(connection).await?;
             in_place = T::in_place(connection, &plan.catalog, &wanted).await?;
         }
         let key = plan.recorded.first_key(random, now_ms);
@@ -327,8 +437,9 @@ impl<T: Tracking> Plan<T> {
         }
     }
 
-    /// Remotes need all rows of tables whose columns or direction are others than before. A log
-    /// that is made in this deployment is known to none of them.
+    /// Remotes need all rows of tables that they cannot follow. A log that is made in this
+    /// deployment is known to none of them. Of a column that comes back, some may still have what
+    /// it was.
     fn changed_tables(&mut self, kept: &HashMap<String, i64>) {
         let mut sent = Vec::new();
         for publication in &self.publications {
@@ -337,7 +448,13 @@ impl<T: Tracking> Plan<T> {
             };
             for (table, served) in publication.schema.tables.iter().zip(&publication.tables) {
                 let before = before.table(&table.name);
-                let is_changed = before.is_some_and(|before| columns_differ(before, table));
+                let is_back = |before: &Table| {
+                    let new = table.columns.iter().map(|column| &column.name);
+                    let mut new = new.filter(|name| before.column(name).is_none());
+                    new.any(|name| self.was_published(&publication.schema.name, table, name))
+                };
+                let is_changed =
+                    before.is_some_and(|before| !follows(before, table) || is_back(before));
                 let logs = served.logs().into_iter().filter(|_| is_changed);
                 for log in logs {
                     let Some(id) = kept.get(&log.identity()).copied() else {
@@ -353,6 +470,13 @@ impl<T: Tracking> Plan<T> {
                 }
             }
         }
+    }
+
+    /// Whether a column was published before the last deployment.
+    fn was_published(&self, publication: &str, table: &Table, column: &str) -> bool {
+        let past = self.past.values().filter(|past| past.name == publication);
+        let mut past = past.filter_map(|past| past.table(&table.name));
+        past.any(|past| past.column(column).is_some())
     }
 
     /// What works, but not as its operator may think.

@@ -6,6 +6,7 @@
 //! first row goes out there is a mark: everything in the snapshot is durable, and the serials of new
 //! scopes are noted with it.
 
+mod catching_up;
 mod output;
 mod plan;
 mod table;
@@ -21,6 +22,7 @@ use self::output::{Counts, Output};
 use self::plan::{Plan, TablePlan};
 use self::table::TableReading;
 use super::connection::{Answer, Own};
+use super::evolution::PastSchemas;
 use super::publication::{Rule, rules_of};
 use super::scope::{Difference, Differences, ScopeChange, Standing, keep};
 use super::watermark::Watermark;
@@ -54,12 +56,16 @@ pub struct Place {
 /// A publication as it is served: its schema, and how the rows of its tables are packed.
 #[derive(Clone, Debug)]
 pub struct PublishedSchema {
-    /// As remotes see it.
+    /// As the database has it.
     pub schema: Arc<PublicationSchema>,
+    /// As remotes are told of it.
+    pub announced: Arc<PublicationSchema>,
     /// How rows are packed, in the order of the tables.
     pub shapes: Arc<[RowShape]>,
     /// The tables' rules.
     pub rules: Arc<[Rule]>,
+    /// What it was before; some remotes still have that.
+    pub past: Arc<PastSchemas>,
 }
 
 /// Rows of a table by one of its rules. More may be read: what is in scope is decided by the rows.
@@ -184,8 +190,16 @@ pub async fn download(
     job: &DownloadJob,
     sink: &mut dyn DownloadSink,
 ) -> Result<()> {
+    let opened = snapshot.take_opened();
+    let told = job.subscriptions.iter().map(|it| &it.schema);
+    let mut told = opened.iter().zip(told);
+    if let Some((now, _)) = told.find(|(now, told)| now.published.announced != **told) {
+        return Err(CentreError::Redeployed {
+            publication: now.published.announced.name.clone(),
+        });
+    }
     let mut plans: Vec<Plan> = Vec::with_capacity(job.subscriptions.len());
-    for (opened, subscription) in snapshot.take_opened().into_iter().zip(&job.subscriptions) {
+    for (opened, subscription) in opened.into_iter().zip(&job.subscriptions) {
         let differences = differences(snapshot, subscription, &opened).await?;
         let now_ms = job.context.now_ms;
         plans.push(Plan::new(subscription, opened, differences, now_ms));
@@ -280,6 +294,7 @@ impl Reading<'_> {
             schema,
             shapes,
             rules,
+            ..
         } = &self.plan.published;
         let mut requests = requests_by_table(schema, &self.subscription.requests)?;
         let compares = comparing::by_table(schema, &self.subscription.compares);
@@ -315,6 +330,10 @@ impl Reading<'_> {
             if !only_compared {
                 let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
                 reading.planned(what, own).await?;
+                let added = &self.plan.added[index];
+                if let (TablePlan::Changes(_), false) = (what, added.is_empty()) {
+                    reading.new_columns(added).await?;
+                }
             }
             // A table that is sent whole has the requested rows already.
             if !whole {

@@ -84,8 +84,6 @@ pub fn types_of(shape: &RowShape, columns: &[usize]) -> Vec<ColumnType> {
 /// Tells whether rows are in a table's part of a scope.
 pub struct Membership<'a> {
     rules: Vec<RuleMembership<'a>>,
-    /// Rows have the published columns only: those that follow others may be in scope.
-    is_of_uploaded: bool,
 }
 
 /// Tells whether rows are in scope by one rule.
@@ -108,34 +106,27 @@ impl<'a> Membership<'a> {
         });
         Membership {
             rules: rules.collect(),
-            is_of_uploaded: false,
-        }
-    }
-
-    /// The same for rows as they are uploaded: of those that follow others it cannot be told yet.
-    pub fn of_uploaded(rules: &'a [Rule], scope: &'a [RuleScope]) -> Membership<'a> {
-        Membership {
-            is_of_uploaded: true,
-            ..Membership::new(rules, scope)
         }
     }
 
     /// Whether a row, as it is read, is in scope. A row with a NULL among its partition values is
-    /// in no partition.
+    /// in no partition. Of one that has the published columns only it cannot be told whether it is
+    /// in scope by others that it follows: then it may be.
     pub fn has(&mut self, row: &[Datum<'_>]) -> bool {
         self.rule(row).is_some()
     }
 
     /// The first rule by which it is.
     pub fn rule(&mut self, row: &[Datum<'_>]) -> Option<usize> {
-        let may_follow = self.is_of_uploaded;
-        let mut rules = self.rules.iter_mut();
-        rules.position(|it| (may_follow && it.rule.follows) || it.has(row))
+        self.rules.iter_mut().position(|rule| rule.has(row))
     }
 }
 
 impl RuleMembership<'_> {
     fn has(&mut self, row: &[Datum<'_>]) -> bool {
+        if self.rule.follows && self.rule.columns.iter().any(|&it| it >= row.len()) {
+            return true;
+        }
         let windows = self.rule.windows.iter().zip(&self.scope.lows);
         let mut windows = windows.map(|(window, &low)| Window::has(row[window.column], low));
         windows.all(|is_in| is_in) && (self.rule.query.is_none() || self.is_in_partition(row))

@@ -102,6 +102,7 @@ fn same(error: &CentreError) -> CentreError {
     let message = error.to_string();
     match error {
         CentreError::Unavailable { .. } => CentreError::Unavailable { message },
+        CentreError::Locked { .. } => CentreError::Locked { message },
         _ => CentreError::Refused {
             what: "a mark".into(),
             message,

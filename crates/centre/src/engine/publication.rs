@@ -9,6 +9,7 @@ use super::catalog::{Catalog, TableInfo};
 use super::compile::{Published, compile};
 use super::database::{ChangeLog, Tracking};
 use super::download::PublishedSchema;
+use super::evolution::PastSchemas;
 use super::scope::{ScopeQuery, wrong};
 use super::window::Window;
 use crate::engine::script::Script;
@@ -20,8 +21,13 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// A publication, ready to be served. `T` is what the adapter has to know of a table.
 #[derive(Debug)]
 pub struct Publication<T> {
-    /// As remotes see it.
+    /// As the database has it now.
     pub schema: Arc<PublicationSchema>,
+    /// As it was deployed, which is what remotes are told. It differs from the other in no table,
+    /// column or key.
+    pub announced: Arc<PublicationSchema>,
+    /// Its former schemas, by their hash, once it is served.
+    pub past: Arc<PastSchemas>,
     /// In the order of the schema, as everything here.
     pub shapes: Arc<[RowShape]>,
     /// By which rows of the tables a remote holds, table by table.
@@ -40,8 +46,10 @@ impl<T> Publication<T> {
     pub fn published(&self) -> PublishedSchema {
         PublishedSchema {
             schema: self.schema.clone(),
+            announced: self.announced.clone(),
             shapes: self.shapes.clone(),
             rules: self.rules.clone(),
+            past: self.past.clone(),
         }
     }
 
@@ -141,8 +149,11 @@ pub async fn compile_one<T: Tracking>(
         warnings.extend(published.warnings(infos, table));
         tables.push(served);
     }
+    let schema = Arc::new(schema);
     Ok(Publication {
-        schema: Arc::new(schema),
+        announced: schema.clone(),
+        schema,
+        past: Arc::default(),
         shapes,
         rules: rules.into(),
         row_types: row_types.into(),

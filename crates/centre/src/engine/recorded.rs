@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
-use super::compile::definition;
-use super::connection::{Connection, Own, own};
+use super::catalog::TableInfo;
+use super::compile::{definition, recorded_spec, with_columns_of};
+use super::connection::{Connection, Durability, Own, own};
 use super::deploy::Step;
 use super::publication::Publication;
 use crate::engine::evolution::{Change, KnownRemote, PastSchemas, Review};
@@ -81,6 +82,28 @@ impl Recorded {
         PublicationSchema::decode(&stored.schema).ok()
     }
 
+    /// The publications that are deployed, with the columns that remotes know of them.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn specs(&self, catalog: &[TableInfo]) -> Result<Vec<PublicationSpec>> {
+        let specs = self.publications.iter().map(|(name, stored)| {
+            let spec = recorded_spec(&stored.definition)?;
+            let schema = self.schema(name);
+            Ok(match &schema {
+                Some(schema) => with_columns_of(&spec, schema, catalog),
+                None => spec,
+            })
+        });
+        let specs: Vec<PublicationSpec> = specs.collect::<Result<_>>()?;
+        match specs.is_empty() {
+            true => Err(CentreError::NotDeployed {
+                message: "no publication is deployed".into(),
+            }),
+            false => Ok(specs),
+        }
+    }
+
     /// Fills in the numbers of a publication's rules; false if one is not deployed.
     pub fn number<T>(&self, publication: &mut Publication<T>) -> bool {
         let schema = &publication.schema;
@@ -121,7 +144,7 @@ impl Recorded {
                 });
             }
             let is_numbered = self.number(publication);
-            let (definition, schema) = (definition(spec), publication.schema.encode());
+            let (definition, schema) = (definition(spec)?, publication.schema.encode());
             let description = match self.publications.get(name) {
                 Some(it) if it.definition == definition && it.schema == schema && is_numbered => {
                     continue;
@@ -240,6 +263,41 @@ impl Recorded {
     }
 }
 
+/// See [`crate::Centre::rename`].
+pub(super) async fn rename(
+    connection: &mut impl Connection,
+    random: &Random,
+    now_ms: i64,
+) -> Result<bool> {
+    let (secret, name) = random.split_at(32);
+    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    let statements = [
+        own!(
+            "INSERT INTO tidewater.signing_key (id, secret, created_ms)
+             SELECT coalesce(max(id), 0) + 1, ?1, ?2 FROM tidewater.signing_key",
+            secret,
+            now_ms,
+        ),
+        own!(
+            "DELETE FROM tidewater.signing_key WHERE secret <> ?1",
+            secret
+        ),
+        own!("DELETE FROM tidewater.remote"),
+        own!("DELETE FROM tidewater.removed_remote"),
+        own!("DELETE FROM tidewater.subscription"),
+        own!("DELETE FROM tidewater.given_back"),
+        own!(
+            "UPDATE tidewater.meta SET centre = ?1, deployment = deployment + 1",
+            name
+        ),
+    ];
+    let what = "giving the centre another name";
+    connection
+        .transact(what, Durability::Durable, &statements)
+        .await?;
+    Ok(true)
+}
+
 async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {
     let statements = [
         own!(
@@ -270,7 +328,8 @@ async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {
     remotes.collect()
 }
 
-async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
+/// Schemas that are not deployed any more, of all publications.
+pub(super) async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
     let select = own!("SELECT hash, schema FROM tidewater.past_schema");
     let answer = connection.run_one("reading former schemas", select).await?;
     let mut past = PastSchemas::new();

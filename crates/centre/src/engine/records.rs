@@ -7,8 +7,8 @@ use super::connection::{Connection, Durability, Own, Row, own};
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
-    CentreStatus, ConflictRecord, IncidentKind, IncidentRecord, RefusedRecord, RemoteRecord,
-    SigningKey, SyncRecord, UserImport, UserRecord,
+    Blocker, CentreStatus, ConflictRecord, IncidentKind, IncidentRecord, RefusedRecord,
+    RemoteRecord, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -329,6 +329,7 @@ pub(super) async fn refused(connection: &mut impl Connection) -> Result<Vec<Refu
 pub(super) async fn status(
     connection: &mut impl Connection,
     logs: Vec<(String, u64)>,
+    blockers: Vec<Blocker>,
 ) -> Result<CentreStatus> {
     let statements = [
         own!(
@@ -377,6 +378,7 @@ pub(super) async fn status(
         syncs: syncs.rows.iter().map(sync).collect::<Result<_>>()?,
         incident_counts,
         incidents: incidents.collect::<Result<_>>()?,
+        blockers,
     })
 }
 

@@ -24,7 +24,10 @@ pub(super) async fn state<T: Tracking>(
     remote_id: Option<RemoteId>,
     asked: &[AskedSubscription],
 ) -> Result<SessionState> {
-    let mut statements = vec![find_user(user), own!("SELECT centre FROM tidewater.meta")];
+    let mut statements = vec![
+        find_user(user),
+        own!("SELECT centre, deployment FROM tidewater.meta"),
+    ];
     if let Some(id) = remote_id {
         statements.push(find_remote(id));
         statements.push(was_removed(id));
@@ -48,9 +51,9 @@ pub(super) async fn state<T: Tracking>(
     let mut next = || answers.next().unwrap_or_default();
     let mut state = SessionState {
         user: found_user(&next().rows)?,
-        centre: centre(&next())?,
         ..SessionState::default()
     };
+    (state.centre, state.deployment) = centre(&next())?;
     if remote_id.is_some() {
         state.remote = found_remote(&next().rows)?;
         let was_removed = !next().rows.is_empty();
@@ -94,12 +97,13 @@ fn judge_history<T: Tracking>(answers: &[Answer]) -> Result<History> {
     })
 }
 
-fn centre(answer: &Answer) -> Result<String> {
+/// The centre's name, and the number of the last deployment.
+fn centre(answer: &Answer) -> Result<(String, i64)> {
     let row = answer.rows.first();
     let row = row.ok_or_else(|| CentreError::NotDeployed {
         message: "the server's table meta is empty".into(),
     })?;
-    row.get(0)
+    Ok((row.get(0)?, row.get(1)?))
 }
 
 fn was_removed(id: RemoteId) -> Own {

@@ -19,7 +19,9 @@ pub const STATE: &str = "
 -- `centre` is by what remotes know the centre again when it was restored.
 CREATE TABLE tidewater.meta (
   format_version INTEGER NOT NULL,
-  centre TEXT NOT NULL
+  centre TEXT NOT NULL,
+  -- Counts deployments: servers notice by it that there was another one.
+  deployment INTEGER NOT NULL DEFAULT 0
 );
 INSERT INTO tidewater.meta (format_version, centre) VALUES (1, '');
 CREATE TABLE tidewater.signing_key (
@@ -140,6 +142,7 @@ CREATE TABLE tidewater.sync_history (
   bytes_sent INTEGER NOT NULL,
   error TEXT NOT NULL
 );
+CREATE INDEX tidewater_refused_remote ON tidewater.refused (remote_id, publication);
 CREATE INDEX tidewater_sync_history_started ON tidewater.sync_history (started_ms);
 -- Which remote has which numbers for the rows that it inserts.
 CREATE TABLE tidewater.identity_block (

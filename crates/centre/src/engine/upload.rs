@@ -7,19 +7,21 @@
 //! [`apply()`].
 
 mod apply;
+mod circles;
 pub mod columns;
-mod handovers;
+mod decided;
+mod families;
 pub mod incoming;
-mod linked;
-mod orphans;
+mod made;
 mod outcomes;
 mod own;
 mod result;
+mod retry;
 pub(crate) mod row_json;
 pub mod rows;
 mod settle;
-mod sift;
-mod together;
+mod settled;
+mod ties;
 mod unpublished;
 
 pub use apply::apply;
@@ -179,6 +181,12 @@ impl Admission {
             gained,
             held: checkpoint.map(|checkpoint| checkpoint.serial),
         }
+    }
+
+    /// This is the admission at the end of an upload that began under another one: what had to be
+    /// graced then is graced.
+    pub(crate) fn follow(&mut self, before: &Admission) {
+        self.graced = self.graced.max(before.graced);
     }
 
     /// Completes the result of the upload, and keeps it with the subscription.

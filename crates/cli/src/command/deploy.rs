@@ -29,6 +29,7 @@ Examples:
   tidewater deploy --dry-run        # what would be done, with which locks, and to remotes
   tidewater deploy
   tidewater deploy -c /etc/tidewater.toml
+  tidewater deploy -c staging.toml --new-centre     # a copy that was just restored
   tidewater deploy --dry-run --refuse-pending --json | jq .held_up
 
 The object of --json, also of `tidewater undeploy`:
@@ -45,6 +46,11 @@ pub(crate) struct DeployArgs {
     /// Go ahead although pending changes of the listed remotes would be refused
     #[arg(long)]
     refuse_pending: bool,
+    /// This database is a copy, of production for example: before anything else, give it a name of
+    /// its own and forget the original's remotes, so that nothing typed against one ever reaches
+    /// the other. Users stay
+    #[arg(long, conflicts_with = "dry_run")]
+    new_centre: bool,
     /// Print one JSON object, see below
     #[arg(long)]
     pub(crate) json: bool,
@@ -53,6 +59,9 @@ pub(crate) struct DeployArgs {
 pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
     centre::load(&args.config)?.check_listen()?;
     let centre = OpenCentre::open(&args.config)?;
+    if args.new_centre && centre.rename()? {
+        output::note("this database is a centre of its own from now on, without remotes");
+    }
     if args.dry_run || !args.refuse_pending {
         let planned = centre.deploy(true, args.refuse_pending)?;
         let refuses = !planned.held_up.is_empty() && !args.refuse_pending;
@@ -73,7 +82,7 @@ pub(crate) fn run(args: &DeployArgs) -> Result<Done, Failure> {
         if report.is_first {
             output::note("next: tidewater user add NAME, then tidewater serve");
         } else if !report.steps.is_empty() {
-            output::note("servers that run already must be restarted to serve the change");
+            output::note("servers that run go on with it within a second");
         }
     }
     Ok(Done::Fully)

@@ -58,8 +58,8 @@ enum RefusedAction {
     /// List the refused changes with their reasons
     ///
     /// Of a remote's file: what waits in it. Of the centre (-c FILE): what it refused of
-    /// any remote, each row once, for as long as the configuration keeps it; what its
-    /// remote corrected since then or gave up is still listed.
+    /// any remote, each row once, for as long as the configuration keeps it, or until its
+    /// remote has written it again and it is taken; what a remote gave up is still listed.
     #[command(after_help = HELP)]
     List(Listing),
     /// Send refused changes again with the next sync

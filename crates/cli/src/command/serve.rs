@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use tidewater_protocol::Code;
 use tidewater_server::config::{LogConfig, LogFormat};
-use tidewater_server::{Config, Environment, Server};
+use tidewater_server::{Config, Environment, Running, Server};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -24,7 +24,10 @@ use crate::output;
 ///
 /// Prints the addresses that it listens on to standard output and logs to standard
 /// error, one summary line per sync. SIGTERM or Ctrl-C ends it: no new syncs are
-/// admitted, running ones get some time to finish.
+/// admitted, running ones get some time to finish. SIGHUP reads the configuration file and
+/// the certificate again; if they are wrong, the log says so and it goes on with those before.
+///
+/// It serves what is deployed, and goes on with another deployment within a second.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -60,18 +63,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
         .enable_all()
         .build()
         .map_err(|error| cannot_start(&error))?;
-    let served = runtime.block_on(serve(config, args.deploy));
+    let served = runtime.block_on(serve(config, args));
     // What still runs by now has been given its time.
     runtime.shutdown_background();
     served.map(|()| Done::Fully)
 }
 
-async fn serve(config: Config, deploys: bool) -> Result<(), Failure> {
+async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
     // Before anything is announced: who reads the addresses may end the server at once.
     let mut stop = Stop::listen().map_err(|error| cannot_start(&error))?;
     let environment = Environment::real();
     let centre = tidewater_server::databases::connect(&config.server.consolidated).await?;
-    if deploys {
+    let mut hang_up = signal(SignalKind::hangup()).map_err(|error| cannot_start(&error))?;
+    if args.deploy {
         let now_ms = environment.clock.now_ms();
         let report = centre.deploy(&config.publications, false, now_ms).await?;
         output::note(deploy::describe(&report, false).trim_end());
@@ -80,13 +84,41 @@ async fn serve(config: Config, deploys: bool) -> Result<(), Failure> {
     for address in &running.addresses {
         output::text(&format!("listening on {address}\n"))?;
     }
-    stop.requested().await;
+    loop {
+        tokio::select! {
+            () = stop.requested() => break,
+            _ = hang_up.recv() => read_again(&running, args),
+        }
+    }
     tokio::select! {
         () = running.shutdown() => {}
         // Asked twice: the user does not want to wait for running syncs.
         () = stop.requested() => tracing::warn!("ended without waiting for running syncs"),
     }
     Ok(())
+}
+
+/// Goes by the configuration file as it is now.
+fn read_again(running: &Running, args: &ServeArgs) {
+    let result = Config::load(&args.config.path).and_then(|mut config| {
+        if !args.listen.is_empty() {
+            config.server.listen.clone_from(&args.listen);
+        }
+        running.reconfigure(config)
+    });
+    match result {
+        Ok(later) if later.is_empty() => tracing::info!("the configuration was read again"),
+        Ok(later) => tracing::warn!(
+            "the configuration was read again; what counts when the server is started anew has \
+             changed: {}",
+            later.join(", ")
+        ),
+        Err(error) => tracing::error!(
+            %error,
+            hint = error.hint(),
+            "the configuration is wrong, and the one before stays"
+        ),
+    }
 }
 
 /// The signals that end the server.

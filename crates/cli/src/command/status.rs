@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_centre::records::{CentreStatus, IncidentKind, IncidentRecord, SyncRecord};
+use tidewater_centre::records::{Blocker, CentreStatus, IncidentKind, IncidentRecord, SyncRecord};
 use tidewater_client::{Status, SubscriptionStatus};
 
 use crate::Done;
@@ -21,7 +21,8 @@ use crate::remote_file;
 /// Of a remote: whose it is, what it subscribes to, what waits to be uploaded, what was
 /// refused. Of the centre (-c FILE): users, remotes, kept conflicts and refused rows,
 /// change logs, the last syncs, and whether the database was restored or remotes were:
-/// what was found, and what to do. Needs no server. Never shows passwords or credentials.
+/// what was found, and what to do;
+/// and which transactions of applications keep syncs waiting. Needs no server. Never shows passwords or credentials.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -41,7 +42,8 @@ of the centre:
              \"downloaded\",\"conflicts\",\"refused\",\"bytes_received\",\"bytes_sent\",\"error\"}],
    \"incident_counts\":{\"history_unknown\":n,\"uploads_missing\":n,\"new_identity\":n,
                       \"tracking_lost\":n},
-   \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}]}
+   \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}],
+   \"blockers\":[{\"process\",\"application\",\"user\",\"since_ms\",\"statement\"}]}
 downloaded are the rows that were sent; a remote reports those that it wrote."))]
 pub(crate) struct StatusArgs {
     /// The remote's file
@@ -184,6 +186,16 @@ struct CentreObject<'a> {
     syncs: Vec<SyncObject<'a>>,
     incident_counts: BTreeMap<&'a str, u64>,
     incidents: Vec<IncidentObject<'a>>,
+    blockers: Vec<BlockerObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct BlockerObject<'a> {
+    process: i64,
+    application: &'a str,
+    user: &'a str,
+    since_ms: Option<i64>,
+    statement: &'a str,
 }
 
 #[derive(Serialize)]
@@ -253,6 +265,7 @@ impl CentreObject<'_> {
                 .map(|&kind| (kind.name(), incidents(status, kind)))
                 .collect(),
             incidents: status.incidents.iter().map(IncidentObject::of).collect(),
+            blockers: status.blockers.iter().map(BlockerObject::of).collect(),
         }
     }
 }
@@ -261,6 +274,18 @@ impl CentreObject<'_> {
 fn incidents(status: &CentreStatus, kind: IncidentKind) -> u64 {
     let counts = status.incident_counts.iter();
     counts.filter(|it| it.0 == kind).map(|it| it.1).sum()
+}
+
+impl BlockerObject<'_> {
+    fn of(blocker: &Blocker) -> BlockerObject<'_> {
+        BlockerObject {
+            process: blocker.process,
+            application: &blocker.application,
+            user: &blocker.user,
+            since_ms: (blocker.since_ms != 0).then_some(blocker.since_ms),
+            statement: &blocker.statement,
+        }
+    }
 }
 
 impl IncidentObject<'_> {
@@ -319,6 +344,9 @@ fn describe_centre(status: &CentreStatus, config: &Path) -> String {
         _ => format!("; see: tidewater refused list -c {}", config.display()),
     };
     let _ = writeln!(text, "refused    {} kept{list}", status.refused);
+    for blocker in &status.blockers {
+        let _ = writeln!(text, "waiting    {}", describe_blocker(blocker));
+    }
     let mut logs = Table::new(&["change log of", ">entries"]);
     for (table, entries) in &status.logs {
         logs.row([table.clone(), entries.to_string()]);
@@ -357,6 +385,25 @@ fn describe_centre(status: &CentreStatus, config: &Path) -> String {
     }
     text.push_str(&describe_incidents(status, config));
     text
+}
+
+/// Who is in the way of syncs.
+fn describe_blocker(blocker: &Blocker) -> String {
+    let or = |text: &str, nothing: &str| match text {
+        "" => nothing.to_owned(),
+        text => printable(text),
+    };
+    let since = match blocker.since_ms {
+        0 => "open".to_owned(),
+        since_ms => format!("open since {}", moment(since_ms)),
+    };
+    format!(
+        "for a transaction {since} of process {} ({}, user {}), last statement: {}",
+        blocker.process,
+        or(&blocker.application, "an application without a name"),
+        or(&blocker.user, "unknown"),
+        or(&blocker.statement, "unknown")
+    )
 }
 
 /// What was found to be at odds, and what to do about it.

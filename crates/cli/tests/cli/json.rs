@@ -32,6 +32,8 @@ fn a_sync_reports_every_promised_field() {
             "refused",
             "refused_rows",
             "refused_before",
+            "stale_count",
+            "stale",
             "not_restored",
             "bytes_sent",
             "bytes_received",

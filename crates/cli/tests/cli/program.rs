@@ -1,11 +1,12 @@
 //! The real program in a folder of its own, with the servers that it runs.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
@@ -151,7 +152,8 @@ impl From<std::process::Output> for Run {
 pub(crate) struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    log: Option<JoinHandle<String>>,
+    log: Option<JoinHandle<()>>,
+    logged: Arc<Mutex<String>>,
     /// Where it listens, in the order of its `--listen` options.
     pub(crate) urls: Vec<String>,
 }
@@ -171,10 +173,13 @@ impl Server {
             .expect("the program starts");
         let stdout = child.stdout.take().expect("standard output is piped");
         let stderr = child.stderr.take().expect("standard error is piped");
+        let logged = Arc::<Mutex<String>>::default();
+        let into = logged.clone();
         let mut server = Server {
             child,
             stdout: BufReader::new(stdout),
-            log: Some(std::thread::spawn(|| read_all(stderr))),
+            log: Some(std::thread::spawn(move || read_all(stderr, &into))),
+            logged,
             urls: Vec::new(),
         };
         for _ in 0..listeners {
@@ -191,6 +196,11 @@ impl Server {
     /// The address of the first listener.
     pub(crate) fn url(&self) -> &str {
         &self.urls[0]
+    }
+
+    /// Whether its log says this by now.
+    pub(crate) fn has_logged(&self, part: &str) -> bool {
+        self.logged.lock().expect("nobody panics").contains(part)
     }
 
     /// The process's number.
@@ -214,10 +224,10 @@ impl Server {
     fn stop(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        match self.log.take().map(JoinHandle::join) {
-            Some(Ok(log)) => log,
-            _ => String::new(),
+        if let Some(log) = self.log.take() {
+            let _ = log.join();
         }
+        self.logged.lock().expect("nobody panics").clone()
     }
 }
 
@@ -230,10 +240,17 @@ impl Drop for Server {
     }
 }
 
-fn read_all(mut stderr: ChildStderr) -> String {
-    let mut text = Vec::new();
-    let _ = stderr.read_to_end(&mut text);
-    String::from_utf8_lossy(&text).into_owned()
+fn read_all(stderr: ChildStderr, into: &Mutex<String>) {
+    let mut stderr = BufReader::new(stderr);
+    let mut line = Vec::new();
+    while stderr
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|read| read > 0)
+    {
+        let text = String::from_utf8_lossy(&line);
+        into.lock().expect("nobody panics").push_str(&text);
+        line.clear();
+    }
 }
 
 /// An address that nobody listens on, for a server that comes back to it. The port is below

@@ -143,10 +143,114 @@ fn a_retry_names_what_has_no_row_any_more() {
         for part in [
             "1 change to be sent again with the next sync",
             "1 change cannot be: only the values are left of it, not the row",
-            "tidewater refused list nancy.db",
+            "tidewater refused restore nancy.db",
         ] {
             assert!(told.contains(part), "{part}: {told}");
         }
+    });
+}
+
+/// A change of customer 10 was refused, and the row has left and come back since.
+fn with_values_left(shop: &Shop) -> Remote {
+    let nancy = shop.remote("nancy");
+    nancy.execute("UPDATE customer SET name = '', note = 'mine' WHERE customer_id = 10");
+    shop.sync(&nancy).exits(6);
+    for rep in [2, 1] {
+        let moved = format!("UPDATE customer SET rep_id = {rep} WHERE customer_id = 10");
+        shop.centre.execute(&moved);
+        shop.sync(&nancy).done();
+    }
+    let note = "SELECT name, note FROM customer WHERE customer_id = 10";
+    assert_eq!(nancy.rows(note), ["Ada|"]);
+    let list = ["refused", "list", "nancy.db", "--json"];
+    let listed = shop.place.tidewater(&list).done().json();
+    assert_eq!(
+        listed["refused"][0]["values"],
+        json!({"customer_id": 10, "rep_id": 1, "name": "", "note": "mine"})
+    );
+    nancy
+}
+
+fn nothing_is_refused(shop: &Shop) {
+    let list = ["refused", "list", "nancy.db", "--json"];
+    let listed = shop.place.tidewater(&list).done().json();
+    assert_eq!(listed, json!({"refused": []}));
+}
+
+#[test]
+fn what_is_left_of_a_refused_row_is_restored_and_goes_up() {
+    Shop::on_both_centres(|shop| {
+        let nancy = with_values_left(&shop);
+        let restore = ["refused", "restore", "nancy.db"];
+        let told = shop.place.tidewater(&restore).done().stderr;
+        assert!(told.contains("1 row written again"), "{told}");
+        nothing_is_refused(&shop);
+        let row = "SELECT name, note FROM customer WHERE customer_id = 10";
+        assert_eq!(nancy.rows(row), ["|mine"]);
+        nancy.execute("UPDATE customer SET name = 'Ada B' WHERE customer_id = 10");
+        shop.sync(&nancy).done();
+        assert_eq!(shop.centre.rows(row), ["Ada B|mine"]);
+    });
+}
+
+#[test]
+fn what_is_written_again_and_taken_is_not_listed_any_more() {
+    Shop::on_both_centres(|shop| {
+        let nancy = with_values_left(&shop);
+        nancy.execute("UPDATE customer SET note = 'mine again' WHERE customer_id = 10");
+        shop.sync(&nancy).done();
+        nothing_is_refused(&shop);
+        let of_centre = ["refused", "list", "-c", "tidewater.toml", "--json"];
+        let listed = shop.place.tidewater(&of_centre).done().json();
+        assert_eq!(listed, json!({"refused": []}));
+        let restore = ["refused", "restore", "nancy.db", "1"];
+        shop.place.tidewater(&restore).exits(1);
+    });
+}
+
+#[test]
+fn rows_that_stay_otherwise_than_in_the_centre_are_told() {
+    Shop::on_both_centres(|shop| {
+        shop.centre.execute("INSERT INTO rep VALUES (3, 'maria')");
+        let nancy = shop.remote("nancy");
+        nancy.execute(
+            "INSERT INTO customer VALUES (30, 3, 'Dan', NULL);
+             UPDATE product SET name = 'pencil' WHERE product_id = 1",
+        );
+        // Nobody but maria takes on a customer of hers.
+        shop.sync(&nancy).exits(6);
+        shop.centre
+            .execute("DELETE FROM rep WHERE rep_id = 3; DELETE FROM product WHERE product_id = 1");
+        nancy.execute("UPDATE product SET name = 'crayon' WHERE product_id = 1");
+        let sync = ["sync", "nancy.db", "--download-only"];
+        let run = shop.place.tidewater(&sync).done();
+        assert!(run.stdout.contains("stale       2 rows"), "{}", run.stdout);
+        for part in [
+            "rep",
+            "[3]",
+            "refers to it",
+            "product",
+            "[1]",
+            "changed here too",
+        ] {
+            assert!(run.stderr.contains(part), "{part}: {}", run.stderr);
+        }
+        let json = [&sync[..], &["--json"]].concat();
+        let report = shop.place.tidewater(&json).done().json();
+        assert_eq!(report["stale_count"], 2);
+        assert_eq!(report["stale"][0]["table"], "rep");
+        assert_eq!(report["stale"][0]["key"], json!([3]));
+        assert_eq!(report["stale"][1]["key"], json!([1]));
+        // The user gives his change up, and the other one is decided as a conflict.
+        let discard = ["refused", "discard", "nancy.db", "--all"];
+        shop.place.tidewater(&discard).done();
+        shop.sync(&nancy).done();
+        let report = shop.sync(&nancy).done().json();
+        assert_eq!(
+            (&report["stale_count"], &report["stale"]),
+            (&json!(0), &json!([]))
+        );
+        assert_eq!(nancy.rows("SELECT rep_id FROM rep"), ["1", "2"]);
     });
 }
 

@@ -281,8 +281,9 @@ fn defaults(connection: &Connection, table: &str) -> Result<BTreeMap<String, Str
 const KINDS: [&[&str]; 4] = [&RECORDING, &DISPLACING, &SPELLING, &NUMBERING];
 
 /// Without these, changes go unnoticed.
-const RECORDING: [&str; 7] = [
+const RECORDING: [&str; 8] = [
     "insert",
+    "insert_over",
     "inserted",
     "update",
     "rekey",
@@ -324,6 +325,7 @@ fn statements(
     }
     let mut statements = BTreeMap::from([
         ("insert", writer.insert()),
+        ("insert_over", writer.insert_over()),
         ("update", writer.gone("update", "BEFORE UPDATE")),
         ("rekey", writer.rekey(without_rowid)),
         ("rekeyed", writer.rekeyed(without_rowid)),

@@ -50,6 +50,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "tracking",
             "identity",
             "filled_by_centre",
+            "on_unseen_children",
         ],
     ),
     (

@@ -120,6 +120,11 @@ const KINDS: &[(&str, Kind, &str)] = &[
         "filled_by_centre = [\"fulltext\"]",
     ),
     (
+        "publication.table.on_unseen_children",
+        Text,
+        "on_unseen_children = \"cascade\"",
+    ),
+    (
         "publication.table.partition.columns",
         Texts,
         "columns = [\"region\"]",

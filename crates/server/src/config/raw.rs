@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tidewater_centre::{IdentitySpec, PublicationSpec, TableSpec, Tracking, nearest};
+use tidewater_centre::{
+    IdentitySpec, OnUnseenChildren, PublicationSpec, TableSpec, Tracking, nearest,
+};
 
 use crate::databases::check_url;
 use tidewater_protocol::Direction;
@@ -101,6 +103,7 @@ struct RawTable {
     direction: Option<String>,
     columns: Option<Vec<String>>,
     tracking: Option<String>,
+    on_unseen_children: Option<String>,
     identity: Option<RawIdentity>,
     #[serde(default)]
     filled_by_centre: Vec<String>,
@@ -430,6 +433,14 @@ impl RawTable {
                 return Err(choice(&key, other, &["log", "row", "off"]));
             }
         };
+        let on_unseen_children = match self.on_unseen_children.as_deref() {
+            None | Some("conflict") => OnUnseenChildren::Conflict,
+            Some("cascade") => OnUnseenChildren::Cascade,
+            Some(other) => {
+                let key = format!("{place}: on_unseen_children");
+                return Err(choice(&key, other, &["conflict", "cascade"]));
+            }
+        };
         if self.columns.as_ref().is_some_and(Vec::is_empty) {
             return Err(ServerError::configuration(
                 format!("{place}: columns is empty"),
@@ -448,6 +459,7 @@ impl RawTable {
             direction,
             columns: self.columns,
             tracking,
+            on_unseen_children,
         })
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use tidewater_centre::{RuleSpec, Tracking};
+use tidewater_centre::{OnUnseenChildren, RuleSpec, Tracking};
 use tidewater_protocol::Direction;
 
 const ISSUE: &str = r#"
@@ -25,6 +25,7 @@ partition = "everyone"
 direction = "download"                     # both (default), download, upload
 columns = ["product_id", "name", "price"]
 tracking = "log"                           # default; "row", "off"
+on_unseen_children = "cascade"             # "conflict" (default)
 "#;
 
 fn parse(text: &str) -> Result<Config, ServerError> {
@@ -107,6 +108,8 @@ fn the_documented_example_means_what_it_says() {
     assert_eq!(product.partition, [RuleSpec::everyone()]);
     assert_eq!(product.direction, Direction::Download);
     assert_eq!(product.tracking, Tracking::Log);
+    assert_eq!(product.on_unseen_children, OnUnseenChildren::Cascade);
+    assert_eq!(customer.on_unseen_children, OnUnseenChildren::Conflict);
     assert_eq!(product.columns.as_ref().map(Vec::len), Some(3));
 }
 

@@ -21,7 +21,7 @@ use super::upload::ReceivedUpload;
 use super::{LookedUp, Sync};
 use crate::auth::signing::Keyring;
 use crate::fault::Fault;
-use crate::server::Published;
+use crate::publications::{Published, Served};
 use crate::sign_in::{answered, look_up, may_enter, new_identity};
 use crate::worker::SessionTask;
 
@@ -43,6 +43,8 @@ pub(super) struct OpenSubscription {
     pub(super) pending: Option<UploadId>,
     pub(super) checkpoint: Option<Checkpoint>,
     pub(super) schema_differs: bool,
+    /// The hash of the schema that the remote has, if that is another one.
+    pub(super) before: Option<Vec<u8>>,
     /// What the centre knows of its checkpoint; `None` without a genuine one.
     history: Option<History>,
     /// It sends checksums of its tables.
@@ -66,7 +68,8 @@ impl Sync<'_> {
             None => self.look_up(&mut greeting).await?,
         };
         self.counts = true;
-        let mut subscriptions = self.subscriptions(&greeting, &state)?;
+        let served = server.publications.as_of(state.deployment).await;
+        let mut subscriptions = self.subscriptions(&greeting, &state, &served)?;
         let copied = subscriptions
             .iter()
             .any(|subscription| subscription.state == UploadState::NewIdentity);
@@ -231,18 +234,21 @@ impl Sync<'_> {
         &self,
         greeting: &Greeting,
         state: &SessionState,
+        served: &Served,
     ) -> Result<Vec<OpenSubscription>, Fault> {
         let unknown = self.guest.unknown.is_some();
         let subscriptions = greeting.subscriptions.iter().enumerate();
         let opened = subscriptions.map(|(index, subscription)| {
-            let published = self.server.published(&subscription.publication)?;
+            let published = served.published(&subscription.publication)?;
             let stored = state.subscriptions.get(index).cloned().flatten();
             let stored = stored.filter(|_| !unknown);
             let schema_differs = subscription.schema_hash != published.hash;
             let genuine = subscription.genuine.as_ref();
-            let checkpoint = genuine.filter(|_| !schema_differs);
             let history = state.histories.get(index).copied().flatten();
             let history = history.filter(|_| genuine.is_some());
+            // What is compared, or of an unknown history, goes whole under another schema.
+            let follows = history == Some(History::Known) && !subscription.compares;
+            let checkpoint = genuine.filter(|_| !schema_differs || follows);
             let formers = state.formers.get(index).into_iter().flatten();
             let formers: Vec<u64> = subscription
                 .formers
@@ -269,9 +275,10 @@ impl Sync<'_> {
                 published,
                 checkpoint: checkpoint.cloned(),
                 schema_differs,
+                before: schema_differs.then(|| subscription.schema_hash.clone()),
                 history,
                 compares: subscription.compares,
-                // With another schema everything is sent whole in any case.
+                // With another schema everything is sent whole then.
                 compare: strange && !subscription.compares && !schema_differs,
             })
         });

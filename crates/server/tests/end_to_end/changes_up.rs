@@ -232,8 +232,8 @@ fn an_edit_between_taking_and_reading_belongs_to_the_next_upload<B: Backend>() {
         [
             format!("product|insert|24999|{name} 24999"),
             format!("product|insert|25000|{name} 25000"),
-            "product|update|24999|edited later".to_owned(),
             "product|delete|25000|".to_owned(),
+            "product|update|24999|edited later".to_owned(),
         ]
     );
     assert_converged(&world, &[&ada]);
@@ -263,6 +263,9 @@ fn what_triggers_and_cascades_of_the_centre_do_reaches_everybody_the_uploader_to
         "invoice",
         "UPDATE product SET stock = stock - 1 WHERE product_id = 1",
     );
+    let customer = "name = \"customer\"\n";
+    let cascades = format!("{customer}on_unseen_children = \"cascade\"\n");
+    scenario.publication = scenario.publication.replace(customer, &cascades).leak();
     let world = World::<B>::open(scenario);
     let (mut ada, mut bob, mut cleo) = (
         world.synced("ada"),

@@ -23,6 +23,7 @@ mod backend;
 mod compare;
 mod device;
 mod ledger;
+mod samples;
 mod scenario;
 mod world;
 
@@ -35,6 +36,7 @@ mod cuts;
 mod disks;
 mod downloads;
 mod evolution;
+mod families;
 mod generated;
 mod hostile;
 mod offline;

@@ -66,7 +66,7 @@ fn i2_changes_of_a_table_that_is_not_published_any_more_are_refused_on_both_side
         .map(|it| (it.key, it.code, it.values.unwrap_or_default()));
     let here = values(here.collect());
     let expected = [
-        ("[1]", r#"{"name":"mine","product_id":1}"#),
+        ("[1]", r#"{"name":"mine","product_id":1,"stock":10}"#),
         ("[2]", r#"{"product_id":2}"#),
         ("[7]", r#"{"name":"mine","product_id":7,"stock":1}"#),
     ];

@@ -324,6 +324,10 @@ impl Centre for Handle {
         Box::pin(async { Ok(DeployReport::default()) })
     }
 
+    fn rename(&self, _: i64) -> CentreResult<'_, bool> {
+        Box::pin(async { Ok(false) })
+    }
+
     fn undeploy(&self, _: bool) -> CentreResult<'_, DeployReport> {
         Box::pin(async { Ok(DeployReport::default()) })
     }
@@ -515,6 +519,7 @@ impl Worker for MemoryWorker {
                 centre: NAME.into(),
                 removed: remote_id.is_some_and(|id| state.removed.contains(&id)),
                 formers: formers.collect(),
+                deployment: 0,
             })
         })
     }

@@ -18,8 +18,9 @@ use tidewater_centre::records::{
 };
 use tidewater_centre::upload::{RowsChunk, UploadTable};
 use tidewater_centre::{
-    Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
-    ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult, Worker,
+    Centre, CentreError, Checkpoint, DeployReport, Deployed, DownloadJob, DownloadOutcome,
+    DownloadSink, ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult,
+    Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
@@ -83,6 +84,9 @@ impl Centre for Meddling {
     ) -> CentreResult<'a, DeployReport> {
         self.0.deploy_refusing_pending(publications, now_ms)
     }
+    fn rename(&self, now_ms: i64) -> CentreResult<'_, bool> {
+        self.0.rename(now_ms)
+    }
     fn undeploy(&self, dry_run: bool) -> CentreResult<'_, DeployReport> {
         self.0.undeploy(dry_run)
     }
@@ -91,6 +95,9 @@ impl Centre for Meddling {
         publications: &'a [PublicationSpec],
     ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
         self.0.load(publications)
+    }
+    fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
+        self.0.refresh()
     }
     fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>> {
         self.0.signing_keys()

@@ -102,11 +102,10 @@ pub fn from_postgres(column: Type, text: &str) -> Value {
         Type::Double => {
             real(text).or_else(|| text.parse().ok().map(|real: f64| Value::Real(real + 0.0)))
         }
-        Type::Single => real(text).or_else(|| {
-            text.parse()
-                .ok()
-                .map(|real: f32| Value::Real(f64::from(real) + 0.0))
-        }),
+        // The shortest decimal that means the single is what remotes get, too.
+        Type::Single => {
+            real(text).or_else(|| text.parse().ok().map(|real: f64| Value::Real(real + 0.0)))
+        }
         Type::Bytes => text.strip_prefix("\\x").and_then(bytes).map(Value::Blob),
         Type::Char(_) => Some(Value::Text(text.trim_end_matches(' ').into())),
         Type::Time => Some(Value::Text(microseconds(text))),

@@ -83,7 +83,7 @@ pub(super) const PARTITIONS: &[Type] = &[
 ];
 
 /// All types.
-pub(super) const ALL: &[Type] = &[
+pub const ALL: &[Type] = &[
     SmallInt,
     Integer,
     BigInt,
@@ -229,14 +229,7 @@ impl Type {
                 random,
             ),
             Single => real(
-                &[
-                    0.0,
-                    1.5,
-                    -2.25,
-                    f64::from(0.1f32),
-                    f64::from(f32::MAX),
-                    f64::from(f32::MIN_POSITIVE),
-                ],
+                &[0.0, 1.5, -2.25, 0.1, 3.402_823_5e38, 1.175_494_4e-38],
                 random,
             ),
             Boolean => Value::Integer(small & 1),

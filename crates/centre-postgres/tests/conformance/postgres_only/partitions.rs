@@ -339,7 +339,7 @@ async fn partitions_that_nobody_can_track_are_refused_with_the_way_out() {
              CREATE UNLOGGED TABLE fast_1 PARTITION OF fast FOR VALUES FROM (1) TO (2);
              CREATE TABLE far (id integer NOT NULL, x text) PARTITION BY RANGE (id);
              ALTER TABLE far ADD CONSTRAINT far_key PRIMARY KEY (id);
-             CREATE TABLE parent (id integer PRIMARY KEY); CREATE TABLE child () INHERITS (parent)"
+             CREATE TABLE parent (id integer PRIMARY KEY); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)"
         ))
         .await;
     let centre = connect(&fixture.url()).await.unwrap();
@@ -351,7 +351,16 @@ async fn partitions_that_nobody_can_track_are_refused_with_the_way_out() {
             "fast",
             "its partition fast_1 is an unlogged table, which loses its rows in a crash",
         ),
-        ("parent", "it has inheritance children"),
+        (
+            "parent",
+            "child inherits from it, and what is written to one of them is not noticed at the \
+             other; a partitioned table can be published",
+        ),
+        (
+            "child",
+            "it inherits from parent, and what is written through parent is not noticed; to \
+             publish it alone: ALTER TABLE child NO INHERIT parent",
+        ),
     ] {
         let specs = [publication("sales", vec![everyone(table)])];
         let error = centre.deploy(&specs, false, NOW_MS).await.unwrap_err();

@@ -107,6 +107,39 @@ async fn an_upload_that_is_given_back_and_waits_holds_up_nobody() {
     assert!(matches!(outcome, UploadOutcome::Applied { result, .. } if result.updates == 1));
 }
 
+/// CASES 28: somebody adds a child while its parent is deleted by an upload. Whoever is second
+/// waits, and the child is never taken along.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_child_that_comes_while_its_parent_is_deleted_is_not_taken_along() {
+    let ddl = "CREATE TABLE doc (id integer PRIMARY KEY, title text);
+         CREATE TABLE line (id integer PRIMARY KEY,
+           doc integer NOT NULL REFERENCES doc ON DELETE CASCADE);
+         INSERT INTO doc VALUES (1, 'one'), (2, 'two'); INSERT INTO line VALUES (1, 1), (2, 2)";
+    let tables = ["doc", "line"].map(everyone);
+    let world: PostgresWorld = World::new(ddl, tables.to_vec()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut open = world.fixture.begin().await;
+    open.execute("INSERT INTO line VALUES (9, 1)").await;
+    let upload = anna.next_upload(&[
+        delete("line", "1|1"),
+        delete("line", "2|2"),
+        delete("doc", "1|one"),
+        delete("doc", "2|two"),
+    ]);
+    let applying = tokio::spawn(async move { anna.apply(upload).await });
+    until_somebody_waits(&world).await;
+    open.commit().await;
+    let outcome = applying.await.unwrap();
+    assert!(
+        matches!(&outcome, UploadOutcome::Applied { result, .. }
+            if result.deletes == 2 && result.conflicts == 2),
+        "{outcome:?}"
+    );
+    let lines = world.fixture.query("SELECT * FROM line ORDER BY 1").await;
+    assert_eq!(lines, ["1|1", "9|1"]);
+    assert_eq!(world.fixture.query("SELECT id FROM doc").await, ["1"]);
+}
+
 /// An upload that meets a TRUNCATE waits for it, and then holds against the empty table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upload_waits_for_a_truncate_and_everybody_ends_equal() {

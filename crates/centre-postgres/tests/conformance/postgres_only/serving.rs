@@ -224,3 +224,86 @@ async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
     );
     assert!(world.deploy().await.unwrap().steps.is_empty());
 }
+
+/// A server reads it as the narrow one that it was, and notices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_column_that_is_widened_under_a_server_is_served_on() {
+    let ddl = "CREATE TABLE t (id integer PRIMARY KEY, n integer, small smallint, f real);
+               INSERT INTO t VALUES (1, 1, 1, 1)";
+    let world = World::<PostgresFixture>::new(ddl, vec![everyone("t")]).await;
+    let before = world.centre.refresh().await.unwrap().unwrap();
+    let mut remote = Remote::synced(&world, "anna").await;
+    world
+        .execute(
+            "ALTER TABLE t ALTER n TYPE bigint, ALTER small TYPE integer, \
+             ALTER f TYPE double precision",
+        )
+        .await;
+    world
+        .execute("UPDATE t SET n = 3000000000, small = 70000, f = 0.1::float8")
+        .await;
+    let failed = remote.try_download(&[]).await;
+    assert!(failed.is_err(), "it is read as the integer that it was");
+    let now = world.centre.refresh().await.unwrap().unwrap();
+    assert_ne!(now, before);
+    assert_eq!(now.schemas, before.schemas);
+    remote.download().await;
+    assert_eq!(remote.rows("t"), ["1|3000000000|70000|0.1"]);
+    let up = update("t", "1|3000000000|70000|0.1", "1|4000000000|80000|0.2");
+    let result = remote.upload(&[up]).await;
+    assert_eq!(
+        result,
+        ["0 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused"]
+    );
+}
+
+/// Also after it has been sent away, as long as the transaction is open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_names_who_keeps_syncs_waiting() {
+    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let before = NOW_MS / 1_000;
+    let mut application = world.fixture.begin().await;
+    let statement = "UPDATE product SET name = 'cocoa' WHERE product_id = 2";
+    application
+        .execute("SET application_name = 'the till'")
+        .await;
+    application.execute(statement).await;
+    assert_eq!(world.centre.status().await.unwrap().blockers, []);
+    let change = update("product", "2|coffee", "2|espresso");
+    let upload = anna.next_upload(&[change]);
+    let outcome = anna.apply(upload.clone()).await;
+    assert!(matches!(
+        outcome,
+        UploadOutcome::Failed {
+            error: CentreError::Locked { .. }
+        }
+    ));
+    let found = world.centre.status().await.unwrap().blockers;
+    let [blocker] = &found[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!(blocker.application, "the till");
+    assert_eq!(blocker.statement, statement);
+    assert!(blocker.process > 0 && blocker.since_ms / 1_000 > before);
+    application.commit().await;
+    assert_eq!(world.centre.status().await.unwrap().blockers, []);
+    let outcome = anna.apply(upload).await;
+    assert!(matches!(outcome, UploadOutcome::Applied { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_download_does_not_wait_for_ever_for_a_table_that_is_locked() {
+    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut application = world.fixture.begin().await;
+    application
+        .execute("LOCK TABLE product IN ACCESS EXCLUSIVE MODE")
+        .await;
+    for _ in 0..2 {
+        let error = anna.try_download(&[]).await.unwrap_err();
+        assert!(matches!(error, CentreError::Locked { .. }), "{error}");
+    }
+    application.commit().await;
+    anna.download().await;
+}

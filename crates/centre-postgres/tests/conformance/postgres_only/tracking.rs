@@ -302,6 +302,7 @@ async fn rows_whose_columns_get_another_type_are_sent_once_more() {
         steps.iter().any(|it| it.contains("made again (note)")),
         "{steps:?}"
     );
+    anna.schema = world.schema();
     assert_eq!(anna.download().await.replaced, ["t"]);
     assert_eq!(anna.rows("t"), world.fixture.query(all).await);
     assert_eq!(world.deploy().await.unwrap().steps, []);
@@ -343,6 +344,7 @@ async fn rows_whose_columns_are_dropped_and_added_again_are_sent_once_more() {
         "{steps:?}"
     );
     assert_eq!(world.deploy().await.unwrap().steps, []);
+    anna.schema = world.schema();
     assert_eq!(anna.download().await.replaced, ["t"]);
     assert_eq!(anna.rows("t"), world.fixture.query(all).await);
 }
@@ -381,5 +383,71 @@ async fn partitions_that_come_and_go_are_no_triggers_that_are_missing() {
         assert!(found[0].contains("p2 ("), "{found:?}");
         anna.download().await;
         assert_eq!(anna.rows("p"), ["11|b", "12|unseen"]);
+    }
+}
+
+/// What is written through the other table, or instead of what was said, no trigger sees.
+#[tokio::test]
+async fn a_table_that_gets_an_ancestor_an_heir_or_a_rule_is_sent_whole_until_it_has_none() {
+    let ddl = "CREATE TABLE t (id integer PRIMARY KEY, note text);
+         CREATE TABLE above (id integer NOT NULL, note text);
+         INSERT INTO t VALUES (1, 'a')";
+    let world = World::<PostgresFixture>::new(ddl, vec![everyone("t")]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let all = "SELECT concat_ws('|', id, note) FROM t ORDER BY id";
+    for (number, (begin, word, write, end)) in [
+        (
+            "ALTER TABLE t INHERIT above",
+            "it inherits from above",
+            "UPDATE above SET note = 'through the ancestor'",
+            "ALTER TABLE t NO INHERIT above",
+        ),
+        (
+            "CREATE TABLE below () INHERITS (t)",
+            "below inherits from it",
+            "INSERT INTO below VALUES (2, 'of an heir')",
+            "DROP TABLE below",
+        ),
+        (
+            "CREATE RULE other AS ON UPDATE TO t DO ALSO SELECT 1",
+            "it has rewrite rules",
+            "UPDATE t SET note = 'beside a rule'",
+            "DROP RULE other ON t",
+        ),
+        (
+            "ALTER TABLE t SET UNLOGGED",
+            "it is unlogged",
+            "UPDATE t SET note = 'unlogged'",
+            "ALTER TABLE t SET LOGGED",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        world.execute(begin).await;
+        world.execute(write).await;
+        let again = world.centre.deploy(&world.specs, false, NOW_MS).await;
+        let error = again.unwrap_err();
+        assert!(
+            matches!(error, CentreError::Configuration { .. }),
+            "{error}"
+        );
+        for _ in 0..2 {
+            world.centre.check_tracking(NOW_MS).await.unwrap();
+            assert_eq!(anna.download().await.replaced, ["t"], "{begin}");
+            assert_eq!(anna.rows("t"), world.fixture.query(all).await);
+        }
+        world.execute(end).await;
+        for _ in 0..2 {
+            world.centre.check_tracking(NOW_MS).await.unwrap();
+        }
+        let told = told(&world).await;
+        assert_eq!(told.len(), 2 * (number + 1), "{told:?}");
+        assert!(told[2 * number].contains(word), "{told:?}");
+        assert_eq!(anna.download().await.replaced, ["t"]);
+        assert_eq!(anna.rows("t"), world.fixture.query(all).await);
+        assert_eq!(anna.download().await.replaced, [""; 0]);
+        let planned = world.centre.deploy(&world.specs, true, NOW_MS).await;
+        assert_eq!(planned.unwrap().steps, []);
     }
 }

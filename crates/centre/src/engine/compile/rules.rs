@@ -11,7 +11,7 @@ use super::{resolve, wrong};
 use crate::engine::catalog::{Reference, TableInfo, named};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{Last, PublicationSpec, RuleBy, RuleSpec, TableSpec, WindowSpec};
+use crate::publication::{Last, PublicationSpec, RuleBy, TableSpec, WindowSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -356,22 +356,4 @@ impl Reach {
             is_deferrable: reference.is_deferrable,
         }
     }
-}
-
-/// A rule as it is kept, to notice when the configuration changes.
-pub(super) fn definition(rule: &RuleSpec) -> serde_json::Value {
-    let mut text = match &rule.by {
-        RuleBy::Everyone => serde_json::json!({}),
-        RuleBy::Columns { columns, values } => {
-            serde_json::json!({ "columns": columns, "values": values })
-        }
-        RuleBy::Follows { table, by } => serde_json::json!({ "follows": table, "by": by }),
-    };
-    if let Some(window) = &rule.window {
-        text["window"] = serde_json::json!({
-            "column": window.column,
-            "last": window.last.to_string(),
-        });
-    }
-    text
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::catching_up::{self, Filler};
 use super::{Opened, PublishedSchema};
 use crate::download::DownloadSubscription;
 use crate::engine::publication::rules_of;
@@ -41,6 +42,8 @@ pub(super) struct Plan {
     pub(super) position: Vec<u8>,
     pub(super) scope: Scope,
     pub(super) tables: Vec<TablePlan>,
+    /// By table: see [`catching_up`].
+    pub(super) added: Vec<Vec<(usize, Filler)>>,
     pub(super) scope_changed: bool,
     /// The serial that stays; `None` for one that is noted with the mark.
     pub(super) serial: Option<u64>,
@@ -81,17 +84,26 @@ impl Plan {
                     }),
             );
         }
+        let mut added = Vec::with_capacity(published.schema.tables.len());
+        let before = subscription.before.as_ref();
+        let before = before.map(|hash| published.past.get(hash));
         let tables = published
             .schema
             .tables
             .iter()
             .enumerate()
             .map(|(index, table)| {
+                let new = match before {
+                    None => Some(Vec::new()),
+                    Some(before) => catching_up::added(before, table),
+                };
+                let is_followed = new.is_some();
+                added.push(new.unwrap_or_default());
                 let of_table = by_rule[rules_of(rules, index)].iter_mut().map(Option::take);
                 match of_table.collect::<Option<Vec<RulePlan>>>() {
                     _ if !table.direction.downloads() => TablePlan::Nothing,
-                    Some(rules) => TablePlan::Changes(rules),
-                    None => TablePlan::Whole,
+                    Some(rules) if is_followed => TablePlan::Changes(rules),
+                    _ => TablePlan::Whole,
                 }
             });
         let tables: Vec<TablePlan> = tables.collect();
@@ -106,12 +118,14 @@ impl Plan {
             || !subscription.requests.is_empty()
             || !subscription.compares.is_empty()
             || own.is_some_and(|own| own.version != 0)
+            || before.is_some()
             || tables.iter().any(TablePlan::is_due);
         Plan {
             published,
             position: opened.position,
             scope: opened.scope,
             tables,
+            added,
             scope_changed,
             serial: checkpoint.map(|it| it.serial).filter(|_| stays && !arrived),
             arrived,

@@ -2,6 +2,7 @@
 
 use tidewater_protocol::{Code, Datum, Row, RowShape, RowsReader};
 
+use super::catching_up::{Filler, is_filled_in};
 use super::output::Output;
 use super::plan::{RulePlan, TablePlan};
 use super::{Bound, Part, Place, Snapshot};
@@ -160,6 +161,21 @@ impl<'a> TableReading<'a, '_> {
                 };
                 self.come(&part).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Sends the rows in which new columns have what no remote fills in.
+    pub(super) async fn new_columns(&mut self, added: &[(usize, Filler)]) -> Result<()> {
+        for rule in 0..self.rules.len() {
+            let part = self.whole(rule);
+            let mut membership = Membership::new(self.rules, self.scope);
+            let output = &mut *self.output;
+            let mut take = |row: &[Datum<'_>]| match membership.rule(row) {
+                Some(first) if first == rule && !is_filled_in(added, row) => output.upsert(row),
+                _ => Ok(()),
+            };
+            self.snapshot.rows(self.place, &part, &mut take).await?;
         }
         Ok(())
     }

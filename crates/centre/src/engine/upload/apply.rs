@@ -1,34 +1,36 @@
 //! Uploads: a list of them in one transaction, each undone alone if it has to be.
 //!
-//! Owns the order of things. Deletes that free unique values go first, unless foreign keys act on
-//! them; then inserts and updates, parents before children; then the other deletes, children before
-//! parents. What the database refuses is tried again at the end as long as some of it gets in,
-//! which settles cycles and exchanges; what needs each other is the affair of [`super::together`].
-//! If a constraint is violated at the end, or if rows were taken that refer to refused ones, all is
-//! undone and done again: with constraints checked at once, or without these rows.
+//! Owns the order of things. Deletes go first, children before parents, because they free keys and
+//! unique values; but not those that would do something to children by foreign keys that act: the
+//! same upload may move these elsewhere, so they are tried again. Then, parents before children, rows that get another key,
+//! inserts and updates. What failed so far is the affair of [`super::retry`].
+//! If a constraint is violated at the end, or if rows were taken that should not have been
+//! ([`super::decided`]), all is undone and done again: with constraints checked at once, or without
+//! these rows.
 
 use std::collections::{HashMap, HashSet};
 
 use tidewater_protocol::{Code, Op};
 
 use super::incoming::{FEW_INSERTS, Incoming, RowRef};
+use super::made;
 use super::outcomes::Outcomes;
 use super::own;
-use super::rows::{Admitted, Failed, Refusal, Rows, TargetTable};
-use super::together::Candidates;
-use super::{Admission, DOWNLOAD_ONLY, last, note_given_back};
+use super::rows::{Admitted, Failed, Image, OnDelete, Refusal, Rows, TargetTable};
+use super::settle::ROWS_AT_ONCE;
+use super::settled;
+use super::{Admission, DOWNLOAD_ONLY, Serials, last, note_given_back};
 use crate::engine::connection::Connection as _;
 use crate::engine::exact::Membership;
 use crate::engine::publication::Publication;
 use crate::engine::scope::Differences;
 use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
-use crate::engine::upload::orphans::Orphans;
+use crate::engine::upload::decided::{Decided, RowKeys, pack_key};
+use crate::engine::upload::families::Families;
 use crate::engine::watermark::held;
 use crate::error::CentreError;
+use crate::scope::Scope;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
-
-/// How often refused rows are tried again while each round gets some of them in.
-const RETRY_ROUNDS: usize = 10;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -58,6 +60,9 @@ async fn try_apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<U
             Ok(outcome) => outcome,
             Err(error) if fails_alone(&error) && rows.is_usable() => {
                 rows.undo().await?;
+                if let CentreError::Locked { .. } = error {
+                    rows.hurry();
+                }
                 UploadOutcome::Failed { error }
             }
             Err(error) => return Err(error),
@@ -95,7 +100,33 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         tables.clear();
         unpublished.clear();
     }
+    let uploaded: Vec<_> = tables.iter().map(Incoming::uploaded).collect();
+    let families = Families::of(&publication.schema, &uploaded)?;
     let Admitted { serials, scope } = admitted;
+    let admission = admission(rows, &publication, upload, &serials, scope).await?;
+    let mut run = Run {
+        rows,
+        publication: &publication,
+        upload,
+        serials: &serials,
+        admission: &admission,
+        tables: &tables,
+        unpublished: &unpublished,
+        families: &families,
+    };
+    let result = run.all().await?;
+    let own = run.own(&result, is_alone)?;
+    Ok(UploadOutcome::Applied { result, own })
+}
+
+/// What the remote may write by a scope.
+async fn admission<R: Rows>(
+    rows: &mut R,
+    publication: &Publication<R::Table>,
+    upload: &SyncUpload,
+    serials: &Serials,
+    scope: Scope,
+) -> Result<Admission> {
     let checkpoint = upload.checkpoint.as_ref();
     let held = held(&publication.rules, checkpoint);
     let mut differences = Differences::of(scope.rules.iter().zip(held));
@@ -109,18 +140,8 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         differences.answer(&answers)?;
     }
     let found = differences.found();
-    let admission = Admission::new(&publication.rules, checkpoint, &serials, found, scope);
-    let mut run = Run {
-        rows,
-        publication: &publication,
-        upload,
-        admission: &admission,
-        tables: &tables,
-        unpublished: &unpublished,
-    };
-    let result = run.all().await?;
-    let own = run.own(&result, is_alone)?;
-    Ok(UploadOutcome::Applied { result, own })
+    let rules = &publication.rules;
+    Ok(Admission::new(rules, checkpoint, serials, found, scope))
 }
 
 /// One upload on its way into the centre.
@@ -128,22 +149,22 @@ pub(super) struct Run<'r, R: Rows> {
     pub(super) rows: &'r mut R,
     pub(super) publication: &'r Publication<R::Table>,
     pub(super) upload: &'r SyncUpload,
-    pub(super) admission: &'r Admission,
+    serials: &'r Serials,
+    /// By which rows are judged as they were before.
+    admission: &'r Admission,
     pub(super) tables: &'r [Incoming<'r, R::Table>],
     /// Rows that mean nothing to the publication any more, and why.
     unpublished: &'r [(&'r UploadTable, Unpublished)],
+    /// What the upload itself does to rows.
+    pub(super) families: &'r Families,
 }
 
 /// What has been done of an upload so far.
 pub(super) struct Progress<'p> {
     pub(super) outcomes: Outcomes<'p>,
     pub(super) refusals: Vec<Refusals>,
-    /// Deletes that are settled before their turn: the place of their table, and where they are.
-    pub(super) settled: HashSet<(usize, RowRef)>,
-    /// Deletes that found their rows when the upload began, though others of it may do something to
-    /// these (`ON DELETE SET NULL`). If one does not find its row as it was any more, nobody else
-    /// has won.
-    pub(super) undisputed: HashSet<(usize, RowRef)>,
+    /// Whether rows were written that may be out of scope.
+    pub(super) is_outside: bool,
 }
 
 /// Rows of one operation that the database refused, by table.
@@ -163,8 +184,8 @@ pub(super) type Earlier = HashMap<RowRef, Refusal>;
 struct Round {
     /// With all constraints checked at once.
     immediate: bool,
-    /// Without rows that refer to refused ones.
-    orphans: Orphans,
+    /// What is decided of some of them.
+    decided: Decided,
 }
 
 /// What applying all rows came to.
@@ -173,13 +194,22 @@ enum Filled {
     All(UploadResult),
     /// They have to be undone: a constraint is violated.
     Violated,
-    /// The same: rows were taken that refer to refused ones; these.
-    Orphaned(Orphans),
+    /// The same: rows were taken that should not have been; these.
+    Decided(Decided),
+}
+
+/// What is done with rows of a table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Delete,
+    Move,
+    Insert,
+    Update,
 }
 
 impl Progress<'_> {
     /// How many rows the database has refused so far.
-    fn failed(&self) -> usize {
+    pub(super) fn failed(&self) -> usize {
         self.refusals.iter().map(|it| it.failed.len()).sum()
     }
 }
@@ -187,11 +217,8 @@ impl Progress<'_> {
 impl<'r, R: Rows> Run<'r, R> {
     /// Applies all rows, and keeps the result.
     async fn all(&mut self) -> Result<UploadResult> {
-        let uploaded: Vec<_> = self.tables.iter().map(Incoming::uploaded).collect();
-        let mut round = Round {
-            immediate: false,
-            orphans: Orphans::of(&self.publication.schema, &uploaded)?,
-        };
+        let mut round = Round::default();
+        round.decided.foreign(self.foreign().await?);
         loop {
             self.rows.begin_rows(round.immediate).await?;
             match self.fill(&round).await? {
@@ -204,7 +231,7 @@ impl<'r, R: Rows> Run<'r, R> {
                     });
                 }
                 Filled::Violated => round.immediate = true,
-                Filled::Orphaned(orphans) => round.orphans = orphans,
+                Filled::Decided(decided) => round.decided = decided,
             }
             self.rows.undo_rows().await?;
         }
@@ -213,10 +240,9 @@ impl<'r, R: Rows> Run<'r, R> {
     async fn fill(&mut self, round: &Round) -> Result<Filled> {
         let (schema, shapes) = (&*self.publication.schema, &*self.publication.shapes);
         let mut progress = Progress {
-            outcomes: Outcomes::new(schema, shapes, &round.orphans),
+            outcomes: Outcomes::new(schema, shapes, &round.decided),
             refusals: Vec::new(),
-            settled: HashSet::new(),
-            undisputed: HashSet::new(),
+            is_outside: false,
         };
         for (table, refused) in self.unpublished {
             progress.outcomes.refuse_unpublished(table, refused)?;
@@ -224,74 +250,206 @@ impl<'r, R: Rows> Run<'r, R> {
         for table in self.tables {
             progress.outcomes.record_dropped(table)?;
         }
-        self.find_undisputed(&mut progress).await?;
-        let (first, deletes) = order(self.tables);
-        for (place, op) in first {
-            self.operation(place, op, &mut progress).await?;
+        let (first, last) = order(self.tables);
+        for steps in [first, last] {
+            for &(place, step) in &steps {
+                self.step(place, step, &mut progress).await?;
+            }
+            if !steps.is_empty() && !self.retry(&mut progress).await? {
+                return Ok(Filled::Violated);
+            }
         }
-        if self.waits_for_deletes(&progress)
-            && !self.get_in(&mut progress, Candidates::WithDeletes).await?
-        {
-            return Ok(Filled::Violated);
-        }
-        for (place, op) in deletes {
-            self.operation(place, op, &mut progress).await?;
-        }
-        if !self.get_in(&mut progress, Candidates::Failed).await? {
-            return Ok(Filled::Violated);
-        }
-        for Refusals { table, failed, .. } in std::mem::take(&mut progress.refusals) {
-            progress.outcomes.refuse(&self.tables[table], &failed)?;
+        for refusals in std::mem::take(&mut progress.refusals) {
+            self.give_up(refusals, &mut progress).await?;
         }
         if self.rows.is_violated(round.immediate).await? {
             return Ok(Filled::Violated);
         }
-        let outcomes = progress.outcomes;
         let uploaded: Vec<_> = self.tables.iter().map(Incoming::uploaded).collect();
-        let mut orphans = round.orphans.clone();
-        if orphans.find(schema, &uploaded, outcomes.builder())? {
-            return Ok(Filled::Orphaned(orphans));
+        let mut decided = round.decided.clone();
+        let builder = progress.outcomes.builder();
+        if decided.find(schema, &self.families.ties, &uploaded, builder)? {
+            return Ok(Filled::Decided(decided));
         }
-        let (mut result, records) = outcomes.finish();
+        let mut later = None;
+        let may_differ = progress.is_outside || self.changes_scopes();
+        if may_differ && !progress.outcomes.gives_up_outside() {
+            later = Some(self.admission_at_the_end().await?);
+        }
+        let mut outside = match &later {
+            Some(later) => self.out_of_scope(later, &progress)?,
+            None => RowKeys::new(),
+        };
+        let admission = later.as_ref().unwrap_or(self.admission);
+        let mut astray = self.following_nobody(admission, &progress).await?;
+        if !astray.is_empty() && later.is_none() {
+            let now = self.admission_at_the_end().await?;
+            astray = self.following_nobody(&now, &progress).await?;
+            later = Some(now);
+        }
+        outside.extend(astray);
+        if !outside.is_empty() {
+            decided.refuse_outside(outside);
+            return Ok(Filled::Decided(decided));
+        }
+        let admission = later.as_ref().unwrap_or(self.admission);
+        made::note(
+            self.rows,
+            self.publication,
+            self.tables,
+            admission,
+            &mut progress.outcomes,
+        )
+        .await?;
+        let (mut result, records) = progress.outcomes.finish();
+        let connection = self.rows.connection();
+        settled::forget(connection, self.upload, schema, self.tables, &records).await?;
         records.store(self.rows.connection(), self.upload).await?;
-        let store = self.admission.store(self.upload, &mut result);
+        let store = admission.store(self.upload, &mut result);
         self.rows.keep(store).await?;
         Ok(Filled::All(result))
     }
 
-    /// See [`Progress::undisputed`].
-    async fn find_undisputed(&mut self, progress: &mut Progress<'_>) -> Result<()> {
-        let schema = &self.publication.schema;
-        let deletes = |name: &str| {
-            let mut tables = self.tables.iter();
-            tables.any(|it| schema.tables[it.index].name == name && !it.deletes.is_empty())
-        };
-        let is_changed = |it: &&Incoming<'_, R::Table>| {
-            let mut keys = schema.tables[it.index].foreign_keys.iter();
-            !it.deletes.is_empty()
-                && it.is_open
-                && keys.any(|key| key.on_delete.changes_rows() && deletes(&key.parent))
-        };
-        for table in self.tables.iter().filter(is_changed) {
-            let found = self.deletable(table, progress).await?;
-            let found = found.into_iter().map(|row| (table.place, row));
-            progress.undisputed.extend(found);
-        }
-        Ok(())
+    /// What rows failed for at last is why they are refused; deletes that would have taken others
+    /// along lose.
+    async fn give_up(&mut self, refusals: Refusals, progress: &mut Progress<'_>) -> Result<()> {
+        let table = &self.tables[refusals.table];
+        let (with_children, others): (Vec<Failed>, Vec<Failed>) =
+            refusals.failed.into_iter().partition(|it| it.has_children);
+        let with_children: Vec<RowRef> = with_children.iter().map(|it| it.at).collect();
+        self.lose(table, refusals.op, &with_children, progress)
+            .await?;
+        progress.outcomes.refuse(table, &others)
     }
 
-    /// Applies the rows of one operation of one table.
-    async fn operation(&mut self, place: usize, op: Op, progress: &mut Progress<'_>) -> Result<()> {
-        let table = &self.tables[place];
-        let mut refs = match op {
-            Op::Update => table.updates.clone(),
-            Op::Delete => table.deletes.clone(),
-            _ if self.load(table, progress).await? => return Ok(()),
-            _ => table.find_inserts()?,
+    /// What the remote may write at the end of the upload.
+    async fn admission_at_the_end(&mut self) -> Result<Admission> {
+        let (publication, upload) = (self.publication, self.upload);
+        let scope = self.rows.scope(publication, upload).await?;
+        let mut later = admission(self.rows, publication, upload, self.serials, scope).await?;
+        later.follow(self.admission);
+        Ok(later)
+    }
+
+    /// The tables with rows that follow others: what they belong to, only the centre knows.
+    fn following(&self) -> Vec<&'r Incoming<'r, R::Table>> {
+        let publication = self.publication;
+        let follows = |it: &&Incoming<'_, R::Table>| {
+            let rules = &publication.rules[publication.rules_of(it.index)];
+            it.is_open && rules.iter().any(|rule| rule.follows)
         };
-        if !progress.settled.is_empty() {
-            refs.retain(|&row| !progress.settled.contains(&(place, row)));
+        self.tables.iter().filter(follows).collect()
+    }
+
+    /// Rows to be changed that are out of scope by what they follow.
+    async fn foreign(&mut self) -> Result<RowKeys> {
+        let mut foreign = RowKeys::new();
+        for table in self.following() {
+            let changes = [
+                (Op::Update, &table.updates),
+                (Op::Update, &table.moves),
+                (Op::Delete, &table.deletes),
+            ];
+            for (op, rows) in changes {
+                let images = (op, Image::Old);
+                let found = self.astray(table, images, rows, self.admission).await?;
+                foreign.extend(found);
+            }
         }
+        Ok(foreign)
+    }
+
+    /// Rows that were taken, and are out of scope by what they follow.
+    async fn following_nobody(
+        &mut self,
+        admission: &Admission,
+        progress: &Progress<'_>,
+    ) -> Result<RowKeys> {
+        let mut found = RowKeys::new();
+        for table in self.following() {
+            let taken = made::taken(self.publication, table, &progress.outcomes)?;
+            for (op, rows) in taken {
+                let images = (op, Image::New);
+                found.extend(self.astray(table, images, &rows, admission).await?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Those of some rows whose rows in the centre are out of scope; by their keys in the upload.
+    async fn astray(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        (op, image): (Op, Image),
+        rows: &[RowRef],
+        admission: &Admission,
+    ) -> Result<RowKeys> {
+        let publication = self.publication;
+        let schema = &publication.schema.tables[table.index];
+        let types = &publication.row_types[table.index];
+        let mut astray = RowKeys::new();
+        for some in rows.chunks(ROWS_AT_ONCE) {
+            let met = self.rows.find(table, op, some, image).await?;
+            let mut membership = self.membership_of(admission, table);
+            table.rows(some, |at, row| {
+                let Some(met) = &met[at] else { return Ok(()) };
+                if !membership.has(&met.central.values(types)?) {
+                    astray.insert((table.index, pack_key(schema, &row.key)));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(astray)
+    }
+
+    /// Whether the upload changes a table that a query for partitions names.
+    fn changes_scopes(&self) -> bool {
+        let queries = self
+            .publication
+            .rules
+            .iter()
+            .filter_map(|it| it.query.as_ref());
+        let queries: HashSet<&str> = queries.map(|it| it.inner.as_str()).collect();
+        self.tables.iter().any(|table| {
+            let name = &self.publication.schema.tables[table.index].name;
+            table.count() > 0 && queries.iter().any(|query| query.contains(name.as_str()))
+        })
+    }
+
+    /// Rows that were taken, and are out of scope now.
+    fn out_of_scope(&self, later: &Admission, progress: &Progress<'_>) -> Result<RowKeys> {
+        let builder = progress.outcomes.builder();
+        let mut outside = RowKeys::new();
+        for table in self.tables.iter().filter(|it| it.is_open) {
+            let schema = &self.publication.schema.tables[table.index];
+            let mut membership = self.membership_of(later, table);
+            table.each(|_, row| {
+                let op = row.op.unwrap_or(Op::Insert);
+                table.with_images(row, |uploaded| {
+                    if uploaded.new.is_none_or(|new| membership.has(new)) {
+                        return;
+                    }
+                    let key = (table.index, pack_key(schema, uploaded.key));
+                    if !builder.is_lost(&key) && !builder.is_refused(&key, op) {
+                        outside.insert(key);
+                    }
+                });
+                Ok(())
+            })?;
+        }
+        Ok(outside)
+    }
+
+    /// Applies the rows of one step.
+    async fn step(&mut self, place: usize, step: Step, progress: &mut Progress<'_>) -> Result<()> {
+        let table = &self.tables[place];
+        let (op, refs) = match step {
+            Step::Delete => (Op::Delete, table.deletes.clone()),
+            Step::Move => (Op::Update, table.moves.clone()),
+            Step::Update => (Op::Update, table.updates.clone()),
+            Step::Insert if self.load(table, progress).await? => return Ok(()),
+            Step::Insert => (Op::Insert, table.find_inserts()?),
+        };
         if refs.is_empty() {
             return Ok(());
         }
@@ -299,9 +457,8 @@ impl<'r, R: Rows> Run<'r, R> {
             let (code, reason) = (Code::RowDownloadOnly, DOWNLOAD_ONLY);
             return progress.outcomes.refuse_all(table, &refs, code, reason);
         }
-        let failed = self
-            .write(table, op, &refs, &Earlier::new(), progress)
-            .await?;
+        let earlier = Earlier::new();
+        let failed = self.write(table, op, &refs, &earlier, progress).await?;
         if !failed.is_empty() {
             progress.refusals.push(Refusals {
                 table: place,
@@ -319,93 +476,34 @@ impl<'r, R: Rows> Run<'r, R> {
         progress: &mut Progress<'_>,
     ) -> Result<bool> {
         let is_possible =
-            table.inserts > FEW_INSERTS && table.is_open && !progress.outcomes.has_orphans(table);
-        let is_in = is_possible && self.rows.load(table, self.membership(table)).await?;
+            table.inserts > FEW_INSERTS && table.is_open && !progress.outcomes.concerns(table);
+        let is_in = is_possible && {
+            let membership = self.membership(table);
+            self.rows.load(table, membership).await?
+        };
         if is_in {
             progress.outcomes.applied(Op::Insert, table.inserts);
         }
         Ok(is_in)
     }
 
-    /// What of a table the remote may write.
+    /// What of a table the remote may write, by the scope before the upload.
     pub(super) fn membership(&self, table: &Incoming<'_, R::Table>) -> Membership<'r> {
-        let (publication, admission) = (self.publication, self.admission);
+        self.membership_of(self.admission, table)
+    }
+
+    fn membership_of<'m>(
+        &self,
+        admission: &'m Admission,
+        table: &Incoming<'_, R::Table>,
+    ) -> Membership<'m>
+    where
+        'r: 'm,
+    {
+        let publication = self.publication;
         let rules = publication.rules_of(table.index);
         let scope = &admission.scope.rules[rules.clone()];
-        Membership::of_uploaded(&publication.rules[rules], scope)
-    }
-
-    /// Tries refused rows again as long as that gets some of them in: together first, for of many
-    /// that wait for one row, each would fail once more alone; then one by one. False: it cannot be
-    /// told which of them violate a constraint, because others do.
-    async fn get_in(&mut self, progress: &mut Progress<'_>, which: Candidates) -> Result<bool> {
-        if which == Candidates::Failed && progress.failed() == 0 {
-            return Ok(true);
-        }
-        loop {
-            if !self.together(progress, which).await? {
-                return Ok(false);
-            }
-            let before = progress.failed();
-            if before == 0 {
-                return Ok(true);
-            }
-            self.one_by_one(progress).await?;
-            if progress.failed() == before {
-                return Ok(true);
-            }
-        }
-    }
-
-    /// Every other round goes backwards: of rows that wait for the next one each, a round in their
-    /// order would get in a single one.
-    async fn one_by_one(&mut self, progress: &mut Progress<'_>) -> Result<()> {
-        let mut refusals = std::mem::take(&mut progress.refusals);
-        // The first tries were in their order.
-        let mut backwards = false;
-        let mut vain = 0;
-        for _ in 0..RETRY_ROUNDS {
-            let mut gained = false;
-            let count = refusals.len();
-            for number in 0..count {
-                let at = match backwards {
-                    true => count - 1 - number,
-                    false => number,
-                };
-                let tried = refusals[at].failed.len();
-                self.again(&mut refusals[at], backwards, progress).await?;
-                gained |= refusals[at].failed.len() < tried;
-            }
-            refusals.retain(|refusal| !refusal.failed.is_empty());
-            vain = if gained { 0 } else { vain + 1 };
-            if vain == 2 || refusals.is_empty() {
-                break;
-            }
-            backwards = !backwards;
-        }
-        progress.refusals = refusals;
-        Ok(())
-    }
-
-    /// Tries refused rows of one operation once more, which leaves those that are refused again.
-    pub(super) async fn again(
-        &mut self,
-        refusals: &mut Refusals,
-        backwards: bool,
-        progress: &mut Progress<'_>,
-    ) -> Result<()> {
-        let mut refs: Vec<RowRef> = refusals.failed.iter().map(|failed| failed.at).collect();
-        if backwards {
-            refs.reverse();
-        }
-        let mut earlier = Earlier::new();
-        if refusals.op == Op::Update {
-            let failed = refusals.failed.drain(..);
-            earlier = failed.map(|it| (it.at, it.refusal)).collect();
-        }
-        let (table, op) = (&self.tables[refusals.table], refusals.op);
-        refusals.failed = self.write(table, op, &refs, &earlier, progress).await?;
-        Ok(())
+        Membership::new(&publication.rules[rules], scope)
     }
 
     /// What the download of the same sync has to know.
@@ -427,18 +525,20 @@ impl<'r, R: Rows> Run<'r, R> {
 }
 
 /// The places of tables, and what is done with rows of them.
-type Steps = Vec<(usize, Op)>;
+type Steps = Vec<(usize, Step)>;
 
 /// What is done first, and the deletes that come afterwards.
 fn order<T: TargetTable>(tables: &[Incoming<'_, T>]) -> (Steps, Steps) {
     let mut parents_first: Vec<usize> = (0..tables.len()).collect();
     parents_first.sort_by_key(|&place| tables[place].index);
-    let deletes = parents_first.iter().rev().map(|&it| (it, Op::Delete));
-    let (mut first, late): (Steps, Steps) =
-        deletes.partition(|&(place, _)| tables[place].table.deletes_first());
+    let deletes = parents_first.iter().rev().map(|&it| (it, Step::Delete));
+    // The upload may move elsewhere what these would take along.
+    let (last, mut first): (Steps, Steps) =
+        deletes.partition(|&(place, _)| tables[place].table.on_delete() == OnDelete::TakesAlong);
     for place in parents_first {
-        first.push((place, Op::Insert));
-        first.push((place, Op::Update));
+        // A row that is inserted may have a key that another one gives up.
+        let others = [Step::Move, Step::Insert, Step::Update];
+        first.extend(others.map(|step| (place, step)));
     }
-    (first, late)
+    (first, last)
 }

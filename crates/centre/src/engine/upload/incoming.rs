@@ -1,8 +1,5 @@
 //! The uploaded rows of one table: where they are, and what they mean to it.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
 use bytes::Bytes;
 
 use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
@@ -10,7 +7,7 @@ use tidewater_protocol::{Code, Datum, Op, Row, RowsReader};
 use super::rows::TargetTable;
 use crate::engine::publication::Publication;
 use crate::engine::upload::columns::ColumnMap;
-use crate::engine::upload::orphans;
+use crate::engine::upload::decided::{Uploaded as UploadedTable, gives_another_key};
 use crate::error::CentreError;
 use crate::upload::UploadTable;
 
@@ -56,7 +53,9 @@ pub struct Incoming<'u, T> {
     pub is_open: bool,
     /// How many inserts there are.
     pub inserts: u64,
-    /// The updates.
+    /// The updates that give rows other keys.
+    pub moves: Vec<RowRef>,
+    /// The other updates.
     pub updates: Vec<RowRef>,
     /// The deletes.
     pub deletes: Vec<RowRef>,
@@ -102,7 +101,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
         let mut written = sent.clone();
         written.retain(|&column| table.is_written(column));
         let mut updatable = written.clone();
-        updatable.retain(|&column| table.is_settable(column) && !schema.key.contains(&column));
+        updatable.retain(|&column| table.is_settable(column));
         let mut sources = map.sources.iter().enumerate();
         let in_order = sources.all(|(at, source)| *source == Some(at));
         let mut incoming = Incoming {
@@ -114,6 +113,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
             updatable,
             is_open: schema.direction.uploads(),
             inserts: 0,
+            moves: Vec::new(),
             updates: Vec::new(),
             deletes: Vec::new(),
             upload,
@@ -127,7 +127,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
 
     fn look_through(&mut self) -> Result<(), CentreError> {
         let (mut inserts, mut few) = (0, Vec::new());
-        let (mut updates, mut deletes) = (Vec::new(), Vec::new());
+        let (mut moves, mut updates, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
         self.each(|at, row| {
             match row.op {
                 Some(Op::Insert) => {
@@ -136,6 +136,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
                         few.push(at);
                     }
                 }
+                Some(Op::Update) if gives_another_key(&self.map, row) => moves.push(at),
                 Some(Op::Update) => updates.push(at),
                 Some(Op::Delete) => deletes.push(at),
                 _ => return Err(malformed("a row of another operation in an upload")),
@@ -143,6 +144,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
             Ok(())
         })?;
         self.inserts = inserts;
+        self.moves = moves;
         self.updates = updates;
         self.deletes = deletes;
         if inserts <= FEW_INSERTS {
@@ -159,8 +161,25 @@ impl<T> Incoming<'_, T> {
     }
 
     /// The rows as they came, and how they are read.
-    pub fn uploaded(&self) -> orphans::Uploaded<'_> {
-        (self.upload, self.index, &self.map)
+    pub(crate) fn uploaded(&self) -> UploadedTable<'_> {
+        UploadedTable {
+            upload: self.upload,
+            index: self.index,
+            map: &self.map,
+            has_moves: !self.moves.is_empty(),
+        }
+    }
+
+    /// Whether a published column belongs to the key.
+    pub fn is_key(&self, column: usize) -> bool {
+        let source = self.map.sources[column];
+        source.is_some_and(|source| self.map.shape.key.contains(&source))
+    }
+
+    /// How many rows there are.
+    pub fn count(&self) -> u64 {
+        let others = self.moves.len() + self.updates.len() + self.deletes.len();
+        self.inserts + others as u64
     }
 
     /// Finds the inserts.
@@ -247,22 +266,6 @@ impl<T> Incoming<'_, T> {
             }
         }
         Ok(())
-    }
-
-    /// The rows at some places, packed; behind each may be others.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub fn packed(&self, refs: &[RowRef]) -> Result<Vec<Bytes>, CentreError> {
-        let mut chunks: HashMap<u32, Bytes> = HashMap::new();
-        let packed = refs.iter().map(|at| {
-            let chunk = match chunks.entry(at.chunk) {
-                Entry::Occupied(read) => read.into_mut(),
-                Entry::Vacant(unread) => unread.insert(self.chunk(at.chunk as usize)?),
-            };
-            Ok(chunk.slice(at.offset as usize..))
-        });
-        packed.collect()
     }
 
     /// As [`Self::rows`], with the images in the order of the published columns.

@@ -6,7 +6,7 @@ use super::incoming::{Incoming, RowRef, Uploaded};
 use super::rows::{Failed, Refusal};
 use super::{Conflict, Records, Refused};
 use crate::engine::upload::columns::Unpublished;
-use crate::engine::upload::orphans::{self, Orphans};
+use crate::engine::upload::decided::{Decided, Decision};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
 use crate::engine::upload::unpublished;
@@ -16,7 +16,7 @@ use crate::upload::{UploadResult, UploadTable};
 /// Outcomes of one upload.
 pub(crate) struct Outcomes<'p> {
     schema: &'p PublicationSchema,
-    orphans: &'p Orphans,
+    decided: &'p Decided,
     builder: ResultBuilder<'p>,
     records: Records,
 }
@@ -25,11 +25,11 @@ impl<'p> Outcomes<'p> {
     pub(crate) fn new(
         schema: &'p PublicationSchema,
         shapes: &'p [RowShape],
-        orphans: &'p Orphans,
+        decided: &'p Decided,
     ) -> Outcomes<'p> {
         Outcomes {
             schema,
-            orphans,
+            decided,
             builder: ResultBuilder::new(schema, shapes),
             records: Records::default(),
         }
@@ -39,28 +39,30 @@ impl<'p> Outcomes<'p> {
         self.builder.applied(op, rows);
     }
 
-    /// Whether some rows of a table refer to refused ones.
-    pub(crate) fn has_orphans<T>(&self, incoming: &Incoming<'_, T>) -> bool {
-        self.orphans.are_in(incoming.index)
+    /// Whether something is decided of rows of a table.
+    pub(crate) fn concerns<T>(&self, incoming: &Incoming<'_, T>) -> bool {
+        self.decided.concerns(incoming.index)
     }
 
-    /// See [`Orphans::reason`].
-    pub(crate) fn why_orphan<T>(
+    /// What is decided of a row.
+    pub(crate) fn decision<T>(
         &self,
         incoming: &Incoming<'_, T>,
         op: Op,
         key: &[Datum<'_>],
-    ) -> Option<Refusal> {
-        let reason = self.orphans.reason(self.schema, incoming.index, op, key)?;
-        Some(Refusal {
-            code: orphans::CODE,
-            reason: reason.to_owned(),
-        })
+    ) -> Option<Decision> {
+        self.decided.of(self.schema, incoming.index, op, key)
     }
 
-    /// See [`ResultBuilder::succeeded`].
-    pub(crate) fn succeeded<T>(&mut self, incoming: &Incoming<'_, T>, key: &[Datum<'_>]) {
-        self.builder.succeeded(incoming.index, key);
+    /// Whether rows that are not in scope before the upload are refused at once.
+    pub(crate) fn gives_up_outside(&self) -> bool {
+        self.decided.gives_up_outside()
+    }
+
+    /// The centre has made something else of a row that was taken: this, as it is read.
+    pub(crate) fn made<T>(&mut self, incoming: &Incoming<'_, T>, row: &[Datum<'_>]) {
+        let columns = self.schema.tables[incoming.index].columns.len();
+        self.builder.made(incoming.index, &row[..columns]);
     }
 
     /// Refuses every row of a table that is not published.
@@ -93,13 +95,15 @@ impl<'p> Outcomes<'p> {
         row_json::row(names, &values)
     }
 
-    /// A change lost; against a row, or against its absence.
+    /// A change lost; against a row, as it is read, or against its absence.
     pub(crate) fn conflict<T>(
         &mut self,
         incoming: &Incoming<'_, T>,
         uploaded: &Uploaded<'_, '_>,
         winner: Option<&[Datum<'_>]>,
     ) {
+        let columns = self.schema.tables[incoming.index].columns.len();
+        let winner = winner.map(|row| &row[..columns]);
         match winner {
             Some(winner) => self.builder.conflict_row(incoming.index, winner),
             None => self.builder.conflict_gone(incoming.index, uploaded.key),

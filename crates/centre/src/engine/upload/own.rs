@@ -6,6 +6,7 @@ use tidewater_protocol::{Op, Row, RowShape, RowsReader};
 
 use super::incoming::{Incoming, malformed};
 use crate::engine::exact::{pack_exact, pack_row, types_of};
+use crate::engine::upload::decided::gives_another_key;
 use crate::error::CentreError;
 use crate::upload::ResultTable;
 
@@ -41,7 +42,12 @@ pub(super) fn rows<T>(
             .next(&mut row)
             .map_err(|error| malformed(&error.to_string()))?
         {
-            rows.remove(&(table.index, pack_exact(&key_types, &row.key)));
+            let key = (table.index, pack_exact(&key_types, &row.key));
+            match row.op {
+                // That is what the remote has of it.
+                Some(Op::Made) => rows.insert(key, Some(pack_row(&shape.columns, &row.new))),
+                _ => rows.remove(&key),
+            };
         }
     }
     Ok(rows)
@@ -66,8 +72,15 @@ fn uploaded<T>(shapes: &[RowShape], incoming: &[Incoming<'_, T>]) -> Result<OwnR
                 let values = table.arranged(&row.new, &mut buffer);
                 image = Some(pack_row(&shape.columns, values));
             }
-            let key = pack_exact(&key_types, &row.key);
+            let mut key = pack_exact(&key_types, &row.key);
             bytes += key.len() + image.as_ref().map_or(0, Vec::len) + ROW_BYTES;
+            if row.op == Some(Op::Update) && gives_another_key(&table.map, row) {
+                let new = table.map.shape.key.iter().map(|&column| row.new[column]);
+                let new = pack_exact(&key_types, &new.collect::<Vec<_>>());
+                // Another row may have come in its place.
+                rows.entry((table.index, key)).or_insert(None);
+                key = new;
+            }
             rows.insert((table.index, key), image);
             Ok(())
         })?;

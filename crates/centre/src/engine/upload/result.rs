@@ -3,7 +3,7 @@
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape, RowsWriter, pack};
 
-use crate::engine::upload::orphans::{RowKeys, pack_key};
+use crate::engine::upload::decided::{RowKeys, pack_key};
 use crate::upload::{ResultTable, UploadResult};
 
 /// Builds an [`UploadResult`]. Tables are named by their index in the publication's
@@ -15,12 +15,10 @@ pub(crate) struct ResultBuilder<'a> {
     result: UploadResult,
     /// The refused inserts, by table and packed key.
     refused_inserts: RowKeys,
-    /// All refused rows.
-    refused_rows: RowKeys,
+    /// The other refused rows.
+    refused_changes: RowKeys,
     /// Rows that lost.
     lost: RowKeys,
-    /// Deleted rows in whose place others came.
-    successions: RowKeys,
 }
 
 impl<'a> ResultBuilder<'a> {
@@ -32,9 +30,8 @@ impl<'a> ResultBuilder<'a> {
             writers: shapes.iter().map(RowsWriter::new).collect(),
             result: UploadResult::default(),
             refused_inserts: RowKeys::new(),
-            refused_rows: RowKeys::new(),
+            refused_changes: RowKeys::new(),
             lost: RowKeys::new(),
-            successions: RowKeys::new(),
         }
     }
 
@@ -85,10 +82,9 @@ impl<'a> ResultBuilder<'a> {
         self.writers[table].refused(key, op, code.number(), reason);
     }
 
-    /// Another row came in the place of a deleted one, and kept what referred to that.
-    pub(crate) fn succeeded(&mut self, table: usize, key: &[Datum<'_>]) {
-        let key = pack_key(&self.schema.tables[table], key);
-        self.successions.insert((table, key));
+    /// The centre has made something else of a row that was taken.
+    pub(crate) fn made(&mut self, table: usize, row: &[Datum<'_>]) {
+        self.writers[table].row(Op::Made, row);
     }
 
     /// Counts a refused row that is told under another header than the table's.
@@ -98,10 +94,10 @@ impl<'a> ResultBuilder<'a> {
             return;
         };
         let row = (table, pack_key(&self.schema.tables[table], key));
-        if op == Op::Insert {
-            self.refused_inserts.insert(row.clone());
-        }
-        self.refused_rows.insert(row);
+        match op {
+            Op::Insert => self.refused_inserts.insert(row),
+            _ => self.refused_changes.insert(row),
+        };
     }
 
     /// Adds rows under a header of their own.
@@ -109,24 +105,22 @@ impl<'a> ResultBuilder<'a> {
         self.result.tables.push(table);
     }
 
-    /// The inserts that were refused so far.
-    pub(crate) fn refused_inserts(&self) -> &RowKeys {
-        &self.refused_inserts
+    /// Whether some row lost or was refused.
+    pub(crate) fn has_vain(&self) -> bool {
+        self.result.refused + self.result.conflicts > 0
     }
 
-    /// Every row that was refused so far.
-    pub(crate) fn refused_rows(&self) -> &RowKeys {
-        &self.refused_rows
+    /// Whether a change of a row was refused.
+    pub(crate) fn is_refused(&self, row: &(usize, Vec<u8>), op: Op) -> bool {
+        match op {
+            Op::Insert => self.refused_inserts.contains(row),
+            _ => self.refused_changes.contains(row),
+        }
     }
 
-    /// The deleted rows in whose place others came.
-    pub(crate) fn successions(&self) -> &RowKeys {
-        &self.successions
-    }
-
-    /// Whether a change of a row lost or was refused.
+    /// Whether a change of a row lost.
     pub(crate) fn is_lost(&self, row: &(usize, Vec<u8>)) -> bool {
-        self.lost.contains(row) || self.refused_rows.contains(row)
+        self.lost.contains(row)
     }
 
     /// The finished result: only tables with rows are in it, in the schema's order.

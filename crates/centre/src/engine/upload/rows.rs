@@ -17,17 +17,25 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// A table that uploads are written to.
 pub trait TargetTable: Send + Sync {
-    /// See [`crate::engine::compile::Published::deletes_first`].
-    fn deletes_first(&self) -> bool;
-
-    /// Whether foreign keys act on its deletes.
-    fn acts_on_delete(&self) -> bool;
+    /// What a delete of it would do to published children.
+    fn on_delete(&self) -> OnDelete;
 
     /// Whether a published column can be written; the others are computed.
     fn is_written(&self, column: usize) -> bool;
 
     /// Whether an update can set a column that can be written.
     fn is_settable(&self, column: usize) -> bool;
+}
+
+/// What a delete does to published rows that refer to the deleted one by a foreign key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDelete {
+    /// Nothing.
+    Nothing,
+    /// It would take them along, or change them: they are looked for before it.
+    Looks,
+    /// The same, and that is as its operator wants it.
+    TakesAlong,
 }
 
 /// What is known once an upload's number is taken.
@@ -54,6 +62,19 @@ pub struct Failed {
     pub at: RowRef,
     /// Why.
     pub refusal: Refusal,
+    /// It is a delete, and there are children that would go with it.
+    pub has_children: bool,
+}
+
+impl Failed {
+    /// A row that the database refused.
+    pub fn new(at: RowRef, refusal: Refusal) -> Failed {
+        Failed {
+            at,
+            refusal,
+            has_children: false,
+        }
+    }
 }
 
 /// Which of a row's images.
@@ -74,9 +95,11 @@ pub struct Batch<'b, 'u, T> {
     /// The columns that an update sets.
     pub changed: &'b [usize],
     /// An insert that finds a unique value taken fails; otherwise it may be passed over, whatever
-    /// it is that is taken. A delete takes its row as it is now; otherwise only as its pre-image
-    /// says.
+    /// it is that is taken. An update or delete takes its row as it is now; otherwise only as its
+    /// pre-image says.
     pub insists: bool,
+    /// Under which key the rows are that an update insists on.
+    pub key: Image,
 }
 
 /// What became of the rows of a [`Batch`].
@@ -99,7 +122,7 @@ pub struct Written {
 pub struct Met {
     /// Its values.
     pub central: Central,
-    /// Whether it is what an insert or update wants it to be.
+    /// Whether it is what an insert or update wants it to be, as far as the centre lets it.
     pub is_as_uploaded: bool,
 }
 
@@ -136,23 +159,12 @@ impl Central {
 pub struct Part<'b, 'u, T> {
     /// The table.
     pub table: &'b Incoming<'u, T>,
-    /// Of rows that succeed others: update.
+    /// What is done with them.
     pub op: Op,
     /// The columns that an update sets.
     pub changed: Vec<usize>,
-    /// The rows; of a succession those that are deleted.
+    /// The rows.
     pub rows: Vec<RowRef>,
-    /// For each row the inserted one that it becomes, if this is about a succession.
-    pub successors: Vec<RowRef>,
-}
-
-/// Whether what was applied stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
-    /// It stays.
-    Kept,
-    /// It was only a try.
-    Undone,
 }
 
 /// Writes the rows of a list of uploads, on one connection and in one transaction. What is to be
@@ -177,6 +189,10 @@ pub trait Rows: Send {
 
     /// Keeps the upload, and with it its result.
     fn keep(&mut self, result: Own) -> impl Future<Output = Result<()>> + Send;
+
+    /// An upload of the list has waited for a lock in vain: the next ones do not wait for long, so
+    /// that somebody's transaction holds up only who needs what it holds.
+    fn hurry(&mut self) {}
 
     /// Undoes the upload.
     fn undo(&mut self) -> impl Future<Output = Result<()>> + Send;
@@ -236,31 +252,42 @@ pub trait Rows: Send {
         rows: &[RowRef],
     ) -> impl Future<Output = Result<Written>> + Send;
 
-    /// Reads the rows of the centre with the keys of uploaded ones.
+    /// Reads the rows of the centre with the keys of uploaded ones, as these are or are to be.
     fn find(
         &mut self,
         table: &Incoming<'_, Self::Table>,
         op: Op,
         rows: &[RowRef],
+        key: Image,
     ) -> impl Future<Output = Result<Vec<Option<Met>>>> + Send;
 
-    /// Those deletes that find their rows as their pre-images say; nobody else changes these
-    /// before the transaction ends.
-    fn deletable(
+    /// Those of some deletes that find their rows as their pre-images say (or with `insists`, find
+    /// them), and would do something to published rows which refer to these and are none of them:
+    /// by foreign keys that act. Nobody adds such a row before the transaction ends.
+    fn with_children(
         &mut self,
         table: &Incoming<'_, Self::Table>,
         rows: &[RowRef],
+        insists: bool,
     ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
 
     /// Applies parts at once: what one row frees, another can take, and foreign keys are checked
-    /// when all is done. Gives, by part, the places of the rows that were written; `None`, and
-    /// nothing is done, unless all inserts and deletes were among them: an update that finds its
-    /// row changed loses for itself. Deletes come before updates, and these before inserts.
+    /// when all is done. Whether all rows could be written; otherwise none is.
     fn together(
         &mut self,
         parts: &[Part<'_, '_, Self::Table>],
-        ends: Ends,
-    ) -> impl Future<Output = Result<Option<Vec<Vec<usize>>>>> + Send;
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// The scope as it is now.
+    fn scope(
+        &mut self,
+        publication: &Publication<Self::Table>,
+        upload: &SyncUpload,
+    ) -> impl Future<Output = Result<Scope>> + Send;
+
+    /// Whether what the centre has of a row may be something else than what was written: by a
+    /// trigger, a generated column, or a type that keeps a value otherwise.
+    fn makes_something(&self, table: &Incoming<'_, Self::Table>) -> bool;
 
     /// The version of what was written, for [`crate::OwnUpload`], and whether nothing else has it.
     fn version(&self, tables: &[Incoming<'_, Self::Table>], is_alone: bool) -> (u64, bool);

@@ -1,13 +1,15 @@
 //! Writing rows of one operation of one table, and deciding what becomes of those that meet
 //! something else than they expect: the one place where conflicts are decided.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use tidewater_protocol::{Code, Datum, Op, Table, pack};
+use tidewater_protocol::{Code, Datum, Op, pack};
 
 use super::apply::{Earlier, Progress, Run};
-use super::incoming::{Incoming, RowRef};
-use super::rows::{Batch, Failed, Image, Met, Refusal, Rows, Written};
+use super::incoming::{Incoming, RowRef, Uploaded};
+use super::rows::{Batch, Failed, Image, Met, OnDelete, Refusal, Rows, TargetTable, Written};
+use crate::engine::exact::canonical;
+use crate::engine::upload::decided::{Decision, OUT_OF_SCOPE, pack_key};
 use crate::error::CentreError;
 
 /// Updates are told apart by the columns that they change, so that a user's `UPDATE OF` triggers
@@ -15,7 +17,11 @@ use crate::error::CentreError;
 const MAX_CHANGE_SETS: usize = 16;
 
 /// So many rows of the centre are looked at together.
-const ROWS_AT_ONCE: usize = 2_000;
+pub(super) const ROWS_AT_ONCE: usize = 2_000;
+
+/// Of a table that refers to itself, so many levels of rows are told apart by whether others are
+/// below them that stay.
+const MOST_LEVELS: usize = 32;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -25,14 +31,9 @@ pub(super) struct Sorted {
     /// To be written; for updates by the set of changed columns.
     pub(super) ready: Vec<(Vec<usize>, Vec<RowRef>)>,
     /// Cannot be written as they are; what they lost against has to be read.
+    pub(super) unready: Vec<RowRef>,
+    /// Lose whatever the centre has.
     pub(super) lost: Vec<RowRef>,
-}
-
-impl Sorted {
-    /// Those that can be written.
-    pub(super) fn rows(&self) -> impl Iterator<Item = RowRef> {
-        self.ready.iter().flat_map(|(_, rows)| rows).copied()
-    }
 }
 
 /// What becomes of a row that has met one of the centre.
@@ -55,10 +56,9 @@ fn decide(op: Op, met: &Met, is_theirs: bool) -> Verdict {
     }
 }
 
-const OUT_OF_SCOPE: &str = "this row is not in your partitions";
-
 impl<R: Rows> Run<'_, R> {
-    /// Writes rows of one operation; gives back those that the database refused.
+    /// Writes rows of one operation; gives back those that the database refused, and deletes that
+    /// would do something to children.
     pub(super) async fn write(
         &mut self,
         table: &Incoming<'_, R::Table>,
@@ -67,24 +67,71 @@ impl<R: Rows> Run<'_, R> {
         earlier: &Earlier,
         progress: &mut Progress<'_>,
     ) -> Result<Vec<Failed>> {
-        let Sorted { ready, mut lost } = self.sort(table, op, refs, progress)?;
+        let mut sorted = self.sort(table, op, refs, progress)?;
         let mut failed = Vec::new();
-        for (changed, refs) in &ready {
+        if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
+            for (_, rows) in &mut sorted.ready {
+                self.leave_parents(table, rows, false, &mut failed).await?;
+            }
+        }
+        let mut unready = sorted.unready;
+        for (changed, refs) in &sorted.ready {
             let batch = Batch {
                 table,
                 op,
                 changed,
                 insists: false,
+                key: Image::Old,
             };
             let written = self.rows.write(&batch, refs).await?;
-            lost.extend(note(table, op, written, &mut failed, progress)?);
+            unready.extend(note(table, op, written, &mut failed, progress)?);
         }
-        for rows in lost.chunks(ROWS_AT_ONCE) {
+        for rows in unready.chunks(ROWS_AT_ONCE) {
             self.meet(table, op, rows, earlier, progress, &mut failed)
                 .await?;
         }
+        self.lose(table, op, &sorted.lost, progress).await?;
         failed.sort_by_key(|failed| failed.at);
         Ok(failed)
+    }
+
+    /// Takes deletes out of those to be written that would take children along, or change them.
+    async fn leave_parents(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        rows: &mut Vec<RowRef>,
+        insists: bool,
+        failed: &mut Vec<Failed>,
+    ) -> Result<()> {
+        let schema = &self.publication.schema.tables[table.index];
+        let mut keys = schema.foreign_keys.iter();
+        let refers_to_itself = keys.any(|key| key.parent == schema.name);
+        for level in 1.. {
+            let mut parents = self.rows.with_children(table, rows, insists).await?;
+            if !parents.is_empty() && level == MOST_LEVELS {
+                parents.clone_from(rows);
+            }
+            if parents.is_empty() {
+                break;
+            }
+            failed.extend(parents.iter().map(|&at| Failed {
+                has_children: true,
+                ..Failed::new(
+                    at,
+                    Refusal {
+                        code: Code::RowForeignKey,
+                        reason: "others refer to this row".into(),
+                    },
+                )
+            }));
+            let parents: HashSet<RowRef> = parents.into_iter().collect();
+            rows.retain(|at| !parents.contains(at));
+            // Those that stay may be children of others.
+            if !refers_to_itself {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Tells what can be written from what cannot, and refuses what never will.
@@ -98,56 +145,61 @@ impl<R: Rows> Run<'_, R> {
         let mut sorted = Sorted::default();
         let mut sets: HashMap<Vec<usize>, usize> = HashMap::new();
         let mut membership = self.membership(table);
-        let schema = &self.publication.schema.tables[table.index];
-        let (rows, outcomes) = (&mut *self.rows, &mut progress.outcomes);
+        let Progress {
+            outcomes,
+            is_outside,
+            ..
+        } = &mut *progress;
         // Reused from row to row.
         let mut changed = Vec::new();
         table.images(refs, |at, uploaded| {
-            if let Some(refusal) = outcomes.why_orphan(table, op, uploaded.key) {
-                outcomes.refused(table, uploaded, &refusal);
-                return Ok(());
-            }
-            if let Some(new) = uploaded.new {
-                let null = uploaded.key.iter().position(|it| *it == Datum::Null);
-                let refusal = if let Some(place) = null {
-                    let column = &schema.columns[schema.key[place]].name;
-                    let reason = format!("the key column {column} is NULL");
-                    Some((Code::RowNotNull, reason))
-                } else if uploaded
-                    .old
-                    .is_some_and(|old| !has_key_of(schema, old, new))
-                {
-                    let reason = "an update cannot give a row another key";
-                    Some((Code::RowBadValue, reason.to_owned()))
-                } else if let Some(reason) = rows.unfit(table, Image::New, new) {
-                    Some((Code::RowBadValue, reason))
-                } else {
-                    let is_theirs = membership.has(new);
-                    (!is_theirs).then(|| (Code::RowOutOfScope, OUT_OF_SCOPE.to_owned()))
-                };
-                if let Some((code, reason)) = refusal {
-                    outcomes.refused(table, uploaded, &Refusal { code, reason });
+            match outcomes.decision(table, op, uploaded.key) {
+                Some(Decision::Refused(refusal)) => {
+                    outcomes.refused(table, uploaded, &refusal);
                     return Ok(());
                 }
+                Some(Decision::Lost) => {
+                    sorted.lost.push(refs[at]);
+                    return Ok(());
+                }
+                None => {}
             }
-            let mut is_lost = uploaded.old.is_some_and(|old| {
-                !membership.has(old) || rows.unfit(table, Image::Old, old).is_some()
-            });
             changed.clear();
             if let (Some(old), Some(new)) = (uploaded.old, uploaded.new) {
                 let differs = |index: &usize| !pack::same(&old[*index], &new[*index]);
                 changed.extend(table.updatable.iter().copied().filter(differs));
-                is_lost |= changed.is_empty();
             }
-            if is_lost {
-                sorted.lost.push(refs[at]);
+            let mut refusal = self.obstacle(table, uploaded, &changed);
+            if let Some(new) = uploaded.new.filter(|_| refusal.is_none())
+                && !membership.has(new)
+            {
+                // It may come into scope by the upload itself.
+                *is_outside = true;
+                refusal = outcomes.gives_up_outside().then(|| Refusal {
+                    code: Code::RowOutOfScope,
+                    reason: OUT_OF_SCOPE.to_owned(),
+                });
+            }
+            if let Some(refusal) = refusal {
+                outcomes.refused(table, uploaded, &refusal);
+                return Ok(());
+            }
+            let is_unready = uploaded.old.is_some_and(|old| {
+                !membership.has(old) || self.rows.unfit(table, Image::Old, old).is_some()
+            });
+            if is_unready || op == Op::Update && changed.is_empty() {
+                sorted.unready.push(refs[at]);
                 return Ok(());
             }
             let set = match sets.get(&changed) {
                 Some(&set) => set,
                 None => {
                     if sets.len() >= MAX_CHANGE_SETS {
-                        changed.clone_from(&table.updatable);
+                        let is_key = |it: &usize| table.is_key(*it);
+                        let key: Vec<usize> = changed.iter().copied().filter(is_key).collect();
+                        let all = table.updatable.iter().copied();
+                        changed.clear();
+                        changed.extend(all.filter(|it| key.contains(it) || !is_key(it)));
                     }
                     *sets.entry(changed.clone()).or_insert_with_key(|changed| {
                         sorted.ready.push((changed.clone(), Vec::new()));
@@ -161,6 +213,34 @@ impl<R: Rows> Run<'_, R> {
         Ok(sorted)
     }
 
+    /// Why a row can never be what it is to be, if that is known without the database.
+    fn obstacle(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        uploaded: &Uploaded<'_, '_>,
+        changed: &[usize],
+    ) -> Option<Refusal> {
+        let new = uploaded.new?;
+        let schema = &self.publication.schema.tables[table.index];
+        let name = |column: usize| &schema.columns[column].name;
+        let refusal = |code, reason| Some(Refusal { code, reason });
+        for &column in &schema.key {
+            if new[column] == Datum::Null {
+                let reason = format!("the key column {} is NULL", name(column));
+                return refusal(Code::RowNotNull, reason);
+            }
+            let is_other = uploaded
+                .old
+                .is_some_and(|old| !pack::same(&old[column], &new[column]));
+            if is_other && !changed.contains(&column) {
+                let reason = format!("the key column {} cannot be updated", name(column));
+                return refusal(Code::RowBadValue, reason);
+            }
+        }
+        let reason = self.rows.unfit(table, Image::New, new)?;
+        refusal(Code::RowBadValue, reason)
+    }
+
     /// Reads the rows of the centre that uploaded ones met, and settles who wins.
     async fn meet(
         &mut self,
@@ -171,14 +251,12 @@ impl<R: Rows> Run<'_, R> {
         progress: &mut Progress<'_>,
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
-        let met = self.rows.find(table, op, rows).await?;
+        let met = self.rows.find(table, op, rows, Image::Old).await?;
         let mut membership = self.membership(table);
-        let types = &self.publication.shapes[table.index].columns;
-        let Progress {
-            outcomes,
-            undisputed,
-            ..
-        } = &mut *progress;
+        let types = &self.publication.row_types[table.index];
+        let schema = &self.publication.schema.tables[table.index];
+        let families = self.families;
+        let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
@@ -186,20 +264,31 @@ impl<R: Rows> Run<'_, R> {
                 return Ok(());
             };
             let central = met.central.values(types)?;
-            match decide(op, met, membership.has(&central)) {
+            let before = uploaded
+                .old
+                .and_then(|old| families.before(table.index, old, &central));
+            let before = before.as_ref().unwrap_or(&central);
+            let is_theirs = membership.has(&central) || membership.has(before);
+            if is_theirs && met.central.is_whole && is_own_doing(table, uploaded, before, &central)
+            {
+                changed.push(rows[at]);
+                return Ok(());
+            }
+            match decide(op, met, is_theirs) {
                 Verdict::Applied => outcomes.applied(op, 1),
+                // The row that has the key is to get another one.
+                _ if op == Op::Insert
+                    && families.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
+                {
+                    let (code, reason) = (Code::RowKeyInUse, "key in use".to_owned());
+                    failed.push(Failed::new(rows[at], Refusal { code, reason }));
+                }
                 Verdict::Refused(code, reason) => {
                     let reason = reason.to_owned();
                     outcomes.refused(table, uploaded, &Refusal { code, reason });
                 }
-                Verdict::Lost if undisputed.contains(&(table.place, rows[at])) => {
-                    changed.push(rows[at]);
-                }
                 Verdict::Lost => match earlier.get(&rows[at]) {
-                    Some(refusal) => failed.push(Failed {
-                        at: rows[at],
-                        refusal: refusal.clone(),
-                    }),
+                    Some(refusal) => failed.push(Failed::new(rows[at], refusal.clone())),
                     // One that cannot be sent is as good as gone until it can: then it comes with
                     // a download.
                     None => {
@@ -211,10 +300,58 @@ impl<R: Rows> Run<'_, R> {
             Ok(())
         })?;
         if !changed.is_empty() {
-            gone.extend(self.insist(table, op, &changed, progress, failed).await?);
+            let insisted = self.insist(table, op, &changed, Image::Old, progress, failed);
+            gone.extend(insisted.await?);
+        }
+        if op == Op::Update && !gone.is_empty() && !table.moves.is_empty() {
+            gone = self.meet_moved(table, gone, progress, failed).await?;
         }
         self.settle_gone(table, op, gone, earlier, progress, failed)
             .await
+    }
+
+    /// Updates that give rows other keys and do not find them under the old ones: the row may be
+    /// where it is to be, because its parent has taken it along, or because it was there before.
+    /// Gives back the others.
+    async fn meet_moved(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        rows: Vec<RowRef>,
+        progress: &mut Progress<'_>,
+        failed: &mut Vec<Failed>,
+    ) -> Result<Vec<RowRef>> {
+        let met = self.rows.find(table, Op::Update, &rows, Image::New).await?;
+        let mut membership = self.membership(table);
+        let types = &self.publication.row_types[table.index];
+        let (families, mut applied) = (self.families, 0);
+        let outcomes = &mut progress.outcomes;
+        let (mut gone, mut changed) = (Vec::new(), Vec::new());
+        table.images(&rows, |at, uploaded| {
+            let row = rows[at];
+            let Some(met) = met[at].as_ref().filter(|it| it.central.is_whole) else {
+                gone.push(row);
+                return Ok(());
+            };
+            let central = met.central.values(types)?;
+            let before = uploaded
+                .old
+                .and_then(|old| families.before(table.index, old, &central));
+            let before = before.as_ref().unwrap_or(&central);
+            match membership.has(&central) || membership.has(before) {
+                true if met.is_as_uploaded => applied += 1,
+                true if is_own_doing(table, uploaded, before, &central) => changed.push(row),
+                // It has followed its parent, and somebody else has changed it.
+                true if before != &central => outcomes.conflict(table, uploaded, Some(&central)),
+                _ => gone.push(row),
+            }
+            Ok(())
+        })?;
+        progress.outcomes.applied(Op::Update, applied);
+        if !changed.is_empty() {
+            let insisted = self.insist(table, Op::Update, &changed, Image::New, progress, failed);
+            gone.extend(insisted.await?);
+        }
+        Ok(gone)
     }
 
     /// Writes rows whatever the centre has instead of what they expect; gives back those that were
@@ -224,17 +361,29 @@ impl<R: Rows> Run<'_, R> {
         table: &Incoming<'_, R::Table>,
         op: Op,
         rows: &[RowRef],
+        key: Image,
         progress: &mut Progress<'_>,
         failed: &mut Vec<Failed>,
     ) -> Result<Vec<RowRef>> {
-        let batch = Batch {
-            table,
-            op,
-            changed: &[],
-            insists: true,
-        };
-        let written = self.rows.write(&batch, rows).await?;
-        note(table, op, written, failed, progress)
+        let mut sorted = self.sort(table, op, rows, progress)?;
+        let mut passed_over = sorted.unready;
+        if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
+            for (_, rows) in &mut sorted.ready {
+                self.leave_parents(table, rows, true, failed).await?;
+            }
+        }
+        for (changed, rows) in &sorted.ready {
+            let batch = Batch {
+                table,
+                op,
+                changed,
+                insists: true,
+                key,
+            };
+            let written = self.rows.write(&batch, rows).await?;
+            passed_over.extend(note(table, op, written, failed, progress)?);
+        }
+        Ok(passed_over)
     }
 
     /// Settles rows whose key the centre does not have.
@@ -250,6 +399,7 @@ impl<R: Rows> Run<'_, R> {
         if gone.is_empty() {
             return Ok(());
         }
+        gone.sort_unstable();
         match op {
             // Whoever made the rows may give them back later.
             Op::Delete if self.upload.given_back => progress.outcomes.conflicts_gone(table, &gone),
@@ -260,17 +410,15 @@ impl<R: Rows> Run<'_, R> {
             // Their key is free: some other unique constraint was in the way, and tells its name
             // when nobody looks away.
             Op::Insert => {
-                let passed_over = self.insist(table, op, &gone, progress, failed).await?;
+                let insisted = self.insist(table, op, &gone, Image::Old, progress, failed);
+                let passed_over = insisted.await?;
                 debug_assert!(passed_over.is_empty());
                 Ok(())
             }
             _ => {
                 gone.retain(|at| match earlier.get(at) {
                     Some(refusal) => {
-                        failed.push(Failed {
-                            at: *at,
-                            refusal: refusal.clone(),
-                        });
+                        failed.push(Failed::new(*at, refusal.clone()));
                         false
                     }
                     None => true,
@@ -279,12 +427,58 @@ impl<R: Rows> Run<'_, R> {
             }
         }
     }
+
+    /// Has rows lose against whatever the centre has.
+    pub(super) async fn lose(
+        &mut self,
+        table: &Incoming<'_, R::Table>,
+        op: Op,
+        rows: &[RowRef],
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        let types = &self.publication.row_types[table.index];
+        for rows in rows.chunks(ROWS_AT_ONCE) {
+            let met = self.rows.find(table, op, rows, Image::Old).await?;
+            let mut membership = self.membership(table);
+            let outcomes = &mut progress.outcomes;
+            table.images(rows, |at, uploaded| {
+                let Some(met) = &met[at] else {
+                    match op {
+                        Op::Delete => outcomes.applied(op, 1),
+                        _ => outcomes.conflict(table, uploaded, None),
+                    }
+                    return Ok(());
+                };
+                let central = met.central.values(types)?;
+                if !membership.has(&central) {
+                    let (code, reason) = (Code::RowOutOfScope, OUT_OF_SCOPE.to_owned());
+                    outcomes.refused(table, uploaded, &Refusal { code, reason });
+                    return Ok(());
+                }
+                let winner = met.central.is_whole.then_some(&central[..]);
+                outcomes.conflict(table, uploaded, winner);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
 }
 
-/// Whether both images have the same key.
-fn has_key_of(schema: &Table, old: &[Datum<'_>], new: &[Datum<'_>]) -> bool {
-    let mut key = schema.key.iter();
-    key.all(|&column| pack::same(&old[column], &new[column]))
+/// Whether a row was as its remote says before the upload's own parents changed it, and is not any
+/// more.
+fn is_own_doing<T>(
+    table: &Incoming<'_, T>,
+    uploaded: &Uploaded<'_, '_>,
+    before: &[Datum<'_>],
+    central: &[Datum<'_>],
+) -> bool {
+    let same = |one: &[Datum<'_>], other: &[Datum<'_>]| {
+        let mut columns = table.written.iter();
+        columns.all(|&it| pack::same(&canonical(one[it]), &canonical(other[it])))
+    };
+    uploaded
+        .old
+        .is_some_and(|old| same(old, before) && !same(before, central))
 }
 
 /// Notes what became of rows; gives back those that were passed over.

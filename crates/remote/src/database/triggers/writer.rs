@@ -170,9 +170,44 @@ impl Writer<'_> {
         )
     }
 
+    /// The condition that there is a row under the key of NEW now.
+    fn is_over_a_row(&self) -> String {
+        let same_key = quote::list(&self.names.key, " AND ", |key| {
+            format!("t.{key} = {}", self.new_value(key))
+        });
+        format!(
+            "EXISTS (SELECT 1 FROM {} AS t WHERE {same_key})",
+            self.names.table
+        )
+    }
+
+    /// Records that nothing is under a new key. Apart from [`Writer::insert_over`], because
+    /// SQLite puts what it selects aside first, row by row, where the same trigger has read the
+    /// table that it goes to.
     pub(super) fn insert(&self) -> String {
-        let when = format!("WHEN {}\n", self.new_key_is_new());
-        self.create("insert", "BEFORE INSERT", &when, &self.under_new_key())
+        let body = format!(
+            "  INSERT INTO {} ({}, generation, present)\n  VALUES ({}, {}, 0);\n",
+            self.names.change,
+            self.names.change_key.join(", "),
+            quote::list(&self.names.key, ", ", |key| self.new_value(key)),
+            self.generation(),
+        );
+        let when = format!(
+            "WHEN {} AND NOT {}\n",
+            self.new_key_is_new(),
+            self.is_over_a_row()
+        );
+        self.create("insert", "BEFORE INSERT", &when, &body)
+    }
+
+    /// Records the row that is under a new key, and is about to be displaced.
+    pub(super) fn insert_over(&self) -> String {
+        let when = format!(
+            "WHEN {} AND {}\n",
+            self.is_over_a_row(),
+            self.new_key_is_new()
+        );
+        self.create("insert_over", "BEFORE INSERT", &when, &self.under_new_key())
     }
 
     /// Records that a row whose key SQLite assigned was not there.

@@ -371,11 +371,12 @@ impl<C: Centre> Field<C> {
 
     /// Gives everything up that was refused on a remote.
     pub(crate) fn discard(&mut self, number: usize) {
+        let device = &mut self.players[number].device;
+        let (user, refused) = (device.user.clone(), device.refused());
+        let rows = super::ledger::refused_rows(self, &user, &refused);
         let player = &mut self.players[number];
-        for refused in player.device.refused() {
-            player
-                .ledger
-                .forget(&self.schema, &refused.table, &refused.key);
+        for (table, key) in rows {
+            player.ledger.forget(&self.schema, &table, &key);
         }
         player.device.discard_refused();
     }

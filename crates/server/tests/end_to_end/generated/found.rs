@@ -69,6 +69,7 @@ fn a_conflicting_row_that_the_same_upload_cascades_away_goes<B: Backend>() {
             [[publication.table]]
             name = "parent"
             partition = "everyone"
+            on_unseen_children = "cascade"
             [[publication.table]]
             name = "child"
             partition = "everyone"

@@ -145,13 +145,48 @@ fn decisions<C: Centre>(field: &Field<C>, user: &str) -> HashMap<(String, String
     let mut seen: HashMap<(String, String), usize> = HashMap::new();
     let (conflicts, refused) = (field.server().conflicts(), field.server().refused());
     let of_conflicts = conflicts.iter().filter(|it| it.user == user);
-    let of_conflicts = of_conflicts.map(|it| (&it.table, &it.key));
+    let of_conflicts = of_conflicts.map(|it| (&it.table, &it.key, it.uploaded.as_deref()));
     let of_refused = refused.iter().filter(|it| it.user == user);
-    let of_refused = of_refused.map(|it| (&it.table, &it.key));
-    for (table, key) in of_conflicts.chain(of_refused) {
+    let of_refused = of_refused.map(|it| (&it.table, &it.key, Some(&*it.row)));
+    for (table, key, image) in of_conflicts.chain(of_refused) {
         *seen.entry((table.clone(), key.clone())).or_default() += 1;
+        let new_key = image.and_then(|image| key_of_image(&field.schema, table, image));
+        if let Some(new_key) = new_key.filter(|it| it != key) {
+            *seen.entry((table.clone(), new_key)).or_default() += 1;
+        }
     }
     seen
+}
+
+/// The tables' names and keys of rows that are refused on a remote: of a changed key both.
+pub(crate) fn refused_rows<C: Centre>(
+    field: &Field<C>,
+    user: &str,
+    here: &[RefusedRow],
+) -> HashSet<(String, String)> {
+    let mut rows: HashSet<(String, String)> = here
+        .iter()
+        .map(|it| (it.table.clone(), it.key.clone()))
+        .collect();
+    for it in field.server().refused().iter().filter(|it| it.user == user) {
+        let is_here = |row: &RefusedRow| row.table == it.table && row.key == it.key;
+        if here.iter().any(is_here) {
+            let new_key = key_of_image(&field.schema, &it.table, &it.row);
+            rows.extend(new_key.map(|key| (it.table.clone(), key)));
+        }
+    }
+    rows
+}
+
+/// The key that an image, a JSON object, gives its row: a changed key is known by the old one.
+fn key_of_image(schema: &Schema, table: &str, image: &str) -> Option<String> {
+    let table = schema.tables.iter().find(|it| it.name == table)?;
+    let image: serde_json::Value = serde_json::from_str(image).ok()?;
+    let key = table.key.iter();
+    let key: Option<Vec<serde_json::Value>> = key
+        .map(|&index| image.get(&table.columns[index].name).cloned())
+        .collect();
+    Some(serde_json::Value::Array(key?).to_string())
 }
 
 /// After a sync that succeeded: every change has met its fate.
@@ -168,6 +203,8 @@ pub(crate) fn settle_beside<C: Centre>(field: &mut Field<C>, number: usize, mut 
     let seen = decisions(field, &user);
     let player = &mut field.players[number];
     let refused_here = player.device.refused();
+    let of_refused = refused_rows(field, &user, &refused_here);
+    let player = &mut field.players[number];
     let changes = std::mem::take(&mut player.ledger.changes);
     let mut disputed = HashSet::new();
     for ((id, key), mut change) in changes {
@@ -176,9 +213,7 @@ pub(crate) fn settle_beside<C: Centre>(field: &mut Field<C>, number: usize, mut 
         };
         let name = (table.name.clone(), key.clone());
         let decided = seen.get(&name) > player.ledger.seen.get(&name);
-        let is_refused_here = refused_here
-            .iter()
-            .any(|it| it.table == table.name && it.key == key);
+        let is_refused_here = of_refused.contains(&name);
         let past = || field.past[change.since..].iter().map(|it| it.table(id));
         let row = (id, key.clone());
         let overtaken = later.changes.get(&row);
@@ -208,8 +243,7 @@ pub(crate) fn settle_beside<C: Centre>(field: &mut Field<C>, number: usize, mut 
             field.past.last().map(|it| it.table(id).get(&key))
         );
     }
-    let rows = refused_here.iter();
-    disputed.extend(rows.map(|it| (it.table.clone(), it.key.clone())));
+    disputed.extend(of_refused);
     player.ledger.disputed = disputed;
     let forgotten = &player.ledger.forgotten;
     // Of what was changed here without tracking, only the remote knows.

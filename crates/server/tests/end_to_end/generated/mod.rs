@@ -143,11 +143,12 @@ fn both<C: Centre>(field: &mut Field<C>, number: usize) -> (Snapshot, Snapshot) 
 fn compare_but_refused<C: Centre>(field: &mut Field<C>, number: usize) {
     let mut aside = HashSet::new();
     let (centre, remote) = both(field, number);
-    for refused in field.players[number].device.refused() {
-        let tables = field.schema.tables.iter();
-        let table = tables.clone().find(|it| it.name == refused.table);
-        if let Some(table) = table {
-            aside.insert((table.id, refused.key));
+    let device = &mut field.players[number].device;
+    let (user, refused) = (device.user.clone(), device.refused());
+    for (name, key) in ledger::refused_rows(field, &user, &refused) {
+        let mut tables = field.schema.tables.iter();
+        if let Some(table) = tables.find(|it| it.name == name) {
+            aside.insert((table.id, key));
         }
     }
     loop {

@@ -1,0 +1,143 @@
+//! Locks that other sessions hold: how long a sync waits for them, and who holds them.
+//!
+//! A sync waits for some time and is then sent away, so that a transaction of an application that
+//! is left open takes no worker for long. For a while after that the others do not wait as long.
+//! Who is in the way is looked up while a sync waits and remembered, because at the moment in which
+//! somebody asks for the status nobody may be waiting.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use tidewater_centre::engine::connection::{Connection as _, own};
+use tidewater_centre::error::CentreError;
+use tidewater_centre::records::Blocker;
+
+use super::Shared;
+use super::connection::{Connection, PATIENCE_MS, refused};
+
+/// How long a sync waits for a lock after another one has waited in vain.
+pub(super) const HURRIED_MS: u64 = 100;
+
+/// How long after that.
+const HURRY_FOR_MS: u64 = 5_000;
+
+/// A sync that takes longer may be waiting for somebody.
+const LOOK_AFTER: Duration = Duration::from_millis(500);
+
+/// When syncs have waited.
+#[derive(Debug)]
+pub(super) struct Waits {
+    /// The last one that has waited in vain for as long as any does.
+    in_vain_ms: AtomicI64,
+}
+
+impl Default for Waits {
+    fn default() -> Waits {
+        Waits {
+            in_vain_ms: AtomicI64::new(i64::MIN),
+        }
+    }
+}
+
+impl Waits {
+    /// How long a sync that begins now waits for a lock.
+    pub(super) fn patience_ms(&self, now_ms: i64) -> u64 {
+        let in_vain_ms = self.in_vain_ms.load(Ordering::Relaxed);
+        match in_vain_ms.abs_diff(now_ms) < HURRY_FOR_MS {
+            true => HURRIED_MS,
+            false => PATIENCE_MS,
+        }
+    }
+
+    /// A sync has waited in vain.
+    pub(super) fn in_vain(&self, now_ms: i64) {
+        if self.patience_ms(now_ms) == PATIENCE_MS {
+            self.in_vain_ms.store(now_ms, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Does what a sync does on a backend, and looks for who is in the way if that takes long.
+pub(super) async fn watched<T>(
+    shared: &Arc<Shared>,
+    backend: i32,
+    now_ms: i64,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => return done,
+        () = tokio::time::sleep(LOOK_AFTER) => {}
+    }
+    let shared = shared.clone();
+    // The work does not wait for it.
+    tokio::spawn(async move {
+        if let Err(error) = note(&shared, backend, now_ms).await {
+            tracing::debug!(%error, "who holds a lock is not known");
+        }
+    });
+    work.await
+}
+
+/// Who is in the way of the backend `$1`.
+const BLOCKING: &str = "
+SELECT b.pid, b.application_name, coalesce(b.usename::text, ''), coalesce(b.query, ''),
+  coalesce(b.xact_start::text, '')
+FROM unnest(pg_catalog.pg_blocking_pids($1)) AS p (pid)
+JOIN pg_catalog.pg_stat_activity b ON b.pid = p.pid AND b.application_name <> 'tidewater'";
+
+async fn note(shared: &Shared, backend: i32, now_ms: i64) -> Result<(), CentreError> {
+    let error = |error| refused("looking who holds a lock")(error);
+    let mut connection = shared.pool.get().await?;
+    let blocking = connection.prepare(BLOCKING, &[]).await?;
+    let client = connection.client();
+    let found = client.query(&blocking, &[&backend]).await.map_err(error)?;
+    for row in found {
+        let (pid, began): (i32, String) = (row.get(0), row.get(4));
+        tracing::warn!(
+            process = pid,
+            application = row.get::<_, &str>(1),
+            user = row.get::<_, &str>(2),
+            statement = row.get::<_, &str>(3),
+            since = began,
+            "a sync waits for a lock that another session holds"
+        );
+        let remember =
+            "WITH old AS (DELETE FROM tidewater.blocker WHERE at_ms < $3::bigint - 86400000)
+             INSERT INTO tidewater.blocker (pid, began, at_ms) VALUES ($1, $2, $3)
+             ON CONFLICT (pid) DO UPDATE SET began = excluded.began, at_ms = excluded.at_ms";
+        let remembered = client.execute(remember, &[&pid, &began, &now_ms]).await;
+        remembered.map_err(error)?;
+    }
+    Ok(())
+}
+
+/// Sessions for which syncs wait, or have waited and would again: they are in the same transaction.
+pub(super) async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>, CentreError> {
+    let select = own!(
+        "SELECT b.pid, coalesce(b.application_name, ''), coalesce(b.usename::text, ''),
+           coalesce((extract(epoch FROM b.xact_start) * 1000)::int8, 0), coalesce(b.query, '')
+         FROM pg_catalog.pg_stat_activity b
+         WHERE b.application_name <> 'tidewater' AND (
+           b.pid IN (SELECT unnest(pg_catalog.pg_blocking_pids(w.pid))
+             FROM pg_catalog.pg_stat_activity w
+             WHERE w.application_name = 'tidewater' AND w.datname = current_database()
+               AND w.wait_event_type = 'Lock')
+           OR b.xact_start IS NOT NULL AND EXISTS (SELECT FROM tidewater.blocker k
+             WHERE k.pid = b.pid AND k.began = b.xact_start::text))
+         ORDER BY b.xact_start"
+    );
+    let answer = connection.run_one("reading the status", select).await?;
+    let rows = answer.rows.iter().map(|row| {
+        Ok(Blocker {
+            process: row.get(0)?,
+            application: row.get(1)?,
+            user: row.get(2)?,
+            since_ms: row.get(3)?,
+            statement: row.get(4)?,
+        })
+    });
+    rows.collect()
+}

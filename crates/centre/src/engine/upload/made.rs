@@ -1,0 +1,99 @@
+//! What the centre has made of the rows that it took: a trigger stamps them, a generated column is
+//! computed, a type rounds a value or spells it otherwise. Their remote is told, so that the next
+//! change of such a row finds its pre-image.
+
+use tidewater_protocol::{Datum, Op, RowShape};
+
+use super::Admission;
+use super::incoming::{Incoming, RowRef};
+use super::outcomes::Outcomes;
+use super::rows::{Image, Rows};
+use crate::engine::exact::{Membership, pack_row};
+use crate::engine::publication::Publication;
+use crate::engine::upload::decided::pack_key;
+use crate::error::CentreError;
+
+/// So many rows of the centre are read at once.
+const ROWS_AT_ONCE: usize = 2_000;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Adds to the result of an upload what differs from what was uploaded.
+pub(super) async fn note<R: Rows>(
+    rows: &mut R,
+    publication: &Publication<R::Table>,
+    tables: &[Incoming<'_, R::Table>],
+    admission: &Admission,
+    outcomes: &mut Outcomes<'_>,
+) -> Result<()> {
+    for table in tables.iter().filter(|it| it.is_open) {
+        if !rows.makes_something(table) {
+            continue;
+        }
+        let shape = &publication.shapes[table.index];
+        let rules = publication.rules_of(table.index);
+        let scope = &admission.scope.rules[rules.clone()];
+        for (op, taken) in taken(publication, table, outcomes)? {
+            for some in taken.chunks(ROWS_AT_ONCE) {
+                let found = rows.find(table, op, some, Image::New).await?;
+                let mut membership = Membership::new(&publication.rules[rules.clone()], scope);
+                let mut number = found.iter();
+                table.images(some, |_, uploaded| {
+                    // What is gone, or cannot be sent, is the download's affair.
+                    let Some(met) = number.next().and_then(Option::as_ref) else {
+                        return Ok(());
+                    };
+                    if !met.central.is_whole {
+                        return Ok(());
+                    }
+                    let central = met.central.values(&publication.row_types[table.index])?;
+                    let new = uploaded.new.unwrap_or_default();
+                    if differs(shape, &table.sent, new, &central) && membership.has(&central) {
+                        outcomes.made(table, &central);
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The inserts and updates that took effect.
+pub(super) fn taken<T>(
+    publication: &Publication<T>,
+    table: &Incoming<'_, T>,
+    outcomes: &Outcomes<'_>,
+) -> Result<[(Op, Vec<RowRef>); 2]> {
+    let schema = &publication.schema.tables[table.index];
+    let builder = outcomes.builder();
+    let (mut inserts, mut updates) = (Vec::new(), Vec::new());
+    table.each(|at, row| {
+        let op = row.op.unwrap_or(Op::Insert);
+        if op == Op::Delete {
+            return Ok(());
+        }
+        let key = (table.index, pack_key(schema, &row.key));
+        if !builder.is_refused(&key, op) && !builder.is_lost(&key) {
+            match op {
+                Op::Insert => inserts.push(at),
+                _ => updates.push(at),
+            }
+        }
+        Ok(())
+    })?;
+    Ok([(Op::Insert, inserts), (Op::Update, updates)])
+}
+
+/// Whether a row is not in the centre as the remote has it, in one of the columns that it sends.
+fn differs(
+    shape: &RowShape,
+    sent: &[usize],
+    uploaded: &[Datum<'_>],
+    central: &[Datum<'_>],
+) -> bool {
+    sent.iter().any(|&column| {
+        let types = [shape.columns[column]];
+        pack_row(&types, &[uploaded[column]]) != pack_row(&types, &[central[column]])
+    })
+}

@@ -1,0 +1,214 @@
+//! Rows that failed are tried again: what failed alone may pass when others are in, and rows that
+//! need each other pass together ([`super::circles`]).
+//!
+//! A round costs in proportion to the rows that are tried in it, and all rounds of an upload
+//! together in proportion to its rows.
+
+use std::collections::{BTreeSet, HashSet};
+
+use tidewater_protocol::{Code, Op};
+
+use super::apply::{Earlier, Progress, Refusals, Run};
+use super::circles::Circles;
+use super::incoming::{Incoming, RowRef};
+use super::rows::{Failed, Part, Rows};
+use crate::error::CentreError;
+
+/// How many rows are tried again, for each row of the upload.
+const TRIES_PER_ROW: u64 = 4;
+
+/// That many are tried again however small the upload is.
+const FREE_TRIES: u64 = 1_000;
+
+/// The most rows that are applied together, unless one circle has more.
+const MOST_ROWS: usize = 2_000;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// A row: the place of its table in the upload, what is done with it, and where it is.
+type Candidate = (usize, Op, RowRef);
+
+/// Whether a row that failed so may have waited for another one.
+fn may_wait(failed: &Failed) -> bool {
+    let codes = [Code::RowForeignKey, Code::RowKeyInUse, Code::RowConstraint];
+    codes.contains(&failed.refusal.code)
+}
+
+impl<'r, R: Rows> Run<'r, R> {
+    /// Tries refused rows again as long as that gets some of them in. False: there are rows that
+    /// need each other, but it cannot be told whether they violate a constraint.
+    pub(super) async fn retry(&mut self, progress: &mut Progress<'_>) -> Result<bool> {
+        let rows: u64 = self.tables.iter().map(Incoming::count).sum();
+        let mut left = rows * TRIES_PER_ROW + FREE_TRIES;
+        // The first tries were in their order. Of rows that wait for the next one each, a round in
+        // their order would get in a single one.
+        let mut backwards = true;
+        loop {
+            let failed = progress.refusals.iter().flat_map(|it| &it.failed);
+            let waiting = failed.filter(|it| may_wait(it)).count() as u64;
+            let before = progress.failed();
+            if waiting == 0 || waiting > left {
+                return Ok(true);
+            }
+            left -= waiting;
+            self.one_by_one(backwards, progress).await?;
+            backwards = !backwards;
+            if progress.failed() < before {
+                continue;
+            }
+            match self.together(progress).await? {
+                None => return Ok(false),
+                Some(0) => return Ok(true),
+                Some(_) => {}
+            }
+        }
+    }
+
+    async fn one_by_one(&mut self, backwards: bool, progress: &mut Progress<'_>) -> Result<()> {
+        let mut refusals = std::mem::take(&mut progress.refusals);
+        let count = refusals.len();
+        for number in 0..count {
+            let at = if backwards {
+                count - 1 - number
+            } else {
+                number
+            };
+            self.again(&mut refusals[at], backwards, progress).await?;
+        }
+        refusals.retain(|refusal| !refusal.failed.is_empty());
+        progress.refusals = refusals;
+        Ok(())
+    }
+
+    /// Tries refused rows of one operation once more, which leaves those that are refused again.
+    async fn again(
+        &mut self,
+        refusals: &mut Refusals,
+        backwards: bool,
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        let failed = std::mem::take(&mut refusals.failed);
+        let (waiting, hopeless): (Vec<Failed>, Vec<Failed>) =
+            failed.into_iter().partition(may_wait);
+        let mut refs: Vec<RowRef> = waiting.iter().map(|failed| failed.at).collect();
+        if backwards {
+            refs.reverse();
+        }
+        let mut earlier = Earlier::new();
+        if refusals.op == Op::Update {
+            let waiting = waiting.into_iter();
+            earlier = waiting.map(|it| (it.at, it.refusal)).collect();
+        }
+        let (table, op) = (&self.tables[refusals.table], refusals.op);
+        refusals.failed = self.write(table, op, &refs, &earlier, progress).await?;
+        refusals.failed.extend(hopeless);
+        refusals.failed.sort_by_key(|failed| failed.at);
+        Ok(())
+    }
+
+    /// Applies rows that need each other, and counts them. `None`: there are some, but it cannot
+    /// be told whether they violate a constraint.
+    async fn together(&mut self, progress: &mut Progress<'_>) -> Result<Option<usize>> {
+        let mut circles = Circles::new(&self.publication.schema, &self.families.ties);
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for refusals in &progress.refusals {
+            let table = &self.tables[refusals.table];
+            let failed = refusals.failed.iter();
+            let waiting = failed.filter(|it| may_wait(it) && !it.has_children);
+            let rows: Vec<RowRef> = waiting.map(|it| it.at).collect();
+            table.rows(&rows, |at, row| {
+                circles.add(table.index, &table.map, row);
+                candidates.push((refusals.table, refusals.op, rows[at]));
+                Ok(())
+            })?;
+        }
+        let circles = circles.find();
+        if circles.is_empty() {
+            return Ok(Some(0));
+        }
+        if !self.rows.can_tell()? {
+            return Ok(None);
+        }
+        let mut done: HashSet<Candidate> = HashSet::new();
+        let row = |&number: &usize| candidates[number];
+        for some in batches(&circles) {
+            let rows: Vec<Candidate> = some.iter().flatten().map(row).collect();
+            if self.all_or_none(&rows, progress).await? {
+                done.extend(rows);
+                continue;
+            }
+            for circle in some.iter().filter(|_| some.len() > 1) {
+                let rows: Vec<Candidate> = circle.iter().map(row).collect();
+                if self.all_or_none(&rows, progress).await? {
+                    done.extend(rows);
+                }
+            }
+        }
+        for refusals in &mut progress.refusals {
+            let (table, op) = (refusals.table, refusals.op);
+            let failed = &mut refusals.failed;
+            failed.retain(|failed| !done.contains(&(table, op, failed.at)));
+        }
+        progress.refusals.retain(|it| !it.failed.is_empty());
+        Ok(Some(done.len()))
+    }
+
+    /// Applies rows together; whether they are in.
+    async fn all_or_none(
+        &mut self,
+        rows: &[Candidate],
+        progress: &mut Progress<'_>,
+    ) -> Result<bool> {
+        let mut parts = Vec::new();
+        for op in [Op::Delete, Op::Update, Op::Insert] {
+            for table in self.tables {
+                let of_part = rows.iter().filter(|it| it.0 == table.place && it.1 == op);
+                let mut refs: Vec<RowRef> = of_part.map(|it| it.2).collect();
+                refs.sort_unstable();
+                let sorted = self.sort(table, op, &refs, progress)?;
+                if sorted
+                    .ready
+                    .iter()
+                    .map(|(_, rows)| rows.len())
+                    .sum::<usize>()
+                    < refs.len()
+                {
+                    return Ok(false);
+                }
+                if refs.is_empty() {
+                    continue;
+                }
+                let changed = sorted.ready.into_iter().flat_map(|(columns, _)| columns);
+                let changed: BTreeSet<usize> = changed.collect();
+                parts.push(Part {
+                    table,
+                    op,
+                    changed: changed.into_iter().collect(),
+                    rows: refs,
+                });
+            }
+        }
+        if !self.rows.together(&parts).await? {
+            return Ok(false);
+        }
+        for part in &parts {
+            progress.outcomes.applied(part.op, part.rows.len() as u64);
+        }
+        Ok(true)
+    }
+}
+
+/// As many circles at once as go together.
+fn batches(circles: &[Vec<usize>]) -> Vec<&[Vec<usize>]> {
+    let mut batches = Vec::new();
+    let (mut from, mut rows) = (0, 0);
+    for (at, circle) in circles.iter().enumerate() {
+        if at > from && rows + circle.len() > MOST_ROWS {
+            batches.push(&circles[from..at]);
+            (from, rows) = (at, 0);
+        }
+        rows += circle.len();
+    }
+    batches.push(&circles[from..]);
+    batches
+}

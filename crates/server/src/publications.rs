@@ -1,0 +1,184 @@
+//! What is served now, and noticing that something else was deployed.
+//!
+//! The publications are those that are deployed in the database, so that all servers of it serve
+//! the same ones whatever files they were started with. Each Hello's look-up tells the number of
+//! the last deployment; tables that are altered, and connections without syncs, are looked after
+//! twice a second.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidewater_centre::{Centre, CentreError, Deployed, PublicationSpec};
+use tidewater_protocol::{Code, PublicationSchema};
+
+use crate::fault::Fault;
+
+/// How often it is looked whether something else was deployed.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How often that is tried again which was not understood.
+pub(crate) const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// A publication as it is served.
+pub(crate) struct Published {
+    pub(crate) schema: Arc<PublicationSchema>,
+    pub(crate) encoded: Vec<u8>,
+    pub(crate) hash: [u8; 32],
+}
+
+/// The publications of one deployment.
+pub(crate) struct Served {
+    deployed: Deployed,
+    by_name: HashMap<String, Arc<Published>>,
+}
+
+impl Served {
+    fn of(deployed: Deployed) -> Arc<Served> {
+        let by_name = deployed.schemas.iter().map(|schema| {
+            let published = Published {
+                encoded: schema.encode(),
+                hash: schema.hash(),
+                schema: schema.clone(),
+            };
+            (schema.name.clone(), Arc::new(published))
+        });
+        Arc::new(Served {
+            by_name: by_name.collect(),
+            deployed,
+        })
+    }
+
+    /// The publication of this name.
+    pub(crate) fn published(&self, name: &str) -> Result<Arc<Published>, Fault> {
+        self.by_name.get(name).cloned().ok_or_else(|| {
+            let mut names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+            names.sort_unstable();
+            Fault::new(
+                Code::UnknownPublication,
+                format!("the server has no publication {name:?}"),
+                format!("it has: {}", names.join(", ")),
+            )
+        })
+    }
+}
+
+/// What is served now.
+pub(crate) struct Publications {
+    centre: Arc<dyn Centre>,
+    served: Mutex<Arc<Served>>,
+    /// One look at a time.
+    looking: tokio::sync::Mutex<()>,
+    /// The last complaint, which is not repeated.
+    complaint: Mutex<String>,
+}
+
+impl Publications {
+    /// Serves what is deployed. Where the configuration says something else, the log tells.
+    ///
+    /// # Errors
+    /// Nothing is deployed, or the database does not fit it.
+    pub(crate) async fn load(
+        centre: Arc<dyn Centre>,
+        configured: &[PublicationSpec],
+    ) -> Result<Publications, CentreError> {
+        let loaded = match centre.load(configured).await {
+            Err(error) if !is_disagreement(&error) => return Err(error),
+            loaded => loaded,
+        };
+        let deployed = match (loaded, centre.refresh().await) {
+            (Ok(schemas), Ok(None)) => Deployed {
+                schemas,
+                ..Deployed::default()
+            },
+            (Ok(_), refreshed) => refreshed?.unwrap_or_default(),
+            (Err(error), Ok(Some(deployed))) => {
+                tracing::warn!(
+                    %error,
+                    "the configuration's publications are not those that are deployed, which are \
+                     served: run tidewater deploy"
+                );
+                deployed
+            }
+            (Err(error), _) => return Err(error),
+        };
+        Ok(Publications {
+            centre,
+            served: Mutex::new(Served::of(deployed)),
+            looking: tokio::sync::Mutex::default(),
+            complaint: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Served>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is served now.
+    pub(crate) fn served(&self) -> Arc<Served> {
+        self.lock().clone()
+    }
+
+    /// What is served, given the number of the last deployment.
+    pub(crate) async fn as_of(&self, deployment: i64) -> Arc<Served> {
+        let served = self.served();
+        if served.deployed.number == deployment {
+            return served;
+        }
+        self.look().await;
+        self.served()
+    }
+
+    /// Whether something else is served than was, after a look at what is deployed.
+    pub(crate) async fn differ_from(&self, served: &Arc<Served>) -> bool {
+        self.look().await;
+        !Arc::ptr_eq(served, &self.served())
+    }
+
+    /// Looks whether something else was deployed, or whether tables were altered. False if what
+    /// there is cannot be served.
+    pub(crate) async fn look(&self) -> bool {
+        let _one_at_a_time = self.looking.lock().await;
+        match self.centre.refresh().await {
+            Ok(None) => true,
+            Ok(Some(deployed)) => {
+                let mut served = self.lock();
+                if served.deployed != deployed {
+                    tracing::info!(deployment = deployed.number, "serving what is deployed now");
+                    *served = Served::of(deployed);
+                }
+                self.complain(String::new())
+            }
+            Err(error) if is_disagreement(&error) => self.complain(error.to_string()),
+            // The database is away, or somebody deploys: the next look finds out.
+            Err(error) => {
+                tracing::debug!(%error, "what is deployed is not known");
+                true
+            }
+        }
+    }
+
+    /// Tells the operator why what is there now cannot be served; nothing if it can.
+    fn complain(&self, error: String) -> bool {
+        let complaint = self.complaint.lock();
+        let mut complaint = complaint.unwrap_or_else(PoisonError::into_inner);
+        if !error.is_empty() && *complaint != error {
+            tracing::error!(
+                error,
+                "the database is not as it was deployed; what was served before is served on: run \
+                 tidewater deploy"
+            );
+        }
+        let is_well = error.is_empty();
+        *complaint = error;
+        is_well
+    }
+}
+
+/// Whether somebody has to put something right.
+fn is_disagreement(error: &CentreError) -> bool {
+    matches!(
+        error,
+        CentreError::NotDeployed { .. } | CentreError::Configuration { .. }
+    )
+}
