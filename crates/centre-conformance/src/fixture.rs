@@ -22,6 +22,8 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     const BYTES: &'static str;
     /// Deletes every row of the table `{}` in the fastest way that there is.
     const EMPTY_TABLE: &'static str;
+    /// The declaration of a key that the database numbers.
+    const NUMBERED_KEY: &'static str;
 
     /// Makes an empty database.
     fn new() -> impl Future<Output = Self> + Send;

@@ -21,6 +21,7 @@ pub mod evolving;
 pub mod families;
 pub mod giving_back;
 pub mod making;
+pub mod offline;
 pub mod parents;
 pub mod redeploying;
 pub mod refusing;
@@ -114,6 +115,12 @@ macro_rules! suite {
             families::what_belongs_to_others_by_its_parents_is_not_taken,
             families::a_row_is_judged_by_what_its_parent_is_in_the_end,
             families::missing_indexes_of_a_family_are_told_with_the_statement_that_makes_them,
+            offline::numbers_are_handed_out_once_and_the_centre_keeps_clear_of_them,
+            offline::numbers_begin_behind_those_that_are_there,
+            offline::what_cannot_have_numbers_is_named,
+            offline::a_numbered_key_that_remotes_have_no_numbers_for_is_warned_of,
+            offline::remotes_are_told_defaults_and_rules_that_they_understand,
+            offline::what_a_remote_leaves_to_the_centre_gets_its_default,
             parents::a_new_parent_and_its_new_children_arrive_together,
             parents::a_scope_is_what_it_is_at_the_end_of_the_upload,
             parents::a_parent_under_another_key_takes_its_children_along,

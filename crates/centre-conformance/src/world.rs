@@ -89,6 +89,8 @@ pub fn everyone(table: &str) -> TableSpec {
         direction: Direction::Both,
         columns: None,
         tracking: Tracking::Log,
+        identity: None,
+        filled_by_centre: Vec::new(),
         on_unseen_children: OnUnseenChildren::Conflict,
     }
 }

@@ -14,7 +14,9 @@ use super::members::{Members, PARTITIONS};
 use super::publication::PgColumn;
 use super::quote::{ident, qualified};
 use super::values::Kind;
-use tidewater_centre::engine::catalog::{ColumnInfo, Reference, TableInfo, literal_of};
+use tidewater_centre::engine::catalog::{
+    ColumnInfo, Numbering, Reference, TableInfo, checks, default_of,
+};
 use tidewater_centre::error::CentreError;
 
 /// Everything about user tables, as of one moment.
@@ -115,8 +117,18 @@ FROM pg_catalog.pg_constraint o
 WHERE o.contype = 'f' AND o.conparentid = 0 AND (o.conrelid = ANY($1) OR o.confrelid = ANY($1))
 ORDER BY o.conrelid, o.oid";
 
+const CHECKS: &str = "
+SELECT o.conrelid, o.conname::text, pg_catalog.pg_get_expr(o.conbin, o.conrelid)
+FROM pg_catalog.pg_constraint o WHERE o.contype = 'c' AND o.conrelid = ANY($1)
+ORDER BY o.conrelid, o.conname";
+
+const LABELS: &str = "
+SELECT e.enumtypid, e.enumlabel::text FROM pg_catalog.pg_enum e ORDER BY e.enumtypid, e.enumsortorder";
+
+/// Last: the text of a row trigger that comes before an insert, and may change the row.
 const TRIGGERS: &str = "
-SELECT t.tgrelid, t.tgname::text, t.tgenabled::text, n.nspname = 'tidewater', t.tgparentid <> 0
+SELECT t.tgrelid, t.tgname::text, t.tgenabled::text, n.nspname = 'tidewater', t.tgparentid <> 0,
+       CASE WHEN t.tgtype & 7 = 7 THEN pg_catalog.pg_get_triggerdef(t.oid) || ' ' || p.prosrc END
 FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
 JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 WHERE t.tgrelid = ANY($1)
@@ -184,7 +196,22 @@ impl Catalog {
                     enabled: enabled.chars().next().unwrap_or('D'),
                     cloned: row.get(4),
                 }),
-                false => table.user_triggers = true,
+                false => {
+                    table.user_triggers = true;
+                    let setting: Option<String> = row.get(5);
+                    let setting = setting.map(|text| (row.get(1), text));
+                    if let Some(at) = catalog.at(row.get(0)) {
+                        catalog.infos[at].setting_triggers.extend(setting);
+                    }
+                }
+            }
+        }
+        for row in &client.query(CHECKS, &[&oids]).await.map_err(error)? {
+            let (name, condition): (String, Option<String>) = (row.get(1), row.get(2));
+            if let (Some(at), Some(condition)) = (catalog.at(row.get(0)), condition) {
+                let info = &mut catalog.infos[at];
+                let check = checks::understood(&info.columns, &name, &condition);
+                info.checks.extend(check);
             }
         }
         let partitions = client.query(PARTITIONS, &[]).await.map_err(error)?;
@@ -206,14 +233,28 @@ impl Catalog {
         let names = client.query(BASE_TYPES, &[&base_types]).await;
         let names = names.map_err(error)?;
         let names: HashMap<u32, BaseType> = names.iter().map(BaseType::of).collect();
+        let mut labels: HashMap<u32, Vec<String>> = HashMap::new();
+        for row in &client.query(LABELS, &[]).await.map_err(error)? {
+            labels.entry(row.get(0)).or_default().push(row.get(1));
+        }
         let mut numbers = HashMap::new();
         for row in &rows {
             let oid: u32 = row.get(0);
             if let Some(at) = self.at(oid) {
                 let (info, column) = column(row, &domains, &names);
                 numbers.insert((oid, row.get(1)), self.infos[at].columns.len());
-                self.infos[at].columns.push(info);
-                self.tables[at].columns.push(column);
+                let (infos, table) = (&mut self.infos[at], &mut self.tables[at]);
+                infos.columns.push(info);
+                let index = infos.columns.len() - 1;
+                if let (Kind::Text | Kind::Bpchar, Some(limit)) = (column.kind, column.limit) {
+                    let check = checks::at_most(&infos.columns, index, limit);
+                    infos.checks.push(check);
+                }
+                if let Some(labels) = labels.get(&base(row)) {
+                    let check = checks::one_of(&infos.columns, index, labels);
+                    infos.checks.push(check);
+                }
+                table.columns.push(column);
             }
         }
         Ok(numbers)
@@ -343,6 +384,8 @@ fn table(row: &Row) -> (TableInfo, Table) {
         ignores_case: false,
         own_obstacle,
         is_part: false,
+        checks: Vec::new(),
+        setting_triggers: Vec::new(),
     };
     (info, table)
 }
@@ -367,7 +410,16 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
     let default: Option<String> = row.get(10);
     let (column_type, is_generated) = (kind.column_type(scale), !generated.is_empty());
     let (name, type_name): (String, String) = (row.get(2), row.get(3));
+    let is_serial = default
+        .as_ref()
+        .is_some_and(|it| it.starts_with("nextval("));
     let info = ColumnInfo {
+        is_padded: kind == Kind::Bpchar,
+        numbering: match (identity.is_empty(), is_serial) {
+            (false, _) => Some(Numbering::Sequence("an identity column")),
+            (true, true) => Some(Numbering::Sequence("numbered by a sequence (serial)")),
+            (true, false) => None,
+        },
         column_type: match base_type.is_some_and(|it| it.write_only) {
             false => Ok(column_type),
             true => Err(format!(
@@ -378,8 +430,9 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         nullable: !(row.get::<_, bool>(4) || domain_not_null),
         has_default: default.is_some() || !identity.is_empty(),
         default: default
+            .as_ref()
             .filter(|_| !is_generated)
-            .and_then(|default| literal_of(&default, column_type)),
+            .and_then(|default| default_of(default, column_type)),
         is_generated,
         is_by_default: true,
         is_ambiguous: match kind {
@@ -407,6 +460,8 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         limit,
         generated: is_generated,
         identity_always: identity == "a",
+        default: default.filter(|_| !is_generated),
+        is_filled: false,
         collation: row.get(9),
     };
     (info, column)

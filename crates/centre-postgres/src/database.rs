@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::connection::Connection;
 use super::download::DatabaseSnapshot;
+use super::publication::PublishedTable;
 use super::rows::UploadRows;
 use super::waits::watched;
 use super::{Postgres, Served, Shared, download, fill_random, tracked};
@@ -31,6 +32,12 @@ impl PostgresLane {
 
 impl Lane for PostgresLane {
     type Connection = Connection;
+    type Table = PublishedTable;
+
+    fn served(&self) -> Arc<Served> {
+        let served = self.shared.served.read();
+        served.unwrap_or_else(PoisonError::into_inner).clone()
+    }
 
     fn is_usable(&self) -> bool {
         !self.connection.is_closed()

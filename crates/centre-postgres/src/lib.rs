@@ -14,6 +14,7 @@ mod entry;
 mod grants;
 mod in_place;
 mod members;
+mod numbers;
 mod own;
 mod pool;
 mod publication;

@@ -114,6 +114,10 @@ pub(super) struct PgColumn {
     pub(super) generated: bool,
     /// GENERATED ALWAYS AS IDENTITY: an update cannot write it.
     pub(super) identity_always: bool,
+    /// The expression of its default.
+    pub(super) default: Option<String>,
+    /// The centre gives it a value where a remote leaves it NULL.
+    pub(super) is_filled: bool,
 }
 
 impl PgColumn {
@@ -336,7 +340,11 @@ impl PublishedTable {
     pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> PublishedTable {
         let live = &catalog.tables[published.table];
         let columns = published.columns.iter();
-        let columns: Vec<PgColumn> = columns.map(|&it| live.columns[it].clone()).collect();
+        let columns = columns.map(|it| PgColumn {
+            is_filled: published.filled.contains(it),
+            ..live.columns[*it].clone()
+        });
+        let columns: Vec<PgColumn> = columns.collect();
         let rules = (0..published.rules.len()).map(|it| TableRule::of(published, it, catalog));
         let (rules, joins): (Vec<TableRule>, Vec<String>) = rules.unzip();
         let extras = published.extras(catalog.tables()).into_iter().map(|extra| {

@@ -15,11 +15,11 @@ use super::quote::literal;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
-use super::{FINGERPRINTS, Postgres, VERSION, grants, in_place, scope, waits, watermark};
+use super::{FINGERPRINTS, Postgres, VERSION, grants, in_place, numbers, scope, waits, watermark};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
-use tidewater_centre::engine::database::{ChangeLog, Tracking};
+use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::Dialect;
@@ -69,6 +69,18 @@ impl Tracking for Postgres {
 
     fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
         table.rules[rule].highest_sql(window)
+    }
+
+    fn title(table: &PublishedTable) -> &str {
+        &table.title
+    }
+
+    async fn take_numbers(
+        connection: &mut Connection,
+        asked: NumbersAsked<'_>,
+        table: &PublishedTable,
+    ) -> Result<Vec<(i64, i64)>, CentreError> {
+        numbers::take(connection, asked, table).await
     }
 
     async fn check_query(

@@ -4,7 +4,9 @@ use tidewater_protocol::{ForeignKeyAction, index_sql};
 
 use super::connection::Connection;
 use super::{connection, failure, values};
-use tidewater_centre::engine::catalog::{self, ColumnInfo, Reference, TableInfo, literal_of};
+use tidewater_centre::engine::catalog::{
+    self, CheckInfo, ColumnInfo, Numbering, Reference, TableInfo, checks, default_of,
+};
 use tidewater_centre::error::CentreError;
 
 /// All tables of the application, by name.
@@ -65,6 +67,13 @@ impl Table {
         let is_nullable = info.columns[column].nullable;
         let default = self.defaults[column].as_deref().filter(|_| !is_nullable);
         default.filter(|sql| !sql.contains('('))
+    }
+}
+
+impl Table {
+    /// The default of a column, as it is declared.
+    pub(super) fn default_of(&self, column: usize) -> Option<&str> {
+        self.defaults[column].as_deref()
     }
 }
 
@@ -159,8 +168,12 @@ fn read_table(
             )
         }),
         is_part: false,
+        checks: Vec::new(),
+        setting_triggers: Vec::new(),
         name,
     };
+    info.checks = table_checks(&info.columns, sql);
+    number(&mut info, sql);
     read_indexes(connection, &mut info, &mut table)?;
     info.unique = table.uniques.iter().filter_map(Unique::columns).collect();
     Ok((info, table))
@@ -184,7 +197,7 @@ fn column(
     };
     let literal = default.zip(column_type.as_ref().ok());
     ColumnInfo {
-        default: literal.and_then(|(sql, &column_type)| literal_of(sql, column_type)),
+        default: literal.and_then(|(sql, &column_type)| default_of(sql, column_type)),
         has_default: default.is_some(),
         name,
         type_name: declared,
@@ -194,7 +207,78 @@ fn column(
         is_by_default: !is_generated,
         is_ambiguous: false,
         has_one_spelling: true,
+        is_padded: false,
+        numbering: None,
     }
+}
+
+/// What numbers a key that is the row's number.
+fn number(info: &mut TableInfo, sql: &str) {
+    let sql = sql.to_ascii_uppercase();
+    let [key] = info.key[..] else {
+        return;
+    };
+    let column = &mut info.columns[key];
+    if column.type_name.eq_ignore_ascii_case("integer") && !sql.contains("WITHOUT ROWID") {
+        column.numbering = Some(match sql.contains("AUTOINCREMENT") {
+            true => Numbering::Sequence("INTEGER PRIMARY KEY AUTOINCREMENT"),
+            false => Numbering::Highest("declare it INTEGER PRIMARY KEY AUTOINCREMENT"),
+        });
+    }
+}
+
+/// The CHECKs in the words that made a table, as far as they are understood. Where values are
+/// compared by a collation, or comments stand between the words, nothing is said.
+fn table_checks(columns: &[ColumnInfo], sql: &str) -> Vec<CheckInfo> {
+    let upper = sql.to_ascii_uppercase();
+    if ["COLLATE", "--", "/*"].iter().any(|it| upper.contains(it)) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(at) = upper[from..].find("CHECK") {
+        let after = from + at + "CHECK".len();
+        let before = sql[..from + at].trim_end();
+        let inner = sql[after..].trim_start().strip_prefix('(');
+        from = after;
+        let begins = before.ends_with(|it: char| !(it.is_alphanumeric() || it == '_'))
+            || before.len() < after - "CHECK".len();
+        let Some((inner, end)) = inner
+            .filter(|_| begins)
+            .and_then(|it| Some((it, close(it)?)))
+        else {
+            continue;
+        };
+        let condition = inner[..end].trim();
+        let mut words = before.rsplit(char::is_whitespace);
+        let (last, constraint) = (words.next().unwrap_or_default(), words.next());
+        let is_named = constraint.is_some_and(|it| it.eq_ignore_ascii_case("CONSTRAINT"));
+        let name = match is_named {
+            true => last.trim_matches(['"', '`', '[', ']']),
+            false => condition,
+        };
+        found.extend(checks::understood(columns, name, condition));
+    }
+    found
+}
+
+/// Where a parenthesis closes that is open already.
+fn close(text: &str) -> Option<usize> {
+    let (mut depth, mut quote) = (1, None);
+    for (at, character) in text.char_indices() {
+        match (quote, character) {
+            (Some(open), _) if open == character => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(character),
+            (None, '(') => depth += 1,
+            (None, ')') => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    None
 }
 
 fn has_triggers(connection: &Connection, table: &str) -> rusqlite::Result<bool> {

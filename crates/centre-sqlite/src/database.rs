@@ -29,6 +29,12 @@ pub(crate) struct SqliteLane {
 
 impl Lane for SqliteLane {
     type Connection = Connection;
+    type Table = PublishedTable;
+
+    fn served(&self) -> Arc<Loaded<PublishedTable>> {
+        let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
+        served.clone()
+    }
 
     fn is_usable(&self) -> bool {
         true

@@ -16,6 +16,7 @@ mod database;
 mod download;
 mod environment;
 mod file;
+mod numbers;
 mod prune;
 mod publication;
 mod route;

@@ -40,6 +40,10 @@ pub(crate) struct PublishedTable {
     /// the application's triggers as well.
     conflict_clause: &'static str,
     name: String,
+    /// Its name for people.
+    pub(super) title: String,
+    /// For each column that the centre fills where a remote leaves it NULL: its default.
+    filled: Vec<Option<String>>,
 }
 
 /// A rule by which rows of a table are held.
@@ -324,6 +328,16 @@ impl PublishedTable {
             delete_key: format!("DELETE FROM {name} WHERE {}", by_key("")),
             conflict_clause,
             name,
+            title: info.title.clone(),
+            filled: published
+                .columns
+                .iter()
+                .map(|&index| {
+                    let default = live.default_of(index)?;
+                    let is_filled = published.filled.contains(&index);
+                    is_filled.then(|| default.to_owned())
+                })
+                .collect(),
         }
     }
 
@@ -332,7 +346,13 @@ impl PublishedTable {
         let names = columns
             .iter()
             .map(|&index| quote(&table.columns[index].name));
-        let parameters = (1..=columns.len()).map(|number| format!("?{number}"));
+        let parameters = columns.iter().enumerate().map(|(at, &index)| {
+            let number = at + 1;
+            match &self.filled[index] {
+                Some(default) => format!("coalesce(?{number}, ({default}))"),
+                None => format!("?{number}"),
+            }
+        });
         format!(
             "INSERT{} INTO {} ({}) VALUES ({})",
             self.conflict_clause,

@@ -12,11 +12,11 @@ use super::publication::{Publication, PublishedTable};
 use super::served::schema_version;
 use super::triggers::Log;
 use super::watermark::Positions;
-use super::{SqliteCentre, failure, prune, quote, scope, state};
+use super::{SqliteCentre, failure, numbers, prune, quote, scope, state};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::Published;
 use tidewater_centre::engine::connection::{self, Answer, Own, own};
-use tidewater_centre::engine::database::{ChangeLog, Tracking};
+use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::Dialect;
@@ -70,6 +70,18 @@ impl Tracking for SqliteCentre {
 
     fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
         table.rules[rule].highest_sql(window)
+    }
+
+    fn title(table: &PublishedTable) -> &str {
+        &table.title
+    }
+
+    async fn take_numbers(
+        connection: &mut Connection,
+        asked: NumbersAsked<'_>,
+        table: &PublishedTable,
+    ) -> Result<Vec<(i64, i64)>, CentreError> {
+        numbers::take(connection, asked, &table.title).map_err(failure("taking numbers"))
     }
 
     async fn check_query(

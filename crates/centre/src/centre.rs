@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
-    Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, RefusedRecord,
+    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -173,6 +174,9 @@ pub trait Worker: Send {
 
     /// Registers a remote, or a new credential of a known one (matched by id).
     fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()>;
+
+    /// Hands out numbers to a remote: they are nobody else's from then on.
+    fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>>;
 
     /// The new credential of a remote has been used: the one before is void.
     fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()>;

@@ -26,9 +26,9 @@ pub use download::{
 pub use error::CentreError;
 pub use nearest::nearest;
 pub use publication::{
-    DeployReport, DeployStep, Deployed, HeldUpRemote, Last, ListedColumn, ListedReference,
-    ListedTable, OnUnseenChildren, PublicationSpec, RemoteEffect, RuleBy, RuleSpec, TableSpec,
-    Tracking, Unit, WindowSpec,
+    DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
+    ListedReference, ListedTable, OnUnseenChildren, PublicationSpec, RemoteEffect, RuleBy,
+    RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

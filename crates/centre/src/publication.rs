@@ -33,8 +33,23 @@ pub struct TableSpec {
     pub columns: Option<Vec<String>>,
     /// How its changes are noticed.
     pub tracking: Tracking,
+    /// The column that remotes have numbers for.
+    pub identity: Option<IdentitySpec>,
+    /// Columns that the centre fills where a remote leaves them NULL.
+    pub filled_by_centre: Vec<String>,
     /// What a delete of a remote does to children that it has never seen.
     pub on_unseen_children: OnUnseenChildren,
+}
+
+/// A column that each remote has a store of numbers for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdentitySpec {
+    /// Its name.
+    pub column: String,
+    /// How many numbers a remote gets at once.
+    pub block: u32,
+    /// It gets more when it has fewer than this left.
+    pub refill_below: u32,
 }
 
 /// What becomes of a delete from a remote if published rows refer to the row by a foreign key that
@@ -397,7 +412,7 @@ pub fn circle_warnings(publications: &[PublicationSpec], live: &[ListedTable]) -
                 "{}: its partition query reads {}, which refers to it: no remote can insert a row, \
                  because it is in nobody's partition before {} names it, and cannot be named \
                  before it is there. Partition by a column that the row is made with (see \
-                 \"Choosing keys\" in docs/remote-database.md)",
+                 docs/keys.md)",
                 table.name, other.name, other.name
             );
             if !warnings.contains(&warning) {
@@ -447,6 +462,8 @@ mod tests {
             direction,
             columns: None,
             tracking: Tracking::Log,
+            identity: None,
+            filled_by_centre: Vec::new(),
             on_unseen_children: OnUnseenChildren::Conflict,
         };
         let query = "SELECT region FROM hr.Assignment WHERE login = {s.username}";

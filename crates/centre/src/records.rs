@@ -348,3 +348,18 @@ pub struct Pruned {
     /// Conflicts and refused rows.
     pub conflicts: u64,
 }
+
+/// A remote needs numbers for the rows that it inserts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumbersWanted {
+    /// Who it is.
+    pub remote_id: RemoteId,
+    /// Its user.
+    pub user: String,
+    /// The publication.
+    pub publication: String,
+    /// The tables, by their names on remotes.
+    pub tables: Vec<String>,
+    /// When.
+    pub now_ms: i64,
+}

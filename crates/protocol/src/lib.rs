@@ -19,5 +19,7 @@ pub mod value;
 pub use code::Code;
 pub use identity::{RemoteId, UploadId};
 pub use pack::{Op, Row, RowShape, RowsReader, RowsWriter, UnpackError};
-pub use schema::{Column, Direction, ForeignKey, ForeignKeyAction, PublicationSchema, Table};
+pub use schema::{
+    Check, Column, Direction, ForeignKey, ForeignKeyAction, Identity, PublicationSchema, Table,
+};
 pub use value::{ColumnType, Datum, Fit, Value, ValueRef};

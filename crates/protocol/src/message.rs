@@ -3,10 +3,12 @@
 
 mod channel;
 mod name;
+mod numbers;
 
 use prost::Message;
 
 pub use self::channel::{Credit, Ping, Pong, Proof, SignIn, SignedIn};
+pub use self::numbers::{NumberBlock, NumbersLeft};
 
 use crate::code::Code;
 use crate::pack::RowShape;
@@ -169,6 +171,9 @@ pub struct HelloSubscription {
     /// What the remote uploaded under ids that it had before, and still keeps.
     #[prost(message, repeated, tag = "8")]
     pub formers: Vec<Former>,
+    /// How many numbers it has for the tables of which it has any.
+    #[prost(message, repeated, tag = "9")]
+    pub numbers: Vec<NumbersLeft>,
 }
 
 /// An id that the remote had before its file was restored or copied.
@@ -223,6 +228,9 @@ pub struct WelcomeSubscription {
     /// number. With [`UploadState::CentreRestored`].
     #[prost(uint64, repeated, tag = "6")]
     pub formers: Vec<u64>,
+    /// Numbers that are the remote's from now on.
+    #[prost(message, repeated, tag = "7")]
+    pub blocks: Vec<NumberBlock>,
 }
 
 /// What the server makes of a remote's sequence and upload id.

@@ -1,5 +1,7 @@
 //! Publications as remotes know them: tables, columns, keys, references.
 
+mod wire;
+
 use std::collections::HashSet;
 
 use prost::Message;
@@ -75,8 +77,29 @@ pub struct Column {
     pub column_type: ColumnType,
     /// Whether it may be NULL.
     pub nullable: bool,
-    /// The default on remotes, as an SQL literal.
+    /// The default on remotes: an SQL literal, or an expression in parentheses that SQLite's
+    /// built-in functions compute. It never contains anything else, and stands in DDL as it is.
     pub default: Option<String>,
+}
+
+/// A rule for the values of a row that a remote can check as well as the centre.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What a remote's error says: the table, the columns, and the centre's constraint.
+    pub name: String,
+    /// The condition, as SQL over the table's columns and SQLite's built-in functions.
+    pub condition: String,
+}
+
+/// A column whose values are numbers that each remote has a store of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The column, as an index into [`Table::columns`]; an integer.
+    pub column: usize,
+    /// How many numbers a remote gets at once.
+    pub block: u32,
+    /// It gets more when it has fewer than this left.
+    pub refill_below: u32,
 }
 
 /// A reference to a table of the same publication.
@@ -111,6 +134,10 @@ pub struct Table {
     pub foreign_keys: Vec<ForeignKey>,
     /// Which way the rows travel.
     pub direction: Direction,
+    /// What remotes check when a row is written.
+    pub checks: Vec<Check>,
+    /// The column that numbers are handed out for.
+    pub identity: Option<Identity>,
 }
 
 /// A publication: what a remote that subscribes to it holds.
@@ -270,244 +297,6 @@ pub fn column_type_from_wire(number: u32, scale_plus_one: u32) -> Option<ColumnT
     })
 }
 
-/// The Protocol Buffers messages behind [`PublicationSchema`].
-mod wire {
-    use std::collections::HashSet;
-
-    use super::{
-        Column as OwnColumn, Direction, ForeignKey as OwnForeignKey, ForeignKeyAction,
-        PublicationSchema, SchemaError, Table as OwnTable, column_type_from_wire,
-        column_type_to_wire,
-    };
-    use crate::pack::MAX_COLUMNS;
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Publication {
-        #[prost(string, tag = "1")]
-        name: String,
-        #[prost(message, repeated, tag = "2")]
-        tables: Vec<Table>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    struct Table {
-        #[prost(string, tag = "1")]
-        name: String,
-        #[prost(message, repeated, tag = "2")]
-        columns: Vec<Column>,
-        #[prost(uint32, repeated, tag = "3")]
-        key: Vec<u32>,
-        #[prost(uint32, repeated, tag = "4")]
-        partition: Vec<u32>,
-        #[prost(message, repeated, tag = "5")]
-        unique: Vec<Unique>,
-        #[prost(message, repeated, tag = "6")]
-        foreign_keys: Vec<ForeignKey>,
-        #[prost(uint32, tag = "7")]
-        direction: u32,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    struct Column {
-        #[prost(string, tag = "1")]
-        name: String,
-        #[prost(uint32, tag = "2")]
-        column_type: u32,
-        #[prost(uint32, tag = "3")]
-        scale_plus_one: u32,
-        #[prost(bool, tag = "4")]
-        nullable: bool,
-        #[prost(string, optional, tag = "5")]
-        default: Option<String>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    struct Unique {
-        #[prost(uint32, repeated, tag = "1")]
-        columns: Vec<u32>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    struct ForeignKey {
-        #[prost(uint32, repeated, tag = "1")]
-        columns: Vec<u32>,
-        #[prost(string, tag = "2")]
-        parent: String,
-        #[prost(string, repeated, tag = "3")]
-        parent_columns: Vec<String>,
-        #[prost(uint32, tag = "4")]
-        on_delete: u32,
-        #[prost(uint32, tag = "5")]
-        on_update: u32,
-    }
-
-    fn indexes_to_wire(indexes: &[usize]) -> Vec<u32> {
-        indexes.iter().map(|&index| index as u32).collect()
-    }
-
-    fn names_one_twice(indexes: &[usize]) -> bool {
-        let mut seen = HashSet::with_capacity(indexes.len());
-        !indexes.iter().all(|index| seen.insert(index))
-    }
-
-    const ACTIONS: [ForeignKeyAction; 5] = [
-        ForeignKeyAction::NoAction,
-        ForeignKeyAction::Restrict,
-        ForeignKeyAction::Cascade,
-        ForeignKeyAction::SetNull,
-        ForeignKeyAction::SetDefault,
-    ];
-
-    const DIRECTIONS: [Direction; 3] = [Direction::Both, Direction::Download, Direction::Upload];
-
-    fn position<T: PartialEq>(all: &[T], one: &T) -> u32 {
-        all.iter().position(|each| each == one).unwrap_or(0) as u32
-    }
-
-    impl From<&PublicationSchema> for Publication {
-        fn from(schema: &PublicationSchema) -> Self {
-            Publication {
-                name: schema.name.clone(),
-                tables: schema.tables.iter().map(Table::from).collect(),
-            }
-        }
-    }
-
-    impl From<&OwnTable> for Table {
-        fn from(table: &OwnTable) -> Self {
-            let columns = table.columns.iter().map(|column| {
-                let (column_type, scale_plus_one) = column_type_to_wire(column.column_type);
-                Column {
-                    name: column.name.clone(),
-                    column_type,
-                    scale_plus_one,
-                    nullable: column.nullable,
-                    default: column.default.clone(),
-                }
-            });
-            let foreign_keys = table.foreign_keys.iter().map(|foreign_key| ForeignKey {
-                columns: indexes_to_wire(&foreign_key.columns),
-                parent: foreign_key.parent.clone(),
-                parent_columns: foreign_key.parent_columns.clone(),
-                on_delete: position(&ACTIONS, &foreign_key.on_delete),
-                on_update: position(&ACTIONS, &foreign_key.on_update),
-            });
-            Table {
-                name: table.name.clone(),
-                columns: columns.collect(),
-                key: indexes_to_wire(&table.key),
-                partition: indexes_to_wire(&table.partition),
-                unique: table
-                    .unique
-                    .iter()
-                    .map(|columns| Unique {
-                        columns: indexes_to_wire(columns),
-                    })
-                    .collect(),
-                foreign_keys: foreign_keys.collect(),
-                direction: position(&DIRECTIONS, &table.direction),
-            }
-        }
-    }
-
-    impl TryFrom<Publication> for PublicationSchema {
-        type Error = SchemaError;
-
-        fn try_from(wire: Publication) -> Result<Self, SchemaError> {
-            let tables = wire.tables.into_iter().map(OwnTable::try_from);
-            let tables = tables.collect::<Result<_, _>>()?;
-            Ok(PublicationSchema {
-                name: wire.name,
-                tables,
-            })
-        }
-    }
-
-    impl TryFrom<Table> for OwnTable {
-        type Error = SchemaError;
-
-        fn try_from(wire: Table) -> Result<Self, SchemaError> {
-            let inconsistent =
-                |what: &str| SchemaError::Inconsistent(format!("table {:?}: {what}", wire.name));
-            let count = wire.columns.len();
-            if count == 0 || count > MAX_COLUMNS {
-                return Err(inconsistent("number of columns"));
-            }
-            let indexes = |indexes: &[u32]| {
-                let indexes = indexes.iter().map(|&index| index as usize);
-                let indexes: Vec<usize> = indexes.collect();
-                if indexes.iter().any(|&index| index >= count) {
-                    return Err(inconsistent("a column index points nowhere"));
-                }
-                Ok(indexes)
-            };
-            let key = indexes(&wire.key)?;
-            if key.is_empty() {
-                return Err(inconsistent("no primary key"));
-            }
-            if names_one_twice(&key) {
-                return Err(inconsistent("the primary key names a column twice"));
-            }
-            let partition = indexes(&wire.partition)?;
-            if names_one_twice(&partition) {
-                return Err(inconsistent("the partition names a column twice"));
-            }
-            // A unique constraint or a reference may well name a column twice: databases
-            // allow it.
-            let unique = wire.unique.iter().map(|unique| indexes(&unique.columns));
-            let unique: Vec<Vec<usize>> = unique.collect::<Result<_, _>>()?;
-            if unique.iter().any(Vec::is_empty) {
-                return Err(inconsistent("a unique constraint without columns"));
-            }
-            let action = |number: u32| {
-                ACTIONS
-                    .get(number as usize)
-                    .copied()
-                    .ok_or_else(|| inconsistent("unknown foreign-key action"))
-            };
-            let mut foreign_keys = Vec::with_capacity(wire.foreign_keys.len());
-            for foreign_key in &wire.foreign_keys {
-                let (own, parents) = (&foreign_key.columns, &foreign_key.parent_columns);
-                if own.is_empty() || own.len() != parents.len() {
-                    return Err(inconsistent(
-                        "a foreign key without a parent for each column",
-                    ));
-                }
-                foreign_keys.push(OwnForeignKey {
-                    columns: indexes(&foreign_key.columns)?,
-                    parent: foreign_key.parent.clone(),
-                    parent_columns: foreign_key.parent_columns.clone(),
-                    on_delete: action(foreign_key.on_delete)?,
-                    on_update: action(foreign_key.on_update)?,
-                });
-            }
-            let direction = DIRECTIONS
-                .get(wire.direction as usize)
-                .copied()
-                .ok_or_else(|| inconsistent("unknown direction"))?;
-            let mut columns = Vec::with_capacity(count);
-            for column in &wire.columns {
-                columns.push(OwnColumn {
-                    name: column.name.clone(),
-                    column_type: column_type_from_wire(column.column_type, column.scale_plus_one)
-                        .ok_or_else(|| inconsistent("unknown column type"))?,
-                    nullable: column.nullable,
-                    default: column.default.clone(),
-                });
-            }
-            Ok(OwnTable {
-                name: wire.name,
-                columns,
-                key,
-                partition,
-                unique,
-                foreign_keys,
-                direction,
-            })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -538,6 +327,15 @@ mod tests {
                     on_update: ForeignKeyAction::NoAction,
                 }],
                 direction: Direction::Upload,
+                checks: vec![Check {
+                    name: "Purchase.cost: positive".into(),
+                    condition: "cost > 0".into(),
+                }],
+                identity: Some(Identity {
+                    column: 0,
+                    block: 1000,
+                    refill_below: 200,
+                }),
             }],
         }
     }
@@ -569,6 +367,18 @@ mod tests {
         assert_refused(|table| table.key = vec![]);
         assert_refused(|table| table.unique = vec![vec![0, 2]]);
         assert_refused(|table| table.foreign_keys[0].columns = vec![2]);
+        assert_refused(|table| {
+            let identity = table.identity.as_mut();
+            identity.unwrap().column = 2;
+        });
+    }
+
+    #[test]
+    fn numbers_are_handed_out_for_integers_only() {
+        assert_refused(|table| {
+            let identity = table.identity.as_mut();
+            identity.unwrap().column = 1;
+        });
     }
 
     #[test]

@@ -67,6 +67,8 @@ fn publication() -> PublicationSchema {
                 on_update: ForeignKeyAction::SetNull,
             }],
             direction: Direction::Both,
+            checks: Vec::new(),
+            identity: None,
         }],
     }
 }

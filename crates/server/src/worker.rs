@@ -14,10 +14,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use tidewater_centre::records::{
-    AskedSubscription, RemoteRecord, SessionState, ShutOut, SyncRecord,
+    AskedSubscription, NumbersWanted, RemoteRecord, SessionState, ShutOut, SyncRecord,
 };
 use tidewater_centre::{Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker};
 use tidewater_protocol::RemoteId;
+use tidewater_protocol::message::NumberBlock;
 
 use crate::config::Limits;
 pub(crate) use crate::lane::{Lane, Ticket};
@@ -54,6 +55,11 @@ pub(crate) enum SessionTask {
     Save {
         remote: RemoteRecord,
         reply: oneshot::Sender<Result<(), CentreError>>,
+    },
+    /// Numbers for the rows of a remote.
+    HandOut {
+        wanted: NumbersWanted,
+        reply: oneshot::Sender<Result<Vec<NumberBlock>, CentreError>>,
     },
     /// The credential before is void.
     ForgetPrevious(RemoteId),
@@ -409,6 +415,13 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
         }
         SessionTask::Save { remote, reply } => {
             let _ = reply.send(connection.save_remote(&remote).await);
+        }
+        SessionTask::HandOut { wanted, reply } => {
+            let result = match connection.open().await {
+                Ok(worker) => worker.hand_out(&wanted).await,
+                Err(error) => Err(error),
+            };
+            let _ = reply.send(connection.judge(result));
         }
         SessionTask::ForgetPrevious(id) => {
             let result = match connection.open().await {

@@ -37,6 +37,8 @@ pub fn schema() -> PublicationSchema {
             unique: vec![],
             foreign_keys: vec![],
             direction: Direction::Both,
+            checks: Vec::new(),
+            identity: None,
         }],
     }
 }

@@ -59,8 +59,14 @@ pub(super) fn reason(refusal: &DbError) -> Refusal {
         _ if state.starts_with("22") => Code::RowBadValue,
         _ => Code::RowConstraint,
     };
-    Refusal {
-        code,
-        reason: refusal.message().to_owned(),
+    let mut reason = refusal.message().to_owned();
+    for (what, name) in [
+        ("column", refusal.column()),
+        ("constraint", refusal.constraint()),
+    ] {
+        if let Some(name) = name.filter(|it| !reason.contains(*it)) {
+            reason.push_str(&format!(" ({what} {name:?})"));
+        }
     }
+    Refusal { code, reason }
 }

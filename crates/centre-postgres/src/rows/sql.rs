@@ -75,9 +75,15 @@ fn insert_with(incoming: &Incoming<'_>, first: usize, clause: &str) -> String {
     let names = images
         .iter()
         .map(|&(_, index)| table.columns[index].name.as_str());
-    let values = images
-        .iter()
-        .map(|&(image, index)| table.columns[index].input(&format!("i.{}", alias(image, index))));
+    let values = images.iter().map(|&(image, index)| {
+        let column = &table.columns[index];
+        let value = column.input(&format!("i.{}", alias(image, index)));
+        match column.default.as_ref().filter(|_| column.is_filled) {
+            // The application's triggers see the default, as if nothing had been said.
+            Some(default) => format!("coalesce({value}, {default})"),
+            None => value,
+        }
+    });
     let keys = table
         .key
         .iter()

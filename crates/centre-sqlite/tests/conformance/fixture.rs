@@ -40,6 +40,7 @@ impl Fixture for SqliteFixture {
     const DIALECT: Dialect = Dialect::Sqlite;
     const BYTES: &'static str = "BLOB";
     const EMPTY_TABLE: &'static str = "DELETE FROM {}";
+    const NUMBERED_KEY: &'static str = "INTEGER PRIMARY KEY AUTOINCREMENT";
 
     async fn new() -> Self {
         Self {

@@ -1,6 +1,11 @@
 //! The application's tables, as far as publishing them is the same for every database.
 
-use tidewater_protocol::{ColumnType, Fit, ForeignKeyAction, Table, ValueRef};
+pub mod checks;
+mod defaults;
+
+use tidewater_protocol::{ColumnType, ForeignKeyAction};
+
+pub use self::defaults::default_of;
 
 use crate::publication::{ListedColumn, ListedReference, ListedTable};
 
@@ -35,6 +40,31 @@ pub struct TableInfo {
     pub own_obstacle: Option<String>,
     /// It is a part of another one, which is listed in its place.
     pub is_part: bool,
+    /// The rules for its rows that remotes can check.
+    pub checks: Vec<CheckInfo>,
+    /// The application's triggers that may set a column of a row that is inserted: their names and
+    /// their text.
+    pub setting_triggers: Vec<(String, String)>,
+}
+
+/// A rule for the values of a row, as remotes check it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckInfo {
+    /// The centre's constraint, or what it asks, for people.
+    pub name: String,
+    /// The columns that it is about, by their index.
+    pub columns: Vec<usize>,
+    /// The condition, as SQL of remotes.
+    pub condition: String,
+}
+
+/// What numbers the rows of a table in the centre.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Numbering {
+    /// A sequence that can be moved on; what it is, for people.
+    Sequence(&'static str),
+    /// The highest number there is: what is handed out is not kept clear of it.
+    Highest(&'static str),
 }
 
 /// A column.
@@ -48,7 +78,7 @@ pub struct ColumnInfo {
     pub column_type: Result<ColumnType, String>,
     /// Whether it takes NULL.
     pub nullable: bool,
-    /// The default as an SQL literal for remotes, if it is one.
+    /// The default for remotes, if they can compute it: see [`tidewater_protocol::Column`].
     pub default: Option<String>,
     /// Whether the database gives it a value where an insert does not.
     pub has_default: bool,
@@ -60,6 +90,10 @@ pub struct ColumnInfo {
     pub is_ambiguous: bool,
     /// Whether equal values are spelled equally, as those of a key have to be.
     pub has_one_spelling: bool,
+    /// Whether blanks at the end mean nothing.
+    pub is_padded: bool,
+    /// What gives numbers to rows that are inserted without.
+    pub numbering: Option<Numbering>,
 }
 
 /// A foreign key.
@@ -131,24 +165,6 @@ impl TableInfo {
         ))
     }
 
-    /// What remotes will find refused.
-    pub fn warnings(&self, published: &Table) -> Vec<String> {
-        let title = &self.title;
-        let mut warnings = Vec::new();
-        let unwritten = self.columns.iter().filter(|column| {
-            let has_value = column.nullable || column.has_default || column.is_generated;
-            !has_value && published.column(&column.name).is_none()
-        });
-        for column in unwritten.filter(|_| published.direction.uploads()) {
-            warnings.push(format!(
-                "{title:?}: the column {:?} is not published, NOT NULL and without a default: \
-                 inserts of remotes will be refused",
-                column.name
-            ));
-        }
-        warnings
-    }
-
     /// The table as `tidewater init` lists it.
     fn listed(&self, catalog: &[TableInfo]) -> ListedTable {
         let columns = self.columns.iter().filter(|column| column.is_by_default);
@@ -202,101 +218,4 @@ pub fn named(catalog: &[TableInfo], name: &str) -> Vec<usize> {
         return meant(|one, other| one.eq_ignore_ascii_case(other));
     }
     exact
-}
-
-/// The literal for remotes of a default that is a constant: `'new'::text`, `0`,
-/// `'-1'::integer`, `true`. Anything else is an expression, which remotes cannot run.
-pub fn literal_of(expression: &str, column_type: ColumnType) -> Option<String> {
-    let expression = expression.trim();
-    let (value, rest) = match expression.strip_prefix('\'') {
-        Some(quoted) => {
-            let mut value = String::new();
-            let mut characters = quoted.char_indices();
-            loop {
-                match characters.next()? {
-                    (at, '\'') if !quoted[at + 1..].starts_with('\'') => {
-                        break (value, &quoted[at + 1..]);
-                    }
-                    (_, '\'') => {
-                        characters.next();
-                        value.push('\'');
-                    }
-                    (_, other) => value.push(other),
-                }
-            }
-        }
-        None => {
-            let end = expression.find("::").unwrap_or(expression.len());
-            let word = expression[..end].trim_matches(|it| matches!(it, '(' | ')'));
-            let letter = |it: char| it.is_alphabetic() && !matches!(it, 'e' | 'E');
-            let is_number = word.parse::<f64>().is_ok() && !word.contains(letter);
-            let is_flag = ["true", "false"]
-                .iter()
-                .any(|it| word.eq_ignore_ascii_case(it));
-            let fits = match column_type {
-                ColumnType::Boolean => is_number || is_flag,
-                ColumnType::Integer | ColumnType::Real | ColumnType::Decimal { .. } => is_number,
-                // A number that is text has the database's spelling of numbers.
-                _ => word.parse::<i64>().is_ok_and(|it| it.to_string() == word),
-            };
-            fits.then(|| (word.to_owned(), &expression[end..]))?
-        }
-    };
-    let is_cast = |character: char| {
-        character.is_alphanumeric() || matches!(character, ' ' | '_' | '"' | '(' | ')' | ',')
-    };
-    if !rest.split("::").all(|cast| cast.chars().all(is_cast)) {
-        return None;
-    }
-    let stored = match (column_type, value.parse::<i64>(), value.parse::<f64>()) {
-        (ColumnType::Integer, Ok(integer), _) => return Some(integer.to_string()),
-        (ColumnType::Real, _, Ok(real)) if real.is_finite() => return Some(format!("{real:?}")),
-        (ColumnType::Integer | ColumnType::Real | ColumnType::Bytes, _, _) => return None,
-        _ => column_type.datum(ValueRef::Text(&value)),
-    };
-    match (stored.1, stored.0.to_value().as_ref()) {
-        (Fit::Unfit, _) => None,
-        (_, ValueRef::Integer(integer)) => Some(integer.to_string()),
-        (_, ValueRef::Text(text)) if !text.contains('\0') => {
-            Some(format!("'{}'", text.replace('\'', "''")))
-        }
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn defaults_that_are_constants_become_literals() {
-        let decimal = ColumnType::Decimal { scale: Some(2) };
-        for (expression, column_type, literal) in [
-            ("0", ColumnType::Integer, Some("0")),
-            ("'-1'::integer", ColumnType::Integer, Some("-1")),
-            ("(-1)", ColumnType::Integer, Some("-1")),
-            ("1.5", decimal, Some("'1.50'")),
-            ("true", ColumnType::Boolean, Some("1")),
-            ("'it''s'::text", ColumnType::Text, Some("'it''s'")),
-            ("'a'::character varying(3)", ColumnType::Text, Some("'a'")),
-            ("'2026-01-02'::date", ColumnType::Date, Some("'2026-01-02'")),
-            ("now()", ColumnType::TimestampTz, None),
-            ("nextval('s'::regclass)", ColumnType::Integer, None),
-            ("('a'::text || 'b'::text)", ColumnType::Text, None),
-            ("'a'::text || 'b'::text", ColumnType::Text, None),
-            ("NULL::integer", ColumnType::Integer, None),
-            ("'nan'::real", ColumnType::Real, None),
-            ("TRUE", ColumnType::Boolean, Some("1")),
-            ("1e3", ColumnType::Real, Some("1000.0")),
-            ("7", ColumnType::Text, Some("'7'")),
-            ("7.50", ColumnType::Text, None),
-            ("'a' || 'b'", ColumnType::Text, None),
-        ] {
-            assert_eq!(
-                literal_of(expression, column_type).as_deref(),
-                literal,
-                "{expression}"
-            );
-        }
-    }
 }

@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
-use super::{deploy, prune, recorded, records, session, state};
+use super::{deploy, numbers, prune, recorded, records, session, state};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{DownloadJob, DownloadSink};
 use crate::engine::evolution::Mode;
 use crate::error::CentreError;
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
-    Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, RefusedRecord,
+    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 
@@ -274,6 +275,13 @@ impl<D: Database> Worker for EngineWorker<D> {
         let remote = remote.clone();
         self.0
             .run(job!(|connection| session::save_remote(connection, &remote)))
+    }
+
+    fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
+        let (served, asked) = (self.0.served(), asked.clone());
+        self.0.run(job!(|connection| numbers::hand_out::<D>(
+            connection, &served, &asked
+        )))
     }
 
     fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {

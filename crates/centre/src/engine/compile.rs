@@ -4,9 +4,10 @@
 //! Pure: no SQL is run here. The errors are the operator's, so they say where in the
 //! configuration something is wrong and what to write instead.
 
+mod offline;
 mod rules;
 
-use tidewater_protocol::{Column, ColumnType, ForeignKey, PublicationSchema, Table};
+use tidewater_protocol::{Column, ColumnType, ForeignKey, Identity, PublicationSchema, Table};
 
 pub use self::rules::{CompiledRule, CompiledWindow, Reach};
 
@@ -53,6 +54,10 @@ pub struct Published<'s> {
     pub children: Vec<Children>,
     /// Whether changes are read from a change log.
     pub is_logged: bool,
+    /// The column that remotes have numbers for, among the published ones.
+    pub identity: Option<Identity>,
+    /// What the centre fills where a remote leaves it NULL, as indexes into the catalog's columns.
+    pub filled: Vec<usize>,
 }
 
 /// Something that decides who holds a row, and is not among its published columns.
@@ -214,7 +219,11 @@ impl<'s> Published<'s> {
         let references = catalog.iter().flat_map(|it| &it.references);
         let references = references.filter(|it| it.parent == index);
         let acts_on_delete = references.clone().any(|it| it.on_delete.acts());
+        let identity = offline::identity(&place, spec, table, &columns)?;
+        let filled = offline::filled(&place, spec, table)?;
         Ok(Published {
+            identity,
+            filled,
             spec,
             place,
             table: index,
@@ -301,7 +310,7 @@ impl<'s> Published<'s> {
 
     /// What remotes will find slow or refused.
     pub fn warnings(&self, catalog: &[TableInfo], table: &Table) -> Vec<String> {
-        let mut warnings = catalog[self.table].warnings(table);
+        let mut warnings = self.offline_warnings(&catalog[self.table], table);
         for rule in &self.rules {
             let root = &catalog[rule.root(self.table)];
             let what = "sending a partition whole reads the whole table";
@@ -342,7 +351,7 @@ impl<'s> Published<'s> {
             Some(Column {
                 name: column.name.clone(),
                 column_type,
-                nullable: column.nullable,
+                nullable: column.nullable || self.filled.contains(&index),
                 default: column.default.clone(),
             })
         });
@@ -382,6 +391,8 @@ impl<'s> Published<'s> {
             unique,
             foreign_keys,
             direction: self.spec.direction,
+            checks: self.checks(table),
+            identity: self.identity,
         }
     }
 }
@@ -556,6 +567,12 @@ mod tests {
             columns: Some(vec!["a".into()]),
             tracking,
             on_unseen_children: crate::publication::OnUnseenChildren::Cascade,
+            identity: Some(crate::publication::IdentitySpec {
+                column: "a".into(),
+                block: 10,
+                refill_below: 2,
+            }),
+            filled_by_centre: vec!["b".into()],
         };
         let window = |last| {
             Some(WindowSpec {

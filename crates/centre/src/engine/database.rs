@@ -40,6 +40,17 @@ pub trait ChangeLog: Clone + Send + Sync {
     fn join(&mut self, other: &Self);
 }
 
+/// Numbers that are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct NumbersAsked<'a> {
+    /// The column that they are for.
+    pub column: &'a str,
+    /// How many.
+    pub count: u32,
+    /// The highest that was handed out before.
+    pub handed_out: i64,
+}
+
 /// How changes are noticed that anybody makes to published tables.
 pub trait Tracking: Send + Sync + 'static {
     /// A connection to the database.
@@ -86,6 +97,18 @@ pub trait Tracking: Send + Sync + 'static {
         catalog: &[TableInfo],
         table: &Self::Table,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// The name of a table for people, by which what was handed out is found again.
+    fn title(table: &Self::Table) -> &str;
+
+    /// Takes numbers for a column of integers from what numbers the table's rows, in the transaction
+    /// that is open, so that nobody else ever gets them: as intervals, each with its first and its
+    /// last. They are above `handed_out`, and above what is in the column.
+    fn take_numbers(
+        connection: &mut Self::Connection,
+        asked: NumbersAsked<'_>,
+        table: &Self::Table,
+    ) -> impl Future<Output = Result<Vec<(i64, i64)>, CentreError>> + Send;
 
     /// The SQL that makes the server's own tables.
     fn state() -> String;
@@ -192,6 +215,11 @@ pub trait Tracking: Send + Sync + 'static {
 pub trait Lane: Send + 'static {
     /// The connection.
     type Connection: Connection;
+    /// A table of a publication.
+    type Table: Send + Sync;
+
+    /// What is served at the moment.
+    fn served(&self) -> Arc<Loaded<Self::Table>>;
 
     /// Whether the connection is there, as far as can be told without a word to the database.
     fn is_usable(&self) -> bool;
@@ -216,7 +244,7 @@ pub trait Lane: Send + 'static {
 /// A database that can be a centre.
 pub trait Database: Tracking {
     /// A connection that runs syncs.
-    type Lane: Lane<Connection = Self::Connection>;
+    type Lane: Lane<Connection = Self::Connection, Table = Self::Table>;
 
     /// Opens another connection that runs syncs.
     fn open_lane(&self) -> CentreResult<'_, Self::Lane>;

@@ -15,6 +15,7 @@ pub mod download;
 pub mod evolution;
 pub mod exact;
 pub mod marks;
+mod numbers;
 mod prune;
 pub mod publication;
 pub mod recorded;

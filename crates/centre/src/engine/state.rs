@@ -144,6 +144,18 @@ CREATE TABLE tidewater.sync_history (
 );
 CREATE INDEX tidewater_refused_remote ON tidewater.refused (remote_id, publication);
 CREATE INDEX tidewater_sync_history_started ON tidewater.sync_history (started_ms);
+-- Which remote has which numbers for the rows that it inserts.
+CREATE TABLE tidewater.identity_block (
+  id SERIAL,
+  table_name TEXT NOT NULL,
+  column_name TEXT NOT NULL,
+  remote_id BLOB NOT NULL,
+  user_name TEXT NOT NULL,
+  first INTEGER NOT NULL,
+  last INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL
+);
+CREATE INDEX tidewater_identity_block_table ON tidewater.identity_block (table_name, last);
 -- What remotes and the centre were found at odds about.
 CREATE TABLE tidewater.incident (
   id SERIAL,

@@ -26,7 +26,7 @@ use tidewater_protocol::message::MAX_FORMERS;
 use tidewater_protocol::{RemoteId, UploadId};
 
 use super::subscription::load_all;
-use super::{CompareDue, Database, Said, SubscriptionState, compare};
+use super::{CompareDue, Database, Said, SubscriptionState, compare, numbers};
 use crate::error::{Doing, RemoteError};
 
 /// How long an upload is kept: 14 days.
@@ -147,6 +147,8 @@ impl Database {
         let doing = "noting what the centre has forgotten";
         let transaction = self.write(doing)?;
         said.still_holds(&transaction)?;
+        // It may hand out again what it handed out before.
+        numbers::forget(&transaction).doing(doing)?;
         let accept = |state: &CentreState| -> rusqlite::Result<()> {
             transaction.execute(
                 "UPDATE tidewater_subscription SET compare_due = max(compare_due, ?2) \

@@ -26,7 +26,8 @@ pub(crate) const PREFIX: &str = "tidewater_";
 /// their triggers were gone; `fillers`, as a JSON array, the columns that were made again and hold
 /// nobody's values; `forgotten` is 1 where a restored centre has forgotten changes that were not
 /// kept; `tidewater_gave_way` the rows that the application may have changed and that
-/// gave way to the centre's.
+/// gave way to the centre's. `tidewater_identity_block` has the numbers for rows that the
+/// application inserts, from `next` to `last`.
 const TABLES: &str = "
 CREATE TABLE tidewater_state (
   one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -95,6 +96,14 @@ CREATE TABLE tidewater_untracked (
   fillers TEXT NOT NULL DEFAULT '[]',
   forgotten INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
+CREATE TABLE tidewater_identity_block (
+  id INTEGER PRIMARY KEY,
+  subscription INTEGER NOT NULL,
+  table_name TEXT NOT NULL,
+  next INTEGER NOT NULL,
+  last INTEGER NOT NULL
+);
+CREATE INDEX tidewater_identity_block_next ON tidewater_identity_block (table_name, next);
 CREATE TABLE tidewater_gave_way (
   table_name TEXT NOT NULL,
   key_packed BLOB NOT NULL,

@@ -12,6 +12,7 @@ mod changes;
 pub(crate) mod compare;
 pub(crate) mod kept;
 mod layout;
+mod numbers;
 mod quote;
 mod refused;
 mod repair;
@@ -39,6 +40,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior, params};
+use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{RemoteId, UploadId};
 
 use crate::error::{Doing, RemoteError};
@@ -304,6 +306,20 @@ impl Database {
         }
     }
 
+    /// Takes numbers that the server has handed out, each with its subscription. `said` is who asked.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn store_numbers(
+        &mut self,
+        said: Option<RemoteId>,
+        blocks: &[(i64, NumberBlock)],
+    ) -> Result<(), RemoteError> {
+        let transaction = self.write("storing numbers")?;
+        numbers::store(&transaction, said, blocks)?;
+        transaction.commit().doing("storing numbers")
+    }
+
     /// Forgets the session token, so that the next sync proves itself by credential.
     ///
     /// # Errors
@@ -359,6 +375,7 @@ impl Database {
                     params![id, new_upload_id().0],
                 )?;
             }
+            numbers::forget(&transaction)?;
             let before = (said.remote_id, account.centre.as_str());
             kept::adopt(&transaction, before, identity.centre)
         };

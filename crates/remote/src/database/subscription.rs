@@ -6,6 +6,7 @@ use rusqlite::Connection;
 use tidewater_protocol::{PublicationSchema, UploadId};
 
 use super::kept::{self, Former, Giving};
+use super::numbers;
 use crate::error::{Doing, RemoteError};
 
 /// Whether the tables of a subscription must be compared with the centre.
@@ -69,6 +70,8 @@ pub struct SubscriptionState {
     /// When the newest kept upload of the file was acknowledged, or given back, in milliseconds
     /// since 1970.
     pub(crate) last_kept_ms: Option<i64>,
+    /// How many numbers are left for the rows of its tables, where there are any.
+    pub(crate) numbers: Vec<(String, u64)>,
     /// Whether the sync under way compares the tables: what it brings settles the compare.
     pub compares: bool,
     /// The generation that changes are recorded under now.
@@ -119,6 +122,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
         let (subscription, schema) = read(row).doing(doing)?;
         let giving = kept::giving(connection, subscription.id, kept::End::First).doing(doing)?;
         let formers = kept::formers(connection, subscription.id).doing(doing)?;
+        let numbers = numbers::left(connection, subscription.id).doing(doing)?;
         let schema = match schema {
             Some(bytes) => Some(Arc::new(PublicationSchema::decode(&bytes)?)),
             None => None,
@@ -127,6 +131,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
             schema,
             giving,
             formers,
+            numbers,
             ..subscription
         });
     }
@@ -147,6 +152,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Option<
         generation: row.get(8)?,
         taken_generation: row.get(9)?,
         taken_under: None,
+        numbers: Vec::new(),
         compare_due: CompareDue::from_stored(row.get(10)?),
         giving: None,
         formers: Vec::new(),

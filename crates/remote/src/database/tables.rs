@@ -157,12 +157,20 @@ pub(crate) fn check_schema(schema: &PublicationSchema) -> Result<(), RemoteError
         for column in &table.columns {
             if let Some(default) = &column.default
                 && !is_literal(default)
+                && !is_computed(default)
             {
                 return Err(unusable(format!(
                     "table {:?}: the default of column {:?} is not a literal",
                     table.name, column.name
                 )));
             }
+        }
+        let mut checks = table.checks.iter();
+        if let Some(check) = checks.find(|it| !is_one_expression(&it.condition)) {
+            return Err(unusable(format!(
+                "table {:?}: the rule {:?} is more than a condition",
+                table.name, check.name
+            )));
         }
     }
     Ok(())
@@ -223,6 +231,34 @@ fn is_literal(default: &str) -> bool {
     word || number || blob || quoted(default)
 }
 
+/// Whether a default is an expression, in parentheses.
+pub(crate) fn is_computed(default: &str) -> bool {
+    default.starts_with('(') && is_one_expression(default)
+}
+
+/// Whether a text from the server is one expression: what it opens it closes, and nothing follows.
+fn is_one_expression(text: &str) -> bool {
+    let (mut depth, mut quote) = (0_i32, None);
+    for (at, character) in text.char_indices() {
+        match (quote, character) {
+            (Some(open), _) if open == character => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(character),
+            (None, '(') => depth += 1,
+            (None, ')') => depth -= 1,
+            (None, ';' | '`' | '[' | '\0') => return false,
+            (None, '-' | '/') if matches!(&text[at + 1..].chars().next(), Some('-' | '*')) => {
+                return false;
+            }
+            _ => {}
+        }
+        if depth < 0 {
+            return false;
+        }
+    }
+    depth == 0 && quote.is_none() && !text.trim().is_empty()
+}
+
 /// What a key that is not in canonical form is told.
 pub(crate) fn canonical_name(column: &Column) -> String {
     let form = canonical::form(column.column_type);
@@ -252,7 +288,11 @@ pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name:
             column.column_type.sqlite_type()
         );
         let in_key = table.key.contains(&index);
-        if in_key || !column.nullable {
+        let has_numbers = table.identity.is_some_and(|it| it.column == index);
+        if has_numbers {
+            // INTEGER could make it the rowid, which SQLite numbers by its own rule.
+            part = format!("{} INT", names.columns[index]);
+        } else if in_key || !column.nullable {
             part.push_str(" NOT NULL");
         }
         if let Some(default) = &column.default {
@@ -260,8 +300,12 @@ pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name:
         }
         let mut checks = key_checks(table, "");
         if let Some((_, check)) = checks.find(|(key, _)| key.name == column.name) {
+            let until_numbered = match has_numbers {
+                true => format!("{} IS NULL OR ", names.columns[index]),
+                false => String::new(),
+            };
             part.push_str(&format!(
-                " CONSTRAINT {} CHECK ({check})",
+                " CONSTRAINT {} CHECK ({until_numbered}{check})",
                 quote::name(&canonical_name(column))
             ));
         }
@@ -273,8 +317,17 @@ pub(crate) fn create_user_table(table: &Table, schema: &PublicationSchema, name:
             parts.push(foreign_key_clause(foreign_key, &names));
         }
     }
+    let checks = table.checks.iter().map(|check| {
+        let (name, condition) = (quote::name(&check.name), &check.condition);
+        format!("CONSTRAINT {name} CHECK ({condition})")
+    });
+    parts.extend(checks);
+    let without_rowid = match table.identity {
+        Some(_) => "",
+        None => " WITHOUT ROWID",
+    };
     format!(
-        "CREATE TABLE {} (\n  {}\n) WITHOUT ROWID",
+        "CREATE TABLE {} (\n  {}\n){without_rowid}",
         quote::name(name),
         parts.join(",\n  ")
     )
@@ -408,7 +461,8 @@ fn index_name(table: &str, number: usize) -> String {
 /// What a row that was there before a column was published holds in it: the default, else
 /// NULL, else a zero of the type (until the centre's value arrives).
 pub(crate) fn filler(column: &Column) -> String {
-    match &column.default {
+    // What is computed would be another value for the row and for its pre-image.
+    match column.default.as_ref().filter(|it| !is_computed(it)) {
         Some(default) => default.clone(),
         None if column.nullable => "NULL".into(),
         None => zero(column.column_type),

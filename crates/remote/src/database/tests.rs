@@ -345,6 +345,8 @@ fn table(name: &str, columns: Vec<Column>, key: Vec<usize>) -> Table {
         unique: Vec::new(),
         foreign_keys: Vec::new(),
         direction: Direction::Both,
+        checks: Vec::new(),
+        identity: None,
     }
 }
 

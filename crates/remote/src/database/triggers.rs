@@ -30,8 +30,8 @@ pub(crate) use unique::{UniqueIndex, unique_indexes};
 
 use super::SubscriptionState;
 use super::layout::PREFIX;
-use super::quote;
-use super::tables::Names;
+use super::tables::{self, Names};
+use super::{numbers, quote};
 use crate::error::{Doing, RemoteError};
 use writer::Writer;
 
@@ -217,6 +217,9 @@ fn ensure_table(
             connection.execute_batch(sql).doing("creating a trigger")?;
         }
     }
+    if NUMBERING.into_iter().any(is_gone) {
+        numbers::number_rows(connection, table)?;
+    }
     Ok(missed)
 }
 
@@ -275,7 +278,7 @@ fn defaults(connection: &Connection, table: &str) -> Result<BTreeMap<String, Str
     rows.collect::<rusqlite::Result<_>>().doing(doing)
 }
 
-const KINDS: [&[&str]; 3] = [&RECORDING, &DISPLACING, &SPELLING];
+const KINDS: [&[&str]; 4] = [&RECORDING, &DISPLACING, &SPELLING, &NUMBERING];
 
 /// Without these, changes go unnoticed.
 const RECORDING: [&str; 8] = [
@@ -294,6 +297,14 @@ const DISPLACING: [&str; 2] = ["insert_displaces", "update_displaces"];
 
 /// These record nothing.
 const SPELLING: [&str; 2] = ["spelling_insert", "spelling_update"];
+
+/// These give numbers to rows, and see to it that none is given twice.
+const NUMBERING: [&str; 4] = [
+    "identity",
+    "unset_identity",
+    "use_identity",
+    "move_identity",
+];
 
 fn trigger_name(kind: &str, table: &str) -> String {
     format!("{PREFIX}{kind}_{table}")
@@ -321,9 +332,14 @@ fn statements(
         ("delete", writer.gone("delete", "BEFORE DELETE")),
         ("delete_rekeyed", writer.delete_rekeyed()),
     ]);
-    if !without_rowid {
+    let mut key = writer.table.key_columns();
+    let is_computed = key.any(|it| it.default.as_deref().is_some_and(tables::is_computed));
+    if !without_rowid || is_computed {
         // The key may be assigned by SQLite, and BEFORE INSERT does not know it then.
         statements.insert("inserted", writer.inserted());
+    }
+    if let Some(column) = numbers::column(writer.table) {
+        statements.extend(writer.numbering(&column));
     }
     if writer.is_unchecked {
         let body = spelling::tell_misspelt(writer.table);

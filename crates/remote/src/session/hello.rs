@@ -1,6 +1,6 @@
 //! Opening a sync: what we subscribe to, and what we know of it.
 
-use tidewater_protocol::message::{self, Control, Hello, HelloSubscription};
+use tidewater_protocol::message::{self, Control, Hello, HelloSubscription, NumbersLeft};
 
 use crate::database::{CompareDue, Former, SubscriptionState};
 
@@ -23,6 +23,14 @@ pub(super) fn hello(subscriptions: &[SubscriptionState], downloads: bool) -> Con
         schema_hash: subscription.schema_hash.clone(),
         compares: subscription.compares,
         formers: subscription.formers.iter().map(former).collect(),
+        numbers: subscription
+            .numbers
+            .iter()
+            .map(|(table, left)| NumbersLeft {
+                table: table.clone(),
+                left: *left,
+            })
+            .collect(),
     });
     Control::Hello(Hello {
         subscriptions: subscriptions.collect(),

@@ -157,6 +157,10 @@ impl Session {
             self.again(ProofKind::Token);
             return Ok(());
         }
+        if !answer.blocks.is_empty() {
+            // At once: they are ours whatever becomes of the sync.
+            database.store_numbers(self.remote_id, &answer.blocks)?;
+        }
         let is_new = database.is_new()?;
         self.agree(answer)?;
         // Nobody uses tables that are not there yet: no need to wait until all has come.

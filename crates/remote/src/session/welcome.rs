@@ -1,6 +1,6 @@
 //! What a Welcome says, checked against the Hello.
 
-use tidewater_protocol::message::{UploadState, Welcome, WelcomeSubscription};
+use tidewater_protocol::message::{NumberBlock, UploadState, Welcome, WelcomeSubscription};
 use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 
 use super::error::SyncError;
@@ -20,6 +20,8 @@ pub(super) struct Answer {
     pub(super) already_applied: Vec<bool>,
     /// For each subscription: its new schema.
     pub(super) schemas: Vec<Option<PublicationSchema>>,
+    /// The numbers that it has for us, each with the subscription's number in the file.
+    pub(super) blocks: Vec<(i64, NumberBlock)>,
 }
 
 impl Answer {
@@ -41,6 +43,7 @@ impl Answer {
             forgotten: Vec::new(),
             already_applied: Vec::new(),
             schemas: Vec::new(),
+            blocks: Vec::new(),
         };
         for (answer, subscription) in welcome.subscriptions.iter().zip(subscriptions) {
             let state = UploadState::try_from(answer.upload_state).map_err(|_| {
@@ -59,6 +62,9 @@ impl Answer {
                 .extend(forgotten(answer, state, subscription)?);
             read.already_applied
                 .push(state == UploadState::AlreadyApplied);
+            let blocks = answer.blocks.iter().cloned();
+            read.blocks
+                .extend(blocks.map(|block| (subscription.id, block)));
             read.schemas.push(schema(&answer.schema, subscription)?);
         }
         // Under another id nothing of what we know about uploads would hold.

@@ -48,8 +48,14 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "direction",
             "columns",
             "tracking",
+            "identity",
+            "filled_by_centre",
             "on_unseen_children",
         ],
+    ),
+    (
+        "publication.table.identity",
+        &["column", "block", "refill_below"],
     ),
     (
         "publication.table.partition",

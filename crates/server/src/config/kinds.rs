@@ -99,6 +99,27 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ),
     ("publication.table.tracking", Text, "tracking = \"row\""),
     (
+        "publication.table.identity",
+        Section,
+        "identity = { column = \"invoice_id\", block = 1000, refill_below = 200 }",
+    ),
+    (
+        "publication.table.identity.column",
+        Text,
+        "column = \"invoice_id\"",
+    ),
+    ("publication.table.identity.block", Number, "block = 1000"),
+    (
+        "publication.table.identity.refill_below",
+        Number,
+        "refill_below = 200",
+    ),
+    (
+        "publication.table.filled_by_centre",
+        Texts,
+        "filled_by_centre = [\"fulltext\"]",
+    ),
+    (
         "publication.table.on_unseen_children",
         Text,
         "on_unseen_children = \"cascade\"",

@@ -4,8 +4,10 @@
 
 use tidewater_centre::Checkpoint;
 use tidewater_centre::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
-use tidewater_protocol::message::{self, Hello, HelloSubscription, MAX_FORMERS, UploadState};
-use tidewater_protocol::{RemoteId, UploadId};
+use tidewater_protocol::message::{
+    self, Hello, HelloSubscription, MAX_FORMERS, NumbersLeft, UploadState,
+};
+use tidewater_protocol::{PublicationSchema, RemoteId, Table, UploadId};
 
 use crate::auth::signing::{CheckpointFor, Keyring};
 use crate::fault::Fault;
@@ -28,6 +30,8 @@ pub(crate) struct Subscription {
     pub(crate) compares: bool,
     /// The ids that it had before, with the last upload under each that it keeps.
     pub(crate) formers: Vec<Former>,
+    /// How many numbers it has left, by table.
+    pub(crate) numbers: Vec<NumbersLeft>,
     /// The checkpoint, once it is found to be what a server signed for the remote of the
     /// Hello under the schema of the Hello.
     pub(crate) genuine: Option<Checkpoint>,
@@ -150,8 +154,23 @@ impl Subscription {
             schema_hash: wire.schema_hash,
             compares: wire.compares,
             formers: formers.collect::<Result<_, _>>()?,
+            numbers: wire.numbers,
             genuine: None,
         })
+    }
+
+    /// The tables of a publication for which the remote needs more numbers.
+    pub(crate) fn wants_numbers(&self, schema: &PublicationSchema) -> Vec<String> {
+        let runs_low = |table: &&Table| {
+            let mut known = self.numbers.iter();
+            let known = known.find(|it| it.table == table.name);
+            let left = known.map_or(0, |it| it.left);
+            table
+                .identity
+                .is_some_and(|it| left < u64::from(it.refill_below))
+        };
+        let tables = schema.tables.iter().filter(runs_low);
+        tables.map(|table| table.name.clone()).collect()
     }
 
     /// What the server makes of sequence and upload id, given what it has stored.
@@ -189,6 +208,7 @@ mod tests {
             schema_hash: Vec::new(),
             compares: false,
             formers: Vec::new(),
+            numbers: Vec::new(),
             genuine: None,
         }
     }

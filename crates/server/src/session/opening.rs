@@ -5,11 +5,15 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use tidewater_centre::records::{
-    History, IncidentKind, IncidentRecord, SessionState, SubscriptionRecord,
+    History, IncidentKind, IncidentRecord, NumbersWanted, SessionState, SubscriptionRecord,
 };
 use tidewater_centre::{Checkpoint, SyncContext, SyncUpload};
-use tidewater_protocol::message::{Control, UploadState, Welcome, WelcomeSubscription};
+use tidewater_protocol::message::{
+    Control, NumberBlock, UploadState, Welcome, WelcomeSubscription,
+};
 use tidewater_protocol::{RemoteId, UploadId};
 
 use super::hello::Greeting;
@@ -18,7 +22,8 @@ use super::{LookedUp, Sync};
 use crate::auth::signing::Keyring;
 use crate::fault::Fault;
 use crate::publications::{Published, Served};
-use crate::sign_in::{look_up, may_enter, new_identity};
+use crate::sign_in::{answered, look_up, may_enter, new_identity};
+use crate::worker::SessionTask;
 
 /// The subscriptions of a Hello, with what the server knows of them.
 pub(super) struct Opened {
@@ -92,6 +97,13 @@ impl Sync<'_> {
         let goes_on = subscriptions.iter().all(OpenSubscription::goes_on);
         let answers = subscriptions.iter().map(OpenSubscription::answer);
         welcome.subscriptions = answers.collect();
+        if goes_on {
+            for (index, answer) in welcome.subscriptions.iter_mut().enumerate() {
+                let (said, known) = (&greeting.subscriptions[index], &subscriptions[index]);
+                let wanted = said.wants_numbers(&known.published.schema);
+                answer.blocks = self.numbers(&said.publication, wanted).await;
+            }
+        }
         self.channel.send(Control::Welcome(welcome))?;
         let known = greeting.subscriptions.iter();
         let known = known.filter(|subscription| !subscription.schema_hash.is_empty());
@@ -117,6 +129,33 @@ impl Sync<'_> {
         let state = look_up(server, user, Some(guest.remote_id), asked).await?;
         may_enter(&state, user)?;
         Ok(LookedUp { keyring, state })
+    }
+
+    /// Numbers for the remote's rows. Without, the sync goes on: what is pending goes up.
+    async fn numbers(&self, publication: &str, tables: Vec<String>) -> Vec<NumberBlock> {
+        if tables.is_empty() {
+            return Vec::new();
+        }
+        let (server, guest) = (self.server, self.guest);
+        let (reply, answer) = oneshot::channel();
+        let wanted = NumbersWanted {
+            remote_id: guest.remote_id,
+            user: guest.user.clone(),
+            publication: publication.to_owned(),
+            tables,
+            now_ms: server.environment.clock.now_ms(),
+        };
+        let task = SessionTask::HandOut { wanted, reply };
+        server.workers.sessions.submit(task);
+        answered(answer).await.unwrap_or_else(|fault| {
+            tracing::error!(
+                publication,
+                remote = %guest.remote_id,
+                error = ?fault,
+                "no numbers could be handed out"
+            );
+            Vec::new()
+        })
     }
 
     /// Notes what the remote and the centre are at odds about. `now` is the remote's id
@@ -297,6 +336,7 @@ impl OpenSubscription {
                 .and_then(|has| has.upload_id)
                 .map_or_else(Vec::new, UploadId::to_vec),
             compare: self.compare,
+            blocks: Vec::new(),
             formers: match restored {
                 true => self.formers.clone(),
                 false => Vec::new(),

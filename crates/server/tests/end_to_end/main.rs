@@ -39,6 +39,7 @@ mod evolution;
 mod families;
 mod generated;
 mod hostile;
+mod offline;
 mod partitions;
 mod pending;
 mod real_input;

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, FormerRecord, History, Pruned, RefusedRecord,
-    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord,
-    UserImport, UserRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, FormerRecord, History, NumbersWanted, Pruned,
+    RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord,
+    SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
     Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
@@ -23,7 +23,7 @@ use tidewater_centre::{
 };
 use tidewater_centre::{ResultTable, TableCompare, TableRequest};
 use tidewater_protocol::compare::{Intervals, Ranges};
-use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::{
     Code, Column, ColumnType, Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter,
     Table, UploadId,
@@ -50,6 +50,8 @@ pub(crate) fn schema() -> PublicationSchema {
             unique: vec![],
             foreign_keys: vec![],
             direction: Default::default(),
+            checks: Vec::new(),
+            identity: None,
         }],
     }
 }
@@ -548,6 +550,10 @@ impl Worker for MemoryWorker {
             self.0.state().remotes.insert(remote.id, remote.clone());
             Ok(())
         })
+    }
+
+    fn hand_out<'a>(&'a mut self, _: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {

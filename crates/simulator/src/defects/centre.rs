@@ -12,9 +12,9 @@ use tokio::time::sleep;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, Pruned, RefusedRecord, RemoteRecord,
-    Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord, UserImport,
-    UserRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, RefusedRecord,
+    RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord,
+    UserImport, UserRecord,
 };
 use tidewater_centre::upload::{RowsChunk, UploadTable};
 use tidewater_centre::{
@@ -22,7 +22,7 @@ use tidewater_centre::{
     DownloadSink, ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult,
     Worker,
 };
-use tidewater_protocol::message::TableBegin;
+use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{
     Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, UploadId, Value, ValueRef,
@@ -209,6 +209,10 @@ impl Worker for MeddlingWorker {
     fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {
         self.inner.record_syncs(records)
     }
+    fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
+        self.inner.hand_out(asked)
+    }
+
     fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {
         self.inner.forget_previous_credential(id)
     }

@@ -19,6 +19,8 @@ fn table(name: &str, columns: &[(&str, ColumnType)]) -> Table {
         unique: Vec::new(),
         foreign_keys: Vec::new(),
         direction: Direction::Both,
+        checks: Vec::new(),
+        identity: None,
     }
 }
 

@@ -181,6 +181,8 @@ mod tests {
             unique: vec![],
             foreign_keys: vec![],
             direction: Direction::Both,
+            checks: Vec::new(),
+            identity: None,
         }
     }
 

@@ -81,7 +81,12 @@ fn check_present(
     // Nothing finds a row by a key that is NULL.
     let is_rowid = is_rowid(connection, &table.name).doing(DOING)?;
     let in_key = |column: &&Column| key.iter().any(|name| column.is(name));
-    let may_be_null = |column: &&Column| !(column.not_null || column.in_key && is_rowid);
+    let identity = table.identity.map(|it| &table.columns[it.column].name);
+    let may_be_null = |column: &&Column| {
+        // A trigger numbers the row then.
+        let is_numbered = identity.is_some_and(|name| column.is(name));
+        !(column.not_null || is_numbered || column.in_key && is_rowid)
+    };
     match columns.iter().filter(in_key).find(may_be_null) {
         None => Ok(()),
         Some(column) => altered(format!("its key column {:?} may be NULL now", column.name)),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tidewater_protocol::Table;
 
 use super::{UniqueIndex, trigger_name};
-use crate::database::quote;
 use crate::database::tables::Names;
+use crate::database::{numbers, quote};
 
 /// Writes the triggers of one table.
 pub(super) struct Writer<'a> {
@@ -48,6 +48,42 @@ impl Writer<'_> {
             Some(default) => format!("coalesce(NEW.{column}, {default})"),
             None => format!("NEW.{column}"),
         }
+    }
+
+    /// That a row has its number already, where it gets one after it was inserted.
+    fn is_numbered(&self, row: &str) -> String {
+        let identity = self.table.identity;
+        match identity.filter(|it| self.table.key.contains(&it.column)) {
+            Some(identity) => {
+                let column = &self.names.columns[identity.column];
+                format!("{row}.{column} IS NOT NULL AND ")
+            }
+            None => String::new(),
+        }
+    }
+
+    /// The triggers of a table with numbers.
+    pub(super) fn numbering(&self, column: &str) -> Vec<(&'static str, String)> {
+        let (is_null, is_set) = (
+            format!("WHEN NEW.{column} IS NULL\n"),
+            format!("WHEN NEW.{column} IS NOT NULL\n"),
+        );
+        let update = |time: &str| format!("{time} UPDATE OF {column}");
+        let unset = format!("WHEN NEW.{column} IS NULL AND OLD.{column} IS NOT NULL\n");
+        let (give, used) = (
+            numbers::give(self.table, column),
+            numbers::used(self.table, column),
+        );
+        let keep = numbers::keep(self.table, column);
+        let create = |kind, event: &str, when: &str, body: &str| {
+            (kind, self.create(kind, event, when, body))
+        };
+        vec![
+            create("identity", "AFTER INSERT", &is_null, &give),
+            create("unset_identity", &update("BEFORE"), &unset, &keep),
+            create("use_identity", "AFTER INSERT", &is_set, &used),
+            create("move_identity", &update("AFTER"), &is_set, &used),
+        ]
     }
 
     fn generation(&self) -> String {
@@ -101,7 +137,8 @@ impl Writer<'_> {
             self.generation(),
             self.values("OLD"),
         );
-        let when = format!("WHEN {}\n", self.is_new(&|key| format!("OLD.{key}")));
+        let is_new = self.is_new(&|key| format!("OLD.{key}"));
+        let when = format!("WHEN {}{is_new}\n", self.is_numbered("OLD"));
         self.create(kind, event, &when, &body)
     }
 
@@ -182,7 +219,8 @@ impl Writer<'_> {
             self.key("NEW"),
             self.generation(),
         );
-        let when = format!("WHEN {}\n", self.is_new(&|key| format!("NEW.{key}")));
+        let is_new = self.is_new(&|key| format!("NEW.{key}"));
+        let when = format!("WHEN {}{is_new}\n", self.is_numbered("NEW"));
         self.create("inserted", "AFTER INSERT", &when, &body)
     }
 

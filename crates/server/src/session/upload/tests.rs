@@ -22,6 +22,8 @@ fn schema() -> PublicationSchema {
             unique: vec![],
             foreign_keys: vec![],
             direction: Default::default(),
+            checks: Vec::new(),
+            identity: None,
         }],
     }
 }

@@ -1,0 +1,179 @@
+//! What remotes make of rows while they are offline: numbers for keys, what they leave to the
+//! centre, what they check; and what will not work there.
+
+use tidewater_protocol::{Check, ColumnType, Identity, Table};
+
+use super::{Published, Result, resolve, wrong};
+use crate::engine::catalog::{Numbering, TableInfo};
+use crate::publication::TableSpec;
+
+/// The column that remotes have numbers for.
+pub(super) fn identity(
+    place: &str,
+    spec: &TableSpec,
+    table: &TableInfo,
+    published: &[usize],
+) -> Result<Option<Identity>> {
+    let Some(identity) = &spec.identity else {
+        return Ok(None);
+    };
+    let named = std::slice::from_ref(&identity.column);
+    let index = resolve(place, table, named, "identity")?[0];
+    let (name, column) = (&identity.column, &table.columns[index]);
+    if column.column_type != Ok(ColumnType::Integer) {
+        return Err(wrong(
+            format!(
+                "{place}: the column {name:?} of `identity` is of the type {}, and numbers are \
+                 integers",
+                column.type_name
+            ),
+            "name an integer column, or leave `identity` out and let the application make keys \
+             that are unique everywhere (see docs/keys.md)",
+        ));
+    }
+    if !spec.direction.uploads() {
+        return Err(wrong(
+            format!("{place}: `identity` is for rows of remotes, and none come up"),
+            "leave `identity` out, or direction = \"download\"",
+        ));
+    }
+    let Some(column) = published.iter().position(|it| *it == index) else {
+        return Err(wrong(
+            format!("{place}: `columns` leaves out {name:?} of `identity`"),
+            format!("add {name:?} to `columns`"),
+        ));
+    };
+    let rowids = ["rowid", "_rowid_", "oid"];
+    let is_taken = |name: &&str| {
+        let mut columns = table.columns.iter();
+        columns.any(|column| column.name.eq_ignore_ascii_case(name))
+    };
+    if rowids.iter().all(is_taken) {
+        return Err(wrong(
+            format!("{place} has columns of all three names of a row's number in SQLite"),
+            "rename one of rowid, _rowid_ and oid, or leave `identity` out",
+        ));
+    }
+    Ok(Some(Identity {
+        column,
+        block: identity.block,
+        refill_below: identity.refill_below,
+    }))
+}
+
+/// The columns that the centre fills.
+pub(super) fn filled(place: &str, spec: &TableSpec, table: &TableInfo) -> Result<Vec<usize>> {
+    let filled = resolve(place, table, &spec.filled_by_centre, "filled_by_centre")?;
+    match filled.iter().find(|it| table.key.contains(it)) {
+        None => Ok(filled),
+        Some(&key) => Err(wrong(
+            format!(
+                "{place}: `filled_by_centre` names {:?} of the primary key, without which no row \
+                 is told from another",
+                table.columns[key].name
+            ),
+            "for numbers, write identity = { column = \"...\" } instead (see docs/keys.md)",
+        )),
+    }
+}
+
+impl Published<'_> {
+    /// What remotes check: the rules about published columns.
+    pub(super) fn checks(&self, table: &TableInfo) -> Vec<Check> {
+        let is_published = |column: &usize| self.columns.contains(column);
+        let rules = table.checks.iter();
+        let rules = rules.filter(|rule| rule.columns.iter().all(is_published));
+        let checks = rules.map(|rule| {
+            let names = rule.columns.iter().map(|&it| &*table.columns[it].name);
+            let names = names.collect::<Vec<_>>();
+            Check {
+                name: match names[..] {
+                    [name] => format!("{}.{name}: {}", table.name, rule.name),
+                    _ => format!("{} ({}): {}", table.name, names.join(", "), rule.name),
+                },
+                condition: rule.condition.clone(),
+            }
+        });
+        checks.collect()
+    }
+
+    /// What remotes will find refused.
+    pub(super) fn offline_warnings(&self, table: &TableInfo, published: &Table) -> Vec<String> {
+        if !published.direction.uploads() {
+            return Vec::new();
+        }
+        let mut warnings = self.unwritten(table, published);
+        warnings.extend(self.unnumbered(table));
+        warnings
+    }
+
+    /// Columns without which the centre refuses an insert.
+    fn unwritten(&self, table: &TableInfo, published: &Table) -> Vec<String> {
+        let title = &table.title;
+        let mut warnings = Vec::new();
+        for (index, column) in table.columns.iter().enumerate() {
+            let has_value = column.nullable || column.has_default || column.is_generated;
+            if has_value || self.filled.contains(&index) || table.key.contains(&index) {
+                continue;
+            }
+            let name = &column.name;
+            let mentions = |text: &str| {
+                let mut words = text.split(|it: char| !(it.is_alphanumeric() || it == '_'));
+                words.any(|word| word.eq_ignore_ascii_case(name))
+            };
+            let mut triggers = table.setting_triggers.iter();
+            let trigger = triggers.find(|(_, text)| mentions(text));
+            match (published.column(name), trigger) {
+                (_, Some((trigger, _))) => warnings.push(format!(
+                    "{title:?}: the trigger {trigger:?} seems to set the column {name:?}, which is \
+                     NOT NULL. If it does so for every row that comes without, write \
+                     filled_by_centre = [{name:?}]: then remotes may leave it NULL"
+                )),
+                (None, None) => warnings.push(format!(
+                    "{title:?}: the column {name:?} is not published, NOT NULL and without a \
+                     default: inserts of remotes will be refused. Publish it, give it a default, \
+                     or write direction = \"download\"; if a trigger sets it, write \
+                     filled_by_centre = [{name:?}]"
+                )),
+                (Some(_), None) => {}
+            }
+        }
+        warnings
+    }
+
+    /// A key that the centre numbers, and remotes do not.
+    fn unnumbered(&self, table: &TableInfo) -> Vec<String> {
+        let title = &table.title;
+        let numbered = table.key.iter().map(|&it| &table.columns[it]);
+        let numbered = numbered.filter_map(|column| Some((column, column.numbering.as_ref()?)));
+        let identity = self.identity.map(|it| self.columns[it.column]);
+        if let Some(index) = identity {
+            let column = &table.columns[index];
+            let name = &column.name;
+            return match &column.numbering {
+                Some(Numbering::Sequence(_)) => Vec::new(),
+                Some(Numbering::Highest(advice)) => vec![format!(
+                    "{title:?}: the database numbers {name:?} after the highest number there is, \
+                     and may take one that a remote has: {advice}"
+                )],
+                None => vec![format!(
+                    "{title:?}: no sequence numbers {name:?}: whoever inserts in the centre has to \
+                     take numbers that no remote has (see tidewater.identity_block)"
+                )],
+            };
+        }
+        let warned = numbered.filter_map(|(column, numbering)| {
+            let Numbering::Sequence(what) = numbering else {
+                return None;
+            };
+            let name = &column.name;
+            Some(format!(
+                "{title:?}: its key column {name:?} is {what}, and remotes know none of its \
+                 numbers: two of them will insert the same. Write identity = {{ column = {name:?}, \
+                 block = 1000, refill_below = 200 }}, or direction = \"download\" (see \
+                 docs/keys.md)"
+            ))
+        });
+        warned.collect()
+    }
+}

@@ -1,0 +1,71 @@
+//! Numbers for the rows that remotes insert: who has which.
+//!
+//! They are taken from what numbers the rows in the centre, in the transaction that writes down
+//! who has them. What an answer carries that never arrives is nobody's: to hand it out again
+//! would give it to two, if it did arrive.
+
+use tidewater_protocol::message::NumberBlock;
+
+use super::connection::{Connection, own};
+use super::database::{NumbersAsked, Tracking};
+use super::deploy::Loaded;
+use crate::error::CentreError;
+use crate::records::NumbersWanted;
+
+/// See [`crate::Worker::hand_out`].
+pub(super) async fn hand_out<T: Tracking>(
+    connection: &mut T::Connection,
+    served: &Loaded<T::Table>,
+    wanted: &NumbersWanted,
+) -> Result<Vec<NumberBlock>, CentreError> {
+    let publication = served.publication(&wanted.publication)?;
+    let tables = publication.schema.tables.iter().zip(&publication.tables);
+    let mut blocks = Vec::new();
+    connection.begin().await?;
+    for (table, of_centre) in tables {
+        let Some(identity) = table
+            .identity
+            .filter(|_| wanted.tables.contains(&table.name))
+        else {
+            continue;
+        };
+        let name = T::title(of_centre);
+        let column = &table.columns[identity.column].name;
+        let highest = own!(
+            "SELECT max(last) FROM tidewater.identity_block WHERE table_name = ?1",
+            name,
+        );
+        let highest = connection
+            .run_one("looking for what was handed out", highest)
+            .await?;
+        let highest = highest.rows.first().map(|row| row.get::<Option<i64>>(0));
+        let asked = NumbersAsked {
+            column,
+            count: identity.block,
+            handed_out: highest.transpose()?.flatten().unwrap_or(0),
+        };
+        let taken = T::take_numbers(connection, asked, of_centre).await?;
+        let notes = taken.iter().map(|(first, last)| {
+            own!(
+                "INSERT INTO tidewater.identity_block (table_name, column_name, remote_id,
+                 user_name, first, last, at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                name,
+                column,
+                wanted.remote_id,
+                wanted.user,
+                first,
+                last,
+                wanted.now_ms,
+            )
+        });
+        let notes: Vec<_> = notes.collect();
+        connection.flight("handing out numbers", &notes).await?;
+        blocks.extend(taken.into_iter().map(|(first, last)| NumberBlock {
+            table: table.name.clone(),
+            first,
+            last,
+        }));
+    }
+    connection.commit().await?;
+    Ok(blocks)
+}
