@@ -379,7 +379,7 @@ pub fn self_service_warnings(publications: &[PublicationSpec]) -> Vec<String> {
 }
 
 /// Tables that are partitioned by their own key, with values out of a table that refers to
-/// them: nobody can insert a row on a remote. One warning for each.
+/// them and that remotes do not write: what a remote inserts is nobody's. One warning for each.
 pub fn circle_warnings(publications: &[PublicationSpec], live: &[ListedTable]) -> Vec<String> {
     let mut warnings = Vec::new();
     let tables = publications
@@ -403,17 +403,21 @@ pub fn circle_warnings(publications: &[PublicationSpec], live: &[ListedTable]) -
             bare(&other.name) != bare(&table.name)
                 && references.any(|it| bare(&it.parent) == bare(&table.name))
         };
+        let is_written = |other: &ListedTable| {
+            let mut tables = publications.iter().flat_map(|it| &it.tables);
+            tables.any(|it| it.direction.uploads() && bare(&it.name) == bare(&other.name))
+        };
         let circle = live
             .iter()
             .filter(refers)
-            .find(|it| reads(values, &it.name));
+            .find(|it| reads(values, &it.name) && !is_written(it));
         if let (true, Some(other)) = (by_key, circle) {
             let warning = format!(
-                "{}: its partition query reads {}, which refers to it: no remote can insert a row, \
-                 because it is in nobody's partition before {} names it, and cannot be named \
-                 before it is there. Partition by a column that the row is made with (see \
+                "{}: its partition query reads {}, which refers to it and takes nothing from \
+                 remotes: no remote can insert a row, unless a trigger of the centre names it in {}. \
+                 Partition by a column that the row is made with, or let remotes write {}, too (see \
                  docs/keys.md)",
-                table.name, other.name, other.name
+                table.name, other.name, other.name, other.name
             );
             if !warnings.contains(&warning) {
                 warnings.push(warning);

@@ -145,6 +145,7 @@ fn controls() -> Vec<(&'static str, Control)> {
         schema_hash: vec![4; 32],
         compares: false,
         formers: Vec::new(),
+        numbers: Vec::new(),
     };
     let sign_in = |proof| {
         Control::SignIn(SignIn {

@@ -62,14 +62,22 @@ fn a_new_row_and_what_refers_to_it_go_up_together_if_the_row_says_whose_it_is() 
 }
 
 #[test]
-fn a_partition_read_from_a_table_that_refers_to_it_is_warned_of_and_takes_no_new_row() {
+fn a_row_and_the_one_that_gives_it_to_somebody_go_up_together() {
     on_both_centres(|place, centre| {
         let query = "SELECT visit_id FROM assignment WHERE login = {s.username}";
         let visits = format!("{{ columns = [\"visit_id\"], values = \"{query}\" }}");
         let (_server, told) = served(place, centre, &visits);
-        let warning = "visit: its partition query reads assignment, which refers to it";
-        assert!(told.contains(warning), "{told}");
-        // Not even if the centre makes the assignment by itself.
+        assert!(!told.contains("no remote can insert"), "{told}");
+        let remote = sqlite(&place.path("nancy.db"));
+        remote.execute_batch(NEW_VISIT).unwrap();
+        place.tidewater(&["sync", "nancy.db"]).done();
+        assert_eq!(centre.rows("SELECT count(*) FROM visit"), ["2"]);
+        // Nobody gives her this one.
+        remote
+            .execute_batch("INSERT INTO visit VALUES (3, 'nancy')")
+            .unwrap();
+        place.tidewater(&["sync", "nancy.db"]).exits(6);
+        // Now the centre does so by itself.
         match centre {
             Centre::Sqlite(_) => centre.execute(
                 "CREATE TRIGGER assigned AFTER INSERT ON visit BEGIN
@@ -83,11 +91,24 @@ fn a_partition_read_from_a_table_that_refers_to_it_is_warned_of_and_takes_no_new
                      FOR EACH ROW EXECUTE FUNCTION assign()",
             ),
         }
-        let remote = sqlite(&place.path("nancy.db"));
-        remote
-            .execute_batch("INSERT INTO visit VALUES (2, 'nancy')")
-            .unwrap();
-        place.tidewater(&["sync", "nancy.db"]).exits(6);
-        assert_eq!(centre.rows("SELECT count(*) FROM visit"), ["1"]);
+        place.tidewater(&["refused", "retry", "nancy.db"]).done();
+        place.tidewater(&["sync", "nancy.db"]).done();
+        assert_eq!(centre.rows("SELECT count(*) FROM assignment"), ["3"]);
+    });
+}
+
+#[test]
+fn a_partition_that_only_the_centre_can_give_is_warned_of() {
+    on_both_centres(|place, centre| {
+        centre.execute(TABLES);
+        let query = "SELECT visit_id FROM assignment WHERE login = {s.username}";
+        let tables = format!(
+            "[[publication]]\nname = \"main\"\n[[publication.table]]\nname = \"visit\"\n\
+             partition = {{ columns = [\"visit_id\"], values = \"{query}\" }}\n"
+        );
+        configure(place, centre, "", &tables);
+        let told = place.tidewater(&["deploy"]).done().stdout;
+        let warning = "visit: its partition query reads assignment, which refers to it";
+        assert!(told.contains(warning), "{told}");
     });
 }
