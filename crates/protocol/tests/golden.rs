@@ -18,10 +18,16 @@ use tidewater_protocol::*;
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 1] = [(
-    62,
-    "ef275687cf6a25259feb75c63095b45b2334eab5cfe963a91788754d390205d9",
-)];
+const COMMITTED: [(usize, &str); 2] = [
+    (
+        62,
+        "ef275687cf6a25259feb75c63095b45b2334eab5cfe963a91788754d390205d9",
+    ),
+    (
+        64,
+        "6de8aeb8fae697266d20a0ca8b405aaff07bbac11d99590244a3452ec4db832b",
+    ),
+];
 
 /// Version 1.0, in which the vectors are.
 const VERSION: u32 = 1 << 16;
@@ -371,6 +377,30 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
                     }],
                     ..Default::default()
                 }],
+            }),
+        ),
+        (
+            "hello-numbers",
+            Control::Hello(Hello {
+                subscriptions: vec![HelloSubscription {
+                    publication: "sales".into(),
+                    numbers: vec![tidewater_protocol::message::NumbersLeft {
+                        table: "invoice".into(),
+                        left: 199,
+                    }],
+                    ..Default::default()
+                }],
+            }),
+        ),
+        (
+            "welcome-numbers",
+            welcome(WelcomeSubscription {
+                blocks: vec![tidewater_protocol::message::NumberBlock {
+                    table: "invoice".into(),
+                    first: 1001,
+                    last: 2000,
+                }],
+                ..Default::default()
             }),
         ),
         (
