@@ -84,6 +84,27 @@ pub fn types_of(shape: &RowShape, columns: &[usize]) -> Vec<ColumnType> {
 /// Tells whether rows are in a table's part of a scope.
 pub struct Membership<'a> {
     rules: Vec<RuleMembership<'a>>,
+    /// By which rows may be written, if not all of them.
+    written: Option<RuleMembership<'a>>,
+}
+
+/// Why somebody may not write a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barrier {
+    /// It is not his.
+    OutOfScope,
+    /// It is, and only to be read.
+    ReadOnly,
+}
+
+impl Barrier {
+    /// The same for people.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Barrier::OutOfScope => "this row is not in your partitions",
+            Barrier::ReadOnly => "this row may be read, but not written by you",
+        }
+    }
 }
 
 /// Tells whether rows are in scope by one rule.
@@ -98,15 +119,28 @@ struct RuleMembership<'a> {
 impl<'a> Membership<'a> {
     /// By the rules of the table, each with what is in scope by it.
     pub fn new(rules: &'a [Rule], scope: &'a [RuleScope]) -> Membership<'a> {
-        let rules = rules.iter().zip(scope).map(|(rule, scope)| RuleMembership {
-            rule,
-            scope,
-            packed: Vec::new(),
-            last: Vec::new(),
-        });
+        let rules = rules.iter().zip(scope);
+        let rules = rules.map(|(rule, scope)| RuleMembership::new(rule, scope));
         Membership {
             rules: rules.collect(),
+            written: None,
         }
+    }
+
+    /// The same, where only those rows may be written that this rule gives.
+    pub fn written_by(mut self, rule: Option<&'a Rule>, scope: &'a RuleScope) -> Membership<'a> {
+        self.written = rule.map(|rule| RuleMembership::new(rule, scope));
+        self
+    }
+
+    /// Why a row, as [`Self::has`] takes it, may not be written.
+    pub fn barrier(&mut self, row: &[Datum<'_>]) -> Option<Barrier> {
+        if !self.has(row) {
+            return Some(Barrier::OutOfScope);
+        }
+        let written = self.written.as_mut();
+        let is_barred = written.is_some_and(|rule| !rule.has(row));
+        is_barred.then_some(Barrier::ReadOnly)
     }
 
     /// Whether a row, as it is read, is in scope. A row with a NULL among its partition values is
@@ -122,7 +156,16 @@ impl<'a> Membership<'a> {
     }
 }
 
-impl RuleMembership<'_> {
+impl<'a> RuleMembership<'a> {
+    fn new(rule: &'a Rule, scope: &'a RuleScope) -> RuleMembership<'a> {
+        RuleMembership {
+            rule,
+            scope,
+            packed: Vec::new(),
+            last: Vec::new(),
+        }
+    }
+
     fn has(&mut self, row: &[Datum<'_>]) -> bool {
         if self.rule.follows && self.rule.columns.iter().any(|&it| it >= row.len()) {
             return true;

@@ -27,7 +27,7 @@ pub(super) async fn note<R: Rows>(
     outcomes: &mut Outcomes<'_>,
 ) -> Result<()> {
     for table in tables.iter().filter(|it| it.is_open) {
-        if !rows.makes_something(table) {
+        if !rows.makes_something(table) && table.read_only.is_empty() {
             continue;
         }
         let shape = &publication.shapes[table.index];
