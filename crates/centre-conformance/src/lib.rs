@@ -187,6 +187,7 @@ macro_rules! suite {
             writing::a_row_of_a_lost_partition_can_be_handed_over_once,
             writing::what_follows_a_row_that_is_handed_over_goes_with_it,
             writing::an_older_row_that_a_device_makes_leaves_it_with_the_same_sync,
+            writing::whose_a_row_is_that_the_centre_fills_shows_when_it_is_there,
             writing::what_nobody_could_write_so_is_named,
             scopes::regions_come_from_the_query_of_each_moment,
         );

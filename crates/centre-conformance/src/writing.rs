@@ -388,6 +388,57 @@ pub async fn an_older_row_that_a_device_makes_leaves_it_with_the_same_sync<F: Fi
     assert_eq!(anna.download().await.rows(), ["-reading [2]"]);
 }
 
+pub async fn whose_a_row_is_that_the_centre_fills_shows_when_it_is_there<F: Fixture>() {
+    let ddl = "CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, body VARCHAR(9) NOT NULL,
+        owner VARCHAR(9))";
+    for is_written in [false, true] {
+        let mut note = match is_written {
+            false => partitioned("note", &["owner"], OWNED),
+            true => everyone("note"),
+        };
+        note.filled_by_centre = vec!["owner".into()];
+        note.writes.scope = is_written.then(|| WriteScopeSpec {
+            columns: vec!["owner".into()],
+            values: OWNED.into(),
+        });
+        let barrier = if is_written { READ_ONLY } else { OUT_OF_SCOPE };
+        let world = World::<F>::new(ddl, vec![note]).await;
+        world.execute(&F::fill_trigger()).await;
+        let mut anna = Remote::synced(&world, "anna").await;
+        let changes = [
+            insert("note", "1|anna|NULL"),
+            insert("note", "2|berta|NULL"),
+            insert("note", "3|berta|anna"),
+            insert("note", "4|anna|berta"),
+        ];
+        let mut result = anna.upload(&changes).await;
+        result.sort();
+        assert_eq!(
+            result,
+            [
+                "2 inserted, 0 updated, 0 deleted, 0 conflicts, 2 refused".to_owned(),
+                "made note: 1|anna|anna".to_owned(),
+                format!("refused note [2] Insert {barrier}"),
+                format!("refused note [4] Insert {barrier}"),
+            ]
+        );
+        let result = anna
+            .upload(&[update("note", "1|anna|anna", "1|anna|NULL")])
+            .await;
+        assert_eq!(result[1..], [format!("refused note [1] Update {barrier}")]);
+        let rows = (100..300).map(|id| insert("note", &format!("{id}|anna|NULL")));
+        let result = anna.upload(&rows.collect::<Vec<_>>()).await;
+        let counts = "200 inserted, 0 updated, 0 deleted, 0 conflicts, 0 refused";
+        assert_eq!((result.len(), &*result[0]), (201, counts));
+        anna.download().await;
+        let others = world
+            .fixture
+            .query("SELECT id FROM note WHERE owner = 'berta'");
+        assert!(others.await.is_empty());
+        assert_eq!(anna.rows("note").len(), 202);
+    }
+}
+
 /// Deploys a table; gives the error.
 async fn refusal<F: Fixture>(world: &mut World<F>, table: TableSpec) -> String {
     world.specs[0].tables = vec![table];

@@ -133,14 +133,26 @@ impl<'a> Membership<'a> {
         self
     }
 
-    /// Why a row, as [`Self::has`] takes it, may not be written.
+    /// Why a row, as it is read, may not be written.
     pub fn barrier(&mut self, row: &[Datum<'_>]) -> Option<Barrier> {
-        if !self.has(row) {
+        self.barrier_to(row, false)
+    }
+
+    /// Why a row that a remote makes may not be written. Of one that leaves it to the centre whose
+    /// it is, that cannot be told.
+    pub fn barrier_to_new(&mut self, row: &[Datum<'_>]) -> Option<Barrier> {
+        self.barrier_to(row, true)
+    }
+
+    fn barrier_to(&mut self, row: &[Datum<'_>], is_new: bool) -> Option<Barrier> {
+        let leaves_open = |rule: &RuleMembership<'_>| is_new && rule.is_to_be_filled(row);
+        let mut held = self.rules.iter_mut();
+        if !held.any(|rule| leaves_open(rule) || rule.has(row)) {
             return Some(Barrier::OutOfScope);
         }
-        let written = self.written.as_mut();
-        let is_barred = written.is_some_and(|rule| !rule.has(row));
-        is_barred.then_some(Barrier::ReadOnly)
+        let mut written = self.written.iter_mut();
+        let may_write = written.all(|rule| leaves_open(rule) || rule.has(row));
+        (!may_write).then_some(Barrier::ReadOnly)
     }
 
     /// Whether a row, as it is read, is in scope. A row with a NULL among its partition values is
@@ -164,6 +176,11 @@ impl<'a> RuleMembership<'a> {
             packed: Vec::new(),
             last: Vec::new(),
         }
+    }
+
+    /// Whether the centre says whose it is.
+    fn is_to_be_filled(&self, row: &[Datum<'_>]) -> bool {
+        self.rule.filled.iter().any(|&it| row[it] == Datum::Null)
     }
 
     fn has(&mut self, row: &[Datum<'_>]) -> bool {

@@ -75,6 +75,8 @@ pub struct Writes {
     pub rule: Option<Rule>,
     /// The published columns that remotes do not write.
     pub read_only: Vec<usize>,
+    /// Whether there are columns that the centre fills, or does so where a remote leaves them NULL.
+    pub are_completed: bool,
     /// Whether a row may be changed so that its remote does not hold it any more.
     pub hand_over: bool,
 }
@@ -99,6 +101,9 @@ pub struct Rule {
     pub follows: bool,
     /// The published columns that refer to it, or to a row on the way.
     pub refers: Vec<usize>,
+    /// Those of its columns that the centre fills where a remote leaves them NULL: whose such a row
+    /// is, shows when it is there.
+    pub filled: Vec<usize>,
     /// What makes it another rule, as text.
     pub identity: String,
 }
@@ -170,8 +175,10 @@ pub async fn compile_one<T: Tracking>(
             }
         }
         let read_only = published.positions(&published.writes.read_only);
+        let completed = [&published.writes.read_only, &published.filled];
         writes.push(Writes {
             rule: rule_of_writes,
+            are_completed: completed.iter().any(|it| !it.is_empty()),
             read_only: read_only.unwrap_or_default(),
             hand_over: published.writes.hand_over,
         });
@@ -237,6 +244,8 @@ impl Rule {
         });
         let level = compiled.route.len();
         let places = compiled.columns.iter().map(|&it| place_of(level, it));
+        let own = compiled.columns.iter().filter(|_| level == 0);
+        let filled = own.filter(|column| published.filled.contains(column));
         let refers = compiled.route.first().map(|reach| &reach.columns[..]);
         let refers = published.positions(refers.unwrap_or_default());
         Ok(Rule {
@@ -248,6 +257,7 @@ impl Rule {
             windows: windows.collect(),
             follows: level > 0,
             refers: refers.unwrap_or_default(),
+            filled: filled.map(|&it| place_of(level, it)).collect(),
             identity: format!(
                 "{:?} {:?} {:?}",
                 published.route_names(infos, compiled),

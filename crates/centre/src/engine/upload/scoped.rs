@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tidewater_protocol::{Op, pack};
+use tidewater_protocol::{Datum, Op, pack};
 
 use super::Admission;
 use super::apply::{Progress, Run, admission};
@@ -81,7 +81,7 @@ impl<'r, R: Rows> Run<'r, R> {
                     return Ok(());
                 };
                 let mut refers = refers.iter();
-                if membership.barrier(new).is_some()
+                if membership.barrier_to_new(new).is_some()
                     || refers.any(|&it| !pack::same(&old[it], &new[it]))
                 {
                     of_table.push(table.updates[at]);
@@ -126,8 +126,9 @@ impl<'r, R: Rows> Run<'r, R> {
     ) -> Result<BeforeHandingOver> {
         let admission = self.admission_now().await?;
         let mut own = RowKeys::new();
-        for table in self.following() {
+        for table in self.open_tables() {
             for (op, rows) in made::taken(self.publication, table, &progress.outcomes)? {
+                let rows = self.undecided(table, rows)?;
                 let images = (op, Image::New);
                 let (inside, _) = self.judged(table, images, &rows, &admission).await?;
                 own.extend(inside);
@@ -158,22 +159,53 @@ impl<'r, R: Rows> Run<'r, R> {
             astray = self.following_nobody(&now, progress).await?;
             later = Some(now);
         }
-        outside.extend(astray.into_iter().map(|key| (key, Barrier::OutOfScope)));
+        outside.extend(astray);
         Ok((later, outside))
     }
 
-    /// The tables with rows that follow others: what they belong to, only the centre knows.
-    fn following(&self) -> Vec<&'r Incoming<'r, R::Table>> {
-        let follows = |it: &&Incoming<'_, R::Table>| {
-            it.is_open && self.rules(it).iter().any(|rule| rule.follows)
+    /// The tables that remotes change, with rows of which only the centre knows whose they are.
+    fn open_tables(&self) -> Vec<&'r Incoming<'r, R::Table>> {
+        let is_meant = |it: &&Incoming<'_, R::Table>| {
+            it.is_open && (self.follows(it) || !self.filled(it).is_empty())
         };
-        self.tables.iter().filter(follows).collect()
+        self.tables.iter().filter(is_meant).collect()
+    }
+
+    fn follows(&self, table: &Incoming<'_, R::Table>) -> bool {
+        self.rules(table).iter().any(|rule| rule.follows)
+    }
+
+    /// The columns that tell whose a row is, and that the centre fills where they are NULL.
+    fn filled(&self, table: &Incoming<'_, R::Table>) -> Vec<usize> {
+        let written = self.publication.writes[table.index].rule.as_ref();
+        let rules = self.rules(table).iter().chain(written);
+        rules.flat_map(|rule| &rule.filled).copied().collect()
+    }
+
+    /// Those of some rows of which only the centre knows whose they are: they follow others, or it
+    /// fills what tells that.
+    fn undecided(&self, table: &Incoming<'_, R::Table>, rows: Vec<RowRef>) -> Result<Vec<RowRef>> {
+        if self.follows(table) {
+            return Ok(rows);
+        }
+        let filled = self.filled(table);
+        let mut undecided = Vec::new();
+        table.images(&rows, |at, uploaded| {
+            let is_open = |new: &[Datum<'_>]| filled.iter().any(|&it| new[it] == Datum::Null);
+            if uploaded.new.is_some_and(is_open) {
+                undecided.push(rows[at]);
+            }
+            Ok(())
+        })?;
+        Ok(undecided)
     }
 
     /// Rows to be changed that are out of scope by what they follow.
     pub(super) async fn foreign(&mut self) -> Result<RowKeys> {
         let mut foreign = RowKeys::new();
-        for table in self.following() {
+        let tables = self.open_tables().into_iter();
+        let following: Vec<_> = tables.filter(|table| self.follows(table)).collect();
+        for table in following {
             let changes = [
                 (Op::Update, &table.updates),
                 (Op::Update, &table.moves),
@@ -182,47 +214,52 @@ impl<'r, R: Rows> Run<'r, R> {
             for (op, rows) in changes {
                 let images = (op, Image::Old);
                 let judged = self.judged(table, images, rows, self.admission).await?;
-                foreign.extend(judged.1);
+                foreign.extend(judged.1.into_iter().map(|(key, _)| key));
             }
         }
         Ok(foreign)
     }
 
-    /// Rows that were taken, and are out of scope by what they follow.
+    /// Rows that were taken, and may not be written by what they follow, or by what the centre has
+    /// filled in.
     async fn following_nobody(
         &mut self,
         admission: &Admission,
         progress: &Progress<'_>,
-    ) -> Result<RowKeys> {
-        let mut found = RowKeys::new();
+    ) -> Result<Barred> {
+        let mut found = Barred::new();
         let before = progress.before_handing_over.as_ref();
-        for table in self.following() {
+        for table in self.open_tables() {
             let taken = made::taken(self.publication, table, &progress.outcomes)?;
             for (op, rows) in taken {
                 if self.hands_over(table, op) {
                     continue;
                 }
+                let rows = self.undecided(table, rows)?;
                 let images = (op, Image::New);
                 let (_, outside) = self.judged(table, images, &rows, admission).await?;
                 let was_own = |key: &RowKey| before.is_some_and(|it| it.own.contains(key));
-                found.extend(outside.into_iter().filter(|key| !was_own(key)));
+                found.extend(outside.into_iter().filter(|(key, _)| !was_own(key)));
             }
         }
         Ok(found)
     }
 
-    /// Those of some rows whose rows in the centre are in scope, and those whose are not; by their
-    /// keys in the upload.
+    /// Those of some rows whose rows in the centre may be written, and those whose may not; by their
+    /// keys in the upload. Of what a trigger makes of a column that tells who may write a row, and
+    /// that the centre does not fill, nothing is held against its remote.
     async fn judged(
         &mut self,
         table: &Incoming<'_, R::Table>,
         (op, image): (Op, Image),
         rows: &[RowRef],
         admission: &Admission,
-    ) -> Result<(Vec<RowKey>, Vec<RowKey>)> {
+    ) -> Result<(Vec<RowKey>, Vec<(RowKey, Barrier)>)> {
         let publication = self.publication;
         let schema = &publication.schema.tables[table.index];
         let types = &publication.row_types[table.index];
+        let written = publication.writes[table.index].rule.as_ref();
+        let is_judged = written.is_some_and(|rule| !rule.filled.is_empty());
         let (mut inside, mut outside) = (Vec::new(), Vec::new());
         for some in rows.chunks(ROWS_AT_ONCE) {
             let met = self.rows.find(table, op, some, image).await?;
@@ -230,9 +267,11 @@ impl<'r, R: Rows> Run<'r, R> {
             table.rows(some, |at, row| {
                 let Some(met) = &met[at] else { return Ok(()) };
                 let key = (table.index, pack_key(schema, &row.key));
-                match membership.has(&met.central.values(types)?) {
-                    true => inside.push(key),
-                    false => outside.push(key),
+                let central = met.central.values(types)?;
+                let barrier = membership.barrier(&central);
+                match barrier.filter(|it| is_judged || *it == Barrier::OutOfScope) {
+                    None => inside.push(key),
+                    Some(barrier) => outside.push((key, barrier)),
                 }
                 Ok(())
             })?;
@@ -268,12 +307,13 @@ impl<'r, R: Rows> Run<'r, R> {
                     return Ok(());
                 }
                 table.with_images(row, |uploaded| {
-                    let Some(barrier) = uploaded.new.and_then(|new| membership.barrier(new)) else {
+                    let Some(barrier) = uploaded.new.and_then(|new| membership.barrier_to_new(new))
+                    else {
                         return;
                     };
                     let was_barred = |before: &mut Membership<'_>| {
                         let new = uploaded.new.unwrap_or_default();
-                        before.barrier(new).is_some()
+                        before.barrier_to_new(new).is_some()
                     };
                     if !before.as_mut().is_none_or(was_barred) {
                         return;

@@ -176,7 +176,7 @@ impl<R: Rows> Run<'_, R> {
             }
             let mut refusal = self.obstacle(table, uploaded, &changed);
             let judged = uploaded.new.filter(|_| refusal.is_none() && !hands_over);
-            if let Some(barrier) = judged.and_then(|new| membership.barrier(new)) {
+            if let Some(barrier) = judged.and_then(|new| membership.barrier_to_new(new)) {
                 // It may come into scope by the upload itself.
                 *is_outside = true;
                 let gives_up = outcomes.gives_up_outside();
