@@ -56,6 +56,10 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// update sets its body, its stamp is a hundred more.
     fn stamp_trigger() -> String;
 
+    /// A trigger of the application on `note (id, body, owner)`: what is inserted without an owner
+    /// is owned by its body.
+    fn fill_trigger() -> String;
+
     /// A trigger of the application on `note`: after an insert it writes the key, who uploads and
     /// from which remote into `seen`, NULL if nobody does.
     fn who_trigger() -> String;

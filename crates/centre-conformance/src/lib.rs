@@ -28,6 +28,7 @@ pub mod refusing;
 pub mod scopes;
 pub mod uploading;
 pub mod waiting;
+pub mod writing;
 
 /// Runs every case of the suite on one database.
 #[macro_export]
@@ -179,6 +180,15 @@ macro_rules! suite {
             uploading::columns_that_a_remote_does_not_know_are_left_alone,
             uploading::sql_metacharacters_are_only_characters,
             waiting::an_open_transaction_stops_only_who_needs_what_it_holds,
+            writing::rows_that_may_only_be_read_are_not_written,
+            writing::what_may_be_written_is_judged_before_the_upload_and_at_its_end,
+            writing::a_read_only_column_is_the_centres,
+            writing::a_row_that_is_handed_over_leaves_with_the_same_sync,
+            writing::a_row_of_a_lost_partition_can_be_handed_over_once,
+            writing::what_follows_a_row_that_is_handed_over_goes_with_it,
+            writing::an_older_row_that_a_device_makes_leaves_it_with_the_same_sync,
+            writing::whose_a_row_is_that_the_centre_fills_shows_when_it_is_there,
+            writing::what_nobody_could_write_so_is_named,
             scopes::regions_come_from_the_query_of_each_moment,
         );
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewater_centre::records::AskedSubscription;
 use tidewater_centre::{
     Centre, CentreError, DeployReport, OnUnseenChildren, PublicationSpec, RuleSpec, TableSpec,
-    Tracking, Worker,
+    Tracking, Worker, WritesSpec,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -92,6 +92,7 @@ pub fn everyone(table: &str) -> TableSpec {
         identity: None,
         filled_by_centre: Vec::new(),
         on_unseen_children: OnUnseenChildren::Conflict,
+        writes: WritesSpec::default(),
     }
 }
 

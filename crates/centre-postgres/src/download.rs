@@ -29,7 +29,7 @@ use tidewater_centre::engine::connection::{Answer, Connection as _, Own};
 use tidewater_centre::engine::download::{
     Held, Mark, Opened, Part, Place, Snapshot, TakeKey, TakeRow,
 };
-use tidewater_centre::engine::scope::{ScopeChange, Serials, Standing};
+use tidewater_centre::engine::scope::{Purpose, ScopeChange, Serials, Standing};
 use tidewater_centre::engine::watermark::Presented;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{self, HeldRule, Scope};
@@ -248,7 +248,8 @@ async fn open(
     publications: &[Arc<Publication>],
 ) -> Result<(Found, Vec<i32>), CentreError> {
     let compiled: Vec<&Publication> = publications.iter().map(|it| &**it).collect();
-    let queries = ScopeQueries::prepare(connection, &job.context, &compiled).await?;
+    let queries =
+        ScopeQueries::prepare(connection, &job.context, &compiled, Purpose::Reading).await?;
     let state = connection.prepare(STATE, &[]).await?;
     let partitioned = Partitioned::of(connection, &compiled).await?;
     let mut helds = Vec::with_capacity(compiled.len());

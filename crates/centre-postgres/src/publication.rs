@@ -11,7 +11,7 @@ use super::triggers::{LogSpec, log_column};
 use super::values::Kind;
 use tidewater_centre::OnUnseenChildren;
 use tidewater_centre::engine::catalog::Catalog as _;
-use tidewater_centre::engine::compile::Published;
+use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::publication::{self, ServedTable};
 use tidewater_centre::engine::upload::rows::OnDelete;
 
@@ -32,6 +32,8 @@ pub(crate) struct PublishedTable {
     pub(super) direction: Direction,
     /// By which its rows are held.
     pub(super) rules: Vec<TableRule>,
+    /// The columns by which they are written.
+    written: Vec<PgColumn>,
     /// What rows as they are read have behind the published columns, and the aliases of their
     /// tables in [`Self::from`].
     extras: Vec<(String, PgColumn)>,
@@ -303,10 +305,30 @@ impl TableRule {
         LogSpec::log_table(self.log_id)
     }
 
-    /// A query for partitions with its results cast to the partition columns' types.
-    pub(super) fn scope_sql(&self, inner: &str) -> String {
-        let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
-        let outputs = self.columns.iter().zip(&names);
+    /// The query for the highest value of a window's column.
+    pub(super) fn highest_sql(&self, window: usize) -> String {
+        let (_, table, column) = &self.windows[window];
+        format!("SELECT pg_catalog.max({}) FROM {table}", column.output(""))
+    }
+}
+
+impl PublishedTable {
+    /// The columns of which a rule's query, or that of one of its windows, yields values.
+    pub(super) fn asked(&self, which: WhichRule, window: Option<usize>) -> &[PgColumn] {
+        match (which, window) {
+            (WhichRule::Held(rule), None) => &self.rules[rule].columns,
+            (WhichRule::Held(rule), Some(window)) => {
+                std::slice::from_ref(&self.rules[rule].windows[window].2)
+            }
+            (WhichRule::Written, _) => &self.written,
+        }
+    }
+
+    /// A query for a rule's values with its results cast to the columns' types.
+    pub(super) fn scope_sql(&self, inner: &str, which: WhichRule) -> String {
+        let columns = self.asked(which, None);
+        let names: Vec<String> = (0..columns.len()).map(log_column).collect();
+        let outputs = columns.iter().zip(&names);
         let outputs = outputs.map(|(column, name)| {
             // A numeric's scale decides how it is spelled; a varchar's limit must not cut
             // a longer value down to another partition's.
@@ -329,14 +351,6 @@ impl TableRule {
         )
     }
 
-    /// The query for the highest value of a window's column.
-    pub(super) fn highest_sql(&self, window: usize) -> String {
-        let (_, table, column) = &self.windows[window];
-        format!("SELECT pg_catalog.max({}) FROM {table}", column.output(""))
-    }
-}
-
-impl PublishedTable {
     pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> PublishedTable {
         let live = &catalog.tables[published.table];
         let columns = published.columns.iter();
@@ -356,6 +370,8 @@ impl PublishedTable {
             };
             (alias, table.columns[extra.column].clone())
         });
+        let written = published.rule(WhichRule::Written);
+        let written = written.into_iter().flat_map(|rule| &rule.columns);
         PublishedTable {
             oid: live.oid,
             sql_name: live.sql_name.clone(),
@@ -365,6 +381,7 @@ impl PublishedTable {
             extras: extras.collect(),
             direction: published.spec.direction,
             rules,
+            written: written.map(|&it| live.columns[it].clone()).collect(),
             on_delete: on_delete(published),
             children: child_keys(published, catalog),
             effects: Effects {

@@ -11,11 +11,11 @@ use tidewater_protocol::Datum;
 use super::array::Array;
 use super::connection::{Connection, refused};
 use super::decoder::RowDecoder;
-use super::publication::{Publication, TableRule};
+use super::publication::{PgColumn, Publication, TableRule};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{
-    Question, Questions, ScopeQuery, check_columns, failed, wrong,
+    Purpose, Question, Questions, ScopeQuery, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -33,8 +33,9 @@ impl<'p> ScopeQueries<'p> {
         connection: &mut Connection,
         context: &SyncContext,
         publications: &[&'p Publication],
+        purpose: Purpose,
     ) -> Result<ScopeQueries<'p>, CentreError> {
-        let questions = Questions::of(context, publications);
+        let questions = Questions::of(context, publications, purpose);
         let mut statements = Vec::with_capacity(questions.list.len());
         for question in &questions.list {
             let types = vec![Type::TEXT; question.parameters.len()];
@@ -59,21 +60,15 @@ impl<'p> ScopeQueries<'p> {
         question: &Question<'_>,
         statement: &Statement,
     ) -> Result<Arc<Partitions>, CentreError> {
-        let (publication, index) = question.place;
-        let publication = self.publications[publication];
-        let rule = &publication.rules[index];
-        let table = &publication.tables[rule.table];
-        let local = &table.rules[index - publication.rules_of(rule.table).start];
+        let rule = question.rule;
+        let table = &self.publications[question.publication].tables[rule.table];
         let parameters = question.parameters.iter();
         let parameters: Vec<_> = parameters.map(|it| it as &(dyn ToSql + Sync)).collect();
         let rows = client.query(statement, &parameters).await;
         let rows =
             rows.map_err(|error| failed(&table.title, refused("running a values query")(error)))?;
         let mut partitions = Partitions::new();
-        let columns = match question.window {
-            None => &local.columns[..],
-            Some(window) => std::slice::from_ref(&local.windows[window].2),
-        };
+        let columns = table.asked(question.which, question.window);
         let mut decoder = RowDecoder::new(columns.iter().map(|it| it.kind));
         for row in &rows {
             let mut values = Vec::with_capacity(columns.len());
@@ -98,16 +93,16 @@ pub(super) async fn check(
     client: &Client,
     place: &str,
     query: &ScopeQuery,
-    rule: &TableRule,
+    columns: &[PgColumn],
 ) -> Result<(), CentreError> {
     let types = vec![Type::TEXT; query.parameters.len()];
     let inner = client
         .prepare_typed(&query.inner, &types)
         .await
         .map_err(|error| unreadable(place, &query.inner, error))?;
-    let names: Vec<&str> = rule.columns.iter().map(|it| &*it.name).collect();
+    let names: Vec<&str> = columns.iter().map(|it| &*it.name).collect();
     check_columns(place, inner.columns().len(), &names)?;
-    for (result, column) in inner.columns().iter().zip(&rule.columns) {
+    for (result, column) in inner.columns().iter().zip(columns) {
         let (found, wanted) = (result.type_().oid(), &column.cast_name);
         if !is_assignable(client, found, wanted).await? {
             let what = format!(

@@ -17,7 +17,7 @@ use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use super::{FINGERPRINTS, Postgres, VERSION, grants, in_place, numbers, scope, waits, watermark};
 use tidewater_centre::engine::catalog::TableInfo;
-use tidewater_centre::engine::compile::Published;
+use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
 use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
@@ -63,8 +63,8 @@ impl Tracking for Postgres {
         PublishedTable::of(published, catalog)
     }
 
-    fn scope_sql(inner: &str, table: &PublishedTable, rule: usize) -> String {
-        table.rules[rule].scope_sql(inner)
+    fn scope_sql(inner: &str, table: &PublishedTable, which: WhichRule) -> String {
+        table.scope_sql(inner, which)
     }
 
     fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
@@ -85,12 +85,13 @@ impl Tracking for Postgres {
 
     async fn check_query(
         connection: &mut Connection,
-        (place, query, rule): (&str, &ScopeQuery, usize),
+        (place, query, which): (&str, &ScopeQuery, WhichRule),
         _: &Published<'_>,
         _: &[TableInfo],
         table: &PublishedTable,
     ) -> Result<(), CentreError> {
-        scope::check(connection.client(), place, query, &table.rules[rule]).await
+        let columns = table.asked(which, None);
+        scope::check(connection.client(), place, query, columns).await
     }
 
     fn state() -> String {

@@ -21,7 +21,7 @@ use tidewater_centre::engine::download::{
     Held, Mark, Opened, Part, Place, Snapshot, TakeKey, TakeRow,
 };
 use tidewater_centre::engine::exact::unpack;
-use tidewater_centre::engine::scope::{ScopeChange, Standing};
+use tidewater_centre::engine::scope::{Purpose, ScopeChange, Standing};
 use tidewater_centre::engine::watermark::Presented;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
@@ -73,7 +73,7 @@ impl<'p> FileSnapshot<'p> {
 
     fn look(&mut self, subscription: &DownloadSubscription, context: &SyncContext) -> Result<()> {
         let publication = self.served.publication(&subscription.publication)?;
-        let scope = scope::current(self.connection, publication, context)?;
+        let scope = scope::current(self.connection, publication, context, Purpose::Reading)?;
         let checkpoint = subscription.checkpoint.as_ref();
         let presented = checkpoint.and_then(Presented::of);
         let marked_ms = match &presented {

@@ -9,7 +9,7 @@ use super::triggers::Log;
 use super::{quote, values};
 use tidewater_centre::OnUnseenChildren;
 use tidewater_centre::engine::catalog::TableInfo;
-use tidewater_centre::engine::compile::Published;
+use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::publication::ServedTable;
 use tidewater_centre::engine::upload::rows::OnDelete;
 
@@ -21,6 +21,8 @@ pub(super) type Publication = tidewater_centre::engine::publication::Publication
 pub(crate) struct PublishedTable {
     /// By which its rows are held.
     pub(super) rules: Vec<TableRule>,
+    /// The names of the columns by which they are written, for people.
+    written: Vec<String>,
     /// For each column: its declared type, for messages, and whether its affinity is
     /// TEXT.
     pub(super) declared: Vec<(String, bool)>,
@@ -58,7 +60,7 @@ pub(super) struct TableRule {
     /// Of the partition columns: their types, and whether their affinity is TEXT.
     pub(super) types: Vec<(ColumnType, bool)>,
     /// The names of the partition columns, for people.
-    pub(super) names: Vec<String>,
+    names: Vec<String>,
     /// The columns of the windows, with their tables' aliases and names.
     windows: Vec<(String, String, String)>,
     /// The keys that the log has, each once, with the row that is there now or NULLs; parameters:
@@ -310,7 +312,10 @@ impl PublishedTable {
                 .map(|&index| table.columns[index].column_type);
             types.collect::<Vec<_>>()
         };
+        let written = published.rule(WhichRule::Written);
+        let written = written.into_iter().flat_map(|rule| &rule.columns);
         PublishedTable {
+            written: written.map(|&it| info.columns[it].name.clone()).collect(),
             rules: (0..published.rules.len())
                 .map(|it| reading.rule(it))
                 .collect(),
@@ -338,6 +343,14 @@ impl PublishedTable {
                     is_filled.then(|| default.to_owned())
                 })
                 .collect(),
+        }
+    }
+
+    /// The names of the columns of a rule, for people.
+    pub(super) fn names(&self, which: WhichRule) -> &[String] {
+        match which {
+            WhichRule::Held(rule) => &self.rules[rule].names,
+            WhichRule::Written => &self.written,
         }
     }
 

@@ -209,12 +209,16 @@ impl<'a> TableWriter<'a> {
         Ok(Some(Central::pack(self.row_types(), values)))
     }
 
-    /// The uploaded values as the centre will give them back.
+    /// The uploaded values as the centre will give them back; what remotes do not write is as good
+    /// as not sent.
     fn settle<'v>(&self, uploaded: &[Datum<'v>]) -> Vec<Option<Datum<'v>>> {
         let arranged = self.table.map.arrange(uploaded).into_iter();
-        let arranged = arranged.zip(self.types());
+        let arranged = arranged.zip(self.types()).enumerate();
         arranged
-            .map(|(value, &column_type)| value.map(|value| values::settled(column_type, value)))
+            .map(|(column, (value, &column_type))| {
+                let value = value.filter(|_| !self.table.read_only.contains(&column));
+                value.map(|value| values::settled(column_type, value))
+            })
             .collect()
     }
 

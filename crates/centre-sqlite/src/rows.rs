@@ -20,6 +20,7 @@ use super::served::Served;
 use super::{deferred_violations, failure};
 use tidewater_centre::engine::connection::{Connection as _, Own, own};
 use tidewater_centre::engine::exact::Membership;
+use tidewater_centre::engine::scope::Purpose;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
@@ -244,7 +245,7 @@ impl<'c> Rows for UploadRows<'c> {
         self.connection.flight("saying who uploads", &who).await?;
         Ok(Some(Admitted {
             serials,
-            scope: scope::current(self.connection, publication, &upload.context)?,
+            scope: self.scope(publication, upload).await?,
         }))
     }
 
@@ -368,7 +369,8 @@ impl<'c> Rows for UploadRows<'c> {
     }
 
     async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
-        scope::current(self.connection, publication, &upload.context)
+        let (connection, context) = (&*self.connection, &upload.context);
+        scope::current(connection, publication, context, Purpose::Writing)
     }
 
     fn makes_something(&self, table: &Incoming<'_>) -> bool {

@@ -12,7 +12,7 @@ use super::{failure, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::catalog::ColumnInfo;
 use tidewater_centre::engine::scope::{
-    Question, Questions, ScopeQuery, check_columns, failed, wrong,
+    Purpose, Question, Questions, ScopeQuery, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -22,8 +22,9 @@ pub(super) fn current(
     connection: &Connection,
     publication: &Publication,
     context: &SyncContext,
+    purpose: Purpose,
 ) -> Result<Scope, CentreError> {
-    let questions = Questions::of(context, &[publication]);
+    let questions = Questions::of(context, &[publication], purpose);
     let answers = questions.list.iter();
     let answers = answers.map(|it| answer(connection, publication, it));
     questions.scope(0, &answers.collect::<Result<Vec<_>, _>>()?)
@@ -34,11 +35,9 @@ fn answer(
     publication: &Publication,
     question: &Question<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
-    let (_, index) = question.place;
-    let rule = &publication.rules[index];
+    let rule = question.rule;
     let table = &publication.schema.tables[rule.table];
-    let local = index - publication.rules_of(rule.table).start;
-    let names = &publication.tables[rule.table].rules[local].names;
+    let names = publication.tables[rule.table].names(question.which);
     let running = |error| failed(&table.name, failure("running a values query")(error));
     let mut statement = connection.prepare_cached(question.sql).map_err(running)?;
     let parameters = params_from_iter(&question.parameters);

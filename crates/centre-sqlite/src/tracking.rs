@@ -14,7 +14,7 @@ use super::triggers::Log;
 use super::watermark::Positions;
 use super::{SqliteCentre, failure, numbers, prune, quote, scope, state};
 use tidewater_centre::engine::catalog::TableInfo;
-use tidewater_centre::engine::compile::Published;
+use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::connection::{self, Answer, Own, own};
 use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
@@ -64,7 +64,7 @@ impl Tracking for SqliteCentre {
         PublishedTable::new(published, schema, catalog)
     }
 
-    fn scope_sql(inner: &str, _: &PublishedTable, _: usize) -> String {
+    fn scope_sql(inner: &str, _: &PublishedTable, _: WhichRule) -> String {
         inner.to_owned()
     }
 
@@ -86,14 +86,16 @@ impl Tracking for SqliteCentre {
 
     async fn check_query(
         connection: &mut Connection,
-        (place, query, rule): (&str, &ScopeQuery, usize),
+        (place, query, which): (&str, &ScopeQuery, WhichRule),
         published: &Published<'_>,
         catalog: &[TableInfo],
         _: &PublishedTable,
     ) -> Result<(), CentreError> {
-        let rule = &published.rules[rule];
-        let root = &catalog[rule.root(published.table)];
-        let columns = rule.columns.iter().map(|&it| &root.columns[it]);
+        let rule = published.rule(which).into_iter();
+        let columns = rule.flat_map(|rule| {
+            let root = &catalog[rule.root(published.table)];
+            rule.columns.iter().map(|&it| &root.columns[it])
+        });
         scope::check(connection, place, query, &columns.collect::<Vec<_>>())
     }
 

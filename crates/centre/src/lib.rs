@@ -28,7 +28,7 @@ pub use nearest::nearest;
 pub use publication::{
     DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
     ListedReference, ListedTable, OnUnseenChildren, PublicationSpec, RemoteEffect, RuleBy,
-    RuleSpec, TableSpec, Tracking, Unit, WindowSpec,
+    RuleSpec, TableSpec, Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

@@ -39,6 +39,28 @@ pub struct TableSpec {
     pub filled_by_centre: Vec<String>,
     /// What a delete of a remote does to children that it has never seen.
     pub on_unseen_children: OnUnseenChildren,
+    /// What remotes may write of what they hold.
+    pub writes: WritesSpec,
+}
+
+/// What remotes may write of the rows of a table that they hold.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct WritesSpec {
+    /// Which of these rows; all of them if `None`.
+    pub scope: Option<WriteScopeSpec>,
+    /// The columns that they do not write.
+    pub read_only: Vec<String>,
+    /// Whether they may change a row so that it is not theirs any more.
+    pub hand_over: bool,
+}
+
+/// The rows of a table that remotes may write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteScopeSpec {
+    /// They are told by these columns of the table.
+    pub columns: Vec<String>,
+    /// As in [`RuleBy::Columns`].
+    pub values: String,
 }
 
 /// A column that each remote has a store of numbers for.
@@ -374,6 +396,20 @@ pub fn self_service_warnings(publications: &[PublicationSpec]) -> Vec<String> {
                 warnings.push(warning);
             }
         }
+        let writable = tables().find(|other| {
+            let scope = other.writes.scope.as_ref();
+            scope.is_some_and(|scope| reads(&scope.values, &table.name))
+        });
+        if let Some(other) = writable {
+            let warning = format!(
+                "{}: remotes may upload to it, and the write query of {} reads it: a user can \
+                 change which rows of {} she may write. Consider direction = \"download\"",
+                table.name, other.name, other.name
+            );
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
     }
     warnings
 }
@@ -469,6 +505,7 @@ mod tests {
             identity: None,
             filled_by_centre: Vec::new(),
             on_unseen_children: OnUnseenChildren::Conflict,
+            writes: WritesSpec::default(),
         };
         let query = "SELECT region FROM hr.Assignment WHERE login = {s.username}";
         let warnings = |direction| {

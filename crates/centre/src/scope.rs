@@ -20,6 +20,9 @@ pub type Partitions = BTreeSet<Vec<u8>>;
 pub struct Scope {
     /// One for each rule.
     pub rules: Vec<RuleScope>,
+    /// What may be written of each table that has a rule for that, by the tables of the
+    /// publication; empty where nothing is to be written.
+    pub writes: Vec<RuleScope>,
 }
 
 /// What a user holds by one rule.

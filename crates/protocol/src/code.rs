@@ -127,7 +127,7 @@ codes! {
     RowBadValue = 705, "bad_value";
     /// Another rule of the consolidated database refused it.
     RowConstraint = 706, "constraint";
-    /// The table takes no uploads.
+    /// The table takes no uploads, or the column.
     RowDownloadOnly = 707, "download_only";
     /// The publication does not have the table, its key or a column any more as the
     /// remote knew it when the row was changed.

@@ -164,7 +164,7 @@ impl Encoder {
         let columns = &incoming.table.columns;
         let mut buffer = recycle(std::mem::take(&mut self.buffer));
         let values = incoming.arranged(&row.new, &mut buffer);
-        if !membership.has(values) {
+        if membership.barrier_to_new(values).is_some() {
             return false;
         }
         let count = self.written.len() as i16;

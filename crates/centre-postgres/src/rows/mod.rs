@@ -28,6 +28,7 @@ use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, Shared, fill_random};
 use tidewater_centre::engine::connection::Own;
 use tidewater_centre::engine::exact::Membership;
+use tidewater_centre::engine::scope::Purpose;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
@@ -209,7 +210,9 @@ impl Rows for UploadRows<'_> {
     ) -> Result<Option<Admitted>> {
         let error = |error| refused("admitting an upload")(error);
         let connection = &mut *self.connection;
-        let queries = ScopeQueries::prepare(connection, &upload.context, &[publication]).await?;
+        let (context, publications) = (&upload.context, [publication]);
+        let queries = ScopeQueries::prepare(connection, context, &publications, Purpose::Writing);
+        let queries = queries.await?;
         let take = upload::take(upload);
         let taking = connection.prepare_own(&take).await?;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
@@ -335,8 +338,10 @@ impl Rows for UploadRows<'_> {
     }
 
     async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
-        let context = &upload.context;
-        let queries = ScopeQueries::prepare(self.connection, context, &[publication]).await?;
+        let (connection, context) = (&mut *self.connection, &upload.context);
+        let publications = [publication];
+        let queries = ScopeQueries::prepare(connection, context, &publications, Purpose::Writing);
+        let queries = queries.await?;
         let results = queries.run(self.connection.client()).await?;
         queries.scope(0, &results)
     }

@@ -352,8 +352,9 @@ fn is_pre_image(incoming: &Incoming<'_>) -> String {
     let mut conditions = has_key(incoming, Image::Old);
     for &index in &incoming.sent {
         let column = &table.columns[index];
-        // What is computed has changed with the rest, or with the expression.
-        if column.generated {
+        // What is computed has changed with the rest, or with the expression; what remotes do not
+        // write is nothing that they could lose against.
+        if column.generated || incoming.read_only.contains(&index) {
             continue;
         }
         // The key is equal already, unless its collation takes others for equal.

@@ -70,6 +70,13 @@ impl Fixture for PostgresFixture {
         PostgresTransaction { client }
     }
 
+    fn fill_trigger() -> String {
+        "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN NEW.owner := coalesce(NEW.owner, NEW.body); RETURN NEW; END $$;
+         CREATE TRIGGER fill BEFORE INSERT ON note FOR EACH ROW EXECUTE FUNCTION fill()"
+            .into()
+    }
+
     fn who_trigger() -> String {
         "CREATE FUNCTION who() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
            INSERT INTO seen VALUES (NEW.id, nullif(current_setting('tidewater.username', true), ''),

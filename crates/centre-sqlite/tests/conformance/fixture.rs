@@ -88,6 +88,12 @@ impl Fixture for SqliteFixture {
         SqliteTransaction { connection }
     }
 
+    fn fill_trigger() -> String {
+        "CREATE TRIGGER fill AFTER INSERT ON note WHEN NEW.owner IS NULL BEGIN
+           UPDATE note SET owner = body WHERE id = NEW.id; END"
+            .into()
+    }
+
     fn who_trigger() -> String {
         "CREATE TRIGGER who AFTER INSERT ON note BEGIN
            INSERT INTO seen VALUES (NEW.id, (SELECT username FROM tidewater_uploading),

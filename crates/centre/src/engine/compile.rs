@@ -6,10 +6,14 @@
 
 mod offline;
 mod rules;
+#[cfg(test)]
+mod tests;
+mod writes;
 
 use tidewater_protocol::{Column, ColumnType, ForeignKey, Identity, PublicationSchema, Table};
 
 pub use self::rules::{CompiledRule, CompiledWindow, Reach};
+pub use self::writes::CompiledWrites;
 
 use self::rules::Rules;
 use super::catalog::{TableInfo, named};
@@ -46,6 +50,8 @@ pub struct Published<'s> {
     pub columns: Vec<usize>,
     /// The rules by which its rows are held.
     pub rules: Vec<CompiledRule>,
+    /// What remotes may write of them.
+    pub writes: CompiledWrites,
     /// Whether foreign keys act on its deletes, and on its updates.
     pub acts_on_delete: bool,
     /// Whether foreign keys act on its updates.
@@ -58,6 +64,15 @@ pub struct Published<'s> {
     pub identity: Option<Identity>,
     /// What the centre fills where a remote leaves it NULL, as indexes into the catalog's columns.
     pub filled: Vec<usize>,
+}
+
+/// Which rule of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhichRule {
+    /// The one with this number of those by which its rows are held.
+    Held(usize),
+    /// The one by which they are written.
+    Written,
 }
 
 /// Something that decides who holds a row, and is not among its published columns.
@@ -216,6 +231,7 @@ impl<'s> Published<'s> {
         let table = &catalog[index];
         let columns = published_columns(&place, spec, table)?;
         check_published(&place, table, &columns, &rules)?;
+        let writes = CompiledWrites::of(&place, spec, table, &columns, &rules)?;
         let references = catalog.iter().flat_map(|it| &it.references);
         let references = references.filter(|it| it.parent == index);
         let acts_on_delete = references.clone().any(|it| it.on_delete.acts());
@@ -229,11 +245,20 @@ impl<'s> Published<'s> {
             table: index,
             columns,
             rules,
+            writes,
             acts_on_delete,
             acts_on_update: references.clone().any(|it| it.on_update.acts()),
             children: Vec::new(),
             is_logged: spec.tracking != Tracking::Off && spec.direction.downloads(),
         })
+    }
+
+    /// One of its rules.
+    pub fn rule(&self, which: WhichRule) -> Option<&CompiledRule> {
+        match which {
+            WhichRule::Held(number) => self.rules.get(number),
+            WhichRule::Written => self.writes.rule.as_ref(),
+        }
     }
 
     /// Columns of the catalog's table as indexes into the published ones; `None` if one of them is
@@ -289,9 +314,9 @@ impl<'s> Published<'s> {
     }
 
     /// The way to the table that decides, as text: what makes it another way.
-    pub fn route_names(&self, catalog: &[TableInfo], rule: usize) -> Vec<String> {
+    pub fn route_names(&self, catalog: &[TableInfo], rule: &CompiledRule) -> Vec<String> {
         let mut below = self.table;
-        let route = self.rules[rule].route.iter().map(|reach| {
+        let route = rule.route.iter().map(|reach| {
             let names = |table: usize, columns: &[usize]| {
                 let columns = columns.iter().map(|&it| &*catalog[table].columns[it].name);
                 columns.collect::<Vec<_>>().join(", ")
@@ -311,6 +336,7 @@ impl<'s> Published<'s> {
     /// What remotes will find slow or refused.
     pub fn warnings(&self, catalog: &[TableInfo], table: &Table) -> Vec<String> {
         let mut warnings = self.offline_warnings(&catalog[self.table], table);
+        warnings.extend(self.writes.warnings(&self.place, &catalog[self.table]));
         for rule in &self.rules {
             let root = &catalog[rule.root(self.table)];
             let what = "sending a partition whole reads the whole table";
@@ -351,7 +377,10 @@ impl<'s> Published<'s> {
             Some(Column {
                 name: column.name.clone(),
                 column_type,
-                nullable: column.nullable || self.filled.contains(&index),
+                // What a remote does not write, it cannot have when it inserts a row.
+                nullable: column.nullable
+                    || self.filled.contains(&index)
+                    || self.writes.read_only.contains(&index),
                 default: column.default.clone(),
             })
         });
@@ -550,60 +579,4 @@ pub fn tables_differ(old: &PublicationSchema, new: &PublicationSchema) -> bool {
             new.table(&old.name)
                 .is_none_or(|new| columns_differ(old, new) || old.partition != new.partition)
         })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::publication::{Last, RuleBy, RuleSpec, Unit, WindowSpec};
-    use tidewater_protocol::Direction;
-
-    #[test]
-    fn what_is_recorded_is_what_was_configured() {
-        let table = |direction, tracking, partition| TableSpec {
-            name: "hr.\"odd\"".into(),
-            partition,
-            direction,
-            columns: Some(vec!["a".into()]),
-            tracking,
-            on_unseen_children: crate::publication::OnUnseenChildren::Cascade,
-            identity: Some(crate::publication::IdentitySpec {
-                column: "a".into(),
-                block: 10,
-                refill_below: 2,
-            }),
-            filled_by_centre: vec!["b".into()],
-        };
-        let window = |last| {
-            Some(WindowSpec {
-                column: "day".into(),
-                last,
-            })
-        };
-        let rules = vec![
-            RuleSpec::everyone(),
-            RuleSpec {
-                window: window(Last::Time(90, Unit::Days)),
-                ..RuleSpec::columns(&["a", "b"], "SELECT 'x', {s.username}")
-            },
-            RuleSpec {
-                window: window(Last::Number(7)),
-                by: RuleBy::Follows {
-                    table: "parent".into(),
-                    by: Some(vec!["a".into()]),
-                },
-            },
-        ];
-        let spec = PublicationSpec {
-            name: "p".into(),
-            tables: vec![
-                table(Direction::Both, Tracking::Log, rules),
-                table(Direction::Download, Tracking::Row, Vec::new()),
-                table(Direction::Upload, Tracking::Off, Vec::new()),
-            ],
-        };
-        let recorded = definition(&spec).unwrap();
-        assert_eq!(recorded_spec(&recorded).unwrap(), spec);
-        assert!(recorded_spec("{}").is_err());
-    }
 }

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use tidewater_protocol::Table;
 
 use super::catalog::{Catalog, TableInfo};
-use super::compile::Published;
+use super::compile::{Published, WhichRule};
 use super::connection::{Answer, Connection, Own};
 use super::deploy::{InPlace, Loaded, Lock, Step};
 use super::publication::{Publication, ServedTable};
@@ -79,20 +79,20 @@ pub trait Tracking: Send + Sync + 'static {
     /// What serving a table needs.
     fn table(published: &Published<'_>, schema: &Table, catalog: &Self::Catalog) -> Self::Table;
 
-    /// How the operator's query for the partitions of a rule is run.
-    fn scope_sql(inner: &str, table: &Self::Table, rule: usize) -> String;
+    /// How the operator's query for the values of a rule is run.
+    fn scope_sql(inner: &str, table: &Self::Table, rule: WhichRule) -> String;
 
     /// The query for the highest value of the column of a rule's window.
     fn highest_sql(table: &Self::Table, rule: usize, window: usize) -> String;
 
     /// Checks that the query of a rule can be run, and yields what the partition columns are. What
-    /// is asked: the place in the configuration, the query, the number of the table's rule.
+    /// is asked: the place in the configuration, the query, the table's rule.
     ///
     /// # Errors
     /// See [`crate::engine::scope::wrong`].
     fn check_query(
         connection: &mut Self::Connection,
-        asked: (&str, &ScopeQuery, usize),
+        asked: (&str, &ScopeQuery, WhichRule),
         published: &Published<'_>,
         catalog: &[TableInfo],
         table: &Self::Table,

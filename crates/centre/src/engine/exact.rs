@@ -84,6 +84,27 @@ pub fn types_of(shape: &RowShape, columns: &[usize]) -> Vec<ColumnType> {
 /// Tells whether rows are in a table's part of a scope.
 pub struct Membership<'a> {
     rules: Vec<RuleMembership<'a>>,
+    /// By which rows may be written, if not all of them.
+    written: Option<RuleMembership<'a>>,
+}
+
+/// Why somebody may not write a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barrier {
+    /// It is not his.
+    OutOfScope,
+    /// It is, and only to be read.
+    ReadOnly,
+}
+
+impl Barrier {
+    /// The same for people.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Barrier::OutOfScope => "this row is not in your partitions",
+            Barrier::ReadOnly => "this row may be read, but not written by you",
+        }
+    }
 }
 
 /// Tells whether rows are in scope by one rule.
@@ -98,15 +119,40 @@ struct RuleMembership<'a> {
 impl<'a> Membership<'a> {
     /// By the rules of the table, each with what is in scope by it.
     pub fn new(rules: &'a [Rule], scope: &'a [RuleScope]) -> Membership<'a> {
-        let rules = rules.iter().zip(scope).map(|(rule, scope)| RuleMembership {
-            rule,
-            scope,
-            packed: Vec::new(),
-            last: Vec::new(),
-        });
+        let rules = rules.iter().zip(scope);
+        let rules = rules.map(|(rule, scope)| RuleMembership::new(rule, scope));
         Membership {
             rules: rules.collect(),
+            written: None,
         }
+    }
+
+    /// The same, where only those rows may be written that this rule gives.
+    pub fn written_by(mut self, rule: Option<&'a Rule>, scope: &'a RuleScope) -> Membership<'a> {
+        self.written = rule.map(|rule| RuleMembership::new(rule, scope));
+        self
+    }
+
+    /// Why a row, as it is read, may not be written.
+    pub fn barrier(&mut self, row: &[Datum<'_>]) -> Option<Barrier> {
+        self.barrier_to(row, false)
+    }
+
+    /// Why a row that a remote makes may not be written. Of one that leaves it to the centre whose
+    /// it is, that cannot be told.
+    pub fn barrier_to_new(&mut self, row: &[Datum<'_>]) -> Option<Barrier> {
+        self.barrier_to(row, true)
+    }
+
+    fn barrier_to(&mut self, row: &[Datum<'_>], is_new: bool) -> Option<Barrier> {
+        let leaves_open = |rule: &RuleMembership<'_>| is_new && rule.is_to_be_filled(row);
+        let mut held = self.rules.iter_mut();
+        if !held.any(|rule| leaves_open(rule) || rule.has(row)) {
+            return Some(Barrier::OutOfScope);
+        }
+        let mut written = self.written.iter_mut();
+        let may_write = written.all(|rule| leaves_open(rule) || rule.has(row));
+        (!may_write).then_some(Barrier::ReadOnly)
     }
 
     /// Whether a row, as it is read, is in scope. A row with a NULL among its partition values is
@@ -122,7 +168,21 @@ impl<'a> Membership<'a> {
     }
 }
 
-impl RuleMembership<'_> {
+impl<'a> RuleMembership<'a> {
+    fn new(rule: &'a Rule, scope: &'a RuleScope) -> RuleMembership<'a> {
+        RuleMembership {
+            rule,
+            scope,
+            packed: Vec::new(),
+            last: Vec::new(),
+        }
+    }
+
+    /// Whether the centre says whose it is.
+    fn is_to_be_filled(&self, row: &[Datum<'_>]) -> bool {
+        self.rule.filled.iter().any(|&it| row[it] == Datum::Null)
+    }
+
     fn has(&mut self, row: &[Datum<'_>]) -> bool {
         if self.rule.follows && self.rule.columns.iter().any(|&it| it >= row.len()) {
             return true;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
 use super::catalog::{Catalog, TableInfo};
-use super::compile::{Published, compile};
+use super::compile::{CompiledRule, Published, WhichRule, compile};
 use super::database::{ChangeLog, Tracking};
 use super::download::PublishedSchema;
 use super::evolution::PastSchemas;
@@ -32,6 +32,8 @@ pub struct Publication<T> {
     pub shapes: Arc<[RowShape]>,
     /// By which rows of the tables a remote holds, table by table.
     pub rules: Arc<[Rule]>,
+    /// What remotes may write of them.
+    pub writes: Vec<Writes>,
     /// The types of the values of the tables' rows as they are read: of the published columns, and
     /// of what decides beside them who holds a row.
     pub row_types: Arc<[Vec<ColumnType>]>,
@@ -66,7 +68,20 @@ pub fn rules_of(rules: &[Rule], table: usize) -> Range<usize> {
     first..last
 }
 
-/// By which rows of a table a remote holds.
+/// What remotes may write of the rows of a table that they hold.
+#[derive(Debug)]
+pub struct Writes {
+    /// By which they are written, if not all of them.
+    pub rule: Option<Rule>,
+    /// The published columns that remotes do not write.
+    pub read_only: Vec<usize>,
+    /// Whether there are columns that the centre fills, or does so where a remote leaves them NULL.
+    pub are_completed: bool,
+    /// Whether a row may be changed so that its remote does not hold it any more.
+    pub hand_over: bool,
+}
+
+/// By which rows of a table a remote holds, or writes.
 #[derive(Debug)]
 pub struct Rule {
     /// Stands for the rule in checkpoints, as long as it partitions by the same;
@@ -84,6 +99,11 @@ pub struct Rule {
     pub windows: Vec<Window>,
     /// Whether another table decides.
     pub follows: bool,
+    /// The published columns that refer to it, or to a row on the way.
+    pub refers: Vec<usize>,
+    /// Those of its columns that the centre fills where a remote leaves them NULL: whose such a row
+    /// is, shows when it is there.
+    pub filled: Vec<usize>,
     /// What makes it another rule, as text.
     pub identity: String,
 }
@@ -126,6 +146,7 @@ pub async fn compile_one<T: Tracking>(
     let (schema, published) = compile(spec, infos)?;
     let shapes: Arc<[RowShape]> = schema.tables.iter().map(Table::shape).collect();
     let (mut rules, mut tables, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    let mut writes = Vec::new();
     let mut row_types = Vec::new();
     for (index, (published, table)) in published.iter().zip(&schema.tables).enumerate() {
         let served = T::table(published, table, catalog);
@@ -136,15 +157,31 @@ pub async fn compile_one<T: Tracking>(
                 .iter()
                 .map(|extra| extra.column_type),
         );
-        for local in 0..published.rules.len() {
-            let mut rule = Rule::of::<T>(published, local, infos, &served)?;
+        let held = published.rules.iter().enumerate();
+        let held = held.map(|(local, rule)| (WhichRule::Held(local), rule));
+        let written = published.writes.rule.iter();
+        let written = written.map(|rule| (WhichRule::Written, rule));
+        let mut rule_of_writes = None;
+        for (which, compiled) in held.chain(written) {
+            let mut rule = Rule::of::<T>(published, (which, compiled), infos, &served)?;
             rule.table = index;
             if let Some(query) = &rule.query {
-                let checked = (&*published.place, query, local);
+                let checked = (&*published.place, query, which);
                 T::check_query(connection, checked, published, infos, &served).await?;
             }
-            rules.push(rule);
+            match which {
+                WhichRule::Held(_) => rules.push(rule),
+                WhichRule::Written => rule_of_writes = Some(rule),
+            }
         }
+        let read_only = published.positions(&published.writes.read_only);
+        let completed = [&published.writes.read_only, &published.filled];
+        writes.push(Writes {
+            rule: rule_of_writes,
+            are_completed: completed.iter().any(|it| !it.is_empty()),
+            read_only: read_only.unwrap_or_default(),
+            hand_over: published.writes.hand_over,
+        });
         row_types.push(types);
         warnings.extend(published.warnings(infos, table));
         tables.push(served);
@@ -156,6 +193,7 @@ pub async fn compile_one<T: Tracking>(
         past: Arc::default(),
         shapes,
         rules: rules.into(),
+        writes,
         row_types: row_types.into(),
         tables,
         warnings,
@@ -165,66 +203,64 @@ pub async fn compile_one<T: Tracking>(
 impl Rule {
     fn of<T: Tracking>(
         published: &Published<'_>,
-        local: usize,
+        (which, compiled): (WhichRule, &CompiledRule),
         infos: &[TableInfo],
         served: &T::Table,
     ) -> Result<Rule> {
-        let compiled = &published.rules[local];
-        let query = match &compiled.values {
-            None => None,
-            Some(values) => {
-                let script = Script::parse(values, T::DIALECT, T::parameter);
-                let script = script.map_err(|error| {
-                    wrong(
-                        &published.place,
-                        &format!("is wrong: {error}"),
-                        error.hint(),
-                    )
-                })?;
-                let inner = script.sql.trim().trim_end_matches(';').to_owned();
-                Some(ScopeQuery {
-                    sql: T::scope_sql(&inner, served, local),
-                    inner,
-                    parameters: script.parameters,
-                })
-            }
-        };
+        let query = compiled.values.as_ref();
+        let query = query.map(|values| query_of::<T>(&published.place, values, which, served));
         let root = &infos[compiled.root(published.table)];
         let columns = compiled.columns.iter().map(|&index| &root.columns[index]);
         let types = columns.clone().filter_map(|it| it.column_type.clone().ok());
+        let names = columns.map(|column| (&column.name, &column.column_type));
+        // What is written is told by the table's own columns, which are all published.
+        let place_of = |level, column| match which {
+            WhichRule::Held(local) => published.place_of(infos, local, level, column),
+            WhichRule::Written => {
+                let mut published = published.columns.iter();
+                published.position(|it| *it == column).unwrap_or_default()
+            }
+        };
         let windows = compiled.windows.iter().enumerate().map(|(at, window)| {
             let table = &infos[compiled.table_at(published.table, window.level)];
             let column_type = table.columns[window.column].column_type.clone();
-            let is_number = matches!(window.last, Last::Number(_));
-            Window {
-                column: published.place_of(infos, local, window.level, window.column),
-                column_type: column_type.unwrap_or(ColumnType::Integer),
-                last: window.last,
-                highest: is_number.then(|| {
+            let highest = match (window.last, which) {
+                (Last::Number(_), WhichRule::Held(local)) => {
                     let sql = T::highest_sql(served, local, at);
-                    ScopeQuery {
+                    Some(ScopeQuery {
                         inner: sql.clone(),
                         sql,
                         parameters: Vec::new(),
-                    }
-                }),
+                    })
+                }
+                _ => None,
+            };
+            Window {
+                column: place_of(window.level, window.column),
+                column_type: column_type.unwrap_or(ColumnType::Integer),
+                last: window.last,
+                highest,
             }
         });
-        let names = columns.map(|column| (&column.name, &column.column_type));
         let level = compiled.route.len();
-        let places = compiled.columns.iter();
-        let places = places.map(|&it| published.place_of(infos, local, level, it));
+        let places = compiled.columns.iter().map(|&it| place_of(level, it));
+        let own = compiled.columns.iter().filter(|_| level == 0);
+        let filled = own.filter(|column| published.filled.contains(column));
+        let refers = compiled.route.first().map(|reach| &reach.columns[..]);
+        let refers = published.positions(refers.unwrap_or_default());
         Ok(Rule {
             id: 0,
             table: 0,
-            query,
+            query: query.transpose()?,
             types: types.collect(),
             columns: places.collect(),
             windows: windows.collect(),
             follows: level > 0,
+            refers: refers.unwrap_or_default(),
+            filled: filled.map(|&it| place_of(level, it)).collect(),
             identity: format!(
                 "{:?} {:?} {:?}",
-                published.route_names(infos, local),
+                published.route_names(infos, compiled),
                 names.collect::<Vec<_>>(),
                 compiled
                     .windows
@@ -234,4 +270,22 @@ impl Rule {
             ),
         })
     }
+}
+
+/// A query of the operator's for the values of a rule.
+fn query_of<T: Tracking>(
+    place: &str,
+    values: &str,
+    which: WhichRule,
+    served: &T::Table,
+) -> Result<ScopeQuery> {
+    let script = Script::parse(values, T::DIALECT, T::parameter);
+    let script =
+        script.map_err(|error| wrong(place, &format!("is wrong: {error}"), error.hint()))?;
+    let inner = script.sql.trim().trim_end_matches(';').to_owned();
+    Ok(ScopeQuery {
+        sql: T::scope_sql(&inner, served, which),
+        inner,
+        parameters: script.parameters,
+    })
 }

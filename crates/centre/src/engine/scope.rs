@@ -9,6 +9,7 @@ use tidewater_protocol::{ColumnType, Datum, RemoteId};
 
 pub use self::difference::{Difference, Differences, keep};
 
+use super::compile::WhichRule;
 use super::connection::{Answer, Own, own};
 use super::exact::{pack_exact, unpack};
 use super::publication::{Publication, Rule};
@@ -36,8 +37,12 @@ pub struct Question<'p> {
     pub sql: &'p str,
     /// Its parameters, in order.
     pub parameters: Vec<String>,
-    /// The publication's place in the list, and the place in it of a rule that has the query.
-    pub place: (usize, usize),
+    /// The publication's place in the list.
+    pub publication: usize,
+    /// A rule that has the query.
+    pub rule: &'p Rule,
+    /// Which of the rules of its table that is.
+    pub which: WhichRule,
     /// The window of the rule of which this is the highest value; otherwise partitions are asked
     /// for.
     pub window: Option<usize>,
@@ -49,6 +54,8 @@ pub struct Questions<'p> {
     pub list: Vec<Question<'p>>,
     /// For each publication and rule: which of them.
     of_rule: Vec<Vec<AskedRule<'p>>>,
+    /// For each publication and table: which of them tells what may be written.
+    of_writes: Vec<Vec<Option<usize>>>,
     now_ms: i64,
 }
 
@@ -59,50 +66,100 @@ struct AskedRule<'p> {
     windows: Vec<(Option<usize>, &'p Window)>,
 }
 
+/// What a scope is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// What is held.
+    Reading,
+    /// The same, and what of that may be written.
+    Writing,
+}
+
+/// The questions so far.
+struct Asking<'p, 'c> {
+    context: &'c SyncContext,
+    list: Vec<Question<'p>>,
+    seen: HashMap<(&'p str, Vec<String>, &'p [ColumnType]), usize>,
+}
+
+impl<'p> Asking<'p, '_> {
+    /// The number of a question, which may be asked already.
+    fn ask<T>(
+        &mut self,
+        (number, publication): (usize, &'p Publication<T>),
+        (which, rule): (WhichRule, &'p Rule),
+        window: Option<usize>,
+    ) -> Option<usize> {
+        let query = match window {
+            None => rule.query.as_ref()?,
+            Some(window) => rule.windows[window].highest.as_ref()?,
+        };
+        let parameters = query.parameters.iter().map(|&name| match name {
+            "username" => self.context.user.clone(),
+            "remote_id" => self.context.remote_id.to_string(),
+            _ => publication.schema.name.clone(),
+        });
+        let parameters: Vec<String> = parameters.collect();
+        let types = rule.asked_types(window);
+        let same = (query.sql.as_str(), parameters.clone(), types);
+        let list = &mut self.list;
+        Some(*self.seen.entry(same).or_insert_with(|| {
+            list.push(Question {
+                sql: &query.sql,
+                parameters,
+                publication: number,
+                rule,
+                which,
+                window,
+            });
+            list.len() - 1
+        }))
+    }
+}
+
 impl<'p> Questions<'p> {
     /// What has to be asked for some publications.
-    pub fn of<T>(context: &SyncContext, publications: &[&'p Publication<T>]) -> Questions<'p> {
-        let mut questions = Questions {
+    pub fn of<T>(
+        context: &SyncContext,
+        publications: &[&'p Publication<T>],
+        purpose: Purpose,
+    ) -> Questions<'p> {
+        let mut asking = Asking {
+            context,
             list: Vec::new(),
-            of_rule: Vec::with_capacity(publications.len()),
-            now_ms: context.now_ms,
+            seen: HashMap::new(),
         };
-        let mut seen = HashMap::new();
-        for (number, publication) in publications.iter().enumerate() {
-            let mut of_rule = Vec::with_capacity(publication.rules.len());
-            for (index, rule) in publication.rules.iter().enumerate() {
-                let mut ask = |query: &'p ScopeQuery, types: &'p [ColumnType], window| {
-                    let parameters = query.parameters.iter().map(|&name| match name {
-                        "username" => context.user.clone(),
-                        "remote_id" => context.remote_id.to_string(),
-                        _ => publication.schema.name.clone(),
-                    });
-                    let parameters: Vec<String> = parameters.collect();
-                    let same = (query.sql.as_str(), parameters.clone(), types);
-                    *seen.entry(same).or_insert_with(|| {
-                        questions.list.push(Question {
-                            sql: &query.sql,
-                            parameters,
-                            place: (number, index),
-                            window,
-                        });
-                        questions.list.len() - 1
-                    })
-                };
-                let partitions = rule.query.as_ref().map(|it| ask(it, &rule.types, None));
-                let windows = rule.windows.iter().enumerate().map(|(at, window)| {
-                    let types = std::slice::from_ref(&window.column_type);
-                    let highest = window.highest.as_ref();
-                    (highest.map(|it| ask(it, types, Some(at))), window)
-                });
-                of_rule.push(AskedRule {
+        let mut of_rule = Vec::with_capacity(publications.len());
+        let mut of_writes = Vec::with_capacity(publications.len());
+        for (number, &publication) in publications.iter().enumerate() {
+            let place = (number, publication);
+            let rules = publication.rules.iter().enumerate().map(|(index, rule)| {
+                let local = index - publication.rules_of(rule.table).start;
+                let of_table = (WhichRule::Held(local), rule);
+                let partitions = asking.ask(place, of_table, None);
+                let windows = rule.windows.iter().enumerate();
+                let windows = windows.map(|(at, it)| (asking.ask(place, of_table, Some(at)), it));
+                AskedRule {
                     partitions,
                     windows: windows.collect(),
+                }
+            });
+            of_rule.push(rules.collect());
+            let writes = publication.writes.iter();
+            let writes = writes
+                .filter(|_| purpose == Purpose::Writing)
+                .map(|writes| {
+                    let rule = writes.rule.as_ref()?;
+                    asking.ask(place, (WhichRule::Written, rule), None)
                 });
-            }
-            questions.of_rule.push(of_rule);
+            of_writes.push(writes.collect());
         }
-        questions
+        Questions {
+            list: asking.list,
+            of_rule,
+            of_writes,
+            now_ms: context.now_ms,
+        }
     }
 
     /// The scope of a publication, out of what each question was answered with: partitions, or the
@@ -125,8 +182,13 @@ impl<'p> Questions<'p> {
                 lows: lows.collect::<Result<_>>()?,
             })
         });
+        let writes = self.of_writes[publication].iter().map(|asked| RuleScope {
+            partitions: asked.map(|it| answers[it].clone()).unwrap_or_default(),
+            lows: Vec::new(),
+        });
         Ok(Scope {
             rules: rules.collect::<Result<_>>()?,
+            writes: writes.collect(),
         })
     }
 }

@@ -19,6 +19,7 @@ mod result;
 mod retry;
 pub(crate) mod row_json;
 pub mod rows;
+mod scoped;
 mod settle;
 mod settled;
 mod ties;

@@ -51,8 +51,12 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "identity",
             "filled_by_centre",
             "on_unseen_children",
+            "write",
+            "read_only",
+            "hand_over",
         ],
     ),
+    ("publication.table.write", &["columns", "values"]),
     (
         "publication.table.identity",
         &["column", "block", "refill_below"],

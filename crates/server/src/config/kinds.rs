@@ -125,6 +125,27 @@ const KINDS: &[(&str, Kind, &str)] = &[
         "on_unseen_children = \"cascade\"",
     ),
     (
+        "publication.table.write",
+        Section,
+        "write = { columns = [\"technician\"], values = \"SELECT {s.username}\" }",
+    ),
+    (
+        "publication.table.write.columns",
+        Texts,
+        "columns = [\"technician\"]",
+    ),
+    (
+        "publication.table.write.values",
+        Text,
+        "values = \"SELECT {s.username}\"",
+    ),
+    (
+        "publication.table.read_only",
+        Texts,
+        "read_only = [\"approved_at\"]",
+    ),
+    ("publication.table.hand_over", Flag, "hand_over = true"),
+    (
         "publication.table.partition.columns",
         Texts,
         "columns = [\"region\"]",

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use tidewater_centre::{
-    IdentitySpec, OnUnseenChildren, PublicationSpec, TableSpec, Tracking, nearest,
+    IdentitySpec, OnUnseenChildren, PublicationSpec, TableSpec, Tracking, WriteScopeSpec,
+    WritesSpec, nearest,
 };
 
 use crate::databases::check_url;
@@ -107,6 +108,11 @@ struct RawTable {
     identity: Option<RawIdentity>,
     #[serde(default)]
     filled_by_centre: Vec<String>,
+    write: Option<RawWrite>,
+    #[serde(default)]
+    read_only: Vec<String>,
+    #[serde(default)]
+    hand_over: bool,
 }
 
 #[derive(Deserialize)]
@@ -114,6 +120,12 @@ struct RawIdentity {
     column: Option<String>,
     block: Option<u64>,
     refill_below: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct RawWrite {
+    columns: Option<Vec<String>>,
+    values: Option<String>,
 }
 
 /// Makes a configuration of TOML whose keys are known and whose variables are
@@ -451,9 +463,16 @@ impl RawTable {
         let filled = format!("{place}: filled_by_centre");
         check_columns(&filled, &self.filled_by_centre)?;
         let identity = self.identity.map(|identity| identity.read(&place));
+        check_columns(&format!("{place}: read_only"), &self.read_only)?;
+        let write = self.write.map(|write| write.read(&place));
         Ok(TableSpec {
             identity: identity.transpose()?,
             filled_by_centre: self.filled_by_centre,
+            writes: WritesSpec {
+                scope: write.transpose()?,
+                read_only: self.read_only,
+                hand_over: self.hand_over,
+            },
             partition: partition::read(&place, self.partition)?,
             name,
             direction,
@@ -494,6 +513,23 @@ impl RawIdentity {
             block: block as u32,
             refill_below: refill_below as u32,
         })
+    }
+}
+
+impl RawWrite {
+    fn read(self, place: &str) -> Result<WriteScopeSpec, ServerError> {
+        let wrong = || {
+            ServerError::configuration(
+                format!("{place}: write needs columns and values"),
+                "write = { columns = [\"technician\"], values = \"SELECT {s.username}\" } lets each \
+                 user write the rows whose columns have one of the values that the query yields",
+            )
+        };
+        let columns = self.columns.filter(|it| !it.is_empty());
+        let values = self.values.filter(|it| !it.trim().is_empty());
+        let (columns, values) = columns.zip(values).ok_or_else(wrong)?;
+        check_columns(&format!("{place}: write.columns"), &columns)?;
+        Ok(WriteScopeSpec { columns, values })
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use tidewater_centre::{OnUnseenChildren, RuleSpec, Tracking};
+use tidewater_centre::{OnUnseenChildren, RuleSpec, Tracking, WriteScopeSpec, WritesSpec};
 use tidewater_protocol::Direction;
 
 const ISSUE: &str = r#"
@@ -26,6 +26,13 @@ direction = "download"                     # both (default), download, upload
 columns = ["product_id", "name", "price"]
 tracking = "log"                           # default; "row", "off"
 on_unseen_children = "cascade"             # "conflict" (default)
+
+[[publication.table]]
+name = "visit"
+partition = { columns = ["region"], values = "SELECT 'north'" }
+write = { columns = ["technician"], values = "SELECT {s.username}" }
+read_only = ["approved_at"]
+hand_over = true
 "#;
 
 fn parse(text: &str) -> Result<Config, ServerError> {
@@ -94,8 +101,8 @@ fn the_documented_example_means_what_it_says() {
         panic!("one publication");
     };
     assert_eq!(publication.name, "sales");
-    let [customer, product] = &publication.tables[..] else {
-        panic!("two tables");
+    let [customer, product, visit] = &publication.tables[..] else {
+        panic!("three tables");
     };
     assert_eq!(
         customer.partition,
@@ -111,6 +118,55 @@ fn the_documented_example_means_what_it_says() {
     assert_eq!(product.on_unseen_children, OnUnseenChildren::Cascade);
     assert_eq!(customer.on_unseen_children, OnUnseenChildren::Conflict);
     assert_eq!(product.columns.as_ref().map(Vec::len), Some(3));
+    assert_eq!(product.writes, WritesSpec::default());
+    let columns = vec!["technician".to_owned()];
+    let values = "SELECT {s.username}".to_owned();
+    let writes = WritesSpec {
+        scope: Some(WriteScopeSpec { columns, values }),
+        read_only: vec!["approved_at".into()],
+        hand_over: true,
+    };
+    assert_eq!(visit.writes, writes);
+}
+
+#[test]
+fn what_may_be_written_is_said_of_the_table_and_whole() {
+    for (from, to, message, hint) in [
+        (
+            ", values = \"SELECT {s.username}\" }",
+            " }",
+            "write needs columns and values",
+            "write = {",
+        ),
+        (
+            "read_only = [\"approved_at\"]",
+            "read_only = [\"a\", \"a\"]",
+            "read_only names \"a\" twice",
+            "remove it",
+        ),
+        (
+            "hand_over = true",
+            "hand_over = \"yes\"",
+            "publication.table.hand_over is text, and takes true or false",
+            "hand_over = true",
+        ),
+        (
+            "values = \"SELECT 'north'\" }",
+            "values = \"SELECT 'north'\", hand_over = true }",
+            "unknown key \"hand_over\" in [publication.table.partition]",
+            "\"hand_over\" belongs in [publication.table]",
+        ),
+        (
+            "read_only = [",
+            "readonly = [",
+            "unknown key \"readonly\"",
+            "did you mean \"read_only\"?",
+        ),
+    ] {
+        let (found, way) = error_of(&ISSUE.replace(from, to));
+        assert!(found.contains(message), "{found}");
+        assert!(way.contains(hint), "{way}");
+    }
 }
 
 #[test]

@@ -113,7 +113,8 @@ impl Published<'_> {
         let mut warnings = Vec::new();
         for (index, column) in table.columns.iter().enumerate() {
             let has_value = column.nullable || column.has_default || column.is_generated;
-            if has_value || self.filled.contains(&index) || table.key.contains(&index) {
+            let is_left_out = [&self.filled, &self.writes.read_only, &table.key];
+            if has_value || is_left_out.iter().any(|it| it.contains(&index)) {
                 continue;
             }
             let name = &column.name;

@@ -121,7 +121,7 @@ impl Rules<'_> {
                 }],
                 RuleBy::Columns { columns, values } => vec![CompiledRule {
                     route: Vec::new(),
-                    columns: self.partition(&place, spec, number, columns)?,
+                    columns: self.partition(&place, number, columns)?,
                     values: Some(values.clone()),
                     windows: Vec::new(),
                 }],
@@ -259,6 +259,11 @@ impl Rules<'_> {
         }
     }
 
+    fn partition(&self, place: &str, number: usize, columns: &[String]) -> Result<Vec<usize>> {
+        let (spec, table) = (&self.spec.tables[number], self.tables[number]);
+        deciding_columns(place, spec, &self.catalog[table], columns, "partition")
+    }
+
     fn window(&self, place: &str, number: usize, window: &WindowSpec) -> Result<CompiledWindow> {
         let info = &self.catalog[self.tables[number]];
         let names = std::slice::from_ref(&window.column);
@@ -301,50 +306,49 @@ impl Rules<'_> {
             last: window.last,
         })
     }
+}
 
-    /// The partition columns of a table.
-    fn partition(
-        &self,
-        place: &str,
-        spec: &TableSpec,
-        number: usize,
-        columns: &[String],
-    ) -> Result<Vec<usize>> {
-        if columns.is_empty() {
+/// The columns of a table by which its rows are told apart; `what` they are for people.
+pub(super) fn deciding_columns(
+    place: &str,
+    spec: &TableSpec,
+    table: &TableInfo,
+    columns: &[String],
+    what: &str,
+) -> Result<Vec<usize>> {
+    if columns.is_empty() {
+        return Err(wrong(
+            format!("{place}: the {what} has no columns"),
+            "name them, or write partition = \"everyone\"",
+        ));
+    }
+    let found = resolve(place, table, columns, what)?;
+    for &index in &found {
+        let column = &table.columns[index];
+        let name = &column.name;
+        if column.is_ambiguous {
             return Err(wrong(
-                format!("{place}: the partition has no columns"),
-                "name them, or write partition = \"everyone\"",
+                format!(
+                    "{place}: {name:?} of the type {} cannot be a {what} column: equal values can \
+                     be spelled differently",
+                    column.type_name
+                ),
+                format!("name an integer, text, uuid, date or numeric(p,s) column in `{what}`"),
             ));
         }
-        let table = &self.catalog[self.tables[number]];
-        let found = resolve(place, table, columns, "partition")?;
-        for &index in &found {
-            let column = &table.columns[index];
-            let name = &column.name;
-            if column.is_ambiguous {
-                return Err(wrong(
-                    format!(
-                        "{place}: {name:?} of the type {} cannot be a partition column: equal \
-                         values can be spelled differently",
-                        column.type_name
-                    ),
-                    "partition by an integer, text, uuid, date or numeric(p,s) column",
-                ));
-            }
-            if column.is_generated && spec.direction.uploads() {
-                return Err(wrong(
-                    format!(
-                        "{place}: the partition column {name:?} is generated: what a remote says \
-                         about it does not bind the centre, which could put its rows into the \
-                         partitions of others"
-                    ),
-                    "partition by a column that is written, or let the table be downloaded only: \
-                     direction = \"download\"",
-                ));
-            }
+        if column.is_generated && spec.direction.uploads() {
+            return Err(wrong(
+                format!(
+                    "{place}: the {what} column {name:?} is generated: what a remote says about \
+                     it does not bind the centre, which could put its rows into the partitions of \
+                     others"
+                ),
+                "name a column that is written, or let the table be downloaded only: direction = \
+                 \"download\"",
+            ));
         }
-        Ok(found)
     }
+    Ok(found)
 }
 
 impl Reach {

@@ -8,7 +8,7 @@
 //! ([`super::decided`]), all is undone and done again: with constraints checked at once, or without
 //! these rows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use tidewater_protocol::{Code, Op};
 
@@ -16,16 +16,15 @@ use super::incoming::{FEW_INSERTS, Incoming, RowRef};
 use super::made;
 use super::outcomes::Outcomes;
 use super::own;
-use super::rows::{Admitted, Failed, Image, OnDelete, Refusal, Rows, TargetTable};
-use super::settle::ROWS_AT_ONCE;
+use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable};
+use super::scoped::BeforeHandingOver;
 use super::settled;
 use super::{Admission, DOWNLOAD_ONLY, Serials, last, note_given_back};
 use crate::engine::connection::Connection as _;
-use crate::engine::exact::Membership;
 use crate::engine::publication::Publication;
 use crate::engine::scope::Differences;
 use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
-use crate::engine::upload::decided::{Decided, RowKeys, pack_key};
+use crate::engine::upload::decided::Decided;
 use crate::engine::upload::families::Families;
 use crate::engine::watermark::held;
 use crate::error::CentreError;
@@ -84,7 +83,8 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
     let publication = rows.publication(&upload.publication)?;
     let (mut tables, mut unpublished) = (Vec::new(), Vec::new());
     for table in &upload.tables {
-        match ColumnMap::find(&publication.schema, &table.begin)? {
+        let announced = ColumnMap::find(&publication.schema, &table.begin)?;
+        match judgeable(&publication, announced) {
             Announced::Published(index, map) => {
                 let place = tables.len();
                 tables.push(Incoming::new(&publication, table, place, index, map)?);
@@ -113,14 +113,38 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         tables: &tables,
         unpublished: &unpublished,
         families: &families,
+        handed_over: Vec::new(),
     };
+    run.handed_over = run.find_handed_over()?;
     let result = run.all().await?;
     let own = run.own(&result, is_alone)?;
     Ok(UploadOutcome::Applied { result, own })
 }
 
+/// Rows of an older schema without what tells who may write them cannot be judged.
+fn judgeable<T>(publication: &Publication<T>, announced: Announced) -> Announced {
+    let Announced::Published(index, map) = announced else {
+        return announced;
+    };
+    let rule = publication.writes[index].rule.as_ref();
+    let mut columns = rule.iter().flat_map(|rule| &rule.columns);
+    match columns.find(|&&column| map.sources[column].is_none()) {
+        None => Announced::Published(index, map),
+        Some(&column) => {
+            let name = &publication.schema.tables[index].columns[column].name;
+            Announced::Unpublished(Unpublished {
+                index: Some(index),
+                shape: map.shape,
+                reason: format!(
+                    "the column {name:?} tells who may write the row now, and did not come with it"
+                ),
+            })
+        }
+    }
+}
+
 /// What the remote may write by a scope.
-async fn admission<R: Rows>(
+pub(super) async fn admission<R: Rows>(
     rows: &mut R,
     publication: &Publication<R::Table>,
     upload: &SyncUpload,
@@ -149,14 +173,16 @@ pub(super) struct Run<'r, R: Rows> {
     pub(super) rows: &'r mut R,
     pub(super) publication: &'r Publication<R::Table>,
     pub(super) upload: &'r SyncUpload,
-    serials: &'r Serials,
+    pub(super) serials: &'r Serials,
     /// By which rows are judged as they were before.
-    admission: &'r Admission,
+    pub(super) admission: &'r Admission,
     pub(super) tables: &'r [Incoming<'r, R::Table>],
     /// Rows that mean nothing to the publication any more, and why.
     unpublished: &'r [(&'r UploadTable, Unpublished)],
     /// What the upload itself does to rows.
     pub(super) families: &'r Families,
+    /// By the place of their table: updates that may make rows somebody else's, in order.
+    pub(super) handed_over: Vec<Vec<RowRef>>,
 }
 
 /// What has been done of an upload so far.
@@ -165,6 +191,8 @@ pub(super) struct Progress<'p> {
     pub(super) refusals: Vec<Refusals>,
     /// Whether rows were written that may be out of scope.
     pub(super) is_outside: bool,
+    /// What is known from before rows were handed over.
+    pub(super) before_handing_over: Option<BeforeHandingOver>,
 }
 
 /// Rows of one operation that the database refused, by table.
@@ -205,6 +233,7 @@ enum Step {
     Move,
     Insert,
     Update,
+    HandOver,
 }
 
 impl Progress<'_> {
@@ -243,6 +272,7 @@ impl<'r, R: Rows> Run<'r, R> {
             outcomes: Outcomes::new(schema, shapes, &round.decided),
             refusals: Vec::new(),
             is_outside: false,
+            before_handing_over: None,
         };
         for (table, refused) in self.unpublished {
             progress.outcomes.refuse_unpublished(table, refused)?;
@@ -250,8 +280,14 @@ impl<'r, R: Rows> Run<'r, R> {
         for table in self.tables {
             progress.outcomes.record_dropped(table)?;
         }
-        let (first, last) = order(self.tables);
-        for steps in [first, last] {
+        for steps in order(self.tables) {
+            let is_handing_over = |&(place, step): &(usize, Step)| {
+                step == Step::HandOver && !self.handed_over[place].is_empty()
+            };
+            if steps.iter().any(is_handing_over) {
+                let before = self.before_handing_over(&progress).await?;
+                progress.before_handing_over = Some(before);
+            }
             for &(place, step) in &steps {
                 self.step(place, step, &mut progress).await?;
             }
@@ -271,23 +307,7 @@ impl<'r, R: Rows> Run<'r, R> {
         if decided.find(schema, &self.families.ties, &uploaded, builder)? {
             return Ok(Filled::Decided(decided));
         }
-        let mut later = None;
-        let may_differ = progress.is_outside || self.changes_scopes();
-        if may_differ && !progress.outcomes.gives_up_outside() {
-            later = Some(self.admission_at_the_end().await?);
-        }
-        let mut outside = match &later {
-            Some(later) => self.out_of_scope(later, &progress)?,
-            None => RowKeys::new(),
-        };
-        let admission = later.as_ref().unwrap_or(self.admission);
-        let mut astray = self.following_nobody(admission, &progress).await?;
-        if !astray.is_empty() && later.is_none() {
-            let now = self.admission_at_the_end().await?;
-            astray = self.following_nobody(&now, &progress).await?;
-            later = Some(now);
-        }
-        outside.extend(astray);
+        let (later, outside) = self.outside(&progress).await?;
         if !outside.is_empty() {
             decided.refuse_outside(outside);
             return Ok(Filled::Decided(decided));
@@ -322,131 +342,14 @@ impl<'r, R: Rows> Run<'r, R> {
         progress.outcomes.refuse(table, &others)
     }
 
-    /// What the remote may write at the end of the upload.
-    async fn admission_at_the_end(&mut self) -> Result<Admission> {
-        let (publication, upload) = (self.publication, self.upload);
-        let scope = self.rows.scope(publication, upload).await?;
-        let mut later = admission(self.rows, publication, upload, self.serials, scope).await?;
-        later.follow(self.admission);
-        Ok(later)
-    }
-
-    /// The tables with rows that follow others: what they belong to, only the centre knows.
-    fn following(&self) -> Vec<&'r Incoming<'r, R::Table>> {
-        let publication = self.publication;
-        let follows = |it: &&Incoming<'_, R::Table>| {
-            let rules = &publication.rules[publication.rules_of(it.index)];
-            it.is_open && rules.iter().any(|rule| rule.follows)
-        };
-        self.tables.iter().filter(follows).collect()
-    }
-
-    /// Rows to be changed that are out of scope by what they follow.
-    async fn foreign(&mut self) -> Result<RowKeys> {
-        let mut foreign = RowKeys::new();
-        for table in self.following() {
-            let changes = [
-                (Op::Update, &table.updates),
-                (Op::Update, &table.moves),
-                (Op::Delete, &table.deletes),
-            ];
-            for (op, rows) in changes {
-                let images = (op, Image::Old);
-                let found = self.astray(table, images, rows, self.admission).await?;
-                foreign.extend(found);
-            }
-        }
-        Ok(foreign)
-    }
-
-    /// Rows that were taken, and are out of scope by what they follow.
-    async fn following_nobody(
-        &mut self,
-        admission: &Admission,
-        progress: &Progress<'_>,
-    ) -> Result<RowKeys> {
-        let mut found = RowKeys::new();
-        for table in self.following() {
-            let taken = made::taken(self.publication, table, &progress.outcomes)?;
-            for (op, rows) in taken {
-                let images = (op, Image::New);
-                found.extend(self.astray(table, images, &rows, admission).await?);
-            }
-        }
-        Ok(found)
-    }
-
-    /// Those of some rows whose rows in the centre are out of scope; by their keys in the upload.
-    async fn astray(
-        &mut self,
-        table: &Incoming<'_, R::Table>,
-        (op, image): (Op, Image),
-        rows: &[RowRef],
-        admission: &Admission,
-    ) -> Result<RowKeys> {
-        let publication = self.publication;
-        let schema = &publication.schema.tables[table.index];
-        let types = &publication.row_types[table.index];
-        let mut astray = RowKeys::new();
-        for some in rows.chunks(ROWS_AT_ONCE) {
-            let met = self.rows.find(table, op, some, image).await?;
-            let mut membership = self.membership_of(admission, table);
-            table.rows(some, |at, row| {
-                let Some(met) = &met[at] else { return Ok(()) };
-                if !membership.has(&met.central.values(types)?) {
-                    astray.insert((table.index, pack_key(schema, &row.key)));
-                }
-                Ok(())
-            })?;
-        }
-        Ok(astray)
-    }
-
-    /// Whether the upload changes a table that a query for partitions names.
-    fn changes_scopes(&self) -> bool {
-        let queries = self
-            .publication
-            .rules
-            .iter()
-            .filter_map(|it| it.query.as_ref());
-        let queries: HashSet<&str> = queries.map(|it| it.inner.as_str()).collect();
-        self.tables.iter().any(|table| {
-            let name = &self.publication.schema.tables[table.index].name;
-            table.count() > 0 && queries.iter().any(|query| query.contains(name.as_str()))
-        })
-    }
-
-    /// Rows that were taken, and are out of scope now.
-    fn out_of_scope(&self, later: &Admission, progress: &Progress<'_>) -> Result<RowKeys> {
-        let builder = progress.outcomes.builder();
-        let mut outside = RowKeys::new();
-        for table in self.tables.iter().filter(|it| it.is_open) {
-            let schema = &self.publication.schema.tables[table.index];
-            let mut membership = self.membership_of(later, table);
-            table.each(|_, row| {
-                let op = row.op.unwrap_or(Op::Insert);
-                table.with_images(row, |uploaded| {
-                    if uploaded.new.is_none_or(|new| membership.has(new)) {
-                        return;
-                    }
-                    let key = (table.index, pack_key(schema, uploaded.key));
-                    if !builder.is_lost(&key) && !builder.is_refused(&key, op) {
-                        outside.insert(key);
-                    }
-                });
-                Ok(())
-            })?;
-        }
-        Ok(outside)
-    }
-
     /// Applies the rows of one step.
     async fn step(&mut self, place: usize, step: Step, progress: &mut Progress<'_>) -> Result<()> {
         let table = &self.tables[place];
         let (op, refs) = match step {
             Step::Delete => (Op::Delete, table.deletes.clone()),
             Step::Move => (Op::Update, table.moves.clone()),
-            Step::Update => (Op::Update, table.updates.clone()),
+            Step::Update => (Op::Update, self.staying(table)),
+            Step::HandOver => (Op::Update, self.handed_over[place].clone()),
             Step::Insert if self.load(table, progress).await? => return Ok(()),
             Step::Insert => (Op::Insert, table.find_inserts()?),
         };
@@ -487,31 +390,13 @@ impl<'r, R: Rows> Run<'r, R> {
         Ok(is_in)
     }
 
-    /// What of a table the remote may write, by the scope before the upload.
-    pub(super) fn membership(&self, table: &Incoming<'_, R::Table>) -> Membership<'r> {
-        self.membership_of(self.admission, table)
-    }
-
-    fn membership_of<'m>(
-        &self,
-        admission: &'m Admission,
-        table: &Incoming<'_, R::Table>,
-    ) -> Membership<'m>
-    where
-        'r: 'm,
-    {
-        let publication = self.publication;
-        let rules = publication.rules_of(table.index);
-        let scope = &admission.scope.rules[rules.clone()];
-        Membership::new(&publication.rules[rules], scope)
-    }
-
     /// What the download of the same sync has to know.
     fn own(&mut self, result: &UploadResult, is_alone: bool) -> Result<OwnUpload> {
         if result.inserts + result.updates + result.deletes == 0 {
             return Ok(OwnUpload::default());
         }
-        let (version, skip_version) = self.rows.version(self.tables, is_alone);
+        let (version, is_all) = self.rows.version(self.tables, is_alone);
+        let skip_version = is_all && !self.lets_rows_go();
         let rows = match skip_version {
             true => HashMap::new(),
             false => own::rows(&self.publication.shapes, self.tables, &result.tables)?,
@@ -527,18 +412,21 @@ impl<'r, R: Rows> Run<'r, R> {
 /// The places of tables, and what is done with rows of them.
 type Steps = Vec<(usize, Step)>;
 
-/// What is done first, and the deletes that come afterwards.
-fn order<T: TargetTable>(tables: &[Incoming<'_, T>]) -> (Steps, Steps) {
+/// What is done first; then rows are handed over, as all the others are judged by whose they are
+/// before that; and the deletes that come afterwards.
+fn order<T: TargetTable>(tables: &[Incoming<'_, T>]) -> [Steps; 3] {
     let mut parents_first: Vec<usize> = (0..tables.len()).collect();
     parents_first.sort_by_key(|&place| tables[place].index);
     let deletes = parents_first.iter().rev().map(|&it| (it, Step::Delete));
     // The upload may move elsewhere what these would take along.
     let (last, mut first): (Steps, Steps) =
         deletes.partition(|&(place, _)| tables[place].table.on_delete() == OnDelete::TakesAlong);
+    let handing_over = parents_first.iter().map(|&it| (it, Step::HandOver));
+    let handing_over = handing_over.collect();
     for place in parents_first {
         // A row that is inserted may have a key that another one gives up.
         let others = [Step::Move, Step::Insert, Step::Update];
         first.extend(others.map(|step| (place, step)));
     }
-    (first, last)
+    [first, handing_over, last]
 }

@@ -18,20 +18,22 @@ use tidewater_protocol::{
 };
 
 use super::rows::Refusal;
+use super::scoped::Barred;
+use crate::engine::exact::Barrier;
 use crate::engine::upload::columns::ColumnMap;
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::ties::Tie;
 use crate::error::CentreError;
 use crate::upload::UploadTable;
 
-/// Rows, by the index of the table in the publication and the packed key.
-pub(crate) type RowKeys = HashSet<(usize, Vec<u8>)>;
+/// A row, by the index of the table in the publication and the packed key.
+pub(crate) type RowKey = (usize, Vec<u8>);
+
+/// Rows.
+pub(crate) type RowKeys = HashSet<RowKey>;
 
 /// The reason of refusals of rows that refer to refused ones.
 const REASON: &str = "the row that it refers to was refused";
-
-/// The reason of refusals of rows that are out of scope.
-pub(crate) const OUT_OF_SCOPE: &str = "this row is not in your partitions";
 
 /// So often is an upload applied anew before everything that could depend on something is given
 /// up.
@@ -87,7 +89,7 @@ pub(crate) struct Decided {
     /// They lose with their parents.
     lost: RowKeys,
     /// They would be out of scope.
-    outside: RowKeys,
+    outside: Barred,
     /// They were out of scope before.
     foreign: RowKeys,
     tables: HashSet<usize>,
@@ -158,19 +160,17 @@ impl Decided {
         if !self.concerns(table) {
             return None;
         }
-        let refused = |code, reason: &str| {
-            let reason = reason.to_owned();
-            Some(Decision::Refused(Refusal { code, reason }))
-        };
+        let refused = |refusal| Some(Decision::Refused(refusal));
         let row = (table, pack_key(&schema.tables[table], key));
-        if op != Op::Delete && self.outside.contains(&row) {
-            return refused(Code::RowOutOfScope, OUT_OF_SCOPE);
+        if let Some(barrier) = self.outside.get(&row).filter(|_| op != Op::Delete) {
+            return refused(Refusal::barred(*barrier));
         }
         if op != Op::Insert && self.foreign.contains(&row) {
-            return refused(Code::RowOutOfScope, OUT_OF_SCOPE);
+            return refused(Refusal::barred(Barrier::OutOfScope));
         }
         if op != Op::Delete && self.orphans.contains(&row) {
-            return refused(Code::RowForeignKey, REASON);
+            let (code, reason) = (Code::RowForeignKey, REASON.to_owned());
+            return refused(Refusal { code, reason });
         }
         (op != Op::Insert && self.lost.contains(&row)).then_some(Decision::Lost)
     }
@@ -182,9 +182,9 @@ impl Decided {
     }
 
     /// Refuses rows because they are out of scope.
-    pub(crate) fn refuse_outside(&mut self, rows: RowKeys) {
+    pub(crate) fn refuse_outside(&mut self, rows: Barred) {
         self.rounds += 1;
-        self.tables.extend(rows.iter().map(|row| row.0));
+        self.tables.extend(rows.keys().map(|row| row.0));
         self.outside.extend(rows);
     }
 

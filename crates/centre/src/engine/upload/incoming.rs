@@ -45,6 +45,8 @@ pub struct Incoming<'u, T> {
     pub map: ColumnMap,
     /// The published columns that the remote sends.
     pub sent: Vec<usize>,
+    /// Those of them that remotes do not write.
+    pub read_only: Vec<usize>,
     /// Those of them that an insert writes.
     pub written: Vec<usize>,
     /// Those of them that an update can set.
@@ -98,8 +100,10 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
         let sent: Vec<usize> = sources
             .filter_map(|(column, source)| source.map(|_| column))
             .collect();
+        let mut read_only = publication.writes[index].read_only.clone();
+        read_only.retain(|column| sent.contains(column));
         let mut written = sent.clone();
-        written.retain(|&column| table.is_written(column));
+        written.retain(|column| table.is_written(*column) && !read_only.contains(column));
         let mut updatable = written.clone();
         updatable.retain(|&column| table.is_settable(column));
         let mut sources = map.sources.iter().enumerate();
@@ -109,6 +113,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
             index,
             table,
             sent,
+            read_only,
             written,
             updatable,
             is_open: schema.direction.uploads(),

@@ -27,7 +27,8 @@ pub(super) async fn note<R: Rows>(
     outcomes: &mut Outcomes<'_>,
 ) -> Result<()> {
     for table in tables.iter().filter(|it| it.is_open) {
-        if !rows.makes_something(table) {
+        let are_completed = publication.writes[table.index].are_completed;
+        if !rows.makes_something(table) && !are_completed {
             continue;
         }
         let shape = &publication.shapes[table.index];

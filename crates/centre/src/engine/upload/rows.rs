@@ -7,7 +7,7 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, pack};
 use super::Serials;
 use super::incoming::{Incoming, RowRef};
 use crate::engine::connection::{Connection, Own};
-use crate::engine::exact::{Membership, pack_row, unpack};
+use crate::engine::exact::{Barrier, Membership, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::error::CentreError;
 use crate::scope::Scope;
@@ -53,6 +53,16 @@ pub struct Refusal {
     pub code: Code,
     /// The reason, for people.
     pub reason: String,
+}
+
+impl Refusal {
+    /// The remote may not write the row.
+    pub(crate) fn barred(barrier: Barrier) -> Refusal {
+        Refusal {
+            code: Code::RowOutOfScope,
+            reason: barrier.reason().to_owned(),
+        }
+    }
 }
 
 /// A row that the database refused.

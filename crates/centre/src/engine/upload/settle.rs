@@ -8,8 +8,8 @@ use tidewater_protocol::{Code, Datum, Op, pack};
 use super::apply::{Earlier, Progress, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
 use super::rows::{Batch, Failed, Image, Met, OnDelete, Refusal, Rows, TargetTable, Written};
-use crate::engine::exact::canonical;
-use crate::engine::upload::decided::{Decision, OUT_OF_SCOPE, pack_key};
+use crate::engine::exact::{Barrier, canonical};
+use crate::engine::upload::decided::{Decision, pack_key};
 use crate::error::CentreError;
 
 /// Updates are told apart by the columns that they change, so that a user's `UPDATE OF` triggers
@@ -43,16 +43,20 @@ enum Verdict {
     /// The centre's row wins.
     Lost,
     /// It is none of the remote's business.
-    Refused(Code, &'static str),
+    Refused(Refusal),
 }
 
-/// Decides who wins. `is_theirs`: the centre's row is in a partition of the remote.
-fn decide(op: Op, met: &Met, is_theirs: bool) -> Verdict {
-    match op {
-        Op::Insert if !is_theirs => Verdict::Refused(Code::RowKeyInUse, "key in use"),
-        _ if !is_theirs => Verdict::Refused(Code::RowOutOfScope, OUT_OF_SCOPE),
-        Op::Insert | Op::Update if met.is_as_uploaded => Verdict::Applied,
-        _ => Verdict::Lost,
+/// Decides who wins. `barrier`: why the remote may not write the centre's row.
+fn decide(op: Op, met: &Met, barrier: Option<Barrier>) -> Verdict {
+    match (op, barrier) {
+        (Op::Insert, Some(Barrier::OutOfScope)) => Verdict::Refused(Refusal {
+            code: Code::RowKeyInUse,
+            reason: "key in use".into(),
+        }),
+        // A row that may be read may be lost against.
+        (Op::Insert, _) | (Op::Update, None) if met.is_as_uploaded => Verdict::Applied,
+        (Op::Insert, _) | (_, None) => Verdict::Lost,
+        (_, Some(barrier)) => Verdict::Refused(Refusal::barred(barrier)),
     }
 }
 
@@ -145,6 +149,7 @@ impl<R: Rows> Run<'_, R> {
         let mut sorted = Sorted::default();
         let mut sets: HashMap<Vec<usize>, usize> = HashMap::new();
         let mut membership = self.membership(table);
+        let hands_over = self.hands_over(table, op);
         let Progress {
             outcomes,
             is_outside,
@@ -170,22 +175,20 @@ impl<R: Rows> Run<'_, R> {
                 changed.extend(table.updatable.iter().copied().filter(differs));
             }
             let mut refusal = self.obstacle(table, uploaded, &changed);
-            if let Some(new) = uploaded.new.filter(|_| refusal.is_none())
-                && !membership.has(new)
-            {
+            let judged = uploaded.new.filter(|_| refusal.is_none() && !hands_over);
+            if let Some(barrier) = judged.and_then(|new| membership.barrier_to_new(new)) {
                 // It may come into scope by the upload itself.
                 *is_outside = true;
-                refusal = outcomes.gives_up_outside().then(|| Refusal {
-                    code: Code::RowOutOfScope,
-                    reason: OUT_OF_SCOPE.to_owned(),
-                });
+                let gives_up = outcomes.gives_up_outside();
+                refusal = gives_up.then(|| Refusal::barred(barrier));
             }
             if let Some(refusal) = refusal {
                 outcomes.refused(table, uploaded, &refusal);
                 return Ok(());
             }
             let is_unready = uploaded.old.is_some_and(|old| {
-                !membership.has(old) || self.rows.unfit(table, Image::Old, old).is_some()
+                membership.barrier(old).is_some()
+                    || self.rows.unfit(table, Image::Old, old).is_some()
             });
             if is_unready || op == Op::Update && changed.is_empty() {
                 sorted.unready.push(refs[at]);
@@ -224,6 +227,14 @@ impl<R: Rows> Run<'_, R> {
         let schema = &self.publication.schema.tables[table.index];
         let name = |column: usize| &schema.columns[column].name;
         let refusal = |code, reason| Some(Refusal { code, reason });
+        let differs = |&&column: &&usize| {
+            let old = uploaded.old;
+            old.is_some_and(|old| !pack::same(&old[column], &new[column]))
+        };
+        if let Some(&column) = table.read_only.iter().find(differs) {
+            let reason = format!("the column {} is not written by remotes", name(column));
+            return refusal(Code::RowDownloadOnly, reason);
+        }
         for &column in &schema.key {
             if new[column] == Datum::Null {
                 let reason = format!("the key column {} is NULL", name(column));
@@ -268,13 +279,15 @@ impl<R: Rows> Run<'_, R> {
                 .old
                 .and_then(|old| families.before(table.index, old, &central));
             let before = before.as_ref().unwrap_or(&central);
-            let is_theirs = membership.has(&central) || membership.has(before);
+            let barrier = membership.barrier(&central);
+            let barrier = barrier.filter(|_| membership.barrier(before).is_some());
+            let is_theirs = barrier.is_none();
             if is_theirs && met.central.is_whole && is_own_doing(table, uploaded, before, &central)
             {
                 changed.push(rows[at]);
                 return Ok(());
             }
-            match decide(op, met, is_theirs) {
+            match decide(op, met, barrier) {
                 Verdict::Applied => outcomes.applied(op, 1),
                 // The row that has the key is to get another one.
                 _ if op == Op::Insert
@@ -283,10 +296,7 @@ impl<R: Rows> Run<'_, R> {
                     let (code, reason) = (Code::RowKeyInUse, "key in use".to_owned());
                     failed.push(Failed::new(rows[at], Refusal { code, reason }));
                 }
-                Verdict::Refused(code, reason) => {
-                    let reason = reason.to_owned();
-                    outcomes.refused(table, uploaded, &Refusal { code, reason });
-                }
+                Verdict::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
                 Verdict::Lost => match earlier.get(&rows[at]) {
                     Some(refusal) => failed.push(Failed::new(rows[at], refusal.clone())),
                     // One that cannot be sent is as good as gone until it can: then it comes with
@@ -337,7 +347,10 @@ impl<R: Rows> Run<'_, R> {
                 .old
                 .and_then(|old| families.before(table.index, old, &central));
             let before = before.as_ref().unwrap_or(&central);
-            match membership.has(&central) || membership.has(before) {
+            match [&central, before]
+                .map(|it| membership.barrier(it))
+                .contains(&None)
+            {
                 true if met.is_as_uploaded => applied += 1,
                 true if is_own_doing(table, uploaded, before, &central) => changed.push(row),
                 // It has followed its parent, and somebody else has changed it.
@@ -451,8 +464,8 @@ impl<R: Rows> Run<'_, R> {
                 };
                 let central = met.central.values(types)?;
                 if !membership.has(&central) {
-                    let (code, reason) = (Code::RowOutOfScope, OUT_OF_SCOPE.to_owned());
-                    outcomes.refused(table, uploaded, &Refusal { code, reason });
+                    let refusal = Refusal::barred(Barrier::OutOfScope);
+                    outcomes.refused(table, uploaded, &refusal);
                     return Ok(());
                 }
                 let winner = met.central.is_whole.then_some(&central[..]);

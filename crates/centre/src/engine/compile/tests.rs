@@ -1,0 +1,64 @@
+//! What is recorded of publications.
+
+use super::*;
+use crate::publication::{
+    IdentitySpec, Last, RuleBy, RuleSpec, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
+};
+use tidewater_protocol::Direction;
+
+#[test]
+fn what_is_recorded_is_what_was_configured() {
+    let table = |direction, tracking, partition| TableSpec {
+        name: "hr.\"odd\"".into(),
+        partition,
+        direction,
+        columns: Some(vec!["a".into()]),
+        tracking,
+        on_unseen_children: crate::publication::OnUnseenChildren::Cascade,
+        identity: Some(IdentitySpec {
+            column: "a".into(),
+            block: 10,
+            refill_below: 2,
+        }),
+        filled_by_centre: vec!["b".into()],
+        writes: WritesSpec {
+            scope: Some(WriteScopeSpec {
+                columns: vec!["a".into()],
+                values: "SELECT {s.username}".into(),
+            }),
+            read_only: vec!["b".into()],
+            hand_over: true,
+        },
+    };
+    let window = |last| {
+        Some(WindowSpec {
+            column: "day".into(),
+            last,
+        })
+    };
+    let rules = vec![
+        RuleSpec::everyone(),
+        RuleSpec {
+            window: window(Last::Time(90, Unit::Days)),
+            ..RuleSpec::columns(&["a", "b"], "SELECT 'x', {s.username}")
+        },
+        RuleSpec {
+            window: window(Last::Number(7)),
+            by: RuleBy::Follows {
+                table: "parent".into(),
+                by: Some(vec!["a".into()]),
+            },
+        },
+    ];
+    let spec = PublicationSpec {
+        name: "p".into(),
+        tables: vec![
+            table(Direction::Both, Tracking::Log, rules),
+            table(Direction::Download, Tracking::Row, Vec::new()),
+            table(Direction::Upload, Tracking::Off, Vec::new()),
+        ],
+    };
+    let recorded = definition(&spec).unwrap();
+    assert_eq!(recorded_spec(&recorded).unwrap(), spec);
+    assert!(recorded_spec("{}").is_err());
+}
