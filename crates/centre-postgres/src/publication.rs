@@ -122,6 +122,14 @@ pub(super) struct PgColumn {
     pub(super) is_filled: bool,
 }
 
+impl PublishedTable {
+    /// Whether rows are inserted with defaults where remotes said nothing.
+    pub(super) fn fills(&self) -> bool {
+        let mut columns = self.columns.iter();
+        columns.any(|column| column.is_filled && column.default.is_some())
+    }
+}
+
 impl PgColumn {
     /// The column as a result in binary form: of the type as which it is decoded, even if
     /// its owner has given it another one meanwhile.

@@ -354,6 +354,11 @@ impl PublishedTable {
         }
     }
 
+    /// Whether rows are inserted with defaults where remotes said nothing.
+    pub(super) fn fills(&self) -> bool {
+        self.filled.iter().any(Option::is_some)
+    }
+
     /// `INSERT` of some columns.
     pub(super) fn insert(&self, table: &Table, columns: &[usize]) -> String {
         let names = columns

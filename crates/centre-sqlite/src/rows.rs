@@ -374,7 +374,7 @@ impl<'c> Rows for UploadRows<'c> {
     }
 
     fn makes_something(&self, table: &Incoming<'_>) -> bool {
-        table.table.guarded || self.inexact.contains(&table.index)
+        table.table.guarded || table.table.fills() || self.inexact.contains(&table.index)
     }
 
     /// Triggers of the application may do anything, so each row is compared.

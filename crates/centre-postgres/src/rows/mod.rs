@@ -348,13 +348,14 @@ impl Rows for UploadRows<'_> {
 
     fn makes_something(&self, table: &Incoming<'_>) -> bool {
         let as_loaded = self.live(table.table).as_loaded;
-        table.table.effects.always || !as_loaded || !self.exact
+        table.table.effects.always || table.table.fills() || !as_loaded || !self.exact
     }
 
     fn version(&self, tables: &[Incoming<'_>], is_alone: bool) -> (u64, bool) {
         let sets_off_more = tables.iter().any(|it| {
             let effects = it.table.effects;
             effects.always
+                || it.table.fills()
                 || effects.on_delete && !it.deletes.is_empty()
                 || effects.on_update && !(it.updates.is_empty() && it.moves.is_empty())
         });

@@ -33,9 +33,9 @@ const MOMENTS: [&str; 12] = [
     "clock_timestamp()",
     "localtimestamp",
     "timezone('utc'::text, now())",
-    "now() at time zone 'utc'::text",
+    "now() at time zone 'utc'",
     "timezone('utc'::text, current_timestamp)",
-    "current_timestamp at time zone 'utc'::text",
+    "current_timestamp at time zone 'utc'",
     "datetime('now')",
     "strftime('%y-%m-%d %h:%m:%f', 'now')",
 ];
