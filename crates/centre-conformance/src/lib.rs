@@ -26,6 +26,7 @@ pub mod parents;
 pub mod redeploying;
 pub mod refusing;
 pub mod scopes;
+pub mod setting;
 pub mod uploading;
 pub mod waiting;
 pub mod writing;
@@ -190,6 +191,11 @@ macro_rules! suite {
             writing::whose_a_row_is_that_the_centre_fills_shows_when_it_is_there,
             writing::what_nobody_could_write_so_is_named,
             scopes::regions_come_from_the_query_of_each_moment,
+            setting::a_scope_follows_what_a_remote_sets,
+            setting::what_a_remote_sets_is_only_text,
+            setting::changes_of_what_a_remote_lets_go_are_taken_once,
+            setting::what_a_user_may_not_ask_for_is_refused_to_her_alone,
+            setting::parameters_that_cannot_be_are_refused_with_the_place,
         );
     };
     (@cases $fixture:ty; $($topic:ident::$case:ident,)*) => {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
-    GainedPartitions, OwnUpload, RowsChunk, SyncContext, SyncUpload, TableCompare, TableRequest,
-    UploadOutcome, UploadResult, UploadTable, Worker,
+    GainedPartitions, OwnUpload, Parameters, RowsChunk, SyncContext, SyncUpload, TableCompare,
+    TableRequest, UploadOutcome, UploadResult, UploadTable, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::TableBegin;
@@ -38,6 +38,8 @@ pub struct Remote {
     /// What the next download compares.
     pub compares: Vec<TableCompare>,
     pub now_ms: i64,
+    /// What it has set.
+    pub parameters: BTreeMap<String, String>,
     /// Whether its sink takes no rows.
     pub refuse_rows: bool,
     /// What happens when the first rows of the next download come, and its snapshot is open.
@@ -246,6 +248,7 @@ impl Remote {
             gained: Vec::new(),
             compares: Vec::new(),
             now_ms: NOW_MS,
+            parameters: BTreeMap::new(),
             refuse_rows: false,
             meanwhile: None,
             rows: vec![BTreeMap::new(); schema.tables.len()],
@@ -291,6 +294,10 @@ impl Remote {
             user: self.user.clone(),
             remote_id: self.id,
             now_ms: self.now_ms,
+            parameters: Arc::new(Parameters::from([(
+                self.schema.name.clone(),
+                self.parameters.clone(),
+            )])),
         }
     }
 

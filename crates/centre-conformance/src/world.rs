@@ -69,6 +69,7 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
     PublicationSpec {
         name: name.into(),
         tables,
+        parameters: Vec::new(),
     }
 }
 

@@ -15,7 +15,7 @@ use super::publication::{PgColumn, Publication, TableRule};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{
-    Purpose, Question, Questions, ScopeQuery, check_columns, failed, wrong,
+    self, Purpose, Question, Questions, ScopeQuery, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -65,8 +65,13 @@ impl<'p> ScopeQueries<'p> {
         let parameters = question.parameters.iter();
         let parameters: Vec<_> = parameters.map(|it| it as &(dyn ToSql + Sync)).collect();
         let rows = client.query(statement, &parameters).await;
-        let rows =
-            rows.map_err(|error| failed(&table.title, refused("running a values query")(error)))?;
+        let rows = rows.map_err(|error| {
+            let error = refused("running a values query")(error);
+            failed(question, &table.title, error)
+        })?;
+        if question.permits.is_some() {
+            return Ok(Arc::new(Questions::permitted(!rows.is_empty())));
+        }
         let mut partitions = Partitions::new();
         let columns = table.asked(question.which, question.window);
         let mut decoder = RowDecoder::new(columns.iter().map(|it| it.kind));
@@ -91,7 +96,7 @@ impl<'p> ScopeQueries<'p> {
 /// Checks that a query can be run, and yields what the partition columns are.
 pub(super) async fn check(
     client: &Client,
-    place: &str,
+    named: &str,
     query: &ScopeQuery,
     columns: &[PgColumn],
 ) -> Result<(), CentreError> {
@@ -99,9 +104,9 @@ pub(super) async fn check(
     let inner = client
         .prepare_typed(&query.inner, &types)
         .await
-        .map_err(|error| unreadable(place, &query.inner, error))?;
+        .map_err(|error| unreadable(named, &query.inner, error))?;
     let names: Vec<&str> = columns.iter().map(|it| &*it.name).collect();
-    check_columns(place, inner.columns().len(), &names)?;
+    check_columns(named, inner.columns().len(), &names)?;
     for (result, column) in inner.columns().iter().zip(columns) {
         let (found, wanted) = (result.type_().oid(), &column.cast_name);
         if !is_assignable(client, found, wanted).await? {
@@ -112,14 +117,29 @@ pub(super) async fn check(
                 column.type_name
             );
             let hint = "select a column of that type, or convert it in the query: ";
-            return Err(wrong(place, &what, format!("{hint}::{wanted}")));
+            return Err(wrong(named, &what, format!("{hint}::{wanted}")));
         }
     }
     // As it is run: with its results cast.
     client
         .prepare_typed(&query.sql, &types)
         .await
-        .map_err(|error| unreadable(place, &query.inner, error))?;
+        .map_err(|error| unreadable(named, &query.inner, error))?;
+    Ok(())
+}
+
+/// Checks that the query for the values of a parameter can be run, and yields one column.
+pub(super) async fn check_allowed(
+    client: &Client,
+    named: &str,
+    query: &ScopeQuery,
+) -> Result<(), CentreError> {
+    let types = vec![Type::TEXT; query.parameters.len()];
+    let inner = client.prepare_typed(&query.inner, &types).await;
+    let inner = inner.map_err(|error| unreadable(named, &query.inner, error))?;
+    scope::check_allowed(named, inner.columns().len())?;
+    let whole = client.prepare_typed(&query.sql, &types).await;
+    whole.map_err(|error| unreadable(named, &query.inner, error))?;
     Ok(())
 }
 
@@ -151,7 +171,7 @@ async fn type_name(client: &Client, oid: Oid) -> Result<String, CentreError> {
 }
 
 /// What PostgreSQL says of a query, and where.
-fn unreadable(place: &str, query: &str, error: tokio_postgres::Error) -> CentreError {
+fn unreadable(named: &str, query: &str, error: tokio_postgres::Error) -> CentreError {
     use tokio_postgres::error::ErrorPosition;
     let Some(refusal) = error.as_db_error() else {
         return refused("checking a partition query")(error);
@@ -162,7 +182,7 @@ fn unreadable(place: &str, query: &str, error: tokio_postgres::Error) -> CentreE
     };
     let hint = "the query must run in the schema public and yield the partition columns' values";
     let what = format!("is refused by PostgreSQL: {}{at}", refusal.message());
-    wrong(place, &what, hint)
+    wrong(named, &what, hint)
 }
 
 /// The text at a position, which counts characters from 1.

@@ -94,6 +94,14 @@ impl Tracking for Postgres {
         scope::check(connection.client(), place, query, columns).await
     }
 
+    async fn check_allowed(
+        connection: &mut Connection,
+        named: &str,
+        query: &ScopeQuery,
+    ) -> Result<(), CentreError> {
+        scope::check_allowed(connection.client(), named, query).await
+    }
+
     fn state() -> String {
         state::state()
     }

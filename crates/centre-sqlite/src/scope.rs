@@ -12,7 +12,7 @@ use super::{failure, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::catalog::ColumnInfo;
 use tidewater_centre::engine::scope::{
-    Purpose, Question, Questions, ScopeQuery, check_columns, failed, wrong,
+    self, Purpose, Question, Questions, ScopeQuery, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -35,10 +35,16 @@ fn answer(
     publication: &Publication,
     question: &Question<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
+    if question.permits.is_some() {
+        return permitted(connection, question);
+    }
     let rule = question.rule;
     let table = &publication.schema.tables[rule.table];
     let names = publication.tables[rule.table].names(question.which);
-    let running = |error| failed(&table.name, failure("running a values query")(error));
+    let running = |error| {
+        let error = failure("running a values query")(error);
+        failed(question, &table.name, error)
+    };
     let mut statement = connection.prepare_cached(question.sql).map_err(running)?;
     let parameters = params_from_iter(&question.parameters);
     let mut rows = statement.query(parameters).map_err(running)?;
@@ -69,22 +75,33 @@ fn answer(
     Ok(Arc::new(partitions))
 }
 
+/// The answer to a question that permits something.
+fn permitted(
+    connection: &Connection,
+    question: &Question<'_>,
+) -> Result<Arc<Partitions>, CentreError> {
+    let run = || -> rusqlite::Result<bool> {
+        let mut statement = connection.prepare_cached(question.sql)?;
+        let mut rows = statement.query(params_from_iter(&question.parameters))?;
+        Ok(rows.next()?.is_some())
+    };
+    let allowed = run().map_err(|error| {
+        let error = failure("running an allowed query")(error);
+        failed(question, "", error)
+    })?;
+    Ok(Arc::new(Questions::permitted(allowed)))
+}
+
 /// Checks that a query can be run, and yields what the partition columns are.
 pub(super) fn check(
     connection: &Connection,
-    place: &str,
+    named: &str,
     query: &ScopeQuery,
     columns: &[&ColumnInfo],
 ) -> Result<(), CentreError> {
-    let statement = connection.prepare(&query.sql).map_err(|error| {
-        let hint = "try it in the sqlite3 shell with a value in place of {s.username}";
-        wrong(place, &format!("is refused by SQLite: {error}"), hint)
-    })?;
-    if !statement.readonly() {
-        return Err(wrong(place, "changes the database", "write a SELECT"));
-    }
+    let statement = prepared(connection, named, &query.sql)?;
     let names: Vec<&str> = columns.iter().map(|it| &*it.name).collect();
-    check_columns(place, statement.column_count(), &names)?;
+    check_columns(named, statement.column_count(), &names)?;
     for (result, column) in statement.columns().iter().zip(columns) {
         let Ok(wanted) = column.column_type else {
             continue;
@@ -99,12 +116,47 @@ pub(super) fn check(
                 column.name
             );
             let hint = "select a column of the same type, or convert it in the query with CAST";
-            return Err(wrong(place, &what, hint));
+            return Err(wrong(named, &what, hint));
         }
     }
+    check_parameters(named, &statement, query)
+}
+
+/// Checks that the query for the values of a parameter can be run, and yields one column.
+pub(super) fn check_allowed(
+    connection: &Connection,
+    named: &str,
+    query: &ScopeQuery,
+) -> Result<(), CentreError> {
+    let inner = prepared(connection, named, &query.inner)?;
+    scope::check_allowed(named, inner.column_count())?;
+    check_parameters(named, &prepared(connection, named, &query.sql)?, query)
+}
+
+/// A query that changes nothing.
+fn prepared<'c>(
+    connection: &'c Connection,
+    named: &str,
+    sql: &str,
+) -> Result<rusqlite::Statement<'c>, CentreError> {
+    let statement = connection.prepare(sql).map_err(|error| {
+        let hint = "try it in the sqlite3 shell with a value in place of {s.username}";
+        wrong(named, &format!("is refused by SQLite: {error}"), hint)
+    })?;
+    match statement.readonly() {
+        true => Ok(statement),
+        false => Err(wrong(named, "changes the database", "write a SELECT")),
+    }
+}
+
+fn check_parameters(
+    named: &str,
+    statement: &rusqlite::Statement<'_>,
+    query: &ScopeQuery,
+) -> Result<(), CentreError> {
     if statement.parameter_count() != query.parameters.len() {
         let hint = "write {s.username} and the like for parameters";
-        return Err(wrong(place, "has parameters of SQLite's own", hint));
+        return Err(wrong(named, "has parameters of SQLite's own", hint));
     }
     Ok(())
 }

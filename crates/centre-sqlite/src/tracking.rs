@@ -99,6 +99,14 @@ impl Tracking for SqliteCentre {
         scope::check(connection, place, query, &columns.collect::<Vec<_>>())
     }
 
+    async fn check_allowed(
+        connection: &mut Connection,
+        named: &str,
+        query: &ScopeQuery,
+    ) -> Result<(), CentreError> {
+        scope::check_allowed(connection, named, query)
+    }
+
     fn state() -> String {
         state::create()
     }

@@ -1,5 +1,8 @@
 //! For whom something is done.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use tidewater_protocol::RemoteId;
 
 /// Whose sync it is, and when: from the sign-in on, through uploads and downloads.
@@ -11,4 +14,9 @@ pub struct SyncContext {
     pub remote_id: RemoteId,
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: i64,
+    /// What the remote has set.
+    pub parameters: Arc<Parameters>,
 }
+
+/// The parameters that a remote has set: by publication, by name.
+pub type Parameters = BTreeMap<String, BTreeMap<String, String>>;

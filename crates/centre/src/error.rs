@@ -94,6 +94,16 @@ pub enum CentreError {
         /// The code to answer with.
         code: Code,
     },
+    /// The remote asks for what its user may not ask for.
+    #[error("{value:?} is not allowed for the parameter {parameter:?} of {publication:?}")]
+    NotAllowed {
+        /// The publication.
+        publication: String,
+        /// The parameter.
+        parameter: String,
+        /// Its value, shortened.
+        value: String,
+    },
     /// A row of the centre has a value that is longer than a remote may get.
     #[error("{message}")]
     TooLong {
@@ -131,6 +141,7 @@ impl CentreError {
             CentreError::NotDeployed { .. } => Code::NotDeployed,
             CentreError::Redeployed { .. } => Code::Redeployed,
             CentreError::Peer { code, .. } => *code,
+            CentreError::NotAllowed { .. } => Code::ParameterNotAllowed,
             CentreError::TooLong { .. } => Code::LimitExceeded,
             CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
             CentreError::ShutOut(ShutOut::RemoteRevoked) => Code::RemoteRevoked,
@@ -164,6 +175,11 @@ impl CentreError {
             }
             CentreError::NotDeployed { .. } => "run: tidewater deploy -c FILE".into(),
             CentreError::Peer { .. } => "update the remote's Tidewater".into(),
+            CentreError::NotAllowed { parameter, .. } => format!(
+                "nothing was changed; sync with --parameter {parameter}=VALUE, or \
+                 --parameter {parameter}= to have none; which values a user may ask for is the \
+                 server's operator's to say"
+            ),
             CentreError::TooLong { .. } => {
                 "shorten the value in the centre, or name the published columns without this one"
                     .into()

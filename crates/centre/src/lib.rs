@@ -19,7 +19,7 @@ pub mod scope;
 pub mod upload;
 
 pub use centre::{Centre, Worker};
-pub use context::SyncContext;
+pub use context::{Parameters, SyncContext};
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableCompare, TableRequest,
 };
@@ -27,8 +27,8 @@ pub use error::CentreError;
 pub use nearest::nearest;
 pub use publication::{
     DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
-    ListedReference, ListedTable, OnUnseenChildren, PublicationSpec, RemoteEffect, RuleBy,
-    RuleSpec, TableSpec, Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
+    ListedReference, ListedTable, OnUnseenChildren, ParameterSpec, PublicationSpec, RemoteEffect,
+    RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
 pub use upload::{

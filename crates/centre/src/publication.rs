@@ -17,6 +17,18 @@ pub struct PublicationSpec {
     pub name: String,
     /// Its tables, in the order of the configuration.
     pub tables: Vec<TableSpec>,
+    /// What its remotes may set.
+    #[serde(default)]
+    pub parameters: Vec<ParameterSpec>,
+}
+
+/// A parameter of remotes that not everybody may set to anything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParameterSpec {
+    /// Its name: `month` of `{u.month}`.
+    pub name: String,
+    /// A query for the values that it may have; any if `None`. It may name parameters itself.
+    pub allowed: Option<String>,
 }
 
 /// A table of a publication, as configured.
@@ -516,6 +528,7 @@ mod tests {
                     table("hr.assignment", None, direction),
                     table("assign", None, Direction::Both),
                 ],
+                parameters: Vec::new(),
             }])
         };
         assert!(warnings(Direction::Download).is_empty());

@@ -114,7 +114,8 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::CredentialInvalid
         | Code::UserDisabled
         | Code::RemoteRevoked
-        | Code::CertificateInvalid => 3,
+        | Code::CertificateInvalid
+        | Code::ParameterNotAllowed => 3,
         Code::ProtocolVersion
         | Code::SchemaMismatch
         | Code::UnknownPublication

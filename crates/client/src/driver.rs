@@ -152,6 +152,7 @@ impl<'a> Syncing<'a> {
             password: options.password.clone(),
             server: options.server.clone(),
             other_centre: options.other_centre,
+            adopt: options.adopt,
             first_proof,
             spool: Box::new(FileSpool::beside(database.path())),
         }

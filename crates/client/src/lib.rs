@@ -42,8 +42,8 @@ pub use options::SyncOptions;
 pub use ping::{PingReport, ping};
 pub use remote::{Remote, Verification};
 pub use tidewater_remote::database::{
-    Account, ConflictSummary, Database, RefusedRow, RefusedSummary, StaleRow, Status,
-    SubscriptionStatus, TableDifferences, TableStatus, Which,
+    Account, Adopt, ConflictSummary, Database, LeftTable, RefusedRow, RefusedSummary, StaleRow,
+    Status, SubscriptionStatus, TableDifferences, TableStatus, Which,
 };
 pub use tidewater_remote::report::{Downloaded, Uploaded};
 pub use tidewater_remote::{

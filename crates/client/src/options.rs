@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tidewater_remote::database::Adopt;
 use tidewater_remote::{SyncDirection, Verify};
 
 /// How to sync.
@@ -17,6 +18,9 @@ pub struct SyncOptions {
     /// Whether the file may go over to another centre: its rows then take the place of those
     /// that the file has of the former one. Otherwise that is [`SyncError::AnotherCentre`].
     pub other_centre: bool,
+    /// What becomes of tables that the file has already under the names of published ones: see
+    /// [`Adopt`]. Without it they are in the way.
+    pub adopt: Option<Adopt>,
     /// Which way.
     pub direction: SyncDirection,
     /// Whether everything is compared instead: see [`Verify`].
@@ -38,6 +42,7 @@ impl Default for SyncOptions {
             password: None,
             server: None,
             other_centre: false,
+            adopt: None,
             direction: SyncDirection::Both,
             verify: Verify::No,
             ca_file: None,
@@ -55,6 +60,7 @@ impl fmt::Debug for SyncOptions {
             .field("password", &self.password.as_ref().map(|_| "..."))
             .field("server", &self.server)
             .field("other_centre", &self.other_centre)
+            .field("adopt", &self.adopt)
             .field("direction", &self.direction)
             .field("verify", &self.verify)
             .field("ca_file", &self.ca_file)

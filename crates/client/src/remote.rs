@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tidewater_carrier::ServerUrl;
-use tidewater_remote::database::{Account, Database, RefusedRow, Status, TableDifferences, Which};
+use tidewater_remote::database::{
+    Account, Adopt, Database, LeftTable, RefusedRow, Status, TableDifferences, Which,
+};
 use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
 
 use crate::clock::unix_ms;
@@ -90,6 +92,43 @@ impl Remote {
         self.options.other_centre = other_centre;
     }
 
+    /// Lets the next syncs adopt tables that the file has already under the names of published
+    /// ones: their rows are compared with the centre's, and what differs becomes pending changes,
+    /// which go up at once, or gives way.
+    pub fn set_adopt(&mut self, adopt: Option<Adopt>) {
+        self.options.adopt = adopt;
+    }
+
+    /// Sets a parameter of all publications that the remote subscribes to; `None` drops it. It is
+    /// kept in the file, and the next sync brings what follows from it.
+    ///
+    /// # Errors
+    /// It can be no name or no value, there are too many of them, or SQLite failed.
+    pub fn set_parameter(&mut self, name: &str, value: Option<&str>) -> Result<(), RemoteError> {
+        self.database()?.set_parameter(None, name, value)
+    }
+
+    /// Ends a subscription, whose tables leave the file. If something of it is pending, a sync
+    /// takes that up first, unless it is to be discarded.
+    ///
+    /// # Errors
+    /// There is no such subscription, the sync failed, or the application went on writing.
+    pub fn unsubscribe(
+        &mut self,
+        publication: &str,
+        discard_pending: bool,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<LeftTable>, ClientError> {
+        if !discard_pending && self.database()?.has_pending(publication)? {
+            self.sync(progress)?;
+            // What was found to be untracked has gone up with a second one.
+            if self.database()?.has_pending(publication)? {
+                self.sync(progress)?;
+            }
+        }
+        Ok(self.database()?.unsubscribe(publication, discard_pending)?)
+    }
+
     /// Which way the next syncs go.
     pub fn set_direction(&mut self, direction: SyncDirection) {
         self.options.direction = direction;
@@ -142,9 +181,10 @@ impl Remote {
         let subscriptions = self.database()?.subscriptions()?;
         let in_flight = uploads && subscriptions.iter().any(|it| it.taken.is_some());
         let mut report = self.sync_once(progress)?;
-        if in_flight {
+        let adopts = uploads && self.options.adopt == Some(Adopt::Mine);
+        if in_flight || adopts {
             // An earlier sync broke off: this one brought its upload to an end, and what
-            // was changed since is the next upload.
+            // was changed since is the next upload. So is what an adopted table has otherwise.
             report.add(self.sync_once(progress)?);
         }
         Ok(report)

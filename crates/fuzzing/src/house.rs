@@ -423,6 +423,7 @@ pub(crate) fn sync_on(connection: &mut RemoteConnection, database: Database, beg
         password: Some(PASSWORD.into()),
         server: None,
         other_centre: false,
+        adopt: None,
         first_proof: ProofKind::Token,
         spool: Box::new(MemorySpool::default()),
     };

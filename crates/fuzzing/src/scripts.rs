@@ -61,7 +61,8 @@ fn only_parameters_differ(source: &str, script: &Script) {
             .strip_prefix('{')
             .and_then(|rest| rest.split_once('}'))
             .expect("a parameter stands in braces");
-        assert!(inside.trim_end().ends_with(script.parameters[number - 1]));
+        let name = script.parameters[number - 1].to_string();
+        assert!(inside.trim_end().ends_with(&name));
         source = rest;
     }
     assert_eq!(source, "", "the end of the script is missing");

@@ -77,6 +77,8 @@ codes! {
     TooManyAttempts = 305, "too_many_attempts";
     /// The server's certificate is not trusted.
     CertificateInvalid = 306, "certificate_invalid";
+    /// The user may not give a parameter this value.
+    ParameterNotAllowed = 307, "parameter_not_allowed";
 
     /// The server is busy; try again after the given time.
     Busy = 400, "busy";

@@ -4,11 +4,13 @@
 mod channel;
 mod name;
 mod numbers;
+mod parameter;
 
 use prost::Message;
 
 pub use self::channel::{Credit, Ping, Pong, Proof, SignIn, SignedIn};
 pub use self::numbers::{NumberBlock, NumbersLeft};
+pub use self::parameter::{MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, Parameter};
 
 use crate::code::Code;
 use crate::pack::RowShape;
@@ -174,6 +176,9 @@ pub struct HelloSubscription {
     /// How many numbers it has for the tables of which it has any.
     #[prost(message, repeated, tag = "9")]
     pub numbers: Vec<NumbersLeft>,
+    /// The parameters that are set.
+    #[prost(message, repeated, tag = "10")]
+    pub parameters: Vec<Parameter>,
 }
 
 /// An id that the remote had before its file was restored or copied.

@@ -18,7 +18,7 @@ use tidewater_protocol::*;
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 2] = [
+const COMMITTED: [(usize, &str); 3] = [
     (
         62,
         "ef275687cf6a25259feb75c63095b45b2334eab5cfe963a91788754d390205d9",
@@ -26,6 +26,10 @@ const COMMITTED: [(usize, &str); 2] = [
     (
         64,
         "6de8aeb8fae697266d20a0ca8b405aaff07bbac11d99590244a3452ec4db832b",
+    ),
+    (
+        65,
+        "972825ef0b7979bec0d3a72d4a14fda90fcf2f6911c452b68bb133953d962ec8",
     ),
 ];
 
@@ -152,6 +156,7 @@ fn controls() -> Vec<(&'static str, Control)> {
         compares: false,
         formers: Vec::new(),
         numbers: Vec::new(),
+        parameters: Vec::new(),
     };
     let sign_in = |proof| {
         Control::SignIn(SignIn {
@@ -334,6 +339,19 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
                 subscriptions: vec![HelloSubscription {
                     publication: "sales".into(),
                     compares: true,
+                    ..Default::default()
+                }],
+            }),
+        ),
+        (
+            "hello-parameters",
+            Control::Hello(Hello {
+                subscriptions: vec![HelloSubscription {
+                    publication: "sales".into(),
+                    parameters: vec![Parameter {
+                        name: "month".into(),
+                        value: "2026-11".into(),
+                    }],
                     ..Default::default()
                 }],
             }),

@@ -213,7 +213,9 @@ impl RemoteError {
                 "leave out the user, or use a new file for the other one"
             }
             RemoteError::TableInTheWay { .. } => {
-                "rename or drop it, then sync again; nothing was changed"
+                "if it is a table with the same rows, adopt it: sync with --adopt mine (what differs \
+                 goes up) or --adopt centre (what differs is overwritten). Otherwise rename or drop \
+                 it, then sync again; nothing was changed"
             }
             RemoteError::TableInTwoPublications { .. } => {
                 "subscribe to only one of the two in this file"

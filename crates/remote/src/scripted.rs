@@ -179,6 +179,7 @@ pub(crate) fn options() -> SessionOptions {
         password: Some("secret".into()),
         server: None,
         other_centre: false,
+        adopt: None,
         first_proof: ProofKind::Token,
         spool: Box::new(MemorySpool::default()),
     }

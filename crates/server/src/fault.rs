@@ -218,6 +218,9 @@ impl From<CentreError> for Fault {
             CentreError::Peer { message, code } => {
                 Fault::new(*code, format!("the remote sent {message}"), error.hint())
             }
+            CentreError::NotAllowed { .. } => {
+                Fault::new(error.code(), error.to_string(), error.hint())
+            }
             // The row is one that the remote may have.
             CentreError::TooLong { message } => {
                 Fault::new(Code::LimitExceeded, message.clone(), error.hint())

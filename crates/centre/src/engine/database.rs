@@ -86,7 +86,7 @@ pub trait Tracking: Send + Sync + 'static {
     fn highest_sql(table: &Self::Table, rule: usize, window: usize) -> String;
 
     /// Checks that the query of a rule can be run, and yields what the partition columns are. What
-    /// is asked: the place in the configuration, the query, the table's rule.
+    /// is asked: the query, named with its place in the configuration, and the table's rule.
     ///
     /// # Errors
     /// See [`crate::engine::scope::wrong`].
@@ -109,6 +109,17 @@ pub trait Tracking: Send + Sync + 'static {
         asked: NumbersAsked<'_>,
         table: &Self::Table,
     ) -> impl Future<Output = Result<Vec<(i64, i64)>, CentreError>> + Send;
+
+    /// Checks that the query for the values that a parameter may have can be run, and yields one
+    /// column. It is named with its place in the configuration.
+    ///
+    /// # Errors
+    /// See [`crate::engine::scope::wrong`].
+    fn check_allowed(
+        connection: &mut Self::Connection,
+        named: &str,
+        query: &ScopeQuery,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send;
 
     /// The SQL that makes the server's own tables.
     fn state() -> String;

@@ -10,11 +10,12 @@ use super::compile::{CompiledRule, Published, WhichRule, compile};
 use super::database::{ChangeLog, Tracking};
 use super::download::PublishedSchema;
 use super::evolution::PastSchemas;
-use super::scope::{ScopeQuery, wrong};
+use super::scope::{Permit, ScopeQuery, wrong};
 use super::window::Window;
-use crate::engine::script::Script;
+use crate::engine::script::{Dialect, Parameter, Script};
 use crate::error::CentreError;
-use crate::publication::{Last, PublicationSpec};
+use crate::nearest::nearest;
+use crate::publication::{Last, ParameterSpec, PublicationSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -34,6 +35,8 @@ pub struct Publication<T> {
     pub rules: Arc<[Rule]>,
     /// What remotes may write of them.
     pub writes: Vec<Writes>,
+    /// Which values the parameters of remotes may have, where that is limited.
+    pub permits: Vec<Permit>,
     /// The types of the values of the tables' rows as they are read: of the published columns, and
     /// of what decides beside them who holds a row.
     pub row_types: Arc<[Vec<ColumnType>]>,
@@ -166,7 +169,8 @@ pub async fn compile_one<T: Tracking>(
             let mut rule = Rule::of::<T>(published, (which, compiled), infos, &served)?;
             rule.table = index;
             if let Some(query) = &rule.query {
-                let checked = (&*published.place, query, which);
+                let named = values_query(&published.place);
+                let checked = (&*named, query, which);
                 T::check_query(connection, checked, published, infos, &served).await?;
             }
             match which {
@@ -186,8 +190,11 @@ pub async fn compile_one<T: Tracking>(
         warnings.extend(published.warnings(infos, table));
         tables.push(served);
     }
+    let written = writes.iter().filter_map(|it| it.rule.as_ref());
+    let permits = permits::<T>(connection, spec, rules.iter().chain(written).collect()).await?;
     let schema = Arc::new(schema);
     Ok(Publication {
+        permits,
         announced: schema.clone(),
         schema,
         past: Arc::default(),
@@ -198,6 +205,90 @@ pub async fn compile_one<T: Tracking>(
         tables,
         warnings,
     })
+}
+
+/// What the query for a table's partitions is called.
+fn values_query(place: &str) -> String {
+    format!("{place}: the values query")
+}
+
+/// What the parameters of remotes may be. Rules that name them are known.
+async fn permits<T: Tracking>(
+    connection: &mut T::Connection,
+    spec: &PublicationSpec,
+    rules: Vec<&Rule>,
+) -> Result<Vec<Permit>> {
+    let queries = rules.into_iter().filter_map(|rule| rule.query.as_ref());
+    let named = queries.flat_map(|query| &query.parameters);
+    let named = named.filter_map(|parameter| match parameter {
+        Parameter::User(name) => Some(name.as_str()),
+        Parameter::System(_) => None,
+    });
+    let named: Vec<&str> = named.collect();
+    let mut permits = Vec::new();
+    for parameter in &spec.parameters {
+        let place = format!(
+            "publication {:?}, parameter {:?}",
+            spec.name, parameter.name
+        );
+        if !named.contains(&parameter.name.as_str()) {
+            let near = nearest(&parameter.name, named.iter().copied());
+            return Err(CentreError::Configuration {
+                message: format!("{place}: no values query of the publication names it"),
+                hint: match near {
+                    Some(near) => format!("did you mean {near:?}?"),
+                    None => format!("write {{u.{}}} in a values query", parameter.name),
+                },
+            });
+        }
+        if let Some(permit) = Permit::of::<T>(parameter, &place)? {
+            let query = allowed_query(&place);
+            T::check_allowed(connection, &query, &permit.query).await?;
+            permits.push(permit);
+        }
+    }
+    Ok(permits)
+}
+
+/// What the query for the values of a parameter is called.
+fn allowed_query(place: &str) -> String {
+    format!("{place}: the allowed query")
+}
+
+impl Permit {
+    fn of<T: Tracking>(parameter: &ParameterSpec, place: &str) -> Result<Option<Permit>> {
+        let Some(allowed) = &parameter.allowed else {
+            return Ok(None);
+        };
+        let script = Script::parse(allowed, T::DIALECT, T::parameter);
+        let mut script = script.map_err(|error| {
+            let what = format!("is wrong: {error}");
+            wrong(&allowed_query(place), &what, error.hint())
+        })?;
+        let inner = script.sql.trim().trim_end_matches(';').to_owned();
+        let asked = script.number_of(Parameter::User(parameter.name.clone()));
+        let asked = T::parameter(asked);
+        // Values are the same if their texts are, byte by byte.
+        let (from, collation) = match T::DIALECT {
+            Dialect::Postgres => (format!("(\n{inner}\n) AS a (value)"), "\"C\""),
+            // Its subqueries cannot name their columns.
+            Dialect::Sqlite => (
+                format!("(WITH a (value) AS (\n{inner}\n) SELECT value FROM a)"),
+                "BINARY",
+            ),
+        };
+        Ok(Some(Permit {
+            parameter: parameter.name.clone(),
+            query: ScopeQuery {
+                sql: format!(
+                    "SELECT 1 FROM {from} WHERE CAST(value AS text) COLLATE {collation} = \
+                     CAST({asked} AS text) LIMIT 1"
+                ),
+                inner,
+                parameters: script.parameters,
+            },
+        }))
+    }
 }
 
 impl Rule {
@@ -280,8 +371,13 @@ fn query_of<T: Tracking>(
     served: &T::Table,
 ) -> Result<ScopeQuery> {
     let script = Script::parse(values, T::DIALECT, T::parameter);
-    let script =
-        script.map_err(|error| wrong(place, &format!("is wrong: {error}"), error.hint()))?;
+    let script = script.map_err(|error| {
+        wrong(
+            &values_query(place),
+            &format!("is wrong: {error}"),
+            error.hint(),
+        )
+    })?;
     let inner = script.sql.trim().trim_end_matches(';').to_owned();
     Ok(ScopeQuery {
         sql: T::scope_sql(&inner, served, which),

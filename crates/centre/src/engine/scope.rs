@@ -13,6 +13,7 @@ use super::compile::WhichRule;
 use super::connection::{Answer, Own, own};
 use super::exact::{pack_exact, unpack};
 use super::publication::{Publication, Rule};
+use super::script::Parameter;
 use super::window::{self, Window};
 use crate::context::SyncContext;
 use crate::error::CentreError;
@@ -28,15 +29,24 @@ pub struct ScopeQuery {
     /// As it is run.
     pub sql: String,
     /// What the parameters stand for.
-    pub parameters: Vec<&'static str>,
+    pub parameters: Vec<Parameter>,
+}
+
+/// A parameter of remotes whose values are limited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permit {
+    /// Its name.
+    pub parameter: String,
+    /// The query, which yields a row if the value that is set is allowed.
+    pub query: ScopeQuery,
 }
 
 /// A query to be run for somebody.
 pub struct Question<'p> {
     /// The query.
     pub sql: &'p str,
-    /// Its parameters, in order.
-    pub parameters: Vec<String>,
+    /// Its parameters, in order; `None` for those that the remote has not set.
+    pub parameters: Vec<Option<String>>,
     /// The publication's place in the list.
     pub publication: usize,
     /// A rule that has the query.
@@ -46,6 +56,8 @@ pub struct Question<'p> {
     /// The window of the rule of which this is the highest value; otherwise partitions are asked
     /// for.
     pub window: Option<usize>,
+    /// The parameter of the remote whose value is allowed if there is a row; then it is no rule's.
+    pub permits: Option<&'p str>,
 }
 
 /// The queries that tell somebody's scopes in some publications; equal ones are run once.
@@ -56,7 +68,17 @@ pub struct Questions<'p> {
     of_rule: Vec<Vec<AskedRule<'p>>>,
     /// For each publication and table: which of them tells what may be written.
     of_writes: Vec<Vec<Option<usize>>>,
+    /// For each publication: those whose answers must not be empty.
+    permits: Vec<Vec<AskedPermit<'p>>>,
     now_ms: i64,
+}
+
+/// Which question tells whether a parameter may be what it is.
+struct AskedPermit<'p> {
+    question: usize,
+    publication: &'p str,
+    parameter: &'p str,
+    value: String,
 }
 
 /// Which questions tell the scope of a rule.
@@ -79,7 +101,7 @@ pub enum Purpose {
 struct Asking<'p, 'c> {
     context: &'c SyncContext,
     list: Vec<Question<'p>>,
-    seen: HashMap<(&'p str, Vec<String>, &'p [ColumnType]), usize>,
+    seen: HashMap<(&'p str, Vec<Option<String>>, &'p [ColumnType]), usize>,
 }
 
 impl<'p> Asking<'p, '_> {
@@ -94,16 +116,29 @@ impl<'p> Asking<'p, '_> {
             None => rule.query.as_ref()?,
             Some(window) => rule.windows[window].highest.as_ref()?,
         };
-        let parameters = query.parameters.iter().map(|&name| match name {
-            "username" => self.context.user.clone(),
-            "remote_id" => self.context.remote_id.to_string(),
-            _ => publication.schema.name.clone(),
-        });
-        let parameters: Vec<String> = parameters.collect();
-        let types = rule.asked_types(window);
+        Some(self.ask_query(
+            (query, rule.asked_types(window)),
+            (number, publication),
+            (which, rule),
+            window,
+        ))
+    }
+
+    /// The same of a query whose results are of these types.
+    fn ask_query<T>(
+        &mut self,
+        (query, types): (&'p ScopeQuery, &'p [ColumnType]),
+        (number, publication): (usize, &'p Publication<T>),
+        (which, rule): (WhichRule, &'p Rule),
+        window: Option<usize>,
+    ) -> usize {
+        let name = &publication.schema.name;
+        let parameters = query.parameters.iter();
+        let parameters = parameters.map(|it| value_of(it, self.context, name));
+        let parameters: Vec<Option<String>> = parameters.collect();
         let same = (query.sql.as_str(), parameters.clone(), types);
         let list = &mut self.list;
-        Some(*self.seen.entry(same).or_insert_with(|| {
+        *self.seen.entry(same).or_insert_with(|| {
             list.push(Question {
                 sql: &query.sql,
                 parameters,
@@ -111,9 +146,39 @@ impl<'p> Asking<'p, '_> {
                 rule,
                 which,
                 window,
+                permits: None,
             });
             list.len() - 1
-        }))
+        })
+    }
+
+    /// The questions whether what the remote has set is allowed.
+    fn permits<T>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<AskedPermit<'p>> {
+        let publication = place.1;
+        let set = self.context.parameters.get(&publication.schema.name);
+        let asked = publication.permits.iter().filter_map(|permit| {
+            let value = set?.get(&permit.parameter)?;
+            let any = (WhichRule::Held(0), publication.rules.first()?);
+            let question = self.ask_query((&permit.query, &[]), place, any, None);
+            self.list[question].permits = Some(&permit.parameter);
+            Some(AskedPermit {
+                question,
+                publication: &publication.schema.name,
+                parameter: &permit.parameter,
+                value: value.chars().take(60).collect(),
+            })
+        });
+        asked.collect()
+    }
+}
+
+/// What a parameter is in a sync of a publication.
+fn value_of(parameter: &Parameter, context: &SyncContext, publication: &str) -> Option<String> {
+    match parameter {
+        Parameter::System("username") => Some(context.user.clone()),
+        Parameter::System("remote_id") => Some(context.remote_id.to_string()),
+        Parameter::System(_) => Some(publication.to_owned()),
+        Parameter::User(name) => context.parameters.get(publication)?.get(name).cloned(),
     }
 }
 
@@ -131,6 +196,7 @@ impl<'p> Questions<'p> {
         };
         let mut of_rule = Vec::with_capacity(publications.len());
         let mut of_writes = Vec::with_capacity(publications.len());
+        let mut permits = Vec::with_capacity(publications.len());
         for (number, &publication) in publications.iter().enumerate() {
             let place = (number, publication);
             let rules = publication.rules.iter().enumerate().map(|(index, rule)| {
@@ -153,21 +219,36 @@ impl<'p> Questions<'p> {
                     asking.ask(place, (WhichRule::Written, rule), None)
                 });
             of_writes.push(writes.collect());
+            permits.push(asking.permits(place));
         }
         Questions {
             list: asking.list,
             of_rule,
             of_writes,
+            permits,
             now_ms: context.now_ms,
         }
+    }
+
+    /// How a question that permits something is answered.
+    pub fn permitted(allowed: bool) -> Partitions {
+        allowed.then(Vec::new).into_iter().collect()
     }
 
     /// The scope of a publication, out of what each question was answered with: partitions, or the
     /// highest value of a window's column as the only one.
     ///
     /// # Errors
-    /// An answer is none.
+    /// An answer is none, or a parameter is what the user may not ask for.
     pub fn scope(&self, publication: usize, answers: &[Arc<Partitions>]) -> Result<Scope> {
+        let mut permits = self.permits[publication].iter();
+        if let Some(denied) = permits.find(|it| answers[it.question].is_empty()) {
+            return Err(CentreError::NotAllowed {
+                publication: denied.publication.to_owned(),
+                parameter: denied.parameter.to_owned(),
+                value: denied.value.clone(),
+            });
+        }
         let rules = self.of_rule[publication].iter().map(|asked| {
             let partitions = asked.partitions.map(|it| answers[it].clone());
             let lows = asked.windows.iter().map(|(highest, window)| {
@@ -210,27 +291,43 @@ impl Rule {
     }
 }
 
-/// What it means that the query of a table fails: its own fault and not that of the list in which
-/// it is run.
-pub fn failed(table: &str, error: CentreError) -> CentreError {
+/// What it means that a question about a table fails: its own fault and not that of the list in
+/// which it is run.
+pub fn failed(question: &Question<'_>, table: &str, error: CentreError) -> CentreError {
+    let query = match question.permits {
+        None => format!("the values query of {table:?}"),
+        Some(parameter) => format!("the allowed query of the parameter {parameter:?}"),
+    };
     match error {
         CentreError::Refused {
             retry: false,
             message,
             ..
         } => CentreError::Configuration {
-            message: format!("the values query of {table:?} fails: {message}"),
+            message: format!("{query} fails: {message}"),
             hint: "correct the query, or the data that it reads".into(),
         },
         other => other,
     }
 }
 
-/// What is wrong with the query of the table at a place in the configuration.
-pub fn wrong(place: &str, what: &str, hint: impl Into<String>) -> CentreError {
+/// What is wrong with a query, which is named with its place in the configuration.
+pub fn wrong(query: &str, what: &str, hint: impl Into<String>) -> CentreError {
     CentreError::Configuration {
-        message: format!("{place}: the values query {what}"),
+        message: format!("{query} {what}"),
         hint: hint.into(),
+    }
+}
+
+/// Checks that the query for the values that a parameter may have yields one column.
+pub fn check_allowed(query: &str, found: usize) -> Result<()> {
+    match found {
+        1 => Ok(()),
+        _ => Err(wrong(
+            query,
+            &format!("yields {found} columns"),
+            "select one column: the values that the parameter may have",
+        )),
     }
 }
 

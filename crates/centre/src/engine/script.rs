@@ -1,8 +1,12 @@
 //! SQL with named parameters, as operators write it in a configuration.
 //!
-//! Owns turning `{s.name}` (or `{ml s.name}`) into the positional parameters of a
+//! Owns turning `{s.name}` and `{u.name}` (or `{ml s.name}`) into the positional parameters of a
 //! database. Knows nothing of values: the adapter binds them in the order of
 //! [`Script::parameters`], as text.
+
+use std::fmt;
+
+use tidewater_protocol::message::Parameter as OfRemote;
 
 use crate::publication::SYSTEM_PARAMETERS;
 
@@ -20,9 +24,26 @@ pub enum Dialect {
 pub struct Script {
     /// The SQL, as the database takes it.
     pub sql: String,
-    /// Which of [`SYSTEM_PARAMETERS`] each positional parameter stands for, in order;
-    /// every name at most once.
-    pub parameters: Vec<&'static str>,
+    /// What each positional parameter stands for, in order; every one at most once.
+    pub parameters: Vec<Parameter>,
+}
+
+/// What a parameter stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parameter {
+    /// One of [`SYSTEM_PARAMETERS`].
+    System(&'static str),
+    /// What the remote has set under this name; NULL if nothing.
+    User(String),
+}
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Parameter::System(name) => write!(f, "s.{name}"),
+            Parameter::User(name) => write!(f, "u.{name}"),
+        }
+    }
 }
 
 /// Why SQL with named parameters is not understood.
@@ -32,8 +53,8 @@ pub enum ScriptError {
     #[error("unknown parameter {{{0}}}")]
     UnknownParameter(String),
     /// The name stands within quotes, where it is only text.
-    #[error("{{s.{0}}} stands within quotes, where it is only text")]
-    Quoted(&'static str),
+    #[error("{{{0}}} stands within quotes, where it is only text")]
+    Quoted(Parameter),
     /// A brace, quote or comment has no end.
     #[error("{0:?} at byte {1} has no end")]
     Unterminated(char, usize),
@@ -45,10 +66,13 @@ impl ScriptError {
         match self {
             ScriptError::UnknownParameter(_) => {
                 let known = SYSTEM_PARAMETERS.map(|name| format!("{{s.{name}}}"));
-                format!("the known ones are {}", known.join(", "))
+                format!(
+                    "the known ones are {}, and {{u.NAME}} for what a remote sets",
+                    known.join(", ")
+                )
             }
             ScriptError::Quoted(name) => {
-                format!("write {{s.{name}}} without quotes: it stands for the value as it is")
+                format!("write {{{name}}} without quotes: it stands for the value as it is")
             }
             ScriptError::Unterminated(..) => "close it, or quote it if it is meant as text".into(),
         }
@@ -102,20 +126,32 @@ impl Script {
     fn number(&mut self, inside: &str) -> Result<usize, ScriptError> {
         let known =
             parameter(inside).ok_or_else(|| ScriptError::UnknownParameter(inside.to_owned()))?;
-        if let Some(index) = self.parameters.iter().position(|seen| *seen == known) {
-            return Ok(index + 1);
-        }
-        self.parameters.push(known);
-        Ok(self.parameters.len())
+        Ok(self.number_of(known))
+    }
+
+    /// The number of a parameter, which is added if it has none yet.
+    pub fn number_of(&mut self, parameter: Parameter) -> usize {
+        let known = self.parameters.iter().position(|seen| *seen == parameter);
+        known.map_or_else(
+            || {
+                self.parameters.push(parameter);
+                self.parameters.len()
+            },
+            |index| index + 1,
+        )
     }
 }
 
 /// The parameter that is named between braces, if it is one.
-fn parameter(inside: &str) -> Option<&'static str> {
+fn parameter(inside: &str) -> Option<Parameter> {
     let name = inside.trim();
     let name = name.strip_prefix("ml ").map_or(name, str::trim_start);
+    if let Some(name) = name.strip_prefix("u.") {
+        return OfRemote::is_name(name).then(|| Parameter::User(name.to_owned()));
+    }
     let name = name.strip_prefix("s.")?;
-    SYSTEM_PARAMETERS.into_iter().find(|known| *known == name)
+    let known = SYSTEM_PARAMETERS.into_iter().find(|known| *known == name);
+    known.map(Parameter::System)
 }
 
 /// Refuses quoted text that names a parameter. Comments may say what they like.
@@ -239,7 +275,22 @@ mod tests {
     fn a_name_becomes_one_parameter_however_often_it_stands_there() {
         let script = parse("SELECT {s.username}, {ml s.remote_id}, {s.username}").unwrap();
         assert_eq!(script.sql, "SELECT $1, $2, $1");
-        assert_eq!(script.parameters, ["username", "remote_id"]);
+        assert_eq!(names(&script), ["s.username", "s.remote_id"]);
+    }
+
+    fn names(script: &Script) -> Vec<String> {
+        script.parameters.iter().map(Parameter::to_string).collect()
+    }
+
+    #[test]
+    fn what_a_remote_sets_is_a_parameter_like_others() {
+        let script = parse("SELECT {u.month} WHERE {ml u.month} > {s.username}").unwrap();
+        assert_eq!(script.sql, "SELECT $1 WHERE $1 > $2");
+        assert_eq!(names(&script), ["u.month", "s.username"]);
+        assert!(parse("SELECT {u.}").is_err());
+        assert!(parse("SELECT {u.a b}").is_err());
+        let error = parse("SELECT '{u.month}'").unwrap_err();
+        assert_eq!(error, ScriptError::Quoted(Parameter::User("month".into())));
     }
 
     #[test]
@@ -255,7 +306,7 @@ mod tests {
             let source = format!("SELECT {opaque} , {{s.publication}}");
             let script = parse(&source).unwrap();
             assert_eq!(script.sql, format!("SELECT {opaque} , $1"));
-            assert_eq!(script.parameters, ["publication"]);
+            assert_eq!(names(&script), ["s.publication"]);
         }
     }
 
@@ -314,7 +365,7 @@ mod tests {
         );
         assert_eq!(
             parse_for(Dialect::Sqlite, "SELECT [{s.username}]"),
-            Err(ScriptError::Quoted("username"))
+            Err(ScriptError::Quoted(Parameter::System("username")))
         );
     }
 
@@ -327,7 +378,11 @@ mod tests {
             "SELECT $$ { {s.username} $$",
         ] {
             let error = parse(source).unwrap_err();
-            assert_eq!(error, ScriptError::Quoted("username"), "{source}");
+            assert_eq!(
+                error,
+                ScriptError::Quoted(Parameter::System("username")),
+                "{source}"
+            );
             assert!(
                 error
                     .hint()

@@ -14,6 +14,7 @@ pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod undeploy;
+pub(crate) mod unsubscribe;
 pub(crate) mod user;
 mod user_import;
 pub(crate) mod verify;
@@ -33,6 +34,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Remote(args) => remote::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Sync(args) => sync::run(&args),
+        Command::Unsubscribe(args) => unsubscribe::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Conflicts(args) => conflicts::run(&args),

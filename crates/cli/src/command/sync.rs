@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidewater_carrier::ServerUrl;
-use tidewater_client::{Account, ClientError, Remote, Report, SyncDirection, SyncError};
+use tidewater_client::{Account, Adopt, ClientError, Remote, Report, SyncDirection, SyncError};
 use tidewater_protocol::Code;
 
 use crate::Done;
@@ -35,6 +35,8 @@ Examples:
   tidewater sync nancy.db --server tcp://127.0.0.1:7439 --user nancy --publication main
   tidewater sync nancy.db
   tidewater sync nancy.db --upload-only --json
+  tidewater sync nancy.db --parameter month=2026-11   # remembered; month= drops it
+  tidewater sync own.db --adopt mine --server ... --user ... --publication main
   TIDEWATER_PASSWORD=... tidewater sync nancy.db    # sign in again, e.g. after a restore
 
 The object of --json:
@@ -62,6 +64,13 @@ pub(crate) struct SyncArgs {
     /// A publication to subscribe to; remembered; repeatable, also later
     #[arg(long = "publication", value_name = "NAME")]
     publications: Vec<String>,
+    /// Set what the publications' queries know as {u.NAME}; remembered; repeatable; NAME= drops it
+    #[arg(long = "parameter", value_name = "NAME=VALUE", value_parser = parameter)]
+    parameters: Vec<(String, String)>,
+    /// Adopt tables that the file already has under the names of published ones: compare their
+    /// rows with the centre's, and where they differ upload mine, or take the centre's
+    #[arg(long, value_enum, value_name = "WHOSE")]
+    adopt: Option<Whose>,
     /// Upload the file's changes, download nothing
     #[arg(long, conflicts_with = "download_only")]
     upload_only: bool,
@@ -85,6 +94,23 @@ pub(crate) struct SyncArgs {
     /// Print one JSON object, see below
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Whose rows count where an adopted table differs from the centre.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Whose {
+    /// The file's: they go up
+    Mine,
+    /// The centre's
+    Centre,
+}
+
+/// Reads `month=2026-11`.
+fn parameter(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err("write NAME=VALUE, or NAME= to drop it".into()),
+    }
 }
 
 pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
@@ -233,6 +259,13 @@ fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
         }
         remote.subscribe(&server.to_string(), &user, &publications)?;
     }
+    for (name, value) in &args.parameters {
+        remote.set_parameter(name, (!value.is_empty()).then_some(value))?;
+    }
+    remote.set_adopt(args.adopt.map(|whose| match whose {
+        Whose::Mine => Adopt::Mine,
+        Whose::Centre => Adopt::Centre,
+    }));
     if let Some(file) = &args.ca {
         remote.set_ca_file(Some(file))?;
     }

@@ -5,6 +5,7 @@ mod accidents;
 mod administration;
 mod assignments;
 mod centre;
+mod choosing;
 mod conflicts;
 mod entry;
 mod exit_codes;

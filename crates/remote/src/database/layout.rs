@@ -26,8 +26,9 @@ pub(crate) const PREFIX: &str = "tidewater_";
 /// their triggers were gone; `fillers`, as a JSON array, the columns that were made again and hold
 /// nobody's values; `forgotten` is 1 where a restored centre has forgotten changes that were not
 /// kept; `tidewater_gave_way` the rows that the application may have changed and that
-/// gave way to the centre's. `tidewater_identity_block` has the numbers for rows that the
-/// application inserts, from `next` to `last`.
+/// gave way to the centre's; `tidewater_unsubscribed` the subscriptions that the remote has ended,
+/// by the numbers that they had in the file. `tidewater_identity_block` has the numbers for rows that
+/// the application inserts, from `next` to `last`.
 const TABLES: &str = "
 CREATE TABLE tidewater_state (
   one INTEGER PRIMARY KEY CHECK (one = 1),
@@ -109,6 +110,18 @@ CREATE TABLE tidewater_gave_way (
   key_packed BLOB NOT NULL,
   PRIMARY KEY (table_name, key_packed)
 ) WITHOUT ROWID;
+CREATE TABLE tidewater_parameter (
+  publication TEXT NOT NULL,
+  name TEXT NOT NULL,
+  value TEXT NOT NULL,
+  PRIMARY KEY (publication, name)
+) WITHOUT ROWID;
+CREATE TABLE tidewater_unsubscribed (
+  id INTEGER PRIMARY KEY,
+  publication TEXT NOT NULL UNIQUE,
+  sequence INTEGER NOT NULL,
+  upload_id BLOB
+);
 ";
 
 /// Why a file without our state cannot become a remote: other tables of Tidewater's are in it.

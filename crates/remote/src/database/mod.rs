@@ -5,7 +5,8 @@
 //! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), what is recorded
 //! in them ([`changes`]), reading an upload
 //! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), acknowledged uploads
-//! ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]).
+//! ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]), parameters
+//! ([`parameter`]), and subscriptions that end ([`unsubscribe`]).
 
 mod apply;
 mod changes;
@@ -13,6 +14,7 @@ pub(crate) mod compare;
 pub(crate) mod kept;
 mod layout;
 mod numbers;
+mod parameter;
 mod quote;
 mod refused;
 mod repair;
@@ -22,10 +24,11 @@ mod subscription;
 mod tables;
 mod take;
 mod triggers;
+mod unsubscribe;
 mod upload;
 
 pub use apply::{
-    Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary, RowDifference,
+    Adopt, Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary, RowDifference,
     TableDifferences,
 };
 pub(crate) use kept::Former;
@@ -33,6 +36,7 @@ pub use kept::{CentreState, Giving, KeptLimits};
 pub use refused::{RefusedRow, Which};
 pub use status::{StaleRow, Status, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};
+pub use unsubscribe::LeftTable;
 pub use upload::{UploadChunk, UploadCursor};
 
 use std::path::{Path, PathBuf};
@@ -212,12 +216,8 @@ impl Database {
                 "UPDATE tidewater_state SET server = ?1, user = ?2",
                 [server, user],
             )?;
-            let mut insert = transaction.prepare(
-                "INSERT INTO tidewater_subscription (publication) VALUES (?1) \
-                 ON CONFLICT (publication) DO NOTHING",
-            )?;
             for publication in publications {
-                insert.execute([publication])?;
+                unsubscribe::subscribe(&transaction, publication)?;
             }
             Ok(())
         };
@@ -237,12 +237,7 @@ impl Database {
         });
         let transaction = self.write("ending subscriptions")?;
         for subscription in forgotten {
-            transaction
-                .execute(
-                    "DELETE FROM tidewater_subscription WHERE id = ?1",
-                    [subscription.id],
-                )
-                .doing("ending subscriptions")?;
+            unsubscribe::remember(&transaction, subscription.id).doing("ending subscriptions")?;
         }
         transaction.commit().doing("ending subscriptions")
     }
@@ -376,6 +371,7 @@ impl Database {
                 )?;
             }
             numbers::forget(&transaction)?;
+            unsubscribe::start_over(&transaction)?;
             let before = (said.remote_id, account.centre.as_str());
             kept::adopt(&transaction, before, identity.centre)
         };

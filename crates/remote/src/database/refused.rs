@@ -15,7 +15,7 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::{Code, Table, Value};
 
-pub(crate) use restore::settle_written;
+pub(crate) use restore::{settle_written, write_pending};
 
 use super::apply::{ApplySummary, fire_harmless_triggers};
 use super::changes::{self, has_change, move_to};

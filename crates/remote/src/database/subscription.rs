@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use rusqlite::Connection;
+use tidewater_protocol::message::Parameter;
 use tidewater_protocol::{PublicationSchema, UploadId};
 
 use super::kept::{self, Former, Giving};
 use super::numbers;
+use super::parameter;
 use crate::error::{Doing, RemoteError};
 
 /// Whether the tables of a subscription must be compared with the centre.
@@ -72,6 +74,8 @@ pub struct SubscriptionState {
     pub(crate) last_kept_ms: Option<i64>,
     /// How many numbers are left for the rows of its tables, where there are any.
     pub(crate) numbers: Vec<(String, u64)>,
+    /// What the remote has set.
+    pub parameters: Vec<Parameter>,
     /// Whether the sync under way compares the tables: what it brings settles the compare.
     pub compares: bool,
     /// The generation that changes are recorded under now.
@@ -123,6 +127,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
         let giving = kept::giving(connection, subscription.id, kept::End::First).doing(doing)?;
         let formers = kept::formers(connection, subscription.id).doing(doing)?;
         let numbers = numbers::left(connection, subscription.id).doing(doing)?;
+        let parameters = parameter::of(connection, &subscription.publication).doing(doing)?;
         let schema = match schema {
             Some(bytes) => Some(Arc::new(PublicationSchema::decode(&bytes)?)),
             None => None,
@@ -132,6 +137,7 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
             giving,
             formers,
             numbers,
+            parameters,
             ..subscription
         });
     }
@@ -156,6 +162,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Option<
         compare_due: CompareDue::from_stored(row.get(10)?),
         giving: None,
         formers: Vec::new(),
+        parameters: Vec::new(),
         last_kept_ms: row.get(11)?,
         compares: false,
     };

@@ -1,5 +1,6 @@
 //! Facts about the remote database, on real files. What the tests share is here.
 
+mod adopting;
 mod altered;
 mod applying;
 mod comparing;
@@ -7,6 +8,7 @@ mod files;
 mod gaps;
 mod history;
 mod kept;
+mod leaving;
 mod made;
 mod migration;
 mod model;

@@ -31,6 +31,7 @@ pub(super) fn hello(subscriptions: &[SubscriptionState], downloads: bool) -> Con
                 left: *left,
             })
             .collect(),
+        parameters: subscription.parameters.clone(),
     });
     Control::Hello(Hello {
         subscriptions: subscriptions.collect(),

@@ -26,7 +26,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId, UploadId};
 use self::applying::Feed;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
-use crate::database::{Account, Applier, CompareDue, Database, SubscriptionState};
+use crate::database::{Account, Adopt, Applier, CompareDue, Database, SubscriptionState};
 use crate::report::Report;
 use crate::spool::Spool;
 
@@ -87,6 +87,9 @@ pub struct SessionOptions {
     pub server: Option<String>,
     /// Whether the file may go over to another centre, whose rows take the place of its own.
     pub other_centre: bool,
+    /// What becomes of tables of the application's that have the names of published ones; without
+    /// it they are in the way.
+    pub adopt: Option<Adopt>,
     /// The proof to begin with; [`Outcome::Again`] says which.
     pub first_proof: ProofKind,
     /// Where the download waits until it is complete.
@@ -150,6 +153,7 @@ pub(crate) struct Session {
     /// The name of the one centre that may let us in; empty: any.
     centre: String,
     other_centre: bool,
+    adopt: Option<Adopt>,
     /// The name of the centre that has let us in.
     let_in_by: Option<String>,
     /// The remote has become another one.
@@ -186,6 +190,7 @@ impl Session {
             server: options.server,
             centre: String::new(),
             other_centre: options.other_centre,
+            adopt: options.adopt,
             let_in_by: None,
             starts_over: false,
             ids: UploadIds { seed, count: 0 },

@@ -258,6 +258,7 @@ impl Session {
             subscriptions: self.subscriptions.clone(),
             schemas: std::mem::take(&mut self.schemas),
             verify: self.verify,
+            adopt: self.adopt,
             copies: self.outgoing.take_copies(),
         }
     }

@@ -5,7 +5,7 @@ use super::error::SyncError;
 use super::progress::{Phase, Progress};
 use super::{Now, Verify};
 use crate::database::kept::Copies;
-use crate::database::{Applier, ApplyRefused, ApplySummary, Database, SubscriptionState};
+use crate::database::{Adopt, Applier, ApplyRefused, ApplySummary, Database, SubscriptionState};
 use crate::spool::Spool;
 use tidewater_protocol::PublicationSchema;
 
@@ -14,6 +14,7 @@ pub(super) struct Beginning {
     pub(super) subscriptions: Vec<SubscriptionState>,
     pub(super) schemas: Vec<Option<PublicationSchema>>,
     pub(super) verify: Verify,
+    pub(super) adopt: Option<Adopt>,
     pub(super) copies: Copies,
 }
 
@@ -24,6 +25,7 @@ impl Beginning {
         if self.verify == Verify::Look {
             applier.only_tell_differences();
         }
+        applier.adopt(self.adopt);
         applier.keep_copies(self.copies);
         Ok(applier)
     }

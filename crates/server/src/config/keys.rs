@@ -39,7 +39,8 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ),
     ("retention", &["log", "history", "conflicts", "interval"]),
     ("log", &["format", "level"]),
-    ("publication", &["name", "table"]),
+    ("publication", &["name", "parameter", "table"]),
+    ("publication.parameter", &["name", "allowed"]),
     (
         "publication.table",
         &[
@@ -123,7 +124,7 @@ fn check_value(text: &str, value: &DeValue<'_>, path: &str) -> Result<(), Server
 fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
     let place = match path {
         "" => "at the top level".to_owned(),
-        "publication" | "publication.table" => format!("in [[{path}]]"),
+        "publication" | "publication.table" | "publication.parameter" => format!("in [[{path}]]"),
         _ => format!("in [{path}]"),
     };
     let elsewhere = KEYS

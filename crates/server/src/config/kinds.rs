@@ -85,6 +85,17 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("log.level", Text, "level = \"info\""),
     ("publication", Sections, "[[publication]]"),
     ("publication.name", Text, "name = \"main\""),
+    (
+        "publication.parameter",
+        Sections,
+        "[[publication.parameter]]",
+    ),
+    ("publication.parameter.name", Text, "name = \"month\""),
+    (
+        "publication.parameter.allowed",
+        Text,
+        "allowed = \"SELECT store_id FROM manager WHERE login = {s.username}\"",
+    ),
     ("publication.table", Sections, "[[publication.table]]"),
     ("publication.table.name", Text, "name = \"customer\""),
     (

@@ -7,12 +7,13 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use tidewater_centre::{
-    IdentitySpec, OnUnseenChildren, PublicationSpec, TableSpec, Tracking, WriteScopeSpec,
-    WritesSpec, nearest,
+    IdentitySpec, OnUnseenChildren, ParameterSpec, PublicationSpec, TableSpec, Tracking,
+    WriteScopeSpec, WritesSpec, nearest,
 };
 
 use crate::databases::check_url;
 use tidewater_protocol::Direction;
+use tidewater_protocol::message::Parameter;
 
 use super::partition;
 use super::text;
@@ -95,6 +96,14 @@ struct RawPublication {
     name: Option<String>,
     #[serde(default)]
     table: Vec<RawTable>,
+    #[serde(default)]
+    parameter: Vec<RawParameter>,
+}
+
+#[derive(Deserialize)]
+struct RawParameter {
+    name: Option<String>,
+    allowed: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -411,7 +420,45 @@ impl RawPublication {
                 ));
             }
         }
-        Ok(PublicationSpec { name, tables })
+        let mut parameters: Vec<ParameterSpec> = Vec::with_capacity(self.parameter.len());
+        for (index, parameter) in self.parameter.into_iter().enumerate() {
+            let parameter = parameter.read(&name, index)?;
+            if parameters.iter().any(|it| it.name == parameter.name) {
+                return Err(ServerError::configuration(
+                    format!(
+                        "publication {name:?} has the parameter {:?} twice",
+                        parameter.name
+                    ),
+                    "remove one of the two",
+                ));
+            }
+            parameters.push(parameter);
+        }
+        Ok(PublicationSpec {
+            name,
+            tables,
+            parameters,
+        })
+    }
+}
+
+impl RawParameter {
+    fn read(self, publication: &str, index: usize) -> Result<ParameterSpec, ServerError> {
+        let name = self.name.unwrap_or_default();
+        if !Parameter::is_name(&name) {
+            let number = index + 1;
+            return Err(ServerError::configuration(
+                format!(
+                    "publication {publication:?}: [[publication.parameter]] number {number} has \
+                     {name:?} for its name, which can be none"
+                ),
+                "write name = \"month\": letters, digits and underscores, without {u.}",
+            ));
+        }
+        Ok(ParameterSpec {
+            name,
+            allowed: self.allowed,
+        })
     }
 }
 

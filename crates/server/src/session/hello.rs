@@ -2,10 +2,12 @@
 //! checkpoints are genuine. Whether the remote is who it says is for
 //! [`crate::sign_in`] to find out.
 
+use std::collections::BTreeMap;
+
 use tidewater_centre::Checkpoint;
 use tidewater_centre::records::{AskedSubscription, FormerRecord, SubscriptionRecord};
 use tidewater_protocol::message::{
-    self, Hello, HelloSubscription, MAX_FORMERS, NumbersLeft, UploadState,
+    self, Hello, HelloSubscription, MAX_FORMERS, NumbersLeft, Parameter, UploadState,
 };
 use tidewater_protocol::{PublicationSchema, RemoteId, Table, UploadId};
 
@@ -32,6 +34,8 @@ pub(crate) struct Subscription {
     pub(crate) formers: Vec<Former>,
     /// How many numbers it has left, by table.
     pub(crate) numbers: Vec<NumbersLeft>,
+    /// What the remote has set.
+    pub(crate) parameters: BTreeMap<String, String>,
     /// The checkpoint, once it is found to be what a server signed for the remote of the
     /// Hello under the schema of the Hello.
     pub(crate) genuine: Option<Checkpoint>,
@@ -144,6 +148,10 @@ impl Subscription {
         if wire.formers.len() > MAX_FORMERS {
             return Err(Fault::malformed("a subscription with too many former ids"));
         }
+        if let Some(fault) = Parameter::fault(&wire.parameters) {
+            return Err(Fault::malformed(&format!("a subscription with {fault}")));
+        }
+        let parameters = wire.parameters.into_iter();
         let formers = wire.formers.into_iter().map(Former::check);
         Ok(Subscription {
             publication: wire.publication,
@@ -155,6 +163,7 @@ impl Subscription {
             compares: wire.compares,
             formers: formers.collect::<Result<_, _>>()?,
             numbers: wire.numbers,
+            parameters: parameters.map(|it| (it.name, it.value)).collect(),
             genuine: None,
         })
     }
@@ -209,6 +218,7 @@ mod tests {
             compares: false,
             formers: Vec::new(),
             numbers: Vec::new(),
+            parameters: BTreeMap::new(),
             genuine: None,
         }
     }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tidewater_centre::records::{
     History, IncidentKind, IncidentRecord, NumbersWanted, SessionState, SubscriptionRecord,
 };
-use tidewater_centre::{Checkpoint, SyncContext, SyncUpload};
+use tidewater_centre::{Checkpoint, Parameters, SyncContext, SyncUpload};
 use tidewater_protocol::message::{
     Control, NumberBlock, UploadState, Welcome, WelcomeSubscription,
 };
@@ -31,6 +31,8 @@ pub(super) struct Opened {
     pub(super) user: String,
     pub(super) subscriptions: Vec<OpenSubscription>,
     pub(super) keyring: Keyring,
+    /// What the remote has set.
+    parameters: Arc<Parameters>,
 }
 
 pub(super) struct OpenSubscription {
@@ -110,7 +112,10 @@ impl Sync<'_> {
         self.record.schemas = known
             .map(|it| (it.publication.clone(), it.schema_hash.clone()))
             .collect();
+        let set = greeting.subscriptions.into_iter();
+        let set = set.map(|it| (it.publication, it.parameters));
         Ok(goes_on.then_some(Opened {
+            parameters: Arc::new(set.collect()),
             remote_id: guest.remote_id,
             user: guest.user.clone(),
             subscriptions,
@@ -293,6 +298,7 @@ impl Opened {
             user: self.user.clone(),
             remote_id: self.remote_id,
             now_ms,
+            parameters: self.parameters.clone(),
         }
     }
 

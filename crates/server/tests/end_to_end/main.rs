@@ -28,6 +28,7 @@ mod scenario;
 mod world;
 
 mod accidents;
+mod asking;
 mod attack;
 mod changes_up;
 mod clocks;

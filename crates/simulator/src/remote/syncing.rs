@@ -190,6 +190,7 @@ impl Remote {
             password: Some(PASSWORD.into()),
             server: None,
             other_centre: false,
+            adopt: None,
             first_proof,
             spool: Box::new(MemorySpool::default()),
         };

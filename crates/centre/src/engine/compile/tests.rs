@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::publication::{
-    IdentitySpec, Last, RuleBy, RuleSpec, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
+    IdentitySpec, Last, ParameterSpec, RuleBy, RuleSpec, Unit, WindowSpec, WriteScopeSpec,
+    WritesSpec,
 };
 use tidewater_protocol::Direction;
 
@@ -57,6 +58,10 @@ fn what_is_recorded_is_what_was_configured() {
             table(Direction::Download, Tracking::Row, Vec::new()),
             table(Direction::Upload, Tracking::Off, Vec::new()),
         ],
+        parameters: vec![ParameterSpec {
+            name: "month".into(),
+            allowed: Some("SELECT '2026-11'".into()),
+        }],
     };
     let recorded = definition(&spec).unwrap();
     assert_eq!(recorded_spec(&recorded).unwrap(), spec);

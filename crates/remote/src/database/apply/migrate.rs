@@ -7,6 +7,7 @@ use rusqlite::{Connection, params};
 use tidewater_protocol::{Code, Datum, PublicationSchema, Table, Value};
 
 use super::ApplySummary;
+use super::adopt::{self, Adopted};
 use super::own_columns::OwnColumns;
 use super::remove::{own_values, row_values};
 use super::user_triggers::UserTriggers;
@@ -35,23 +36,27 @@ pub(super) struct Migration {
     /// Statements to run after the rows have arrived.
     pub(super) indexes: Vec<String>,
     pub(super) added_columns: Vec<(String, Vec<String>)>,
+    /// Tables of the application's that are adopted.
+    pub(super) adopted: Vec<Adopted>,
 }
 
-/// Puts a schema in place of the one that the subscription had, if any.
+/// Puts a schema in place of the one that the subscription had, if any. `adopts`: tables of the
+/// application's are not in its way.
 pub(super) fn migrate(
     connection: &Connection,
-    subscriptions: &[SubscriptionState],
-    index: usize,
+    (subscriptions, index): (&[SubscriptionState], usize),
     schema: PublicationSchema,
+    adopts: bool,
     user_triggers: &mut UserTriggers,
     summary: &mut ApplySummary,
 ) -> Result<Migration, RemoteError> {
     let subscription = &subscriptions[index];
-    check_names(connection, subscriptions, index, &schema)?;
+    check_names(connection, (subscriptions, index), &schema, adopts)?;
     let mut migration = Migration {
         schema: Arc::new(schema),
         indexes: Vec::new(),
         added_columns: Vec::new(),
+        adopted: Vec::new(),
     };
     let schema = Arc::clone(&migration.schema);
     let old_tables = subscription.schema.iter().flat_map(|old| &old.tables);
@@ -115,6 +120,15 @@ fn change_tables(
     for new in &schema.tables {
         let mut olds = old_tables.clone();
         match olds.find(|old| old.name == new.name && same_key(old, new)) {
+            None if adopt::is_table(connection, &new.name)? => {
+                let indexes = user_indexes(connection, &new.name).doing(DOING)?;
+                migration.indexes.extend(indexes);
+                let mut adopted = Adopted::set_aside(connection, &schema, new, user_triggers)?;
+                create(connection, new, &schema).doing(DOING)?;
+                adopted.add_own_columns(connection)?;
+                summary.not_restored.extend(adopted.lost());
+                migration.adopted.push(adopted);
+            }
             None => create(connection, new, &schema).doing(DOING)?,
             Some(old) if same_definition(old, subscription, new, &schema) => continue,
             Some(old) => {
@@ -140,9 +154,9 @@ fn change_tables(
 /// Nothing else in the file, and no other subscription, has a table of these names.
 fn check_names(
     connection: &Connection,
-    subscriptions: &[SubscriptionState],
-    index: usize,
+    (subscriptions, index): (&[SubscriptionState], usize),
     schema: &PublicationSchema,
+    adopts: bool,
 ) -> Result<(), RemoteError> {
     let holds = |subscription: &SubscriptionState, name: &str| {
         let mut tables = subscription.schema.iter().flat_map(|schema| &schema.tables);
@@ -160,7 +174,10 @@ fn check_names(
                 second: schema.name.clone(),
             });
         }
-        if !holds(&subscriptions[index], &table.name) && name_is_taken(connection, &table.name)? {
+        let is_free = holds(&subscriptions[index], &table.name)
+            || !name_is_taken(connection, &table.name)?
+            || adopts && adopt::is_table(connection, &table.name)?;
+        if !is_free {
             return Err(RemoteError::TableInTheWay {
                 publication: schema.name.clone(),
                 table: table.name.clone(),

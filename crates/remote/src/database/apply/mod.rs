@@ -5,9 +5,10 @@
 //! rows ([`arriving`], [`rows`]), tables that were compared ([`compared`]), what leaves ([`remove`]), results
 //! ([`ack`], [`made`], [`given`]), the application's own triggers ([`user_triggers`]), new schemas
 //! ([`migrate`]), what these break ([`dependents`]), and the columns of its own that they leave
-//! it ([`own_columns`]); what is told of it all ([`summary`]).
+//! it ([`own_columns`]), tables of the application's that are adopted ([`adopt`]); what is told of it all ([`summary`]).
 
 mod ack;
+mod adopt;
 mod arriving;
 mod commit;
 mod compared;
@@ -26,6 +27,8 @@ use rusqlite::Connection;
 use tidewater_protocol::PublicationSchema;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 
+pub use self::adopt::Adopt;
+use self::adopt::Adopted;
 use self::dependents::Dependents;
 use self::given::Given;
 pub(super) use self::migrate::keep_values;
@@ -79,6 +82,8 @@ pub struct Applier {
     uploads: Box<Uploads>,
     /// Differences of compared tables are only told.
     only_tells: bool,
+    /// What becomes of tables of the application's that are in the way.
+    adopt: Option<Adopt>,
 }
 
 /// What becomes of uploads beside their rows.
@@ -106,6 +111,8 @@ struct Subscription {
     lacks_history: bool,
     /// Columns that the new schema added, by table: pending rows get the centre's values.
     added_columns: Vec<(String, Vec<String>)>,
+    /// Tables whose rows are not compared with the centre's yet.
+    adopted: Vec<Adopted>,
     checkpoint: Option<Vec<u8>>,
     synced: bool,
     /// Scope or schema changed. What earlier syncs refused is tried again: inserts whatever
@@ -147,6 +154,7 @@ impl Database {
                         acknowledged: false,
                         lacks_history: false,
                         added_columns: Vec::new(),
+                        adopted: Vec::new(),
                         checkpoint: None,
                         synced: false,
                         tries_again: false,
@@ -162,6 +170,7 @@ impl Database {
                 schema_changed: false,
                 uploads: Box::default(),
                 only_tells: false,
+                adopt: None,
             }),
             Err(error) => {
                 roll_back(&self.connection);
@@ -237,6 +246,11 @@ impl Applier {
     /// Has the summary tell how each compared table differs, and leaves them as they are.
     pub fn only_tell_differences(&mut self) {
         self.only_tells = true;
+    }
+
+    /// Tables of the application's that have the names of published ones are adopted.
+    pub fn adopt(&mut self, adopt: Option<Adopt>) {
+        self.adopt = adopt;
     }
 
     /// The database as it is inside of the transaction.
@@ -373,6 +387,10 @@ impl Applier {
             subscription.checkpoint = Some(checkpoint.to_vec());
         }
         subscription.synced = true;
+        for adopted in std::mem::take(&mut subscription.adopted) {
+            let adopt = self.adopt.unwrap_or(Adopt::Centre);
+            adopted.finish(&self.database.connection, &subscription.state, adopt)?;
+        }
         if subscription.state.compares {
             let connection = &self.database.connection;
             match self.only_tells {
@@ -478,9 +496,9 @@ impl Applier {
         let connection = &self.database.connection;
         let migration = migrate::migrate(
             connection,
-            &others,
-            index,
+            (&others, index),
             schema,
+            self.adopt.is_some(),
             &mut self.user_triggers,
             &mut self.summary,
         )?;
@@ -488,6 +506,7 @@ impl Applier {
         self.schema_changed = true;
         let subscription = &mut self.subscriptions[index];
         subscription.added_columns = migration.added_columns;
+        subscription.adopted = migration.adopted;
         subscription.state.schema_hash = migration.schema.hash().to_vec();
         subscription.state.schema = Some(migration.schema);
         Ok(())

@@ -24,6 +24,9 @@ pub(super) struct OwnColumns {
 #[derive(Debug)]
 struct Column {
     name: String,
+    /// Name and type.
+    declared: String,
+    default: Option<String>,
     definition: String,
 }
 
@@ -55,13 +58,32 @@ impl OwnColumns {
                 });
             }
             match definition {
-                Some(definition) => own.columns.push(Column { name, definition }),
+                Some(found) => own.columns.push(Column { name, ..found }),
                 None => own
                     .lost
                     .push(format!("generated column {name:?} of table {:?}", new.name)),
             }
         }
         Ok(own)
+    }
+
+    /// Lets rows do without their values, which those of the centre do not have.
+    pub(super) fn relax(&mut self) {
+        for column in &mut self.columns {
+            let constant = column.default.as_ref().is_some_and(|default| {
+                let default = default.to_ascii_uppercase();
+                !default.contains('(') && !default.starts_with("CURRENT_")
+            });
+            column.definition = match &column.default {
+                Some(default) if constant => format!("{} DEFAULT {default}", column.declared),
+                _ => column.declared.clone(),
+            };
+        }
+    }
+
+    /// Their names.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> + '_ {
+        self.columns.iter().map(|column| quote::name(&column.name))
     }
 
     /// The statements that add them to an empty table.
@@ -138,7 +160,7 @@ impl Aside {
 }
 
 /// All columns of a table: name, and definition unless it is generated.
-fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<(String, Option<String>)>> {
+fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<(String, Option<Column>)>> {
     connection
         .prepare(
             "SELECT name, type, \"notnull\", dflt_value, hidden FROM pragma_table_xinfo(?1, 'main')",
@@ -147,15 +169,22 @@ fn read(connection: &Connection, table: &str) -> rusqlite::Result<Vec<(String, O
             let name: String = row.get(0)?;
             let column_type: String = row.get(1)?;
             let default: Option<String> = row.get(3)?;
-            let mut definition = format!("{} {column_type}", quote::name(&name));
-            if let Some(default) = default {
+            let declared = format!("{} {column_type}", quote::name(&name));
+            let mut definition = declared.clone();
+            if let Some(default) = &default {
                 definition.push_str(&format!(" DEFAULT ({default})"));
             }
             if row.get(2)? {
                 definition.push_str(" NOT NULL");
             }
             let generated = row.get::<_, i64>(4)? > 1;
-            Ok((name, (!generated).then_some(definition)))
+            let column = Column {
+                name: String::new(),
+                declared,
+                default,
+                definition,
+            };
+            Ok((name, (!generated).then_some(column)))
         })?
         .collect()
 }

@@ -177,6 +177,27 @@ impl<'a> Wanted<'a> {
     }
 }
 
+/// Writes a row as a pending change: these values (by the column's index, none of the key) onto the
+/// one that is here, or a new one. False if a new one lacks a value that it needs.
+pub(crate) fn write_pending(
+    connection: &Connection,
+    table: &Table,
+    generation: i64,
+    key: Vec<Value>,
+    values: Vec<(usize, Value)>,
+) -> rusqlite::Result<bool> {
+    let wanted = Wanted {
+        names: Names::of(table),
+        generation,
+        is_delete: false,
+        known: key.clone(),
+        key,
+        values,
+        table,
+    };
+    wanted.write(connection)
+}
+
 /// Records a row as it is, unless it is recorded already.
 fn record(
     connection: &Connection,

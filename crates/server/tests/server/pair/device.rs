@@ -173,6 +173,7 @@ impl Device {
             password: Some(PASSWORD.into()),
             server: None,
             other_centre: false,
+            adopt: None,
             first_proof,
             spool: Box::new(MemorySpool::default()),
         };

@@ -1,0 +1,124 @@
+//! `tidewater unsubscribe`: a remote lets go of a publication.
+
+use std::fmt::Write;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use tidewater_client::{LeftTable, Remote};
+
+use super::sync;
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::password::PasswordArgs;
+use crate::progress::ProgressLine;
+use crate::remote_file;
+
+/// End a subscription: the publication's tables leave the remote's file
+///
+/// If anything of it is pending, a sync takes that up first; without the server nothing is
+/// changed then, unless --discard-pending gives it up. With the tables go the indexes and
+/// triggers that you made on them. What was refused stays listed by `tidewater refused list`,
+/// with its values. The centre keeps its rows; subscribing again is a first download.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater unsubscribe nancy.db project7
+  tidewater unsubscribe nancy.db project7 --discard-pending
+
+The object of --json:
+  {\"publication\",\"tables\":[{\"table\",\"rows\":n,\"discarded\":n}]}"))]
+pub(crate) struct UnsubscribeArgs {
+    /// The remote's file
+    #[arg(value_name = "REMOTE.db")]
+    remote: PathBuf,
+    /// The publication
+    #[arg(value_name = "PUBLICATION")]
+    publication: String,
+    /// Give up what is pending, and do without the server
+    #[arg(long)]
+    discard_pending: bool,
+    /// Allow tcp:// off loopback: everything can be read on the way
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    password: PasswordArgs,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &UnsubscribeArgs) -> Result<Done, Failure> {
+    remote_file::require(&args.remote)?;
+    let password = args.password.given()?;
+    let mut remote = Remote::open(&args.remote)?;
+    remote.set_insecure(args.insecure);
+    remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
+    let interrupt = Interrupt::listen()?;
+    let left = sync::signed_in(&mut remote, &args.password, password, |remote| {
+        let line = ProgressLine::new(!args.quiet);
+        remote.unsubscribe(&args.publication, args.discard_pending, &mut |progress| {
+            line.show(progress);
+            match interrupt.is_raised() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    })?;
+    if args.json {
+        output::json(&UnsubscribeObject::of(&args.publication, &left))?;
+    } else {
+        output::text(&describe(&args.publication, &left))?;
+    }
+    Ok(Done::Fully)
+}
+
+/// The object of `--json`.
+#[derive(Serialize)]
+struct UnsubscribeObject<'a> {
+    publication: &'a str,
+    tables: Vec<TableObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct TableObject<'a> {
+    table: &'a str,
+    rows: u64,
+    discarded: u64,
+}
+
+impl UnsubscribeObject<'_> {
+    fn of<'a>(publication: &'a str, left: &'a [LeftTable]) -> UnsubscribeObject<'a> {
+        let tables = left.iter().map(|it| TableObject {
+            table: &it.table,
+            rows: it.rows,
+            discarded: it.discarded,
+        });
+        UnsubscribeObject {
+            publication,
+            tables: tables.collect(),
+        }
+    }
+}
+
+/// What left, for people.
+fn describe(publication: &str, left: &[LeftTable]) -> String {
+    let mut text = format!("unsubscribed from {}\n", output::printable(publication));
+    for table in left {
+        let rows = output::counted(table.rows, "row", "rows");
+        let _ = write!(text, "  {}  {rows}", output::printable(&table.table));
+        if table.discarded > 0 {
+            let changes = output::counted(table.discarded, "pending change", "pending changes");
+            let _ = write!(text, ", {changes} discarded");
+        }
+        text.push('\n');
+    }
+    text
+}
