@@ -21,7 +21,7 @@ const DDL: &str = "
     CREATE TABLE parent (id INTEGER NOT NULL PRIMARY KEY, code VARCHAR(9) UNIQUE);
     CREATE TABLE child (id INTEGER NOT NULL PRIMARY KEY,
       parent INTEGER NOT NULL REFERENCES parent ON UPDATE CASCADE ON DELETE CASCADE,
-      kind INTEGER REFERENCES kind, amount INTEGER CHECK (amount >= 0));
+      kind INTEGER REFERENCES kind, amount INTEGER CHECK (abs(amount) = amount));
     INSERT INTO kind VALUES (1);
     INSERT INTO parent VALUES (1, 'one');";
 

@@ -9,7 +9,7 @@ pub(crate) const SCHEMA: &str = "
         region INT NOT NULL,
         own BOOLEAN NOT NULL,
         tag TEXT NOT NULL,
-        amount INT NOT NULL CHECK (amount >= 0),
+        amount INT NOT NULL CHECK (abs(amount) = amount),
         payload TEXT NOT NULL);
     CREATE TABLE line (
         line_id BIGINT PRIMARY KEY,

@@ -78,7 +78,7 @@ CREATE TABLE part_used (
   line INTEGER NOT NULL,
   region TEXT NOT NULL,
   product_id INTEGER NOT NULL REFERENCES product (product_id),
-  quantity INTEGER NOT NULL CHECK (quantity > 0),
+  quantity INTEGER NOT NULL CHECK (abs(quantity) = quantity),
   PRIMARY KEY (order_id, line)
 );
 ";

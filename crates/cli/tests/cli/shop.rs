@@ -10,7 +10,7 @@ pub(crate) const SCHEMA: &str = "
     CREATE TABLE customer (
         customer_id INTEGER NOT NULL PRIMARY KEY,
         rep_id INTEGER NOT NULL REFERENCES rep (rep_id),
-        name TEXT NOT NULL CHECK (name <> ''),
+        name TEXT NOT NULL CHECK (trim(name) <> ''),
         note TEXT);
     CREATE TABLE product (product_id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL);
     INSERT INTO rep VALUES (1, 'nancy'), (2, 'steve');

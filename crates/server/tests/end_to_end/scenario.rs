@@ -117,7 +117,7 @@ pub(crate) fn shop() -> Scenario {
         CREATE TABLE customer (
             customer_id INTEGER NOT NULL PRIMARY KEY,
             region INTEGER NOT NULL,
-            name TEXT NOT NULL CHECK (name <> ''),
+            name TEXT NOT NULL CHECK (trim(name) <> ''),
             email TEXT UNIQUE,
             balance NUMERIC(12,2) NOT NULL);
         CREATE TABLE invoice (
@@ -128,7 +128,7 @@ pub(crate) fn shop() -> Scenario {
         CREATE INDEX invoice_customer ON invoice (customer_id);
         CREATE TABLE product (
             product_id INTEGER NOT NULL PRIMARY KEY,
-            name TEXT NOT NULL CHECK (name <> ''),
+            name TEXT NOT NULL CHECK (trim(name) <> ''),
             stock INTEGER NOT NULL);
         INSERT INTO assignment VALUES ('ada', 1), ('ada', 2), ('ada', 3), ('bob', 2), ('cleo', 3);
         INSERT INTO customer VALUES

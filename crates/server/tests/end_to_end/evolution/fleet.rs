@@ -138,7 +138,7 @@ impl<B: Backend> Fleet<B> {
                  PRIMARY KEY (login, region));
              INSERT INTO assignment VALUES ('ada', 1), ('ada', 2);
              CREATE TABLE kind (kind_id INTEGER NOT NULL PRIMARY KEY,
-                 name TEXT NOT NULL CHECK (name <> ''));
+                 name TEXT NOT NULL CHECK (trim(name) <> ''));
              {}",
             create("item", ITEM, KEY)
         );
