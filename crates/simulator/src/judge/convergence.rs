@@ -69,7 +69,10 @@ fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
         let Some(of) = EDITED.iter().find(|it| it.name == table) else {
             continue;
         };
-        let key = of.key_is.number_in(&key).unwrap_or_default();
+        // A refusal names the key that a row had before; here it has the one that it was given.
+        let before = of.key_is.number_in(&key).unwrap_or_default();
+        aside.insert((table.clone(), before));
+        let key = key_after(remote, of, before)?.unwrap_or(before);
         if let Some((column, parent)) = of.parent {
             let sql = format!("SELECT {column} FROM {table} WHERE {} = ?1", of.key());
             let mut statement = remote.prepare_cached(&sql)?;
@@ -92,4 +95,19 @@ fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
         aside.insert((table, key));
     }
     Ok(aside)
+}
+
+/// The key that a row got by a change that was refused.
+fn key_after(remote: &Connection, table: &Table, key: i64) -> rusqlite::Result<Option<i64>> {
+    let (name, column) = (table.name, table.key());
+    let sql = format!(
+        "SELECT new_{column} FROM tidewater_rekeyed_{name} WHERE old_{column} = ?1
+         ORDER BY generation LIMIT 1"
+    );
+    remote
+        .prepare_cached(&sql)?
+        .query_row([table.key_is.value(key)], |row| {
+            Ok(table.key_is.number(row.get_ref(0)?)?)
+        })
+        .optional()
 }

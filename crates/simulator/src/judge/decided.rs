@@ -38,7 +38,7 @@ pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<Str
         let (name, text) = (table.name, table.text);
         let sql = format!(
             "SELECT c.row_key, c.uploaded ->> '{text}' FROM tidewater_conflict AS c
-             JOIN audit AS a ON a.\"table\" = c.table_name AND json_array(a.key) = c.row_key
+             JOIN audit AS a ON a.\"table\" = c.table_name
                  AND a.text = c.uploaded ->> '{text}' AND a.operation <> 'delete'
              WHERE c.table_name = '{name}'"
         );
@@ -72,9 +72,9 @@ pub(crate) fn lost_against_nobody(
              AND NOT EXISTS (SELECT 1 FROM audit WHERE \"table\" = '{name}'
                  AND text = c.pre_image ->> '{text}')
              AND NOT EXISTS (SELECT 1 FROM tidewater_conflict AS o WHERE o.table_name = '{name}'
-                 AND o.row_key = c.row_key AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
+                 AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')
              AND NOT EXISTS (SELECT 1 FROM tidewater_refused AS o WHERE o.table_name = '{name}'
-                 AND o.row_key = c.row_key AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')"
+                 AND o.uploaded ->> '{text}' = c.pre_image ->> '{text}')"
         );
         let mut statement = centre.prepare_cached(&sql)?;
         let mut rows = statement.query([])?;

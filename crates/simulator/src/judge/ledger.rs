@@ -509,32 +509,65 @@ impl Parties<'_> {
             .exists(params![key, table.name, text])
     }
 
+    /// Results name the key that a row had before: what was written is found by its text, whatever
+    /// the key, and what is gone may have gone by getting another one.
     fn lost_or_refused(
         &self,
         (table, key): (usize, i64),
         text: Option<&String>,
     ) -> rusqlite::Result<bool> {
-        let (table, key) = (EDITED[table].name, EDITED[table].key_is.json(key));
+        let (table, key) = (&EDITED[table], EDITED[table].key_is.json(key));
         let text = text.map(|text| format!("%{text:?}%"));
-        for sql in [
-            "SELECT 1 FROM tidewater_conflict WHERE table_name = ?1 AND row_key = ?2
-             AND CASE WHEN ?3 IS NULL THEN operation = 'delete' ELSE uploaded LIKE ?3 END",
-            "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND row_key = ?2
-             AND CASE WHEN ?3 IS NULL THEN operation = 'delete' ELSE uploaded LIKE ?3 END",
-        ] {
-            let mut statement = self.centre.prepare_cached(sql)?;
-            if statement.exists(params![table, key, text])? {
+        let is_gone = format!(
+            "row_key = ?2 AND (operation = 'delete' OR operation = 'update'
+             AND json_array(uploaded ->> '{}') <> row_key)",
+            table.key()
+        );
+        for told in ["tidewater_conflict", "tidewater_refused"] {
+            let sql = format!(
+                "SELECT 1 FROM {told} WHERE table_name = ?1
+                 AND CASE WHEN ?3 IS NULL THEN {is_gone} ELSE uploaded LIKE ?3 END"
+            );
+            let mut statement = self.centre.prepare_cached(&sql)?;
+            if statement.exists(params![table.name, key, text])? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
+    /// Whether a refusal is shown on the remote, of a row by the key that it had before.
     fn is_refused_here(&self, (table, key): (usize, i64)) -> rusqlite::Result<bool> {
-        self.remote
-            .prepare_cached("SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND key = ?2")?
-            .exists([EDITED[table].name, &EDITED[table].key_is.json(key)])
+        let (name, key_is) = (EDITED[table].name, EDITED[table].key_is);
+        let sql = "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND key = ?2";
+        let mut refused = self.remote.prepare_cached(sql)?;
+        let before = key_before(self.remote, &EDITED[table], key)?;
+        for key in [Some(key), before].into_iter().flatten() {
+            if refused.exists([name, &key_is.json(key)])? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
+}
+
+/// The key that a row had before a change of it that is not in the centre yet.
+pub(super) fn key_before(
+    remote: &Connection,
+    table: &Table,
+    key: i64,
+) -> rusqlite::Result<Option<i64>> {
+    let (name, column) = (table.name, table.key());
+    let sql = format!(
+        "SELECT old_{column} FROM tidewater_rekeyed_{name} WHERE new_{column} = ?1
+         ORDER BY generation LIMIT 1"
+    );
+    remote
+        .prepare_cached(&sql)?
+        .query_row([table.key_is.value(key)], |row| {
+            Ok(table.key_is.number(row.get_ref(0)?)?)
+        })
+        .optional()
 }
 
 #[cfg(test)]
@@ -557,7 +590,9 @@ mod tests {
                    CREATE TRIGGER tidewater_update_product UPDATE ON product BEGIN SELECT 1; END;
                    CREATE TRIGGER tidewater_rekey_product UPDATE ON product BEGIN SELECT 1; END;
                    CREATE TRIGGER tidewater_delete_product DELETE ON product BEGIN SELECT 1; END;
-                   CREATE TABLE tidewater_change_product (key_product_id, generation);";
+                   CREATE TABLE tidewater_change_product (key_product_id, generation);
+                   CREATE TABLE tidewater_rekeyed_product (generation, old_product_id,
+                       new_product_id);";
         remote.execute_batch(sql).unwrap();
         remote
     }
