@@ -35,7 +35,14 @@ pub(crate) fn prepare(remote: &Connection) {
                    UPDATE {change} SET present = 0 WHERE {same}; END"
             ),
             Defect::PreImageOverwritten => {
-                format!("BEFORE INSERT ON {change} BEGIN DELETE FROM {change} WHERE {same}; END")
+                let old: Vec<String> = table.columns.iter().map(|it| format!("OLD.{it}")).collect();
+                format!(
+                    "AFTER UPDATE ON {name} BEGIN
+                       UPDATE {change} SET ({}) = ({}) WHERE key_{key} = OLD.{key} AND present
+                       AND generation = (SELECT generation FROM tidewater_subscription); END",
+                    table.columns.join(", "),
+                    old.join(", "),
+                )
             }
             _ => continue,
         };
