@@ -35,12 +35,14 @@ pub(crate) fn prepare(remote: &Connection) {
                    UPDATE {change} SET present = 0 WHERE {same}; END"
             ),
             Defect::PreImageOverwritten => {
-                let old: Vec<String> = table.columns.iter().map(|it| format!("OLD.{it}")).collect();
+                let columns = || table.columns.iter().filter(|it| **it != key);
+                let pre: Vec<String> = columns().map(|it| format!("pre_{it}")).collect();
+                let old: Vec<String> = columns().map(|it| format!("OLD.{it}")).collect();
                 format!(
                     "AFTER UPDATE ON {name} BEGIN
                        UPDATE {change} SET ({}) = ({}) WHERE key_{key} = OLD.{key} AND present
                        AND generation = (SELECT generation FROM tidewater_subscription); END",
-                    table.columns.join(", "),
+                    pre.join(", "),
                     old.join(", "),
                 )
             }

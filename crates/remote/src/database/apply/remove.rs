@@ -400,6 +400,14 @@ impl Sink<'_> {
             // It has gone already, by its other key.
             return Ok(0);
         }
+        if changes::later_than(self.connection, names, &known, PARKED)
+            .doing(DOING)?
+            .is_some()
+        {
+            // The row was changed again under its other key: that goes up first.
+            self.mark_stale(key)?;
+            return Ok(0);
+        }
         let types = self.table.key_types.clone();
         let key = row::datums(&types, &known);
         let values = row_values(self.connection, self.table.table(), &live).doing(DOING)?;

@@ -339,6 +339,29 @@ fn a_refused_change_of_a_key_leaves_with_all_its_values() {
 }
 
 #[test]
+fn a_row_under_a_refused_key_that_was_changed_again_stays_until_that_went_up() {
+    for replace in [false, true] {
+        let mut remote = with_items();
+        remote.run("UPDATE item SET id = 5 WHERE id = 1");
+        remote.acknowledge(refuse(1));
+        remote.run("UPDATE item SET name = 'A' WHERE id = 5");
+        // The centre has deleted the row.
+        remote.download(|server| {
+            server.send("item", replace, |rows| match replace {
+                true => rows.row(Op::Upsert, &item(2, "b", 20)),
+                false => rows.key(Op::Remove, &[Datum::Integer(1)]),
+            });
+        });
+        assert!(
+            remote.query(NAMES).contains(&"5:A:10".to_owned()),
+            "{replace}"
+        );
+        let pending = [update(&item(1, "a", 10), &item(5, "A", 10))];
+        assert_eq!(remote.upload(), pending, "{replace}");
+    }
+}
+
+#[test]
 fn rows_of_a_changed_key_that_arrive_wait_for_the_change() {
     let mut remote = with_items();
     remote.run("UPDATE item SET id = 5 WHERE id = 1");
