@@ -97,11 +97,14 @@ pub enum Purpose {
     Writing,
 }
 
+/// What makes two questions one: the query, its parameters, the types of its results.
+type Words<'p> = (&'p str, Vec<Option<String>>, &'p [ColumnType]);
+
 /// The questions so far.
 struct Asking<'p, 'c> {
     context: &'c SyncContext,
     list: Vec<Question<'p>>,
-    seen: HashMap<(&'p str, Vec<Option<String>>, &'p [ColumnType]), usize>,
+    seen: HashMap<Words<'p>, usize>,
 }
 
 impl<'p> Asking<'p, '_> {
