@@ -585,16 +585,6 @@ impl DownloadSink for Sink {
                         .push(format!("{name} [{}]", text(&row.key)));
                     self.rows[index].remove(&packed(&row.key));
                 }
-                Op::RemovePartition => {
-                    let partition: Vec<Value> = row.partition.iter().map(Datum::to_value).collect();
-                    self.received
-                        .removals
-                        .push(format!("{name} {{{}}}", text(&row.partition)));
-                    self.rows[index].retain(|_, values| {
-                        let held = table.partition.iter().map(|&column| &values[column]);
-                        !held.eq(partition.iter())
-                    });
-                }
                 other => panic!("{other:?} in a download"),
             }
         }

@@ -58,7 +58,7 @@ const SCHEMA: &str = "
     CREATE TABLE customer (
         customer_id INTEGER NOT NULL PRIMARY KEY,
         region INTEGER NOT NULL,
-        name TEXT NOT NULL CHECK (name <> 'refused'));
+        name TEXT NOT NULL CHECK (lower(name) <> 'refused'));
     CREATE TABLE sample (
         sample_id INTEGER NOT NULL,
         code TEXT NOT NULL,

@@ -71,8 +71,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// A table of up to eleven columns, with a key of up to three of them in any order
-    /// and up to two partition columns.
+    /// A table of up to eleven columns, with a key of up to three of them in any order.
     pub(crate) fn shape(&mut self) -> RowShape {
         let count = self.below(11) + 1;
         let columns: Vec<ColumnType> = (0..count).map(|_| self.column_type()).collect();
@@ -83,12 +82,7 @@ impl<'a> Input<'a> {
                 key.push(index);
             }
         }
-        let partition = (0..self.below(3)).map(|_| self.below(count)).collect();
-        RowShape {
-            columns,
-            key,
-            partition,
-        }
+        RowShape { columns, key }
     }
 }
 

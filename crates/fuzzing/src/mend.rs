@@ -282,7 +282,7 @@ impl Sums {
                 ..
             }) => {
                 *upserts = self.count(&[Op::Upsert]);
-                *removals = self.count(&[Op::Remove, Op::RemovePartition]);
+                *removals = self.count(&[Op::Remove]);
                 *checksum = std::mem::take(self).checksum.finalize();
             }
             _ => {}

@@ -73,7 +73,7 @@ fn schema(bytes: &[u8]) {
     for table in &schema.tables {
         let shape = table.shape();
         let inside = |&index: &usize| index < shape.columns.len();
-        assert!(shape.key.iter().all(inside) && shape.partition.iter().all(inside));
+        assert!(shape.key.iter().all(inside) && table.partition.iter().all(inside));
         assert!(!shape.key.is_empty(), "a table without a key");
         for foreign_key in &table.foreign_keys {
             assert!(foreign_key.columns.iter().all(inside));

@@ -85,7 +85,6 @@ fn comes_back(shape: &RowShape, row: &Row<'_>) {
         (&row.old, &again.old),
         (&row.new, &again.new),
         (&row.key, &again.key),
-        (&row.partition, &again.partition),
     ] {
         assert!(all_same(before, after), "{before:?} became {after:?}");
     }
@@ -102,7 +101,6 @@ fn pack(shape: &RowShape, row: &Row<'_>) -> Option<Vec<u8>> {
         Op::Delete => writer.delete(&row.old),
         Op::Request | Op::Remove | Op::ConflictGone => writer.key(op, &row.key),
         Op::Refused => writer.refused(&row.key, row.refused_op?, row.code, row.reason),
-        Op::RemovePartition => writer.remove_partition(&row.partition),
     }
     assert_eq!(writer.rows(), 1);
     Some(writer.take())

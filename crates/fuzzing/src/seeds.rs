@@ -18,7 +18,7 @@ pub type Seed = (String, Vec<u8>);
 const FILES: [&str; House::FILES] = ["changed", "blank", "compares", "forgotten"];
 
 /// One type of each, as [`crate::rows`] and [`crate::ranges`] read a table off their
-/// input: the number of columns, their types, the key, the partition.
+/// input: the number of columns, their types, the key.
 const TYPES: [(u8, ColumnType); 10] = [
     (0, ColumnType::Integer),
     (1, ColumnType::Decimal { scale: None }),
@@ -36,7 +36,6 @@ fn shape() -> RowShape {
     RowShape {
         columns: TYPES.iter().map(|(_, column)| *column).collect(),
         key: vec![0, 4],
-        partition: vec![4],
     }
 }
 
@@ -44,7 +43,7 @@ fn shape() -> RowShape {
 fn shape_bytes() -> Vec<u8> {
     let mut bytes = vec![TYPES.len() as u8 - 1];
     bytes.extend(TYPES.iter().map(|(number, _)| number));
-    bytes.extend([0, 1, 4, 1, 4]);
+    bytes.extend([0, 1, 4]);
     bytes
 }
 
@@ -140,7 +139,7 @@ fn rows() -> Vec<Seed> {
     loose[3] = Datum::Loose(ValueRef::Integer(7));
     loose[6] = Datum::Loose(ValueRef::Text("yesterday"));
     let key = [first[0], first[4]];
-    let writing: [(&str, Write<'_>); 8] = [
+    let writing: [(&str, Write<'_>); 7] = [
         ("insert", &|w| w.row(Op::Insert, &first)),
         ("update", &|w| w.update(&first, &second)),
         ("delete", &|w| w.delete(&second)),
@@ -149,7 +148,6 @@ fn rows() -> Vec<Seed> {
         ("refused", &|w| {
             w.refused(&key, Op::Delete, 704, "not yours")
         }),
-        ("partition", &|w| w.remove_partition(&key[1..])),
         ("many", &|w| {
             w.row(Op::Upsert, &second);
             w.key(Op::Remove, &key);

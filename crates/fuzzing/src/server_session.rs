@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, Frame, PREFACE, put_control, take_frame};
 use tidewater_protocol::message::{Control, Ping, TableBegin};
-use tidewater_protocol::{Datum, PublicationSchema, Row, RowShape, RowsReader};
+use tidewater_protocol::{Datum, Row, RowsReader};
 
 use crate::house::House;
 use crate::input::Input;
@@ -49,7 +49,7 @@ fn serve(data: &[u8]) -> Vec<u8> {
             false => wire.extend_from_slice(input.rest()),
         }
         let heard = house.converse(&wire, piece, flags & 4 == 0);
-        shows_only_what_is_adas(&heard, &house.schema);
+        shows_only_what_is_adas(&heard);
         house.judge();
         heard
     });
@@ -72,7 +72,7 @@ pub(crate) async fn ping(mut stream: DuplexStream) -> bool {
 }
 
 /// All that the server says is frames, and no row in them is of another region than Ada's.
-fn shows_only_what_is_adas(heard: &[u8], schema: &PublicationSchema) {
+fn shows_only_what_is_adas(heard: &[u8]) {
     let mut rest = BytesMut::from(heard);
     let mut table: Option<(TableBegin, Vec<u8>)> = None;
     loop {
@@ -86,7 +86,7 @@ fn shows_only_what_is_adas(heard: &[u8], schema: &PublicationSchema) {
                 Some(Control::Ping(_) | Control::Pong(_) | Control::Credit(_)) => {}
                 Some(control) => {
                     if let Some((begin, rows)) = table.take() {
-                        rows_are_adas(&begin, &rows, schema, true);
+                        rows_are_adas(&begin, &rows, true);
                     }
                     if let Control::TableBegin(begin) = control {
                         table = Some((begin, Vec::new()));
@@ -101,21 +101,13 @@ fn shows_only_what_is_adas(heard: &[u8], schema: &PublicationSchema) {
         }
     }
     if let Some((begin, rows)) = table {
-        rows_are_adas(&begin, &rows, schema, false);
+        rows_are_adas(&begin, &rows, false);
     }
 }
 
-fn rows_are_adas(begin: &TableBegin, rows: &[u8], schema: &PublicationSchema, whole: bool) {
-    let table = schema.table(&begin.table);
+fn rows_are_adas(begin: &TableBegin, rows: &[u8], whole: bool) {
     // Results of uploads may be about tables and columns that only the remote has.
-    let shape = begin.shape();
-    let Some(mut shape) = shape else { return };
-    if let Some(table) = table {
-        shape = RowShape {
-            partition: table.partition.clone(),
-            ..shape
-        };
-    }
+    let Some(shape) = begin.shape() else { return };
     let region = begin.columns.iter().position(|it| it.name == "region");
     let mut reader = RowsReader::new(&shape, rows);
     let mut row = Row::default();

@@ -368,11 +368,7 @@ impl TableBegin {
             }
             key.push(index);
         }
-        (!key.is_empty()).then_some(RowShape {
-            columns,
-            key,
-            partition: Vec::new(),
-        })
+        (!key.is_empty()).then_some(RowShape { columns, key })
     }
 
     /// The names and types of the key's columns, as far as the header has them.

@@ -35,10 +35,8 @@ pub enum Op {
     ConflictRow = 8,
     /// Upload result: a change lost against a delete in the centre. `key`.
     ConflictGone = 9,
-    /// Download: all rows of this partition leave the remote. `partition`.
-    RemovePartition = 10,
     /// Upload result: a change was taken, and the centre has made this row of it. `new`.
-    Made = 11,
+    Made = 10,
 }
 
 impl Op {
@@ -53,8 +51,7 @@ impl Op {
             7 => Op::Refused,
             8 => Op::ConflictRow,
             9 => Op::ConflictGone,
-            10 => Op::RemovePartition,
-            11 => Op::Made,
+            10 => Op::Made,
             _ => return None,
         })
     }
@@ -89,8 +86,6 @@ pub struct RowShape {
     pub columns: Vec<ColumnType>,
     /// The indexes of the primary key's columns in `columns`, in key order.
     pub key: Vec<usize>,
-    /// The indexes of the partition columns in `columns`, in the publication's order.
-    pub partition: Vec<usize>,
 }
 
 /// One unpacked row. Reused from row to row; which fields are filled depends on
@@ -103,10 +98,8 @@ pub struct Row<'a> {
     pub old: Vec<Datum<'a>>,
     /// The row, one value a column.
     pub new: Vec<Datum<'a>>,
-    /// The primary key. Filled for every operation but `RemovePartition`.
+    /// The primary key. Filled for every operation.
     pub key: Vec<Datum<'a>>,
-    /// The values of the partition columns, for `RemovePartition`.
-    pub partition: Vec<Datum<'a>>,
     /// The operation that was refused.
     pub refused_op: Option<Op>,
     /// Why it was refused: the number of a [`crate::Code`].
@@ -235,16 +228,6 @@ impl<'a> RowsWriter<'a> {
         self.out.push(op as u8);
         put_varint(&mut self.out, u64::from(code));
         put_bytes(&mut self.out, reason.as_bytes());
-    }
-
-    /// `RemovePartition`: the values of the partition columns.
-    pub fn remove_partition(&mut self, values: &[Datum<'_>]) {
-        debug_assert_eq!(values.len(), self.shape.partition.len());
-        let loose = values.iter().any(Datum::is_loose);
-        self.begin(Op::RemovePartition, loose);
-        for datum in values {
-            put_nullable(&mut self.out, datum, loose);
-        }
     }
 }
 

@@ -171,7 +171,6 @@ impl Table {
                 .map(|column| column.column_type)
                 .collect(),
             key: self.key.clone(),
-            partition: self.partition.clone(),
         }
     }
 

@@ -13,7 +13,6 @@ fn integers() -> RowShape {
     RowShape {
         columns: vec![ColumnType::Integer, ColumnType::Text],
         key: vec![0],
-        partition: vec![],
     }
 }
 
@@ -271,7 +270,6 @@ fn a_hundred_thousand_rows_are_described_in_less_than_32_kib() {
     let shape = RowShape {
         columns: vec![ColumnType::Uuid],
         key: vec![0],
-        partition: vec![],
     };
     let step = rows_per_range(100_000) as usize;
     assert_eq!(step, 256);

@@ -54,7 +54,6 @@ impl<'a> RowsReader<'a> {
         row.old.clear();
         row.new.clear();
         row.key.clear();
-        row.partition.clear();
         let columns = || self.shape.columns.iter().copied();
         match op {
             Op::Insert | Op::Upsert | Op::ConflictRow | Op::Made => {
@@ -91,12 +90,6 @@ impl<'a> RowsReader<'a> {
                     row.code = u32::try_from(self.cursor.varint()?)
                         .map_err(|_| UnpackError::Malformed("code out of range"))?;
                     row.reason = self.cursor.text()?;
-                }
-            }
-            Op::RemovePartition => {
-                for &index in &self.shape.partition {
-                    let value = self.cursor.nullable(self.shape.columns[index], loose)?;
-                    row.partition.push(value);
                 }
             }
         }

@@ -17,7 +17,6 @@ fn shape() -> RowShape {
             ColumnType::Date,
         ],
         key: vec![0, 1],
-        partition: vec![1],
     }
 }
 
@@ -54,9 +53,8 @@ fn every_operation_comes_back() {
     writer.refused(&first[..2], Op::Delete, 704, "not yours");
     writer.row(Op::ConflictRow, &first);
     writer.key(Op::ConflictGone, &first[..2]);
-    writer.remove_partition(&first[1..2]);
     writer.row(Op::Made, &first);
-    assert_eq!(writer.rows(), 11);
+    assert_eq!(writer.rows(), 10);
     let bytes = writer.take();
 
     let mut reader = RowsReader::new(&shape, &bytes);
@@ -70,18 +68,15 @@ fn every_operation_comes_back() {
             Op::Upsert => assert_eq!(row.new, second),
             Op::Update => assert_eq!((&row.old, &row.new), (&first, &second)),
             Op::Delete => assert_eq!(row.old, second),
-            Op::RemovePartition => assert_eq!(row.partition, first[1..2]),
             Op::Refused => {
                 assert_eq!((row.refused_op, row.code), (Some(Op::Delete), 704));
                 assert_eq!(row.reason, "not yours");
             }
             Op::Request | Op::Remove | Op::ConflictGone => {}
         }
-        if op != Op::RemovePartition {
-            assert_eq!(row.key, first[..2]);
-        }
+        assert_eq!(row.key, first[..2]);
     }
-    assert_eq!(ops, (1..=11).collect::<Vec<u8>>());
+    assert_eq!(ops, (1..=10).collect::<Vec<u8>>());
     assert_eq!(reader.consumed(), bytes.len());
 }
 
@@ -122,7 +117,6 @@ fn a_nan_of_other_bits_is_no_change() {
     let shape = RowShape {
         columns: vec![ColumnType::Integer, ColumnType::Real],
         key: vec![0],
-        partition: Vec::new(),
     };
     let odd = Datum::Real(f64::from_bits(0xffff_ffff_0000_0001));
     let nan = Datum::Real(f64::NAN);

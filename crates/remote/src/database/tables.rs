@@ -423,20 +423,15 @@ pub(crate) fn create_rekeyed_table(table: &Table) -> String {
 }
 
 /// The statements that create a user table's secondary indexes: for the centre's unique
-/// constraints, for references, and for removing a partition. What the primary key already
-/// finds gets none.
+/// constraints and for references. What the primary key already finds gets none.
 pub(crate) fn create_indexes(table: &Table) -> Vec<String> {
     let names = Names::of(table);
-    let wanted = table
-        .unique
-        .iter()
-        .chain(
-            table
-                .foreign_keys
-                .iter()
-                .map(|foreign_key| &foreign_key.columns),
-        )
-        .chain(std::iter::once(&table.partition));
+    let wanted = table.unique.iter().chain(
+        table
+            .foreign_keys
+            .iter()
+            .map(|foreign_key| &foreign_key.columns),
+    );
     let mut seen: Vec<&[usize]> = vec![&table.key];
     let mut statements = Vec::new();
     for columns in wanted {

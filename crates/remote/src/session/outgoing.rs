@@ -425,7 +425,6 @@ mod tests {
         let shape = RowShape {
             columns: vec![ColumnType::Text],
             key: vec![0],
-            partition: vec![],
         };
         let mut writer = RowsWriter::new(&shape);
         for key in ["one", "two", "three"] {

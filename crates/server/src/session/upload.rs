@@ -504,7 +504,6 @@ fn shape_of(begin: &TableBegin, schema: &PublicationSchema) -> Result<(RowShape,
     let shape = RowShape {
         columns,
         key: key.unwrap_or_default(),
-        partition: Vec::new(),
     };
     Ok((shape, key_known))
 }

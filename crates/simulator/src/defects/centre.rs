@@ -420,11 +420,9 @@ type Keeps<'a> = &'a mut dyn FnMut(&Row<'_>, usize) -> Option<()>;
 
 /// Those rows that are kept.
 fn rewritten(begin: &TableBegin, rows: &[u8], keeps: Keeps<'_>) -> Vec<u8> {
-    let Some(mut shape) = begin.shape() else {
+    let Some(shape) = begin.shape() else {
         return rows.to_vec();
     };
-    let region = begin.columns.iter().position(|it| it.name == "region");
-    shape.partition.extend(region);
     let mut reader = RowsReader::new(&shape, rows);
     let (mut row, mut kept) = (Row::default(), Vec::new());
     let (mut from, mut number) = (0, 0);

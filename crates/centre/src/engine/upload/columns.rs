@@ -93,7 +93,6 @@ impl ColumnMap {
         let mut shape = RowShape {
             columns: Vec::with_capacity(begin.columns.len()),
             key: Vec::with_capacity(table.key.len()),
-            partition: Vec::new(),
         };
         let mut sources = vec![None; table.columns.len()];
         let mut changed = None;

@@ -112,15 +112,13 @@ fn filled() -> impl Strategy<Value = Filled> {
             .map(|&column| stored(column))
             .collect::<Vec<_>>();
         (
-            proptest::sample::subsequence(indexes.clone(), 1..=count.min(4)).prop_shuffle(),
-            proptest::sample::subsequence(indexes, 0..=count.min(2)),
+            proptest::sample::subsequence(indexes, 1..=count.min(4)).prop_shuffle(),
             proptest::collection::vec(row, 2..6),
         )
-            .prop_map(move |(key, partition, rows)| Filled {
+            .prop_map(move |(key, rows)| Filled {
                 shape: RowShape {
                     columns: columns.clone(),
                     key,
-                    partition,
                 },
                 rows,
             })
@@ -156,23 +154,20 @@ fn pack_all(filled: &Filled) -> (Vec<u8>, Vec<Read>) {
             writer.row(op, &new);
             expected.push((
                 op as u8,
-                vec![vec![], values(&new), values(&of(&new, &shape.key)), vec![]],
+                vec![vec![], values(&new), values(&of(&new, &shape.key))],
             ));
         }
         writer.update(&old, &new);
         let key = values(&of(&old, &shape.key));
         expected.push((
             Op::Update as u8,
-            vec![values(&old), values(&new), key.clone(), vec![]],
+            vec![values(&old), values(&new), key.clone()],
         ));
         writer.delete(&old);
-        expected.push((
-            Op::Delete as u8,
-            vec![values(&old), vec![], key.clone(), vec![]],
-        ));
+        expected.push((Op::Delete as u8, vec![values(&old), vec![], key.clone()]));
         for op in [Op::Request, Op::Remove, Op::ConflictGone] {
             writer.key(op, &of(&old, &shape.key));
-            expected.push((op as u8, vec![vec![], vec![], key.clone(), vec![]]));
+            expected.push((op as u8, vec![vec![], vec![], key.clone()]));
         }
         writer.refused(
             &of(&old, &shape.key),
@@ -180,13 +175,7 @@ fn pack_all(filled: &Filled) -> (Vec<u8>, Vec<Read>) {
             u32::MAX,
             "why \u{10ffff}",
         );
-        expected.push((Op::Refused as u8, vec![vec![], vec![], key, vec![]]));
-        let partition = of(&new, &shape.partition);
-        writer.remove_partition(&partition);
-        expected.push((
-            Op::RemovePartition as u8,
-            vec![vec![], vec![], vec![], values(&partition)],
-        ));
+        expected.push((Op::Refused as u8, vec![vec![], vec![], key]));
     }
     assert_eq!(writer.rows(), expected.len() as u64);
     (writer.take(), expected)
@@ -203,7 +192,7 @@ fn read_in_pieces(shape: &RowShape, packed: &[u8], piece: usize) -> Vec<Read> {
         loop {
             match reader.next(&mut row) {
                 Ok(true) => {
-                    let parts = [&row.old, &row.new, &row.key, &row.partition];
+                    let parts = [&row.old, &row.new, &row.key];
                     let parts = parts.map(|part| values(part)).to_vec();
                     read.push((row.op.unwrap() as u8, parts));
                     if row.op == Some(Op::Refused) {

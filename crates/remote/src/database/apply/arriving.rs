@@ -112,9 +112,6 @@ impl Applier {
             match (self.phase, row.op) {
                 (Phase::Download(_), Some(Op::Upsert)) => sink.download(&row)?,
                 (Phase::Download(_), Some(Op::Remove)) => sink.remove(&row.key)?,
-                (Phase::Download(_), Some(Op::RemovePartition)) => {
-                    sink.remove_partition(&row.partition)?;
-                }
                 (Phase::Result(_), Some(Op::Refused)) => {
                     sink.refuse(&row)?;
                     let packed = row::pack_key(&sink.table.key_types, &row.key);

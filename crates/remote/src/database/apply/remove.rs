@@ -1,9 +1,8 @@
-//! What leaves the remote: single rows, whole partitions, tables that are replaced.
+//! What leaves the remote: single rows, and tables that are replaced.
 //!
 //! Nothing that is pending goes. A row with a refused change goes, but all its values stay with
-//! the refusal. A refused insert stays when only its key is told to be gone: the
-//! centre never had the row, and all its values are the user's own. A parent stays as
-//! long as a pending child refers to it.
+//! the refusal. A refused insert stays: the centre never had the row, and all its values are the
+//! user's own. A parent stays as long as a pending child refers to it.
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -75,7 +74,7 @@ pub(super) fn clear(
         table.has_stale = true;
         summary.stale += 1;
     }
-    table.missing = delete_where(connection, table, &stays, &[])?;
+    table.missing = delete_where(connection, table, &stays)?;
     Ok(())
 }
 
@@ -95,7 +94,6 @@ fn delete_where(
     connection: &Connection,
     table: &TableApply,
     conditions: &[String],
-    parameters: &[&dyn rusqlite::ToSql],
 ) -> Result<u64, RemoteError> {
     let names = &table.names;
     let condition = match conditions {
@@ -110,7 +108,7 @@ fn delete_where(
     };
     let deleted = connection
         .prepare_cached(&sql)
-        .and_then(|mut statement| statement.execute(parameters));
+        .and_then(|mut statement| statement.execute([]));
     let mut count = 0;
     match deleted {
         Ok(deleted) => count = deleted as u64,
@@ -126,7 +124,7 @@ fn delete_where(
     let keys = quote::list(&names.key, ", ", |key| format!("p.{key}"));
     let select = format!("SELECT {keys} FROM {} AS p{condition}", names.table);
     let one = format!("DELETE FROM {} WHERE {}", names.table, names.key_is_bound());
-    for key in keys_of(connection, &select, parameters, table.table()).doing(DOING)? {
+    for key in keys_of(connection, &select, &[], table.table()).doing(DOING)? {
         let delete = || -> rusqlite::Result<usize> {
             let mut statement = connection.prepare_cached(&one)?;
             names.bind_key(&mut statement, &key)?;
@@ -240,139 +238,6 @@ impl Sink<'_> {
             Ok(found)
         };
         check(&mut self.scratch).doing(DOING)
-    }
-
-    /// All rows of a partition leave.
-    pub(super) fn remove_partition(&mut self, values: &[Datum<'_>]) -> Result<(), RemoteError> {
-        let values: Vec<Value> = values.iter().map(Datum::to_value).collect();
-        let binds: Vec<row::Bind<'_>> = values
-            .iter()
-            .map(|value| row::Bind::of(value.as_ref()))
-            .collect();
-        let parameters: Vec<&dyn rusqlite::ToSql> = binds
-            .iter()
-            .map(|bind| bind as &dyn rusqlite::ToSql)
-            .collect();
-        let partition = &self.table.table().partition;
-        let names = &self.table.names;
-        let here = quote::list(partition.iter().enumerate(), " AND ", |(number, &index)| {
-            format!("p.{} IS ?{}", names.columns[index], number + 1)
-        });
-        if partition.is_empty() || values.len() != partition.len() {
-            return Err(RemoteError::BadRows {
-                table: self.table.name().to_owned(),
-                what: "a partition leaves, but the table has none".into(),
-            });
-        }
-        let mut conditions = vec![here.clone()];
-        if self.table.has_changes {
-            let (pending, parked) = self.changed_in_partition(&here, &parameters).doing(DOING)?;
-            let types = self.table.key_types.clone();
-            for key in &pending {
-                self.mark_stale(&row::datums(&types, key))?;
-            }
-            for key in &parked {
-                let key = row::datums(&types, key);
-                // The centre's row may be in another of the user's partitions by now: what was
-                // to be asked for still is.
-                let is_asked_for = self.is_stale(&key).doing(DOING)?;
-                self.summary.removals += self.evict(&key)?;
-                if is_asked_for {
-                    self.mark_stale(&key)?;
-                }
-            }
-            conditions.push(unchanged(self.table));
-        }
-        if self.table.is_untracked {
-            let keys = quote::list(&self.table.names.key, ", ", |key| format!("p.{key}"));
-            let sql = format!(
-                "SELECT {keys} FROM {} AS p WHERE {}",
-                self.table.names.table,
-                conditions.join(" AND ")
-            );
-            let leaving =
-                keys_of(self.connection, &sql, &parameters, self.table.table()).doing(DOING)?;
-            let types = self.table.key_types.clone();
-            for key in &leaving {
-                self.keep_untracked(&row::datums(&types, key), None)?;
-            }
-        }
-        if let Some(needed) = self.table.needed() {
-            let keys = quote::list(&self.table.names.key, ", ", |key| format!("p.{key}"));
-            let sql = format!(
-                "SELECT {keys} FROM {} AS p WHERE {} AND {needed}",
-                self.table.names.table,
-                conditions.join(" AND ")
-            );
-            let parents =
-                keys_of(self.connection, &sql, &parameters, self.table.table()).doing(DOING)?;
-            let types = self.table.key_types.clone();
-            for key in &parents {
-                self.mark_stale(&row::datums(&types, key))?;
-            }
-            conditions.push(format!("NOT {needed}"));
-        }
-        self.summary.removals +=
-            delete_where(self.connection, self.table, &conditions, &parameters)?;
-        Ok(())
-    }
-
-    /// The keys with local changes that are in a partition, or were before: pending ones, and
-    /// those that are only refused. A row that only a refused change moved into the partition
-    /// is none of these: in the centre it is where it was.
-    #[expect(clippy::type_complexity, reason = "two lists of keys")]
-    fn changed_in_partition(
-        &self,
-        here: &str,
-        parameters: &[&dyn rusqlite::ToSql],
-    ) -> rusqlite::Result<(Vec<Vec<Value>>, Vec<Vec<Value>>)> {
-        let table = self.table.table();
-        let names = &self.table.names;
-        let before = table.partition.iter().enumerate();
-        let before = quote::list(before, " AND ", |(number, index)| {
-            let key = table.key.iter().position(|key| key == index);
-            let value = names.values.iter().position(|value| value == index);
-            let column = match (key, value) {
-                (Some(key), _) => &names.change_key[key],
-                (None, Some(value)) => &names.pre[value],
-                (None, None) => unreachable!("a column is in the key or it is not"),
-            };
-            format!("h.{column} IS ?{}", number + 1)
-        });
-        let keys = quote::list(&names.change_key, ", ", |key| format!("h.{key}"));
-        let same = quote::list(&names.change_key, " AND ", |key| {
-            format!("n.{key} = h.{key}")
-        });
-        let select = |generations: &str, moved: &str, exclude: &str| {
-            format!(
-                "SELECT DISTINCT {keys} FROM {change} AS h LEFT JOIN {table} AS p ON {join} \
-                 WHERE h.generation {generations} AND ((h.present = 1 AND {before}) OR \
-                 ({moved}p.{first} IS NOT NULL AND {here})){exclude}",
-                change = names.change,
-                table = names.table,
-                join = names.change_of("h", "p"),
-                first = names.key[0],
-            )
-        };
-        let pending = select(&format!("> {PARKED}"), "", "");
-        let only = format!(
-            " AND NOT EXISTS (SELECT 1 FROM {} AS n WHERE {same} AND n.generation > {PARKED})",
-            names.change
-        );
-        let of_changed_key = names.new_key.iter().zip(&names.change_key);
-        let of_changed_key = quote::list(of_changed_key, " AND ", |(new_key, key)| {
-            format!("r.{new_key} = h.{key}")
-        });
-        let inserted = format!(
-            "h.present = 0 AND NOT EXISTS (SELECT 1 FROM {} AS r WHERE {of_changed_key} \
-             AND r.generation = {PARKED}) AND ",
-            names.rekeyed
-        );
-        let parked = select(&format!("= {PARKED}"), &inserted, &only);
-        Ok((
-            keys_of(self.connection, &pending, parameters, table)?,
-            keys_of(self.connection, &parked, parameters, table)?,
-        ))
     }
 
     /// After the last row of a replaced table: refused changes whose rows did not come are

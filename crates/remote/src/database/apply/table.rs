@@ -123,11 +123,7 @@ impl TableApply {
             .map(|column| column.column_type())
             .collect();
         let columns = columns.ok_or_else(|| bad("a column of an unknown type"))?;
-        let shape = key.map(|key| RowShape {
-            columns,
-            key,
-            partition: Vec::new(),
-        });
+        let shape = key.map(|key| RowShape { columns, key });
         TableApply::new(connection, schema, index, shape, false, Vec::new())
     }
 

@@ -278,21 +278,22 @@ fn a_removed_parent_takes_no_children_along_and_stays_while_a_pending_child_need
 }
 
 #[test]
-fn a_partition_leaves_but_for_what_is_pending() {
+fn rows_leave_but_for_what_is_pending() {
     let mut remote = with_items();
     remote.download(|server| {
         server.table("item", |rows| rows.row(Op::Upsert, &item(4, "d", 10)));
     });
     let summary = remote.download(|server| {
-        server.table("item", |rows| rows.remove_partition(&[Datum::Integer(20)]));
+        server.table("item", |rows| rows.key(Op::Remove, &[Datum::Integer(2)]));
     });
     assert_eq!(summary.removals, 1);
     remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
     remote.run("UPDATE item SET amount = 77 WHERE id = 3");
     let summary = remote.download(|server| {
         server.table("item", |rows| {
-            rows.remove_partition(&[Datum::Integer(10)]);
-            rows.remove_partition(&[Datum::Integer(30)]);
+            for id in [1, 3, 4] {
+                rows.key(Op::Remove, &[Datum::Integer(id)]);
+            }
         });
     });
     assert_eq!((summary.removals, summary.stale), (1, 2));
@@ -474,7 +475,7 @@ fn a_row_that_a_trigger_ignores_is_not_lost_silently() {
     );
     assert_eq!(remote.requested(), 2);
     remote.download(|server| {
-        server.table("item", |rows| rows.remove_partition(&[Datum::Integer(20)]));
+        server.table("item", |rows| rows.key(Op::Remove, &[Datum::Integer(2)]));
     });
     assert_eq!(
         remote.query(NAMES),

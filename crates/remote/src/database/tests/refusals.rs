@@ -288,49 +288,6 @@ fn a_downloaded_row_does_not_overwrite_a_refused_one() {
     assert_eq!(remote.query(NAMES)[0], "1:mine:10");
 }
 
-/// A partition may leave, or come anew, that the row is in here only: in the centre it still
-/// is where it was, and nothing would bring it back.
-#[test]
-fn a_row_that_a_refused_change_moved_into_a_partition_does_not_go_with_it() {
-    let mut remote = with_items();
-    remote.run("UPDATE item SET amount = 20 WHERE id = 1");
-    remote.acknowledge(|server| {
-        server.table("item", |rows| {
-            let code = Code::RowCheck.number();
-            rows.refused(&[Datum::Integer(1)], Op::Update, code, "too dear");
-        });
-    });
-    remote.download(|server| {
-        server.table("item", |rows| rows.remove_partition(&[Datum::Integer(20)]));
-    });
-    assert_eq!(remote.query(NAMES)[0], "1:a:20");
-    assert!(!remote.query(NAMES).iter().any(|row| row.starts_with("2:")));
-    assert_eq!(refused_keys(&remote), ["[1]"]);
-    remote.run("UPDATE item SET amount = 10 WHERE id = 1");
-    assert_eq!(remote.upload(), []);
-}
-
-/// The centre moved the row to a partition that stays, and only then the partition went that
-/// the row is in here.
-#[test]
-fn a_refused_row_that_the_centre_moved_is_asked_for_when_its_old_partition_goes() {
-    let mut remote = with_refusals();
-    let summary = remote.download(|server| {
-        server.table("item", |rows| rows.row(Op::Upsert, &item(1, "moved", 30)));
-    });
-    assert_eq!(summary.stale, 1);
-    remote.download(|server| {
-        server.table("item", |rows| rows.remove_partition(&[Datum::Integer(10)]));
-    });
-    assert!(!remote.query(NAMES).iter().any(|row| row.starts_with("1:")));
-    assert_eq!(remote.requested(), 1);
-    remote.download(|server| {
-        server.table("item", |rows| rows.row(Op::Upsert, &item(1, "moved", 30)));
-    });
-    assert_eq!(remote.query(NAMES)[0], "1:moved:30");
-    assert_eq!(remote.requested(), 0);
-}
-
 /// CASES 20, the remote's side.
 #[test]
 fn a_refused_row_that_leaves_the_scope_leaves_all_its_values() {
@@ -339,49 +296,34 @@ fn a_refused_row_that_leaves_the_scope_leaves_all_its_values() {
             rows.key(Op::Remove, &[Datum::Integer(id)]);
         }
     };
-    let remove_partitions = |rows: &mut RowsWriter<'_>| {
-        for amount in [10, 30, 90] {
-            rows.remove_partition(&[Datum::Integer(amount)]);
-        }
-    };
-    // An insert has nobody's values but the user's; it goes with its partition only.
-    type Removal<'a> = (&'a dyn Fn(&mut RowsWriter<'_>), bool, bool);
-    let removals: [Removal<'_>; 3] = [
-        (&remove_one_by_one, false, true),
-        (&remove_partitions, false, false),
+    type Removal<'a> = (&'a dyn Fn(&mut RowsWriter<'_>), bool);
+    let removals: [Removal<'_>; 2] = [
+        (&remove_one_by_one, false),
         (
             &|rows: &mut RowsWriter<'_>| rows.row(Op::Upsert, &item(2, "fine", 20)),
             true,
-            true,
         ),
     ];
-    for (removal, replace, insert_stays) in removals {
+    for (removal, replace) in removals {
         let mut remote = with_refusals();
         remote.download(|server| server.send("item", replace, removal));
-        if insert_stays {
-            assert_eq!(remote.query(NAMES), ["2:fine:20", "9:new:90"]);
-            assert_eq!(remote.requested(), 0);
-            remote.run("DELETE FROM item WHERE id = 9");
-            assert_eq!(remote.upload(), []);
-            continue;
-        }
-        assert_eq!(remote.query(NAMES), ["2:fine:20"]);
+        assert_eq!(remote.query(NAMES), ["2:fine:20", "9:new:90"]);
+        assert_eq!(remote.requested(), 0);
         let refused = remote.database().refused().unwrap();
         let mut values: Vec<String> = refused.into_iter().filter_map(|row| row.values).collect();
         values.sort();
         assert_eq!(
             values,
-            [
-                r#"{"amount":10,"id":1,"name":"mine"}"#,
-                r#"{"amount":90,"id":9,"name":"new"}"#,
-                r#"{"id":3}"#,
-            ]
+            [r#"{"amount":10,"id":1,"name":"mine"}"#, r#"{"id":3}"#]
         );
+        assert_eq!(remote.upload(), []);
+        // The insert is all the user's own.
+        remote.run("DELETE FROM item WHERE id = 9");
         assert_eq!(remote.upload(), []);
         assert_eq!(remote.database_mut().retry_refused(Which::All).unwrap(), 0);
         assert_eq!(
             remote.database_mut().discard_refused(Which::All).unwrap(),
-            3
+            2
         );
     }
 }

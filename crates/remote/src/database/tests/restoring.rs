@@ -20,8 +20,8 @@ fn with_left_behind(changes: &str, refused: &[(i64, Op)]) -> Remote {
     });
     remote.download(|server| {
         server.table("item", |rows| {
-            for amount in [10, 20, 30, 90] {
-                rows.remove_partition(&[Datum::Integer(amount)]);
+            for id in [1, 2, 3] {
+                rows.key(Op::Remove, &[Datum::Integer(id)]);
             }
         });
     });
@@ -37,17 +37,17 @@ fn restored(remote: &mut Remote) -> u64 {
 #[test]
 fn what_left_with_its_row_is_written_again_as_a_new_row() {
     let changes = "UPDATE item SET name = 'mine' WHERE id = 1; \
-                   INSERT INTO item VALUES (9, NULL, 90); \
+                   UPDATE item SET name = NULL WHERE id = 3; \
                    UPDATE item SET id = 5, name = 'moved' WHERE id = 2";
-    let refused = [(1, Op::Update), (9, Op::Insert), (2, Op::Update)];
+    let refused = [(1, Op::Update), (3, Op::Update), (2, Op::Update)];
     let mut remote = with_left_behind(changes, &refused);
     assert_eq!(remote.kept_values().len(), 3);
     assert_eq!(restored(&mut remote), 3);
     assert!(remote.database().refused().unwrap().is_empty());
-    assert_eq!(remote.query(NAMES), ["1:mine:10", "5:moved:20", "9::90"]);
+    assert_eq!(remote.query(NAMES), ["1:mine:10", "3::30", "5:moved:20"]);
     let [first, second] = [item(1, "mine", 10), item(5, "moved", 20)];
-    let third = [Datum::Integer(9), Datum::Null, Datum::Integer(90)];
-    let expected = [insert(&first), insert(&second), insert(&third)];
+    let third = [Datum::Integer(3), Datum::Null, Datum::Integer(30)];
+    let expected = [insert(&first), insert(&third), insert(&second)];
     assert_eq!(remote.upload(), expected);
 }
 
@@ -107,29 +107,30 @@ fn every_value_comes_back_as_it_was() {
         .map(|(number, column_type)| column(&format!("c{number}"), column_type, true))
         .collect();
     columns.insert(0, column("id", ColumnType::Integer, false));
-    let mut kinds = table("kind", columns, vec![0]);
-    kinds.partition = vec![0];
+    let kinds = table("kind", columns, vec![0]);
     let mut remote = Remote::new(publication(vec![kinds]));
     let rows = "(1, 9223372036854775807, 0.1, 1, 'a\"''x''00''', x'00ff', '1.50', '[1, {}]'), \
                 (2, 'abc', 1e300, 0, '', x'', '12345678901234567890.12', 'null'), \
                 (3, -1, 9e999, NULL, NULL, NULL, 'NaN', NULL), \
                 (4, 0, 'NaN', 1, x'41', 'text', '1.50', '1'), \
                 (5, 0, 2.2250738585072011e-308, 1, 'x', NULL, '-0.01', '2')";
-    remote.run(&format!("INSERT INTO kind VALUES {rows}"));
+    remote.run("INSERT INTO kind (id) VALUES (1), (2), (3), (4), (5)");
+    remote.acknowledge(|_| {});
+    remote.run(&format!("REPLACE INTO kind VALUES {rows}"));
     let all = "SELECT quote(id) || quote(c0) || quote(c1) || quote(c2) || quote(c3) || quote(c4) \
                || quote(c5) || quote(c6) FROM kind ORDER BY id";
     let before = remote.query(all);
     remote.acknowledge(|server| {
         server.table("kind", |rows| {
             for id in 1..=5 {
-                rows.refused(&[Datum::Integer(id)], Op::Insert, 703, "no");
+                rows.refused(&[Datum::Integer(id)], Op::Update, 703, "no");
             }
         });
     });
     remote.download(|server| {
         server.table("kind", |rows| {
             for id in 1..=5 {
-                rows.remove_partition(&[Datum::Integer(id)]);
+                rows.key(Op::Remove, &[Datum::Integer(id)]);
             }
         });
     });

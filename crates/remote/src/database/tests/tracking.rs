@@ -539,9 +539,7 @@ fn any_name_can_be_synced() {
             });
         });
         remote.download(|server| {
-            server.table(table_name, |rows| {
-                rows.remove_partition(&[Datum::Text("v")])
-            });
+            server.table(table_name, |rows| rows.key(Op::Remove, &[Datum::Text("k")]));
         });
         assert_eq!(
             remote.query(&format!("SELECT count(*) FROM {quoted}")),
