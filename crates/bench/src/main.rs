@@ -13,6 +13,7 @@
 mod copy;
 mod download;
 mod families;
+mod follows;
 mod machine;
 mod measure;
 mod memory;
@@ -50,6 +51,9 @@ enum Command {
     Upload,
     /// Uploads of parents and children of which a third is bad.
     Families,
+    /// Rows that follow others against rows with partitions of their own, and users with many
+    /// partitions against users with few.
+    Follows,
     /// What change tracking adds to bulk insert, update and delete in the centre.
     Tracking,
     /// Peak memory of server and remote.
@@ -83,12 +87,14 @@ fn main() -> anyhow::Result<()> {
         Some(Command::Download) => download::run(rows, runs),
         Some(Command::Upload) => upload::run(rows, runs),
         Some(Command::Families) => families::run(runs),
+        Some(Command::Follows) => follows::run(runs),
         Some(Command::Tracking) => tracking::run(rows, runs),
         Some(Command::Memory) => memory::run(memory_rows),
         _ => {
             download::run(rows, runs)?;
             upload::run(rows, runs)?;
             families::run(runs)?;
+            follows::run(runs)?;
             tracking::run(rows, runs)?;
             memory::run(memory_rows)
         }

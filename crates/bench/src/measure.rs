@@ -92,6 +92,16 @@ pub(crate) fn goal(what: &str, ratio: &Spread, at_least: f64) {
     println!("  {what:<58} {ratio} times; goal at least {at_least}: {verdict}");
 }
 
+/// Prints a ratio of costs beside its goal.
+pub(crate) fn at_most(what: &str, ratio: &Spread, goal: f64) {
+    let verdict = if ratio.median <= goal {
+        "met"
+    } else {
+        "NOT met"
+    };
+    println!("  {what:<58} {ratio} times; goal at most {goal}: {verdict}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,7 @@ use tidewater_testing::postgres::{Postgres, PostgresOptions};
 use tidewater_testing::purchase;
 
 const USER: &str = "bench";
-const PASSWORD: &str = "bench-password";
+pub(crate) const PASSWORD: &str = "bench-password";
 
 /// A PostgreSQL that syncs to disk, as in production.
 pub(crate) struct Centre {
@@ -72,15 +72,23 @@ impl Centre {
         let config = Config::parse(&configuration(url, tracking, direction))?;
         let centre = tidewater_server::databases::connect(url).await?;
         centre.deploy(&config.publications, false, now_ms()).await?;
-        let user = UserRecord {
-            name: USER.into(),
-            password_hash: hash_password(&Environment::real(), PASSWORD)?,
-            disabled: false,
-            created_ms: now_ms(),
-        };
-        centre.add_user(&user).await?;
-        Ok(())
+        add_user(&*centre, USER).await
     }
+}
+
+/// Adds a user with the [`PASSWORD`].
+pub(crate) async fn add_user(
+    centre: &dyn tidewater_centre::Centre,
+    name: &str,
+) -> anyhow::Result<()> {
+    let user = UserRecord {
+        name: name.into(),
+        password_hash: hash_password(&Environment::real(), PASSWORD)?,
+        disabled: false,
+        created_ms: now_ms(),
+    };
+    centre.add_user(&user).await?;
+    Ok(())
 }
 
 fn configuration(url: &str, tracking: &str, direction: &str) -> String {

@@ -71,7 +71,7 @@ pub struct DownloadOutcome {
     pub checkpoint: Option<Checkpoint>,
     /// Rows sent.
     pub upserts: u64,
-    /// Keys and partitions sent for removal.
+    /// Keys sent for removal.
     pub removals: u64,
 }
 
@@ -85,7 +85,7 @@ pub trait DownloadSink: Send {
     /// The rows that follow are of this table.
     fn table(&mut self, begin: TableBegin);
 
-    /// Packed rows (Upsert, Remove, RemovePartition), whole ones, about
+    /// Packed rows (Upsert, Remove), whole ones, about
     /// [`tidewater_protocol::frame::ROWS_PAYLOAD_BYTES`] at a time.
     ///
     /// # Errors
