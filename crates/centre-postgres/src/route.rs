@@ -147,12 +147,20 @@ impl Route {
 
     /// The entries of rows of the tracked table: `from` has them under the alias `r`, with their
     /// keys and the columns that refer.
+    ///
+    /// Each row's way up is looked up by itself. A plan is kept for a session: one that was made for
+    /// many rows would read whole tables for one.
     pub(super) fn entries(&self, spec: &LogSpec, from: &str) -> String {
-        let root = self.root("r");
+        let (root, first) = (self.root("r"), at(1));
+        let step = &self.steps[0];
         format!(
-            "SELECT {} FROM {from}{}{}",
+            "SELECT {} FROM {from} CROSS JOIN LATERAL (SELECT {} FROM {} {first}{} WHERE {}{} \
+             OFFSET 0) {root}",
             spec.entry(&format!("{root}."), "r."),
-            self.joins("JOIN", 0, "r", ""),
+            spec.deciding(&format!("{root}.")),
+            step.table,
+            self.joins("JOIN", 1, &first, ""),
+            equal("r", &step.columns, &first, &step.parent_columns),
             self.lock(0)
         )
     }
@@ -273,35 +281,34 @@ impl Route {
         triggers.collect()
     }
 
-    /// Whether the tables along it have the columns that functions name, but for the one at a level,
-    /// on whose row (or on that of a partition of it) the trigger fires: as rows for `IN`, the
-    /// tables, and conditions on these.
-    pub(super) fn columns(
-        &self,
-        own: &LogSpec,
-        level: usize,
-    ) -> (Vec<String>, Vec<String>, Vec<String>) {
+    /// The conditions that the tables along it have the columns that functions name, but for the one
+    /// at a level, on whose row (or on that of a partition of it) the trigger fires. Each is looked
+    /// up by the catalog's index: a statement of one row waits for all of them.
+    pub(super) fn conditions(&self, own: &LogSpec, level: usize) -> Vec<String> {
         let tables = std::iter::once((own.table_oid, &own.table, &own.watched));
         let steps = self.steps.iter();
         let steps = steps.map(|it| (it.oid, &it.table, &it.watched));
-        let (mut rows, mut oids, mut named) = (Vec::new(), Vec::new(), Vec::new());
+        let mut conditions = Vec::new();
         for (index, (oid, table, columns)) in tables.chain(steps).enumerate() {
             let relation = match index == level {
                 true => "TG_RELID".to_owned(),
                 false => {
                     let text = literal(table).unwrap_or_default();
-                    named.push(format!("pg_catalog.to_regclass({text}) = {oid}::oid"));
+                    conditions.push(format!("pg_catalog.to_regclass({text}) = {oid}::oid"));
                     format!("{oid}::oid")
                 }
             };
             for column in columns {
                 // Names of columns have no NUL.
                 let name = literal(&column.name).unwrap_or_default();
-                rows.push(format!("({relation}, {name}, {}::oid)", column.type_oid));
+                conditions.push(format!(
+                    "(SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = \
+                     {relation} AND a.attname = {name}) = {}::oid",
+                    column.type_oid
+                ));
             }
-            oids.push(relation);
         }
-        (rows, oids, named)
+        conditions
     }
 }
 

@@ -279,6 +279,13 @@ impl LogSpec {
         columns.collect::<Vec<_>>().join(", ")
     }
 
+    /// The columns of an entry that are of the table which decides, at the end of a route.
+    pub(super) fn deciding(&self, above: &str) -> String {
+        let columns = self.columns.iter().filter(|it| it.is_above);
+        let columns = columns.map(|it| format!("{above}{}", it.source));
+        columns.collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether rows that change their partition need a trigger of their own.
     ///
     /// The transition tables of a MERGE do not have them: PostgreSQL takes such a row for one
@@ -304,16 +311,8 @@ impl LogSpec {
     /// Whether the columns that a function names are still there as they were; it is that of a
     /// trigger on the table at a level of the route, of which 0 is the tracked one.
     pub(super) fn fits(&self, level: usize) -> String {
-        let (rows, tables, named) = self.route.columns(self, level);
-        let named = named.iter().map(|it| format!(" AND {it}"));
-        format!(
-            "(SELECT pg_catalog.count(*) FROM pg_catalog.pg_attribute a \
-             WHERE a.attrelid IN ({}) AND (a.attrelid, a.attname, a.atttypid) IN ({})) = {}{}",
-            tables.join(", "),
-            rows.join(", "),
-            rows.len(),
-            named.collect::<String>()
-        )
+        let conditions = self.route.conditions(self, level);
+        format!("({}) IS TRUE", conditions.join(" AND "))
     }
 
     /// The statement that logs all rows of a table that has the columns of the tracked one.
