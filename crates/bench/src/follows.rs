@@ -40,6 +40,8 @@ const DDL: &str = "
     CREATE TABLE line (id INTEGER NOT NULL PRIMARY KEY, owner VARCHAR(20) NOT NULL,
       doc_id INTEGER NOT NULL REFERENCES doc ON UPDATE CASCADE ON DELETE CASCADE,
       body VARCHAR(64) NOT NULL);
+    CREATE INDEX doc_owner ON doc (owner);
+    CREATE INDEX line_owner ON line (owner);
     CREATE INDEX line_doc ON line (doc_id);
     CREATE TABLE source (id INTEGER NOT NULL PRIMARY KEY, owner VARCHAR(20) NOT NULL,
       doc_id INTEGER NOT NULL, body VARCHAR(64) NOT NULL);

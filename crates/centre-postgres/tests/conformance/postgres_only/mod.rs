@@ -3,6 +3,7 @@
 mod effects;
 mod names;
 mod partitions;
+mod plans;
 mod races;
 mod replication;
 mod serving;
