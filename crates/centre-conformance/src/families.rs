@@ -321,13 +321,34 @@ pub async fn rows_age_out_of_a_window_and_come_back_when_it_is_wider<F: Fixture>
         .await;
     anna.download().await;
     assert_eq!(held(&anna), "1 / 10");
+    // What is too old may be written, and is not shown.
+    let lost = anna
+        .upload(&[
+            insert("visit", "2|anna|2023-11-16"),
+            update("visit", "1|anna|2023-11-10", "1|anna|2023-11-01"),
+        ])
+        .await;
+    assert_eq!(
+        lost,
+        [
+            "0 inserted, 1 updated, 0 deleted, 1 conflicts, 0 refused",
+            "gone visit [2]"
+        ]
+    );
+    anna.download().await;
+    assert_eq!(held(&anna), " / ");
     world.specs[0].tables = windowed(Last::Time(1, Unit::Months));
     world.deploy().await.unwrap();
     let received = anna.download().await;
     assert_eq!(held(&anna), "1 2 / 10 20");
     assert_eq!(
         received.rows(),
-        ["remark: 20|2", "visit: 2|anna|2023-11-08"]
+        [
+            "remark: 10|1",
+            "remark: 20|2",
+            "visit: 1|anna|2023-11-01",
+            "visit: 2|anna|2023-11-08"
+        ]
     );
 }
 

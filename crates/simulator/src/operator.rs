@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use crate::application::{self, Application};
 use crate::host::Host;
 use crate::random::Random;
-use crate::scenario::USERS;
+use crate::scenario::{DAY_MS, USERS};
 use crate::world::{Failed, World};
 
 const KILLED_BEFORE: &str = "server killed before a commit";
@@ -19,6 +19,7 @@ const KILLED: &str = "server killed";
 const REPLACED: &str = "server replaced in the middle of a transfer";
 const RESTORED: &str = "centre restored to an older copy";
 pub(crate) const CLOCK: &str = "clock of a server jumped";
+const DAY_PASSED: &str = "day passed";
 pub(crate) const DEPLOYED: &str = "changed schema deployed";
 pub(crate) const PRUNED: &str = "log of changes pruned";
 const DISABLED: &str = "user disabled for a while";
@@ -31,13 +32,14 @@ pub(crate) const KINDS: &[&str] = &[
     REPLACED,
     RESTORED,
     CLOCK,
+    DAY_PASSED,
     DEPLOYED,
     PRUNED,
     DISABLED,
 ];
 
 /// The tables that change.
-const ALTERED: [&str; 4] = ["customer", "product", "site", "visit"];
+const ALTERED: [&str; 6] = ["customer", "product", "site", "visit", "measure", "reading"];
 
 /// How long a process has to meet the commit that kills it.
 const AMBUSH: Duration = Duration::from_secs(15);
@@ -46,7 +48,7 @@ const AMBUSH: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Clocks jump up to so far, either way: a day.
-const JUMP_MS: u64 = 24 * 60 * 60 * 1_000;
+const JUMP_MS: u64 = DAY_MS as u64;
 
 /// Does so many things, one after the other.
 pub(crate) async fn operate(
@@ -60,7 +62,7 @@ pub(crate) async fn operate(
         let Some(host) = world.any_host(&mut random) else {
             return Ok(());
         };
-        match random.below(20) {
+        match random.below(22) {
             0..=3 => ambush(world, host, &mut random).await?,
             4 => {
                 host.kill();
@@ -70,8 +72,14 @@ pub(crate) async fn operate(
             5 => replace_in_transfer(world, host, &mut random).await?,
             6 | 7 => {
                 let ahead = random.below(2 * JUMP_MS) as i64 - JUMP_MS as i64;
-                host.set_clock_ahead(ahead);
+                host.set_clock_ahead(world.passed_ms() + ahead);
                 world.chronicle.fault(CLOCK);
+            }
+            20 | 21 if world.pass_a_day() => {
+                for host in &world.hosts {
+                    host.set_clock_ahead(world.passed_ms());
+                }
+                world.chronicle.fault(DAY_PASSED);
             }
             8 | 9 if backups > 0 => restore(world, backups, &mut random).await?,
             10 | 11 => change_schema(world, host, &mut random).await?,
@@ -89,7 +97,7 @@ pub(crate) async fn operate(
         }
     }
     for host in &world.hosts {
-        host.set_clock_ahead(0);
+        host.set_clock_ahead(world.passed_ms());
     }
     Ok(())
 }

@@ -2,6 +2,13 @@
 
 use rusqlite::types::{FromSqlError, Value, ValueRef};
 
+use tidewater_protocol::datetime;
+
+use crate::world::BEGIN_MS;
+
+/// A day, in milliseconds.
+pub(crate) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+
 /// What the values of a table's key look like. Whoever talks about rows numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
@@ -73,7 +80,7 @@ pub(crate) struct Table {
     pub(crate) columns: &'static [&'static str],
     /// The column that every change gives a text of its own.
     pub(crate) text: &'static str,
-    /// Which rows of the centre a user holds, `?1`.
+    /// Which rows of the centre a user holds, `?1`; `{low}` is the first day of the window.
     pub(crate) scope: &'static str,
     /// A column with the key of another table, and that table.
     pub(crate) parent: Option<(&'static str, &'static str)>,
@@ -97,6 +104,13 @@ impl Table {
             .collect()
     }
 
+    /// The column that refers to a parent, and the parent.
+    pub(crate) fn reference(&self) -> Option<(&'static str, &'static Table)> {
+        let (column, parent) = self.parent?;
+        let parent = EDITED.iter().find(|it| it.name == parent)?;
+        Some((column, parent))
+    }
+
     /// Which of [`EDITED`] go when a row of this one goes.
     pub(crate) fn children(&self) -> impl Iterator<Item = usize> {
         let is_child = |it: &Table| it.parent.is_some_and(|(_, parent)| parent == self.name);
@@ -107,6 +121,11 @@ impl Table {
 const MINE: &str = "region IN (SELECT region FROM assignment WHERE login = ?1)";
 const OF_MINE: &str = "customer_id IN (SELECT customer_id FROM customer WHERE region IN
     (SELECT region FROM assignment WHERE login = ?1))";
+const OF_THESE: &str = "visit_id IN (SELECT visit_id FROM visit JOIN customer USING (customer_id)
+    WHERE region IN (SELECT region FROM assignment WHERE login = ?1))";
+pub(crate) const MINE_OR_LIKED: &str = "(region IN (SELECT region FROM assignment WHERE login = ?1)
+    OR code IN (SELECT code FROM liking WHERE login = ?1))";
+const RECENT: &str = "?1 IS NOT NULL AND day >= '{low}'";
 /// Everybody holds all rows.
 pub(crate) const ALL: &str = "?1 IS NOT NULL";
 
@@ -142,7 +161,7 @@ pub(crate) const EDITED: &[Table] = &[
         key_is: Key::Uuid,
         columns: &["site_id", "region", "code", "name"],
         text: "name",
-        scope: MINE,
+        scope: MINE_OR_LIKED,
         parent: None,
     },
     // Goes with its parent wherever that goes.
@@ -153,6 +172,24 @@ pub(crate) const EDITED: &[Table] = &[
         text: "note",
         scope: OF_MINE,
         parent: Some(("customer_id", "customer")),
+    },
+    // And its children with it.
+    Table {
+        name: "measure",
+        key_is: Key::Integer,
+        columns: &["measure_id", "visit_id", "note"],
+        text: "note",
+        scope: OF_THESE,
+        parent: Some(("visit_id", "visit")),
+    },
+    // Goes when its day is too long ago.
+    Table {
+        name: "reading",
+        key_is: Key::Integer,
+        columns: &["reading_id", "day", "note"],
+        text: "note",
+        scope: RECENT,
+        parent: None,
     },
 ];
 
@@ -178,6 +215,37 @@ pub(crate) const REGIONS: u64 = 4;
 
 /// Users that there are; everybody has some regions.
 pub(crate) const USERS: &[&str] = &["ada", "bob", "cleo"];
+
+/// How many days a reading is held.
+const RECENT_DAYS: i64 = 2;
+
+/// Days that readings are of, from the one on which simulations begin.
+pub(crate) const DAYS: std::ops::RangeInclusive<i64> = -4..=2;
+
+/// A day as the database writes it, so many after the one on which simulations begin.
+pub(crate) fn day(after: i64) -> String {
+    day_of(BEGIN_MS + after * DAY_MS)
+}
+
+/// The first day of the window, at a time in milliseconds since 1970.
+pub(crate) fn low_day(now_ms: i64) -> String {
+    day_of(now_ms - RECENT_DAYS * DAY_MS)
+}
+
+fn day_of(ms: i64) -> String {
+    let mut text = String::new();
+    datetime::push_date(ms.div_euclid(DAY_MS), &mut text);
+    text
+}
+
+/// The code of rows that a user holds of any region, if there is one.
+pub(crate) fn liked(user: &str) -> Option<&'static str> {
+    match user {
+        "ada" => Some("B"),
+        "cleo" => Some("A"),
+        _ => None,
+    }
+}
 
 /// Texts that begin so are refused by a constraint of the centre.
 pub(crate) const REFUSED: &str = "refused";
@@ -213,9 +281,22 @@ const SCHEMA: &str = "
         name TEXT NOT NULL CHECK (name NOT LIKE 'refused%'));
     CREATE TABLE visit (
         visit_id DECIMAL_TEXT(12, 2) NOT NULL PRIMARY KEY,
-        customer_id INTEGER NOT NULL REFERENCES customer (customer_id) ON DELETE CASCADE,
+        customer_id INTEGER NOT NULL REFERENCES customer (customer_id)
+            ON UPDATE CASCADE ON DELETE CASCADE,
         note TEXT NOT NULL CHECK (note NOT LIKE 'refused%'));
     CREATE INDEX visit_customer ON visit (customer_id);
+    CREATE TABLE measure (
+        measure_id INTEGER NOT NULL PRIMARY KEY,
+        visit_id DECIMAL_TEXT(12, 2) NOT NULL REFERENCES visit (visit_id)
+            ON UPDATE CASCADE ON DELETE CASCADE,
+        note TEXT NOT NULL CHECK (note NOT LIKE 'refused%'));
+    CREATE INDEX measure_visit ON measure (visit_id);
+    CREATE TABLE reading (
+        reading_id INTEGER NOT NULL PRIMARY KEY,
+        day DATE NOT NULL,
+        note TEXT NOT NULL CHECK (note NOT LIKE 'refused%'));
+    CREATE INDEX reading_day ON reading (day);
+    CREATE TABLE liking (login TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY (login, code));
     CREATE TABLE account (
         account_id INTEGER NOT NULL PRIMARY KEY,
         balance INTEGER NOT NULL);
@@ -229,6 +310,10 @@ const SCHEMA: &str = "
     INSERT INTO site VALUES ('00000001-0000-4000-8000-00000000abcd', 1, 'S', 'yard'),
         ('00000002-0000-4000-8000-00000000abcd', 2, NULL, 'shed');
     INSERT INTO visit VALUES ('1.00', 1, 'e'), ('2.00', 2, 'f'), ('3.00', 2, 'g');
+    INSERT INTO measure VALUES (1, '1.00', 'h'), (2, '2.00', 'i'), (3, '2.00', 'j');
+    INSERT INTO reading VALUES (1, '2023-11-10', 'k'), (2, '2023-11-13', 'l'),
+        (3, '2023-11-14', 'm');
+    INSERT INTO liking VALUES ('ada', 'B'), ('cleo', 'A'), ('everybody', 'A'), ('everybody', 'B');
     INSERT INTO account VALUES (1, 400), (2, 300), (3, 0);
     CREATE TABLE reserve (
         account_id INTEGER NOT NULL PRIMARY KEY,
@@ -252,9 +337,13 @@ pub(crate) fn triggers() -> String {
     let mut sql = String::new();
     for table in EDITED {
         let (name, key, text) = (table.name, table.key(), table.text);
-        let region = |row: &str| match table.columns.contains(&"region") {
-            true => format!("{row}.region"),
-            false => "NULL".into(),
+        // Whose code somebody likes may be of any region.
+        let region = |row: &str| match (table.columns.contains(&"region"), table.scope) {
+            (true, MINE_OR_LIKED) => {
+                format!("iif({row}.code IN (SELECT code FROM liking), NULL, {row}.region)")
+            }
+            (true, _) => format!("{row}.region"),
+            (false, _) => "NULL".into(),
         };
         // A stamp is no change of somebody's.
         let update = format!("update OF {text}");
@@ -292,8 +381,12 @@ pub(crate) fn triggers() -> String {
 pub(crate) fn config(limits: &str) -> String {
     let mine = "partition = { columns = [\"region\"], values = \"SELECT region FROM assignment \
                 WHERE login = {s.username}\" }";
-    let of_mine = "partition = { columns = [\"customer_id\"], values = \"SELECT customer_id \
-                   FROM customer JOIN assignment USING (region) WHERE login = {s.username}\" }";
+    let liked = "{ columns = [\"code\"], values = \"SELECT code FROM liking \
+                 WHERE login = {s.username}\" }";
+    let mine_or_liked = format!(
+        "partition = [{}, {liked}]",
+        mine.trim_start_matches("partition = ")
+    );
     format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\nconsolidated = \"sqlite:simulated\"\n\
          [server.limits]\nsession_workers = 1\nupload_workers = 2\ndownload_workers = 2\n{limits}\n\
@@ -301,8 +394,11 @@ pub(crate) fn config(limits: &str) -> String {
          [[publication.table]]\nname = \"customer\"\n{mine}\n\
          [[publication.table]]\nname = \"invoice\"\n{mine}\n\
          [[publication.table]]\nname = \"product\"\npartition = \"everyone\"\n\
-         [[publication.table]]\nname = \"site\"\n{mine}\n\
-         [[publication.table]]\nname = \"visit\"\n{of_mine}\n\
+         [[publication.table]]\nname = \"site\"\n{mine_or_liked}\n\
+         [[publication.table]]\nname = \"visit\"\npartition = {{ follows = \"customer\" }}\n\
+         [[publication.table]]\nname = \"measure\"\npartition = {{ follows = \"visit\" }}\n\
+         [[publication.table]]\nname = \"reading\"\npartition = {{ window = \
+         {{ column = \"day\", last = \"{RECENT_DAYS} days\" }} }}\n\
          [[publication.table]]\nname = \"account\"\npartition = \"everyone\"\n\
          direction = \"download\"\n\
          [[publication.table]]\nname = \"reserve\"\npartition = \"everyone\"\n\

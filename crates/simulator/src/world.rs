@@ -26,7 +26,7 @@ use crate::operator;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::remote::Remote;
-use crate::scenario::USERS;
+use crate::scenario::{DAY_MS, USERS};
 use crate::template;
 
 /// Everybody's password.
@@ -34,6 +34,9 @@ pub(crate) const PASSWORD: &str = "correct horse";
 
 /// When every simulation begins, in milliseconds since 1970.
 pub(crate) const BEGIN_MS: i64 = 1_700_000_000_000;
+
+/// How many days may pass in which nothing happens: what remotes keep must not be too old.
+const MOST_DAYS: i64 = 3;
 
 /// After so long nothing of what went wrong is under way any more.
 const HEALING: Duration = Duration::from_secs(200);
@@ -65,6 +68,8 @@ pub(crate) struct World {
     /// Where servers run; a remote takes any.
     pub(crate) hosts: Vec<Host>,
     next_host: Cell<usize>,
+    /// See [`World::pass_a_day`].
+    days_passed: Cell<i64>,
     /// How often the centre was restored.
     pub(crate) restorations: Cell<u64>,
     /// The judges' own connection, which only reads.
@@ -107,6 +112,7 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
         hosts,
         next_host: Cell::new(0),
         centre: RefCell::new(application::open(&path)?),
+        days_passed: Cell::new(0),
         restorations: Cell::new(0),
         ever_held: RefCell::default(),
         may_repeat: RefCell::default(),
@@ -208,8 +214,23 @@ impl World {
         let elapsed_ms = self.chronicle.elapsed_ms();
         Now {
             ticks_ms: elapsed_ms,
-            unix_ms: BEGIN_MS + i64::try_from(elapsed_ms).unwrap_or(i64::MAX),
+            unix_ms: BEGIN_MS + i64::try_from(elapsed_ms).unwrap_or(i64::MAX) + self.passed_ms(),
         }
+    }
+
+    /// A day passes in which nothing else happens, if not too many have: true. Everybody's clock
+    /// tells it.
+    pub(crate) fn pass_a_day(&self) -> bool {
+        let may_pass = self.days_passed.get() < MOST_DAYS;
+        if may_pass {
+            self.days_passed.set(self.days_passed.get() + 1);
+        }
+        may_pass
+    }
+
+    /// How long nothing happened, in milliseconds.
+    pub(crate) fn passed_ms(&self) -> i64 {
+        self.days_passed.get() * DAY_MS
     }
 
     /// The moment of so many ticks.

@@ -111,6 +111,8 @@ impl Barrier {
 struct RuleMembership<'a> {
     rule: &'a Rule,
     scope: &'a RuleScope,
+    /// Where its windows begin; empty if they do not count.
+    lows: &'a [i64],
     packed: Vec<u8>,
     /// The partition of the row before: rows come in runs.
     last: Vec<u8>,
@@ -130,6 +132,13 @@ impl<'a> Membership<'a> {
     /// The same, where only those rows may be written that this rule gives.
     pub fn written_by(mut self, rule: Option<&'a Rule>, scope: &'a RuleScope) -> Membership<'a> {
         self.written = rule.map(|rule| RuleMembership::new(rule, scope));
+        self
+    }
+
+    /// The same, whether or not rows are in the windows.
+    pub fn of_any_age(mut self) -> Membership<'a> {
+        let rules = self.rules.iter_mut().chain(&mut self.written);
+        rules.for_each(|rule| rule.lows = &[]);
         self
     }
 
@@ -173,6 +182,7 @@ impl<'a> RuleMembership<'a> {
         RuleMembership {
             rule,
             scope,
+            lows: &scope.lows,
             packed: Vec::new(),
             last: Vec::new(),
         }
@@ -187,7 +197,7 @@ impl<'a> RuleMembership<'a> {
         if self.rule.follows && self.rule.columns.iter().any(|&it| it >= row.len()) {
             return true;
         }
-        let windows = self.rule.windows.iter().zip(&self.scope.lows);
+        let windows = self.rule.windows.iter().zip(self.lows);
         let mut windows = windows.map(|(window, &low)| Window::has(row[window.column], low));
         windows.all(|is_in| is_in) && (self.rule.query.is_none() || self.is_in_partition(row))
     }

@@ -155,7 +155,7 @@ pub struct Admission {
 impl Admission {
     /// Finds what the remote may write: the scope as it is now, and what the checkpoint that it
     /// presents says it held, if that still counts. `differences` says how these differ by rule,
-    /// where it is known what was held. A window does not limit what may be written.
+    /// where it is known what was held.
     pub fn new(
         rules: &[Rule],
         checkpoint: Option<&Checkpoint>,
@@ -164,8 +164,7 @@ impl Admission {
         mut scope: Scope,
     ) -> Admission {
         let (mut gained, mut lost) = (Vec::new(), Vec::new());
-        for ((rule, scope), difference) in rules.iter().zip(&mut scope.rules).zip(differences) {
-            scope.lows.clear();
+        for (rule, difference) in rules.iter().zip(differences) {
             let difference = difference.unwrap_or_default();
             if !difference.gained.is_empty() {
                 gained.push(GainedPartitions {

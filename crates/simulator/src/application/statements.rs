@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, Params, params, params_from_iter};
 
 use super::own::TALLIED;
 use super::{Application, FreshKeys, MEETING, Touched};
-use crate::scenario::{DENIED, EDITED, REFUSED, REGIONS, Table};
+use crate::scenario::{DAYS, DENIED, EDITED, REFUSED, REGIONS, Table, day};
 
 /// Which of [`EDITED`] everybody has, and an application's trigger writes.
 const PRODUCT: usize = 2;
@@ -124,11 +124,13 @@ impl Application {
         let text = self.text();
         let mut values = vec![table.key_is.value(key)];
         for column in &table.columns[1..] {
-            let value = match (*column, parent) {
-                (column, _) if column == table.text => text.clone().into(),
-                ("stamp", _) => 0.into(),
-                ("customer_id", Some(parent)) => parent.into(),
-                _ => match self.other(column, regions)? {
+            let value = match (*column, parent, table.reference()) {
+                (column, _, _) if column == table.text => text.clone().into(),
+                ("stamp", _, _) => 0.into(),
+                (column, Some(key), Some((reference, parent))) if column == reference => {
+                    parent.key_is.value(key)
+                }
+                _ => match self.other(table, column, regions)? {
                     Some(value) => value,
                     None => return Ok(None),
                 },
@@ -205,14 +207,28 @@ impl Application {
 
     /// A value of a column that says where a row belongs: a region that is mostly one's own, a
     /// code that others may want too, a parent, if there is any.
-    fn other(&mut self, column: &str, regions: &[i64]) -> rusqlite::Result<Option<Value>> {
+    fn other(
+        &mut self,
+        table: &'static Table,
+        column: &str,
+        regions: &[i64],
+    ) -> rusqlite::Result<Option<Value>> {
+        if let Some((reference, parent)) = table.reference()
+            && reference == column
+        {
+            let key = self.any_key(parent)?;
+            return Ok(key.map(|key| parent.key_is.value(key)));
+        }
         let value = match column {
             "code" => {
                 let codes = [None, None, Some("A"), Some("B"), Some("C")];
                 let code = self.random.pick(&codes).flatten();
                 code.map(str::to_owned).into()
             }
-            "customer_id" => return Ok(self.any_key(&EDITED[PARENT])?.map(Value::from)),
+            "day" => {
+                let days: Vec<i64> = DAYS.collect();
+                day(self.random.pick(&days).unwrap_or_default()).into()
+            }
             _ => {
                 let anywhere = self.random.between(1, REGIONS) as i64;
                 let own = self.random.pick(regions);
@@ -254,7 +270,7 @@ impl Application {
         let (text, mut gone, mut moved) = (self.text(), Vec::new(), None);
         if self.random.percent(30)
             && let Some(column) = self.random.pick(&table.places())
-            && let Some(value) = self.other(column, regions)?
+            && let Some(value) = self.other(table, column, regions)?
         {
             moved = Some((column, value));
         }
@@ -335,38 +351,63 @@ impl Application {
         regions: &[i64],
         touched: &mut Vec<Touched>,
     ) -> rusqlite::Result<()> {
-        let children: Vec<usize> = EDITED[PARENT].children().collect();
         let parent = keys.next();
-        for child in 0..=self.random.between(1, 3) {
-            let (index, key) = match child {
-                0 => (PARENT, parent),
-                _ => (self.random.pick(&children).unwrap_or(PARENT), keys.next()),
-            };
-            let table = &EDITED[index];
-            let Some(row) = self.fresh(table, key, Some(parent), regions)? else {
-                return Ok(());
-            };
-            self.write("INSERT", &row, "")?;
-            self.tallied(table, key, &row.text, touched)?;
-            touched.push(Touched::written(index, key, row.text, true));
+        self.member(PARENT, parent, None, regions, touched)?;
+        let children: Vec<usize> = EDITED[PARENT].children().collect();
+        for _ in 0..self.random.between(1, 3) {
+            let (child, key) = (self.random.pick(&children).unwrap_or(PARENT), keys.next());
+            self.member(child, key, Some(parent), regions, touched)?;
+            for grandchild in EDITED[child].children() {
+                self.member(grandchild, keys.next(), Some(key), regions, touched)?;
+            }
         }
+        Ok(())
+    }
+
+    fn member(
+        &mut self,
+        index: usize,
+        key: i64,
+        parent: Option<i64>,
+        regions: &[i64],
+        touched: &mut Vec<Touched>,
+    ) -> rusqlite::Result<()> {
+        let table = &EDITED[index];
+        let Some(row) = self.fresh(table, key, parent, regions)? else {
+            return Ok(());
+        };
+        self.write("INSERT", &row, "")?;
+        self.tallied(table, key, &row.text, touched)?;
+        touched.push(Touched::written(index, key, row.text, true));
         Ok(())
     }
 
     /// All rows at once.
     fn delete_all(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
         let table = &EDITED[index];
-        let mut gone = self.going(index, "1", [])?;
-        for child in table.children() {
-            let (column, parent) = EDITED[child].parent.unwrap_or_default();
-            // A child without its parent here stays.
-            let of_parents = format!("{column} IN (SELECT {} FROM {parent})", table.key());
-            gone.extend(self.going(child, &of_parents, [])?);
-        }
+        let gone = self.falling(index, "1", &[])?;
         let sql = format!("DELETE FROM {}", table.name);
         self.connection.prepare_cached(&sql)?.execute([])?;
         touched.extend(gone);
         Ok(())
+    }
+
+    /// The same, with all that goes with them. A child without its parent here stays.
+    fn falling(
+        &self,
+        index: usize,
+        condition: &str,
+        values: &[&Value],
+    ) -> rusqlite::Result<Vec<Touched>> {
+        let table = &EDITED[index];
+        let mut gone = self.going(index, condition, params_from_iter(values))?;
+        for child in table.children() {
+            let (column, parent) = EDITED[child].parent.unwrap_or_default();
+            let key = table.key();
+            let below = format!("{column} IN (SELECT {key} FROM {parent} WHERE {condition})");
+            gone.extend(self.falling(child, &below, values)?);
+        }
+        Ok(gone)
     }
 
     /// The rows for which this is so, as rows that are about to be gone.
@@ -401,11 +442,7 @@ impl Application {
             return Ok(());
         };
         let (value, column) = (table.key_is.value(key), table.key());
-        let mut gone = self.going(index, &format!("{column} = ?1"), [&value])?;
-        for child in table.children() {
-            let (column, _) = EDITED[child].parent.unwrap_or_default();
-            gone.extend(self.going(child, &format!("{column} = ?1"), [&value])?);
-        }
+        let gone = self.falling(index, &format!("{column} = ?1"), &[&value])?;
         let sql = format!("DELETE FROM {} WHERE {} = ?1", table.name, table.key());
         self.connection.prepare_cached(&sql)?.execute([value])?;
         touched.extend(gone);

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension};
 use tokio::time::sleep;
 
 use tidewater_centre::centre::CentreResult;
@@ -16,7 +15,6 @@ use tidewater_centre::records::{
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord,
     UserImport, UserRecord,
 };
-use tidewater_centre::upload::{RowsChunk, UploadTable};
 use tidewater_centre::{
     Centre, CentreError, Checkpoint, DeployReport, Deployed, DownloadJob, DownloadOutcome,
     DownloadSink, ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult,
@@ -24,17 +22,17 @@ use tidewater_centre::{
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
-use tidewater_protocol::{
-    Datum, Op, PublicationSchema, RemoteId, Row, RowsReader, RowsWriter, UploadId, Value, ValueRef,
-};
+use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, Row, UploadId};
 
 use super::list::{Defect, current, is_on};
+use super::uploads::{alter, rewritten};
 use crate::application;
 use crate::liar;
 use crate::scenario::REGIONS;
+use crate::world::BEGIN_MS;
 
 /// Who holds every region; nobody signs in under this name.
-const EVERYBODY: &str = "everybody";
+pub(super) const EVERYBODY: &str = "everybody";
 
 thread_local! {
     /// What remotes say of their last uploads.
@@ -235,10 +233,14 @@ impl Worker for MeddlingWorker {
                 outcomes => outcomes?,
             };
             for outcome in &mut outcomes {
-                if let UploadOutcome::AlreadyApplied { result } = outcome
-                    && is_on(Defect::ResultNotKept)
-                {
-                    forget(result);
+                match outcome {
+                    UploadOutcome::AlreadyApplied { result } if is_on(Defect::ResultNotKept) => {
+                        forget(result);
+                    }
+                    UploadOutcome::Applied { result, .. } if is_on(Defect::MadeNotTold) => {
+                        forget_made(result);
+                    }
+                    _ => {}
                 }
             }
             Ok(outcomes)
@@ -269,6 +271,10 @@ impl Worker for MeddlingWorker {
             if is_on(Defect::ScopeOfEverybody) {
                 job.context.user = EVERYBODY.into();
             }
+            if is_on(Defect::WindowStandsStill) {
+                job.context.now_ms = BEGIN_MS;
+            }
+            let regions = regions(&job.context.user, &self.path);
             for subscription in &mut job.subscriptions {
                 match (current(), &mut subscription.checkpoint) {
                     (Some(Defect::GainedPartitionsNotWhole), Some(checkpoint)) => {
@@ -285,6 +291,7 @@ impl Worker for MeddlingWorker {
             let mut filter = Filter {
                 sink,
                 own: own.collect(),
+                regions,
                 table: None,
                 left_out: [0; 2],
                 outcome: None,
@@ -320,6 +327,27 @@ fn forget(result: &mut UploadResult) {
     };
 }
 
+/// Leaves out what the centre has made of rows.
+fn forget_made(result: &mut UploadResult) {
+    for table in &mut result.tables {
+        table.rows = rewritten(&table.begin, &table.rows, &mut |row, _| {
+            (row.op != Some(Op::Made)).then_some(())
+        });
+    }
+}
+
+/// The regions that a user has.
+fn regions(user: &str, centre: &Path) -> Vec<i64> {
+    let sql = "SELECT region FROM assignment WHERE login = ?1";
+    let read = || {
+        let centre = application::open(centre)?;
+        let mut statement = centre.prepare(sql)?;
+        let regions = statement.query_map([user], |row| row.get(0))?;
+        regions.collect::<rusqlite::Result<_>>()
+    };
+    read().unwrap_or_default()
+}
+
 /// Leaves out what a user has no more of what a remote holds.
 fn forget_lost(checkpoint: &mut Checkpoint, user: &str, centre: &Path) {
     let sql = "SELECT 1 FROM assignment WHERE login = ?1 AND region = ?2";
@@ -339,167 +367,13 @@ fn forget_lost(checkpoint: &mut Checkpoint, user: &str, centre: &Path) {
     }
 }
 
-/// Whether an upload inserts, and whether it does something else.
-fn does(upload: &SyncUpload) -> (bool, bool) {
-    let (mut inserts, mut others) = (false, false);
-    for table in &upload.tables {
-        each_row(table, |row| match row.op {
-            Some(Op::Insert) => inserts = true,
-            _ => others = true,
-        });
-    }
-    (inserts, others)
-}
-
-fn each_row(table: &UploadTable, mut visit: impl FnMut(&Row<'_>)) {
-    for chunk in &table.chunks {
-        if let Ok(bytes) = chunk.read() {
-            rewritten(&table.begin, &bytes, &mut |row, _| {
-                visit(row);
-                None
-            });
-        }
-    }
-}
-
-fn alter(upload: &mut SyncUpload, centre: &Connection) {
-    let is_unchecked = match (current(), does(upload)) {
-        (Some(Defect::NewScopeUnchecked), (inserts, others)) => inserts && !others,
-        (Some(Defect::CentralScopeUnchecked), (inserts, others)) => others && !inserts,
-        _ => false,
-    };
-    if is_unchecked {
-        upload.context.user = EVERYBODY.into();
-        upload.checkpoint.iter_mut().for_each(liar::claim_all);
-    }
-    match current() {
-        Some(Defect::SequenceNotClaimed) => {
-            let sql = "SELECT sequence FROM tidewater_subscription WHERE remote_id = ?1";
-            let there = centre.query_row(sql, [upload.context.remote_id.0], |row| {
-                row.get::<_, i64>(0)
-            });
-            if let Ok(there) = there {
-                upload.sequence = there.unsigned_abs() + 1;
-            }
-        }
-        Some(Defect::HalfUploadApplied) => {
-            if let Some(table) = upload.tables.last_mut() {
-                let mut count = 0;
-                each_row(table, |_| count += 1);
-                rewrite(table, &mut |_, number| (number < count / 2).then_some(()));
-            }
-        }
-        Some(Defect::DeleteNotApplied) => {
-            for table in &mut upload.tables {
-                rewrite(table, &mut |row, _| {
-                    (row.op != Some(Op::Delete)).then_some(())
-                });
-            }
-        }
-        Some(Defect::ConflictUnnoticed) => {
-            for table in &mut upload.tables {
-                follow(table, centre);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Keeps these rows of an upload's table.
-fn rewrite(table: &mut UploadTable, keeps: Keeps<'_>) {
-    let mut all = Vec::new();
-    for chunk in &table.chunks {
-        all.extend_from_slice(&chunk.read().unwrap_or_default());
-    }
-    let kept = rewritten(&table.begin, &all, keeps);
-    table.chunks = vec![RowsChunk::Memory(kept.into())];
-}
-
-/// Whether to keep a row, by its number.
-type Keeps<'a> = &'a mut dyn FnMut(&Row<'_>, usize) -> Option<()>;
-
-/// Those rows that are kept.
-fn rewritten(begin: &TableBegin, rows: &[u8], keeps: Keeps<'_>) -> Vec<u8> {
-    let Some(shape) = begin.shape() else {
-        return rows.to_vec();
-    };
-    let mut reader = RowsReader::new(&shape, rows);
-    let (mut row, mut kept) = (Row::default(), Vec::new());
-    let (mut from, mut number) = (0, 0);
-    while let Ok(true) = reader.next(&mut row) {
-        let to = reader.consumed();
-        if keeps(&row, number).is_some() {
-            kept.extend_from_slice(&rows[from..to]);
-        }
-        (from, number) = (to, number + 1);
-    }
-    // What it has no columns for.
-    kept.extend_from_slice(&rows[from..]);
-    kept
-}
-
-/// Gives the changes of a table the centre's rows as pre-images.
-fn follow(table: &mut UploadTable, centre: &Connection) {
-    let Some(shape) = table.begin.shape() else {
-        return;
-    };
-    let columns: Vec<&str> = table.begin.columns.iter().map(|it| &*it.name).collect();
-    let key = table.begin.key.first().map_or(0, |&key| key as usize);
-    let sql = format!(
-        "SELECT {} FROM {} WHERE {} = ?1",
-        columns.join(", "),
-        table.begin.table,
-        columns[key]
-    );
-    let mut writer = RowsWriter::new(&shape);
-    each_row(table, |row| {
-        let key = row.key.first().map_or(Value::Null, Datum::to_value);
-        let values = centre.query_row(&sql, [sqlite(&key)], |found| {
-            (0..columns.len())
-                .map(|index| found.get::<_, rusqlite::types::Value>(index))
-                .collect::<rusqlite::Result<Vec<_>>>()
-        });
-        let values = values.optional().ok().flatten();
-        let now: Option<Vec<Datum<'_>>> = values.as_ref().map(|values| {
-            let typed = shape.columns.iter().zip(values);
-            typed.map(|(of, value)| of.datum(ours(value)).0).collect()
-        });
-        match (row.op, now) {
-            (Some(Op::Update), Some(now)) => writer.update(&now, &row.new),
-            (Some(Op::Update), None) => writer.update(&row.old, &row.new),
-            (Some(Op::Delete), Some(now)) => writer.delete(&now),
-            (Some(Op::Delete), None) => writer.delete(&row.old),
-            _ => writer.row(Op::Insert, &row.new),
-        }
-    });
-    table.chunks = vec![RowsChunk::Memory(writer.take().into())];
-}
-
-fn sqlite(value: &Value) -> rusqlite::types::Value {
-    match value.clone() {
-        Value::Null => rusqlite::types::Value::Null,
-        Value::Integer(integer) => integer.into(),
-        Value::Real(real) => real.into(),
-        Value::Text(text) => text.into(),
-        Value::Blob(blob) => blob.into(),
-    }
-}
-
-fn ours(value: &rusqlite::types::Value) -> ValueRef<'_> {
-    match value {
-        rusqlite::types::Value::Null => ValueRef::Null,
-        rusqlite::types::Value::Integer(integer) => ValueRef::Integer(*integer),
-        rusqlite::types::Value::Real(real) => ValueRef::Real(*real),
-        rusqlite::types::Value::Text(text) => ValueRef::Text(text),
-        rusqlite::types::Value::Blob(blob) => ValueRef::Blob(blob),
-    }
-}
-
 /// Leaves something out of a download.
 struct Filter<'a> {
     sink: &'a mut dyn DownloadSink,
     /// The keys that the same sync uploaded.
     own: HashSet<Vec<u8>>,
+    /// The regions that the user has.
+    regions: Vec<i64>,
     table: Option<TableBegin>,
     /// Rows, and removals.
     left_out: [u64; 2],
@@ -510,7 +384,12 @@ struct Filter<'a> {
 fn leaves_out() -> bool {
     matches!(
         current(),
-        Some(Defect::RemovalNotSent | Defect::RowSkipped | Defect::OwnRowsNotSent)
+        Some(
+            Defect::RemovalNotSent
+                | Defect::RowSkipped
+                | Defect::OwnRowsNotSent
+                | Defect::SecondRuleForgotten
+        )
     )
 }
 
@@ -529,6 +408,12 @@ impl DownloadSink for Filter<'_> {
             return self.sink.rows(rows);
         };
         let (own, left_out) = (&self.own, &mut self.left_out);
+        let region = begin.columns.iter().position(|it| it.name == "region");
+        let region = region.filter(|_| begin.table == "site");
+        let is_mine = |row: &Row<'_>| match region.and_then(|it| row.new.get(it)) {
+            Some(Datum::Integer(region)) => self.regions.contains(region),
+            _ => true,
+        };
         let types = begin.shape().map(|shape| shape.key_columns());
         let rows = rewritten(begin, &rows, &mut |row, number| {
             let is_left_out = match (current(), row.op) {
@@ -539,6 +424,7 @@ impl DownloadSink for Filter<'_> {
                     pack_values(&mut key, types.as_deref().unwrap_or_default(), &row.key);
                     own.contains(&key)
                 }
+                (Some(Defect::SecondRuleForgotten), Some(Op::Upsert)) => !is_mine(row),
                 _ => false,
             };
             left_out[usize::from(row.op != Some(Op::Upsert))] += u64::from(is_left_out);

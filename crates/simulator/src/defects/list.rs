@@ -110,6 +110,10 @@ defects! {
     DeleteNotLogged => "delete-not-logged",
     /// Change log: rows that REPLACE pushes out are not logged.
     DisplacedNotLogged => "displaced-not-logged",
+    /// Change log: what follows a row that moves to somebody else is not logged.
+    ParentMoveNotLogged => "parent-move-not-logged",
+    /// Change log: what goes with a row that it followed is not logged.
+    ParentGoneNotLogged => "parent-gone-not-logged",
     /// Download: the position is read after the rows, and not in their snapshot.
     WatermarkAfterReads => "watermark-after-reads",
     /// Download: rows that went or left the remote's partitions are not removed.
@@ -120,6 +124,14 @@ defects! {
     LostPartitionsNotRemoved => "lost-partitions-not-removed",
     /// Applying uploads: deletes are acknowledged and not done.
     DeleteNotApplied => "delete-not-applied",
+    /// Applying uploads: a row that gets another key is deleted, and inserted again.
+    KeyChangeTakenApart => "key-change-taken-apart",
+    /// Applying uploads: what the centre has made of a row is not told.
+    MadeNotTold => "made-not-told",
+    /// Download: a window stays where it once began.
+    WindowStandsStill => "window-stands-still",
+    /// Download: of a table with two rules only what the first one gives is sent.
+    SecondRuleForgotten => "second-rule-forgotten",
     /// Download: the first row of a piece is skipped.
     RowSkipped => "row-skipped",
     /// Download: it brings the partitions of everybody.

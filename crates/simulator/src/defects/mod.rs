@@ -8,6 +8,7 @@ mod connections;
 mod file;
 mod list;
 mod statements;
+mod uploads;
 
 use std::ops::Range;
 use std::sync::Mutex;

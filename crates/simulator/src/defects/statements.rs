@@ -12,6 +12,8 @@ const LEAVE_OUT: &[Defect] = &[
     Defect::MoveLoggedOnce,
     Defect::DeleteNotLogged,
     Defect::DisplacedNotLogged,
+    Defect::ParentMoveNotLogged,
+    Defect::ParentGoneNotLogged,
     Defect::RefusalNotShown,
 ];
 
@@ -44,6 +46,8 @@ fn is_left_out(defect: Defect, table: &str, trigger: Option<&str>) -> bool {
         }
         Defect::MoveLoggedOnce => by(&["_move"]),
         Defect::DeleteNotLogged => by(&["_delete"]),
+        Defect::ParentMoveNotLogged => by(&["_above_1_moved", "_above_2_moved"]),
+        Defect::ParentGoneNotLogged => by(&["_above_1_gone", "_above_2_gone"]),
         Defect::DisplacedNotLogged => by(&["_before_insert", "_before_update"]),
         // In the remote's file as in the centre's there is a table of this name.
         Defect::RefusalNotShown => table == "tidewater_refused",

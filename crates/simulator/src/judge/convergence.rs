@@ -7,16 +7,19 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::ledger::Parties;
-use crate::scenario::{BALANCES, EDITED, Table};
+use crate::scenario::{BALANCES, EDITED, Table, low_day};
 
 type Rows = BTreeMap<i64, Vec<Value>>;
 
 /// The first row that differs.
-pub(crate) fn difference(parties: &Parties<'_>, user: &str) -> rusqlite::Result<Option<String>> {
+pub(crate) fn difference(
+    parties: &Parties<'_>,
+    (user, now_ms): (&str, i64),
+) -> rusqlite::Result<Option<String>> {
     let aside = aside(parties)?;
     for table in EDITED.iter().chain(BALANCES) {
         let mut here = rows(parties.remote, table, None)?;
-        let mut there = rows(parties.centre, table, Some(user))?;
+        let mut there = rows(parties.centre, table, Some((user, now_ms)))?;
         for (_, key) in aside.iter().filter(|(name, _)| name == table.name) {
             here.remove(key);
             there.remove(key);
@@ -35,8 +38,11 @@ pub(crate) fn difference(parties: &Parties<'_>, user: &str) -> rusqlite::Result<
     Ok(None)
 }
 
-fn rows(connection: &Connection, table: &Table, user: Option<&str>) -> rusqlite::Result<Rows> {
-    let scope = user.map_or("?1 IS NULL", |_| table.scope);
+/// All rows, or those that a user holds at a time.
+fn rows(connection: &Connection, table: &Table, of: Option<(&str, i64)>) -> rusqlite::Result<Rows> {
+    let scope = of.map_or("?1 IS NULL".into(), |(_, now_ms)| {
+        table.scope.replace("{low}", &low_day(now_ms))
+    });
     let mut columns = table.columns.to_vec();
     // Comes and goes, on the remotes as in the centre.
     let extra = "SELECT 1 FROM pragma_table_info(?1) WHERE name = 'extra'";
@@ -49,7 +55,7 @@ fn rows(connection: &Connection, table: &Table, user: Option<&str>) -> rusqlite:
         table.name
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let rows = statement.query_map([user], |row| {
+    let rows = statement.query_map([of.map(|(user, _)| user)], |row| {
         let values = (0..columns.len()).map(|index| row.get(index));
         let number = table.key_is.number(row.get_ref(0)?)?;
         Ok((number, values.collect::<rusqlite::Result<_>>()?))
@@ -73,11 +79,19 @@ fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
         let before = of.key_is.number_in(&key).unwrap_or_default();
         aside.insert((table.clone(), before));
         let key = key_after(remote, of, before)?.unwrap_or(before);
-        if let Some((column, parent)) = of.parent {
-            let sql = format!("SELECT {column} FROM {table} WHERE {} = ?1", of.key());
+        let (mut child, mut child_key) = (of, key);
+        while let Some((column, parent)) = child.reference() {
+            let (name, key) = (child.name, child.key());
+            let sql = format!("SELECT {column} FROM {name} WHERE {key} = ?1");
             let mut statement = remote.prepare_cached(&sql)?;
-            let parent_key = statement.query_row([of.key_is.value(key)], |row| row.get(0));
-            aside.extend(parent_key.optional()?.map(|key| (parent.to_owned(), key)));
+            let parent_key = statement.query_row([child.key_is.value(child_key)], |row| {
+                Ok(parent.key_is.number(row.get_ref(0)?)?)
+            });
+            let Some(parent_key) = parent_key.optional()? else {
+                break;
+            };
+            aside.insert((parent.name.to_owned(), parent_key));
+            (child, child_key) = (parent, parent_key);
         }
         if of.has_code() {
             let sql = format!("SELECT code FROM {table} WHERE {} = ?1", of.key());

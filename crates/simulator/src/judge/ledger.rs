@@ -187,8 +187,11 @@ impl Ledger {
                 }
                 Place::Untracked => {
                     // What won over an earlier change of the row takes the place of a delete that
-                    // nobody recorded: a known limit.
+                    // nobody recorded: a known limit. And what others had deleted stays gone here
+                    // when a restored centre has it again.
+                    let may_be_gone = parties.centre_restored && !parties.is_here(row)?;
                     if open.text.is_some()
+                        && !may_be_gone
                         && let Some(found) = parties.overwritten(row, open)?
                     {
                         return Ok(Some(found));

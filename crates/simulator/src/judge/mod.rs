@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::scenario::{BALANCE, BALANCES, EDITED, Key};
+use crate::scenario::{BALANCE, BALANCES, EDITED, Key, MINE_OR_LIKED, liked};
 
 /// Whether a table is there.
 pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
@@ -102,7 +102,7 @@ pub(crate) fn torn_download(remote: &Connection) -> rusqlite::Result<Option<Stri
 pub(crate) fn row_out_of_scope(
     remote: &Connection,
     authors: &[String],
-    held: &BTreeSet<i64>,
+    (user, held): (&str, &BTreeSet<i64>),
 ) -> rusqlite::Result<Option<String>> {
     for table in EDITED
         .iter()
@@ -111,14 +111,19 @@ pub(crate) fn row_out_of_scope(
         if !has_table(remote, table.name)? {
             continue;
         }
+        // Codes give rows of one table.
+        let is_held = match table.scope == MINE_OR_LIKED {
+            true => "code IS ?1 AND code IS NOT NULL",
+            false => "?1 AND NULL",
+        };
         let sql = format!(
-            "SELECT {}, region, {} FROM {}",
+            "SELECT {}, region, {} FROM {} WHERE ({is_held}) IS NOT TRUE",
             table.key(),
             table.text,
             table.name
         );
         let mut statement = remote.prepare_cached(&sql)?;
-        let mut rows = statement.query([])?;
+        let mut rows = statement.query([liked(user)])?;
         while let Some(row) = rows.next()? {
             let (key, region, text): (Value, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
             if !held.contains(&region) && !is_by(&text, authors) {

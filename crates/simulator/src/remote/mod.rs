@@ -251,7 +251,7 @@ impl Remote {
         let parties = self.parties(remote, &centre);
         for found in [
             judge::torn_download(remote)?,
-            judge::row_out_of_scope(remote, &self.authors, &held)?,
+            judge::row_out_of_scope(remote, &self.authors, (self.user, &held))?,
             judge::misspelt_key(remote)?,
             self.ledger.borrow_mut().check(&parties)?,
             self.sequence_went_back()?,
@@ -315,7 +315,7 @@ impl Remote {
         let parties = self.parties(application.connection(), &centre);
         let held = self.world.ever_held(self.user);
         for found in [
-            judge::difference(&parties, self.user)?,
+            judge::difference(&parties, (self.user, self.world.now().unix_ms))?,
             judge::upload_out_of_scope(&centre, &self.name, &held)?,
             self.told_otherwise(&parties)?,
             parties.forgotten_at_rest()?,

@@ -37,7 +37,8 @@ pub(super) async fn note<R: Rows>(
         for (op, taken) in taken(publication, table, outcomes)? {
             for some in taken.chunks(ROWS_AT_ONCE) {
                 let found = rows.find(table, op, some, Image::New).await?;
-                let mut membership = Membership::new(&publication.rules[rules.clone()], scope);
+                let membership = Membership::new(&publication.rules[rules.clone()], scope);
+                let mut membership = membership.of_any_age();
                 let mut number = found.iter();
                 table.images(some, |_, uploaded| {
                     // What is gone, or cannot be sent, is the download's affair.

@@ -53,6 +53,14 @@ impl<'r, R: Rows> Run<'r, R> {
         let written = publication.writes[table.index].rule.as_ref();
         Membership::new(&publication.rules[rules], scope)
             .written_by(written, &admission.scope.writes[table.index])
+            .of_any_age()
+    }
+
+    /// What of a table the remote is shown: a window limits that, and not what may be written.
+    pub(super) fn shown(&self, table: &Incoming<'_, R::Table>) -> Membership<'r> {
+        let rules = self.publication.rules_of(table.index);
+        let scope = &self.admission.scope.rules[rules];
+        Membership::new(self.rules(table), scope)
     }
 
     fn rules(&self, table: &Incoming<'_, R::Table>) -> &'r [Rule] {

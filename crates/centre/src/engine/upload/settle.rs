@@ -263,7 +263,7 @@ impl<R: Rows> Run<'_, R> {
         failed: &mut Vec<Failed>,
     ) -> Result<()> {
         let met = self.rows.find(table, op, rows, Image::Old).await?;
-        let mut membership = self.membership(table);
+        let (mut membership, mut shown) = (self.membership(table), self.shown(table));
         let types = &self.publication.row_types[table.index];
         let schema = &self.publication.schema.tables[table.index];
         let families = self.families;
@@ -299,10 +299,11 @@ impl<R: Rows> Run<'_, R> {
                 Verdict::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
                 Verdict::Lost => match earlier.get(&rows[at]) {
                     Some(refusal) => failed.push(Failed::new(rows[at], refusal.clone())),
-                    // One that cannot be sent is as good as gone until it can: then it comes with
-                    // a download.
+                    // One that cannot be sent, or has left the window, is as good as gone until it
+                    // can, or is in it again: then it comes with a download.
                     None => {
-                        let winner = met.central.is_whole.then_some(&central[..]);
+                        let is_shown = met.central.is_whole && shown.has(&central);
+                        let winner = is_shown.then_some(&central[..]);
                         outcomes.conflict(table, uploaded, winner);
                     }
                 },
@@ -331,7 +332,7 @@ impl<R: Rows> Run<'_, R> {
         failed: &mut Vec<Failed>,
     ) -> Result<Vec<RowRef>> {
         let met = self.rows.find(table, Op::Update, &rows, Image::New).await?;
-        let mut membership = self.membership(table);
+        let (mut membership, mut shown) = (self.membership(table), self.shown(table));
         let types = &self.publication.row_types[table.index];
         let (families, mut applied) = (self.families, 0);
         let outcomes = &mut progress.outcomes;
@@ -354,7 +355,10 @@ impl<R: Rows> Run<'_, R> {
                 true if met.is_as_uploaded => applied += 1,
                 true if is_own_doing(table, uploaded, before, &central) => changed.push(row),
                 // It has followed its parent, and somebody else has changed it.
-                true if before != &central => outcomes.conflict(table, uploaded, Some(&central)),
+                true if before != &central => {
+                    let winner = shown.has(&central).then_some(&central[..]);
+                    outcomes.conflict(table, uploaded, winner);
+                }
                 _ => gone.push(row),
             }
             Ok(())
@@ -452,7 +456,7 @@ impl<R: Rows> Run<'_, R> {
         let types = &self.publication.row_types[table.index];
         for rows in rows.chunks(ROWS_AT_ONCE) {
             let met = self.rows.find(table, op, rows, Image::Old).await?;
-            let mut membership = self.membership(table);
+            let (mut membership, mut shown) = (self.membership(table), self.shown(table));
             let outcomes = &mut progress.outcomes;
             table.images(rows, |at, uploaded| {
                 let Some(met) = &met[at] else {
@@ -468,8 +472,8 @@ impl<R: Rows> Run<'_, R> {
                     outcomes.refused(table, uploaded, &refusal);
                     return Ok(());
                 }
-                let winner = met.central.is_whole.then_some(&central[..]);
-                outcomes.conflict(table, uploaded, winner);
+                let is_shown = met.central.is_whole && shown.has(&central);
+                outcomes.conflict(table, uploaded, is_shown.then_some(&central[..]));
                 Ok(())
             })?;
         }
