@@ -51,6 +51,15 @@ pub struct NumbersAsked<'a> {
     pub handed_out: i64,
 }
 
+/// What tells the role of the database under which a remote acts.
+#[derive(Clone, Copy, Debug)]
+pub enum RoleAsked<'a> {
+    /// This one.
+    Named(&'a str),
+    /// What this query yields, which has positional parameters.
+    Query(&'a str),
+}
+
 /// How changes are noticed that anybody makes to published tables.
 pub trait Tracking: Send + Sync + 'static {
     /// A connection to the database.
@@ -120,6 +129,28 @@ pub trait Tracking: Send + Sync + 'static {
         named: &str,
         query: &ScopeQuery,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// How the role under which remotes act is asked for; `None` if the database has no roles.
+    fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
+        let _ = role;
+        None
+    }
+
+    /// Checks that the query for the role can be run and yields one column, that a role which is the
+    /// same for everybody can be assumed, and that the server's own role sees all rows. The query
+    /// is named with its place in the configuration.
+    ///
+    /// # Errors
+    /// See [`crate::engine::scope::wrong`].
+    fn check_acting(
+        connection: &mut Self::Connection,
+        asked: (&str, &ScopeQuery),
+        tables: &[Self::Table],
+        is_fixed: bool,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send {
+        let _ = (connection, asked, tables, is_fixed);
+        async { Ok(()) }
+    }
 
     /// The SQL that makes the server's own tables.
     fn state() -> String;
