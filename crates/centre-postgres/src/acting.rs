@@ -14,9 +14,9 @@ use super::connection::{Connection, refused};
 use super::publication::{Publication, PublishedTable};
 use super::quote::{ident, literal};
 use tidewater_centre::SyncContext;
-use tidewater_centre::engine::acting::{Found, only};
+use tidewater_centre::engine::acting::{Assumed, Found, only};
 use tidewater_centre::engine::database::RoleAsked;
-use tidewater_centre::engine::scope::{ScopeQuery, check_columns, values_of, wrong};
+use tidewater_centre::engine::scope::{values_of, wrong};
 use tidewater_centre::error::CentreError;
 
 /// insufficient_privilege
@@ -160,7 +160,7 @@ impl RoleQuery {
         let name = &publication.schema.name;
         let statement = match &publication.act_as {
             None => None,
-            Some(query) => {
+            Some(Assumed { query, .. }) => {
                 let types = vec![Type::TEXT; query.parameters.len()];
                 let prepared = connection.prepare(&query.sql, &types).await?;
                 Some((prepared, values_of(query, context, name)))
@@ -234,15 +234,16 @@ pub(super) fn sql(asked: RoleAsked<'_>) -> String {
 /// See [`check_acting`](tidewater_centre::engine::database::Tracking::check_acting).
 pub(super) async fn check(
     connection: &mut Connection,
-    (named, query): (&str, &ScopeQuery),
+    named: &str,
+    assumed: &Assumed,
     tables: &[PublishedTable],
-    is_fixed: bool,
 ) -> Result<(), CentreError> {
+    let (query, is_fixed) = (&assumed.query, assumed.fixed.is_some());
     let client = connection.client();
     let refusal = |error: Error| match error.as_db_error() {
         Some(refusal) => wrong(
             named,
-            &format!("is refused by PostgreSQL: {}", refusal.message()),
+            &format!("the query is refused by PostgreSQL: {}", refusal.message()),
             "write a query that yields the name of one role, in the schema public",
         ),
         None => refused("checking a query for roles")(error),
@@ -251,15 +252,21 @@ pub(super) async fn check(
     if !is_fixed {
         let inner = client.prepare_typed(&query.inner, &types).await;
         let inner = inner.map_err(refusal)?;
-        check_columns(named, inner.columns().len(), &["the role"])?;
+        if inner.columns().len() != 1 {
+            let what = format!("the query yields {} columns", inner.columns().len());
+            return Err(wrong(
+                named,
+                &what,
+                "select one column: the name of the role",
+            ));
+        }
     }
     let whole = client.prepare_typed(&query.sql, &types).await;
     let whole = whole.map_err(refusal)?;
     if is_fixed {
         let rows = client.query(&whole, &[]).await;
         let rows = rows.map_err(refused("looking for a role"))?;
-        only(&found(&rows))
-            .map_err(|unfit| wrong(named, &format!(": {}", unfit.message), unfit.hint))?;
+        only(&found(&rows)).map_err(|unfit| wrong(named, &unfit.message, unfit.hint))?;
     }
     let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
     let hidden = client
@@ -273,7 +280,7 @@ pub(super) async fn check(
     let role = ident(&role);
     Err(wrong(
         named,
-        &format!("cannot work: row security of {table} may hide rows from the server's role"),
+        &format!("row security of {table} may hide rows from the server's role"),
         format!(
             "the server itself has to see all of them; run: ALTER ROLE {role} BYPASSRLS, or \
              CREATE POLICY tidewater ON {table} TO {role} USING (true)"

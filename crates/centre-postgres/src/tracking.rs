@@ -18,6 +18,7 @@ use super::triggers::{LogSpec, marker};
 use super::{
     FINGERPRINTS, Postgres, VERSION, acting, grants, in_place, numbers, scope, waits, watermark,
 };
+use tidewater_centre::engine::acting::Assumed;
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
@@ -110,11 +111,11 @@ impl Tracking for Postgres {
 
     async fn check_acting(
         connection: &mut Connection,
-        asked: (&str, &ScopeQuery),
+        named: &str,
+        assumed: &Assumed,
         tables: &[PublishedTable],
-        is_fixed: bool,
     ) -> Result<(), CentreError> {
-        acting::check(connection, asked, tables, is_fixed).await
+        acting::check(connection, named, assumed, tables).await
     }
 
     fn state() -> String {

@@ -27,6 +27,15 @@ pub struct Found {
     pub grant: String,
 }
 
+/// Under which role remotes act.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assumed {
+    /// The query that yields it.
+    pub query: ScopeQuery,
+    /// The one that it is for everybody, if so.
+    pub fixed: Option<String>,
+}
+
 /// What is wrong with a role, and what to do about it.
 pub struct Unfit {
     /// Why it cannot be.
@@ -43,11 +52,11 @@ pub(super) async fn compile<T: Tracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     tables: &[T::Table],
-) -> Result<Option<ScopeQuery>> {
+) -> Result<Option<Assumed>> {
     let Some(act_as) = &spec.act_as else {
         return Ok(None);
     };
-    let place = format!("publication {:?}: act_as", spec.name);
+    let place = format!("publication {:?}, act_as:", spec.name);
     let (inner, sql, parameters) = match act_as {
         ActAs::Role(role) => (
             role.clone(),
@@ -56,14 +65,19 @@ pub(super) async fn compile<T: Tracking>(
         ),
         ActAs::Query(query) => {
             let script = Script::parse(query, T::DIALECT, T::parameter);
-            let script = script
-                .map_err(|error| wrong(&place, &format!("is wrong: {error}"), error.hint()))?;
+            let script = script.map_err(|error| {
+                wrong(
+                    &place,
+                    &format!("the query is wrong: {error}"),
+                    error.hint(),
+                )
+            })?;
             if let Some(Parameter::User(name)) = script
                 .parameters
                 .iter()
                 .find(|it| matches!(it, Parameter::User(_)))
             {
-                let what = format!("names {{u.{name}}}: no device says who it is");
+                let what = format!("the query names {{u.{name}}}: no device says who it is");
                 return Err(wrong(&place, &what, "tell the role by {s.username}"));
             }
             let inner = script.sql.trim().trim_end_matches(';').to_owned();
@@ -83,9 +97,13 @@ pub(super) async fn compile<T: Tracking>(
         sql,
         parameters,
     };
-    let is_fixed = matches!(act_as, ActAs::Role(_));
-    T::check_acting(connection, (&place, &query), tables, is_fixed).await?;
-    Ok(Some(query))
+    let fixed = match act_as {
+        ActAs::Role(role) => Some(role.clone()),
+        ActAs::Query(_) => None,
+    };
+    let assumed = Assumed { query, fixed };
+    T::check_acting(connection, &place, &assumed, tables).await?;
+    Ok(Some(assumed))
 }
 
 /// The one role that can be assumed. Found are the distinct ones that were asked for, two at least if

@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 
 use tidewater_protocol::Table;
 
+use super::acting::Assumed;
 use super::catalog::{Catalog, TableInfo};
 use super::compile::{Published, WhichRule};
 use super::connection::{Answer, Connection, Own};
@@ -144,11 +145,11 @@ pub trait Tracking: Send + Sync + 'static {
     /// See [`crate::engine::scope::wrong`].
     fn check_acting(
         connection: &mut Self::Connection,
-        asked: (&str, &ScopeQuery),
+        named: &str,
+        assumed: &Assumed,
         tables: &[Self::Table],
-        is_fixed: bool,
     ) -> impl Future<Output = Result<(), CentreError>> + Send {
-        let _ = (connection, asked, tables, is_fixed);
+        let _ = (connection, named, assumed, tables);
         async { Ok(()) }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
-use super::acting;
+use super::acting::{self, Assumed};
 use super::catalog::{Catalog, TableInfo};
 use super::compile::{CompiledRule, Published, WhichRule, compile};
 use super::database::{ChangeLog, Tracking};
@@ -38,8 +38,8 @@ pub struct Publication<T> {
     pub writes: Vec<Writes>,
     /// Which values the parameters of remotes may have, where that is limited.
     pub permits: Vec<Permit>,
-    /// The query for the role under which its remotes act, if that is not the server's own.
-    pub act_as: Option<ScopeQuery>,
+    /// The role under which its remotes act, if that is not the server's own.
+    pub act_as: Option<Assumed>,
     /// The types of the values of the tables' rows as they are read: of the published columns, and
     /// of what decides beside them who holds a row.
     pub row_types: Arc<[Vec<ColumnType>]>,
