@@ -52,6 +52,14 @@ WHERE c.oid = ANY ($1) AND pg_catalog.row_security_active(c.oid)
             ELSE pg_catalog.pg_has_role(current_user, o.role, 'USAGE') END)))
 ORDER BY 1";
 
+/// Those of the tables `$1` that refer to others of them of which row security may hide rows, and
+/// have none themselves.
+const BARE: &str = "
+SELECT DISTINCT c.oid::regclass::text, p.oid::regclass::text FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class c ON c.oid = k.conrelid JOIN pg_catalog.pg_class p ON p.oid = k.confrelid
+WHERE k.contype = 'f' AND c.oid = ANY ($1) AND p.oid = ANY ($1)
+  AND p.relrowsecurity AND NOT c.relrowsecurity ORDER BY 1, 2";
+
 /// A role that is assumed for statements on the application's tables; our own one if there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Acting {
@@ -237,7 +245,7 @@ pub(super) async fn check(
     named: &str,
     assumed: &Assumed,
     tables: &[PublishedTable],
-) -> Result<(), CentreError> {
+) -> Result<Vec<String>, CentreError> {
     let (query, is_fixed) = (&assumed.query, assumed.fixed.is_some());
     let client = connection.client();
     let refusal = |error: Error| match error.as_db_error() {
@@ -274,7 +282,16 @@ pub(super) async fn check(
         .await;
     let hidden = hidden.map_err(refused("looking at row security"))?;
     let Some(hidden) = hidden else {
-        return Ok(());
+        let bare = client.query(BARE, &[&oids]).await;
+        let bare = bare.map_err(refused("looking at row security"))?;
+        let warnings = bare.iter().map(|row| {
+            let (child, parent): (String, String) = (row.get(0), row.get(1));
+            format!(
+                "{child}: row security may hide rows of {parent} to which its rows refer; give it \
+                 a policy, too: CREATE POLICY ... ON {child} USING (EXISTS (SELECT FROM {parent} ...))"
+            )
+        });
+        return Ok(warnings.collect());
     };
     let (table, role): (String, String) = (hidden.get(0), hidden.get(1));
     let role = ident(&role);

@@ -114,7 +114,7 @@ impl Tracking for Postgres {
         named: &str,
         assumed: &Assumed,
         tables: &[PublishedTable],
-    ) -> Result<(), CentreError> {
+    ) -> Result<Vec<String>, CentreError> {
         acting::check(connection, named, assumed, tables).await
     }
 

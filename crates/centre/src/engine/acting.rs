@@ -52,7 +52,7 @@ pub(super) async fn compile<T: Tracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     tables: &[T::Table],
-) -> Result<Option<Assumed>> {
+) -> Result<Option<(Assumed, Vec<String>)>> {
     let Some(act_as) = &spec.act_as else {
         return Ok(None);
     };
@@ -102,8 +102,8 @@ pub(super) async fn compile<T: Tracking>(
         ActAs::Query(_) => None,
     };
     let assumed = Assumed { query, fixed };
-    T::check_acting(connection, &place, &assumed, tables).await?;
-    Ok(Some(assumed))
+    let warnings = T::check_acting(connection, &place, &assumed, tables).await?;
+    Ok(Some((assumed, warnings)))
 }
 
 /// The one role that can be assumed. Found are the distinct ones that were asked for, two at least if

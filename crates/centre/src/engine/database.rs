@@ -138,8 +138,8 @@ pub trait Tracking: Send + Sync + 'static {
     }
 
     /// Checks that the query for the role can be run and yields one column, that a role which is the
-    /// same for everybody can be assumed, and that the server's own role sees all rows. The query
-    /// is named with its place in the configuration.
+    /// same for everybody can be assumed, and that the server's own role sees all rows; gives what
+    /// its operator may not have thought of. The query is named with its place in the configuration.
     ///
     /// # Errors
     /// See [`crate::engine::scope::wrong`].
@@ -148,9 +148,9 @@ pub trait Tracking: Send + Sync + 'static {
         named: &str,
         assumed: &Assumed,
         tables: &[Self::Table],
-    ) -> impl Future<Output = Result<(), CentreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<String>, CentreError>> + Send {
         let _ = (connection, named, assumed, tables);
-        async { Ok(()) }
+        async { Ok(Vec::new()) }
     }
 
     /// The SQL that makes the server's own tables.

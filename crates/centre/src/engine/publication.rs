@@ -196,6 +196,10 @@ pub async fn compile_one<T: Tracking>(
     let written = writes.iter().filter_map(|it| it.rule.as_ref());
     let permits = permits::<T>(connection, spec, rules.iter().chain(written).collect()).await?;
     let act_as = acting::compile::<T>(connection, spec, &tables).await?;
+    let act_as = act_as.map(|(assumed, told)| {
+        warnings.extend(told);
+        assumed
+    });
     let schema = Arc::new(schema);
     Ok(Publication {
         permits,

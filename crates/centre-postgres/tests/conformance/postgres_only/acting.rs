@@ -433,7 +433,23 @@ async fn a_role_that_cannot_be_assumed_is_told_when_deploying() {
         ))
         .await;
     let specs = [docs(named(&clerk))];
-    centre.deploy(&specs, false, NOW_MS).await.unwrap();
+    fixture
+        .execute("ALTER TABLE line DISABLE ROW LEVEL SECURITY")
+        .await;
+    let report = centre.deploy(&specs, true, NOW_MS).await.unwrap();
+    let warned = "line: row security may hide rows of doc to which its rows refer";
+    assert!(
+        report.warnings.iter().any(|it| it.starts_with(warned)),
+        "{report:?}"
+    );
+    fixture
+        .execute("ALTER TABLE line ENABLE ROW LEVEL SECURITY")
+        .await;
+    let report = centre.deploy(&specs, false, NOW_MS).await.unwrap();
+    assert!(
+        !report.warnings.iter().any(|it| it.starts_with(warned)),
+        "{report:?}"
+    );
     // Serving says it, too.
     fixture
         .execute(&format!("REVOKE {clerk} FROM {server}"))
