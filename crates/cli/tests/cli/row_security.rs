@@ -68,7 +68,10 @@ fn devices_act_under_the_roles_of_their_users() {
     .unwrap();
     drop(ada);
     let refused = sync("ada").exits(6);
-    assert!(refused.stdout.contains("refused     2 rows"), "{refused:#?}");
+    assert!(
+        refused.stdout.contains("refused     2 rows"),
+        "{refused:#?}"
+    );
     let written = "SELECT role, login, what FROM audit ORDER BY what";
     let by_ada = |what: &str| format!("{clerk}|ada|{what}");
     let expected = ["INSERT doc", "INSERT line", "UPDATE doc"].map(by_ada);

@@ -340,9 +340,7 @@ async fn another_role_gets_everything_anew() {
     assert_eq!((anna.rows("doc").len(), anna.rows("line").len()), (2, 2));
     assert_eq!(anna.download().await.rows(), [""; 0]);
     world
-        .execute(&format!(
-            "DELETE FROM member WHERE login = 'anna'; DROP POLICY all_of_them ON doc"
-        ))
+        .execute("DELETE FROM member WHERE login = 'anna'; DROP POLICY all_of_them ON doc")
         .await;
     anna.download().await;
     assert_eq!((anna.rows("doc").len(), anna.rows("line").len()), (0, 0));
