@@ -73,6 +73,14 @@ pub async fn numbers_are_handed_out_once_and_the_centre_keeps_clear_of_them<F: F
     );
     let holders = world.fixture.query(&holders).await;
     assert_eq!(holders, ["6|600|anna|invoice_id"]);
+    let status = world.centre.status().await.unwrap();
+    let [told] = &status.numbers[..] else {
+        panic!("{:?}", status.numbers);
+    };
+    assert_eq!((&*told.table, &*told.column), ("invoice", "invoice_id"));
+    assert_eq!((told.count, told.remotes), (600, 6));
+    let newest = &status.blocks[0];
+    assert_eq!((newest.last, &*newest.user), (told.highest, "anna"));
 }
 
 pub async fn numbers_begin_behind_those_that_are_there<F: Fixture>() {

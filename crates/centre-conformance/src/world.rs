@@ -70,6 +70,7 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
         name: name.into(),
         tables,
         parameters: Vec::new(),
+        act_as: None,
     }
 }
 

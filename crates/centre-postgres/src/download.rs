@@ -9,13 +9,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, join3};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use tidewater_protocol::Datum;
 
+use self::read::Reader;
 use super::Shared;
+use super::acting::{Acting, RoleQuery};
 use super::array::Array;
 use super::connection::{Connection, refused};
 use super::members;
@@ -42,7 +44,7 @@ pub(super) const ADOPT_AGAIN_MS: u64 = 60_000;
 /// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one. `$3` and `$4`: remote and
 /// publication. The columns: the snapshot; when the mark was made, NULL if there is none or its
 /// snapshot is from before the logs begin; the logs of which everything is sent; the serials of the
-/// subscription's scopes.
+/// subscription's scopes. Says who syncs (`$5` and `$6`), for the application's policies.
 const STATE: &str = "
 SELECT pg_catalog.pg_current_snapshot()::text,
   (SELECT created_ms FROM tidewater.mark WHERE id = $1
@@ -52,7 +54,9 @@ SELECT pg_catalog.pg_current_snapshot()::text,
       AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot))
     UNION ALL SELECT log_id FROM tidewater.untracked),
   (SELECT ARRAY[scope_serial, previous_serial, graced_serial, given_back_serial]
-    FROM tidewater.subscription WHERE remote_id = $3 AND publication = $4)";
+    FROM tidewater.subscription WHERE remote_id = $3 AND publication = $4),
+  pg_catalog.set_config('tidewater.username', $5, true),
+  pg_catalog.set_config('tidewater.remote_id', $6, true)";
 
 /// What a remote presented and holds, as far as it can be understood.
 struct Known<'c> {
@@ -79,6 +83,8 @@ struct LogReading {
     since: Option<String>,
     /// See [`own_version`].
     own_version: String,
+    /// Reads the application's tables.
+    acting: Acting,
 }
 
 impl<'p> DatabaseSnapshot<'p> {
@@ -102,6 +108,22 @@ impl<'p> DatabaseSnapshot<'p> {
 
     fn table(&self, place: Place) -> &'p PublishedTable {
         &self.publications[place.subscription].tables[place.table]
+    }
+
+    /// Reads a table as the remote sees it.
+    fn reader(&self, place: Place) -> Reader<'p> {
+        Reader {
+            acting: self.logs[place.subscription].acting.clone(),
+            ..self.ourselves(place)
+        }
+    }
+
+    /// Reads all of a table.
+    fn ourselves(&self, place: Place) -> Reader<'p> {
+        Reader {
+            table: self.table(place),
+            acting: Acting::default(),
+        }
     }
 }
 
@@ -140,7 +162,11 @@ impl Snapshot for DatabaseSnapshot<'_> {
             let rule = publication.rules_of(place.table).start + part.rule;
             let windows = publication.rules[rule].windows.iter();
             let types: Vec<_> = windows.map(|it| it.column_type).collect();
-            read::copy_rows(self.connection, self.table(place), part, &types, take).await
+            let reader = match part.leaves {
+                true => self.ourselves(place),
+                false => self.reader(place),
+            };
+            reader.copy_rows(self.connection, part, &types, take).await
         })
     }
 
@@ -162,9 +188,10 @@ impl Snapshot for DatabaseSnapshot<'_> {
             let Some(since) = &logs.since else {
                 return Ok(());
             };
-            let table = self.table(place);
+            let reader = self.reader(place);
             let own = &logs.own_version;
-            read::changes(self.connection, table, (since, own), asked, take).await
+            let since = (&**since, &**own);
+            reader.changes(self.connection, since, asked, take).await
         })
     }
 
@@ -174,7 +201,10 @@ impl Snapshot for DatabaseSnapshot<'_> {
         keys: &'s [Vec<Datum<'s>>],
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
-        Box::pin(async move { read::by_keys(self.connection, self.table(place), keys, take).await })
+        Box::pin(async move {
+            let reader = self.reader(place);
+            reader.by_keys(self.connection, keys, take).await
+        })
     }
 
     fn end(&mut self) -> CentreResult<'_, ()> {
@@ -256,18 +286,29 @@ async fn open(
     for (subscription, publication) in job.subscriptions.iter().zip(&compiled) {
         helds.push(Known::of(connection, publication, subscription).await?);
     }
+    let mut roles = Vec::with_capacity(compiled.len());
+    for publication in &compiled {
+        roles.push(RoleQuery::prepare(connection, &job.context, publication).await?);
+    }
     let client = connection.client();
     let remote = job.context.remote_id.0.as_slice();
+    let remote_name = job.context.remote_id.to_string();
     let states = helds.iter().zip(&job.subscriptions);
     let states = states.map(|(held, subscription)| {
-        let state = &state;
+        let (state, remote_name) = (&state, &remote_name);
         async move {
             let mark = held
                 .as_ref()
                 .map(|it| it.presented.watermark.mark.as_slice());
             let snapshot = held.as_ref().map(|it| it.snapshot.as_str());
-            let parameters: [&(dyn ToSql + Sync); 4] =
-                [&mark, &snapshot, &remote, &subscription.publication];
+            let parameters: [&(dyn ToSql + Sync); 6] = [
+                &mark,
+                &snapshot,
+                &remote,
+                &subscription.publication,
+                &job.context.user,
+                remote_name,
+            ];
             let row = client.query_one(state, &parameters).await;
             row.map_err(refused("opening a download"))
         }
@@ -277,13 +318,14 @@ async fn open(
         checks.map(|(held, subscription)| Known::news(held.as_ref(), client, subscription));
     // One flight: each future sends when it is first polled, in this order.
     let begin = begin(&compiled);
-    let (begun, (states, ((results, news), strange))) = join(
+    let (begun, (states, ((results, news), strange, roles))) = join(
         client.batch_execute(&begin),
         join(
             join_all(states),
-            join(
+            join3(
                 join(queries.run(client), join_all(checks)),
                 Partitioned::changed(partitioned.as_ref(), client),
+                join_all(roles.iter().map(|role| role.ask(client))),
             ),
         ),
     )
@@ -291,7 +333,8 @@ async fn open(
     begun.map_err(refused("opening a download"))?;
     let (results, strange) = (results?, strange?);
     let mut found = Vec::with_capacity(states.len());
-    for (index, ((row, held), news)) in states.into_iter().zip(helds).zip(news).enumerate() {
+    let states = states.into_iter().zip(helds).zip(news).zip(roles);
+    for (index, (((row, held), news), acting)) in states.enumerate() {
         let row = row?;
         let publication = compiled[index];
         let marked_ms: Option<i64> = row.get(1);
@@ -306,6 +349,7 @@ async fn open(
         });
         let subscription = &job.subscriptions[index];
         let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
+        let acting = acting?;
         let scope = queries.scope(index, &results)?;
         let mut news = news?;
         if let Some(held) = held.as_ref().filter(|_| !news && marked_ms.is_some()) {
@@ -318,6 +362,7 @@ async fn open(
             published: publication.published(),
             position: row.get::<_, String>(0).into_bytes(),
             scope,
+            role: acting.role().to_owned(),
             held: rules.collect(),
             standing: Standing::of(serial, serials(&row)),
             news,
@@ -326,6 +371,7 @@ async fn open(
         let logs = LogReading {
             since: held.filter(|_| marked_ms.is_some()).map(|it| it.snapshot),
             own_version: own_version(subscription),
+            acting,
         };
         found.push((opened, logs));
     }

@@ -4,6 +4,7 @@
 //! triggers, the binary formats, COPY, snapshots as watermarks. One file for each
 //! concern; here are the connections that they share.
 
+mod acting;
 mod array;
 mod catalog;
 mod connection;

@@ -15,11 +15,14 @@ use super::quote::literal;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
-use super::{FINGERPRINTS, Postgres, VERSION, grants, in_place, numbers, scope, waits, watermark};
+use super::{
+    FINGERPRINTS, Postgres, VERSION, acting, grants, in_place, numbers, scope, waits, watermark,
+};
+use tidewater_centre::engine::acting::Assumed;
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
-use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
+use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, RoleAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::engine::script::Dialect;
@@ -100,6 +103,19 @@ impl Tracking for Postgres {
         query: &ScopeQuery,
     ) -> Result<(), CentreError> {
         scope::check_allowed(connection.client(), named, query).await
+    }
+
+    fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
+        Some(acting::sql(role))
+    }
+
+    async fn check_acting(
+        connection: &mut Connection,
+        named: &str,
+        assumed: &Assumed,
+        tables: &[PublishedTable],
+    ) -> Result<Vec<String>, CentreError> {
+        acting::check(connection, named, assumed, tables).await
     }
 
     fn state() -> String {

@@ -124,6 +124,7 @@ impl<'p> FileSnapshot<'p> {
         self.opened.push(Opened {
             published: publication.published(),
             position: Logs { logs }.encode_to_vec(),
+            role: String::new(),
             scope,
             held,
             standing: Standing::read(presented_serial, &issued)?,

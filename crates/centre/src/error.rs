@@ -104,6 +104,16 @@ pub enum CentreError {
         /// Its value, shortened.
         value: String,
     },
+    /// There is no role of the database under which the user's remotes could act.
+    #[error("publication {publication:?}, act_as: {message}")]
+    NoRole {
+        /// The publication.
+        publication: String,
+        /// Why.
+        message: String,
+        /// What its operator can do.
+        hint: String,
+    },
     /// A row of the centre has a value that is longer than a remote may get.
     #[error("{message}")]
     TooLong {
@@ -142,6 +152,7 @@ impl CentreError {
             CentreError::Redeployed { .. } => Code::Redeployed,
             CentreError::Peer { code, .. } => *code,
             CentreError::NotAllowed { .. } => Code::ParameterNotAllowed,
+            CentreError::NoRole { .. } => Code::NoRole,
             CentreError::TooLong { .. } => Code::LimitExceeded,
             CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
             CentreError::ShutOut(ShutOut::RemoteRevoked) => Code::RemoteRevoked,
@@ -166,7 +177,9 @@ impl CentreError {
                                       serving needs SELECT, INSERT, UPDATE and DELETE on them"
                 .into(),
             CentreError::Refused { .. } => "see the server's log and the database's own".into(),
-            CentreError::Configuration { hint, .. } => hint.clone(),
+            CentreError::Configuration { hint, .. } | CentreError::NoRole { hint, .. } => {
+                hint.clone()
+            }
             CentreError::RemotesHeldUp { .. } => CentreError::HELD_UP_HINT.into(),
             CentreError::Locked { .. } => {
                 "run it again when no other session holds the lock (PostgreSQL: see \

@@ -26,7 +26,7 @@ pub use download::{
 pub use error::CentreError;
 pub use nearest::nearest;
 pub use publication::{
-    DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
+    ActAs, DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
     ListedReference, ListedTable, OnUnseenChildren, ParameterSpec, PublicationSpec, RemoteEffect,
     RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
 };

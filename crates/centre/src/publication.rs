@@ -20,6 +20,19 @@ pub struct PublicationSpec {
     /// What its remotes may set.
     #[serde(default)]
     pub parameters: Vec<ParameterSpec>,
+    /// As whom the database sees its remotes; as the server's own role if `None`.
+    #[serde(default)]
+    pub act_as: Option<ActAs>,
+}
+
+/// The role of the database under which the application's tables are read and written for a remote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ActAs {
+    /// The same for everybody.
+    Role(String),
+    /// What a query yields for the user.
+    Query(String),
 }
 
 /// A parameter of remotes that not everybody may set to anything.
@@ -529,6 +542,7 @@ mod tests {
                     table("assign", None, Direction::Both),
                 ],
                 parameters: Vec::new(),
+                act_as: None,
             }])
         };
         assert!(warnings(Direction::Download).is_empty());

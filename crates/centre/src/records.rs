@@ -304,8 +304,44 @@ pub struct CentreStatus {
     pub incident_counts: Vec<(IncidentKind, u64)>,
     /// The last incidents, newest first, at most 20.
     pub incidents: Vec<IncidentRecord>,
+    /// What was handed out of the numbers of tables with `identity`, by table.
+    pub numbers: Vec<NumbersStatus>,
+    /// The last blocks of numbers that were handed out, newest first, at most 20.
+    pub blocks: Vec<BlockRecord>,
     /// Sessions of applications that hold locks for which syncs wait, or have waited in vain.
     pub blockers: Vec<Blocker>,
+}
+
+/// What was handed out of the numbers of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NumbersStatus {
+    /// The table's name in the centre.
+    pub table: String,
+    /// The column that they are for.
+    pub column: String,
+    /// How many there are.
+    pub count: u64,
+    /// The highest one.
+    pub highest: i64,
+    /// How many remotes have them.
+    pub remotes: u64,
+}
+
+/// A block of numbers that was handed out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockRecord {
+    /// The table's name in the centre.
+    pub table: String,
+    /// Who has it.
+    pub remote_id: RemoteId,
+    /// Whose that is.
+    pub user: String,
+    /// The first number.
+    pub first: i64,
+    /// The last one.
+    pub last: i64,
+    /// When it was handed out, in milliseconds since 1970.
+    pub at_ms: i64,
 }
 
 /// A session of an application that syncs wait for.

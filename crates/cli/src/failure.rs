@@ -115,7 +115,8 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::UserDisabled
         | Code::RemoteRevoked
         | Code::CertificateInvalid
-        | Code::ParameterNotAllowed => 3,
+        | Code::ParameterNotAllowed
+        | Code::NoRole => 3,
         Code::ProtocolVersion
         | Code::SchemaMismatch
         | Code::UnknownPublication

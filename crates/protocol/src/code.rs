@@ -79,6 +79,8 @@ codes! {
     CertificateInvalid = 306, "certificate_invalid";
     /// The user may not give a parameter this value.
     ParameterNotAllowed = 307, "parameter_not_allowed";
+    /// The centre has no role under which the user's remotes could act.
+    NoRole = 308, "no_role";
 
     /// The server is busy; try again after the given time.
     Busy = 400, "busy";

@@ -3,6 +3,8 @@
 //!
 //! What the settings do is left to the modules that they are handed to.
 
+mod acting;
+mod identity;
 mod keys;
 mod kinds;
 mod partition;
@@ -256,6 +258,8 @@ impl Config {
         let table: toml::Table = text.parse().map_err(|error| keys::not_toml(text, &error))?;
         let mut value = toml::Value::Table(table);
         text::expand(&mut value, "", variable)?;
-        raw::read(value)
+        let config = raw::read(value)?;
+        acting::check(text, &config)?;
+        Ok(config)
     }
 }

@@ -221,6 +221,11 @@ impl From<CentreError> for Fault {
             CentreError::NotAllowed { .. } => {
                 Fault::new(error.code(), error.to_string(), error.hint())
             }
+            CentreError::NoRole { .. } => Fault::new(
+                Code::NoRole,
+                "the server has no role of its database for this user",
+                "tell the server's operator, who finds the reason in the server's log",
+            ),
             // The row is one that the remote may have.
             CentreError::TooLong { message } => {
                 Fault::new(Code::LimitExceeded, message.clone(), error.hint())

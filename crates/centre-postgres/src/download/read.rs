@@ -3,11 +3,14 @@
 use std::pin::pin;
 
 use futures_util::TryStreamExt;
+use futures_util::future::join;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error};
 
 use tidewater_protocol::{ColumnType, Datum};
 
 use super::{new_entries, xmin};
+use crate::acting::Acting;
 use crate::array::Array;
 use crate::connection::{Connection, refused};
 use crate::decoder::{RowDecoder, recycle};
@@ -21,77 +24,308 @@ use tidewater_centre::error::CentreError;
 /// More are compared with a list of rows.
 const FEW_PARTITIONS: usize = 100;
 
+/// So many keys are read from a change log before their rows are.
+const KEYS_AT_ONCE: usize = 5_000;
+
 /// COPY BINARY begins with a signature, flags and an extension area.
 const COPY_HEADER_BYTES: usize = 19;
 
-/// Reads whole partitions of a table.
-pub(super) async fn copy_rows(
-    connection: &Connection,
-    table: &PublishedTable,
-    part: &Part<'_>,
-    types: &[ColumnType],
-    take: TakeRow<'_>,
-) -> Result<(), CentreError> {
-    let rule = &table.rules[part.rule];
-    let mut conditions = Vec::new();
-    if !rule.columns.is_empty() {
-        if part.partitions.is_empty() {
+/// Reads a table of a publication, under a role.
+pub(super) struct Reader<'p> {
+    pub(super) table: &'p PublishedTable,
+    pub(super) acting: Acting,
+}
+
+impl Reader<'_> {
+    /// Reads whole partitions of a table.
+    pub(super) async fn copy_rows(
+        &self,
+        connection: &Connection,
+        part: &Part<'_>,
+        types: &[ColumnType],
+        take: TakeRow<'_>,
+    ) -> Result<(), CentreError> {
+        let table = self.table;
+        let rule = &table.rules[part.rule];
+        let mut conditions = Vec::new();
+        if !rule.columns.is_empty() {
+            if part.partitions.is_empty() {
+                return Ok(());
+            }
+            conditions.push(partition_condition(rule, &part.partitions)?);
+        }
+        for bound in &part.bounds {
+            conditions.extend(window_conditions(rule, bound, types[bound.window]));
+        }
+        let condition = match conditions.is_empty() {
+            true => String::new(),
+            false => format!(" WHERE {}", conditions.join(" AND ")),
+        };
+        let copy = format!(
+            "COPY (SELECT {} FROM {}{condition}) TO STDOUT (FORMAT BINARY)",
+            table.read(),
+            table.from
+        );
+        let error = |error| self.failed("reading rows for a download", error);
+        let client = connection.client();
+        let stream = self
+            .enter(client, client.copy_out(&copy))
+            .await
+            .map_err(error)?;
+        let mut stream = pin!(stream);
+        let mut decoder = RowDecoder::new(table.read_columns().map(|it| it.kind));
+        let mut values = Vec::with_capacity(table.columns.len());
+        let mut skip = COPY_HEADER_BYTES;
+        // What a message of COPY began and the next one completes.
+        let mut carry: Vec<u8> = Vec::new();
+        while let Some(message) = stream.try_next().await.map_err(error)? {
+            let carried = !carry.is_empty();
+            if carried {
+                carry.extend_from_slice(&message);
+            }
+            let bytes: &[u8] = if carried { &carry } else { &message };
+            let mut at = skip.min(bytes.len());
+            skip -= at;
+            // A field count of -1 ends the data.
+            while let Some(count) = bytes.get(at..at + 2)
+                && count != [0xff, 0xff]
+            {
+                let mut row = recycle(values);
+                let length = decoder.tuple(&bytes[at + 2..], &mut row)?;
+                if length.is_some() {
+                    take(&row)?;
+                }
+                values = recycle(row);
+                match length {
+                    Some(length) => at += 2 + length,
+                    None => break,
+                }
+            }
+            let ended = bytes.get(at..at + 2) == Some(&[0xff, 0xff]);
+            let rest = if ended {
+                Vec::new()
+            } else {
+                bytes[at..].to_vec()
+            };
+            carry = rest;
+        }
+        self.leave(client).await
+    }
+
+    /// Reads what changed since a snapshot, but for what one version wrote.
+    pub(super) async fn changes(
+        &self,
+        connection: &mut Connection,
+        (since, own_version): (&str, &str),
+        asked: &[Option<Vec<&[u8]>>],
+        take: TakeKey<'_>,
+    ) -> Result<(), CentreError> {
+        let table = self.table;
+        let names: Vec<String> = (0..table.key.len()).map(|at| format!("k{at}")).collect();
+        let mut arrays = Vec::new();
+        let mut logs = Vec::new();
+        for (rule, partitions) in table.rules.iter().zip(asked) {
+            if rule.log.is_none() || partitions.as_ref().is_some_and(Vec::is_empty) {
+                continue;
+            }
+            let keys = rule.log_key.iter().zip(&names);
+            let keys = keys.map(|(column, name)| format!("l.{column} AS {name}"));
+            logs.push(format!(
+                "SELECT {} {}",
+                keys.collect::<Vec<_>>().join(", "),
+                new_entries(rule, 4 + arrays.len()),
+            ));
+            if let Some(partitions) = partitions {
+                arrays.extend(partition_arrays(rule, partitions.iter().copied())?);
+            }
+        }
+        if logs.is_empty() {
             return Ok(());
         }
-        conditions.push(partition_condition(rule, &part.partitions)?);
-    }
-    for bound in &part.bounds {
-        conditions.extend(window_conditions(rule, bound, types[bound.window]));
-    }
-    let condition = match conditions.is_empty() {
-        true => String::new(),
-        false => format!(" WHERE {}", conditions.join(" AND ")),
-    };
-    let copy = format!(
-        "COPY (SELECT {} FROM {}{condition}) TO STDOUT (FORMAT BINARY)",
-        table.read(),
-        table.from
-    );
-    let error = |error| refused("reading rows for a download")(error);
-    let stream = connection.client().copy_out(&copy).await.map_err(error)?;
-    let mut stream = pin!(stream);
-    let mut decoder = RowDecoder::new(table.read_columns().map(|it| it.kind));
-    let mut values = Vec::with_capacity(table.columns.len());
-    let mut skip = COPY_HEADER_BYTES;
-    // What a message of COPY began and the next one completes.
-    let mut carry: Vec<u8> = Vec::new();
-    while let Some(message) = stream.try_next().await.map_err(error)? {
-        let carried = !carry.is_empty();
-        if carried {
-            carry.extend_from_slice(&message);
+        let xmin = xmin(since);
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&since, &xmin, &own_version];
+        parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
+        let logs = logs.join(" UNION ALL ");
+        if self.acting.is_another() {
+            let keys = format!(
+                "SELECT {} FROM (SELECT DISTINCT * FROM ({logs}) AS n) l",
+                table.key_outputs("l.", &names)
+            );
+            return self
+                .changes_by_keys(connection, &keys, &parameters, take)
+                .await;
         }
-        let bytes: &[u8] = if carried { &carry } else { &message };
-        let mut at = skip.min(bytes.len());
-        skip -= at;
-        // A field count of -1 ends the data.
-        while let Some(count) = bytes.get(at..at + 2)
-            && count != [0xff, 0xff]
-        {
-            let mut row = recycle(values);
-            let length = decoder.tuple(&bytes[at + 2..], &mut row)?;
-            if length.is_some() {
-                take(&row)?;
+        let joined = table.key.iter().zip(&names).map(|(&index, name)| {
+            let column = &table.columns[index];
+            let collate = match &column.collation {
+                Some(collation) => format!(" COLLATE {collation}"),
+                None => String::new(),
+            };
+            format!("t.{} = l.{name}{collate}", column.sql)
+        });
+        let sql = format!(
+            "SELECT {}, t.{} IS NOT NULL, {} FROM (SELECT DISTINCT * FROM ({logs}) AS n) l \
+             LEFT JOIN {} ON {}",
+            table.key_outputs("l.", &names),
+            table.columns[table.key[0]].sql,
+            table.read(),
+            table.joined(),
+            joined.collect::<Vec<_>>().join(" AND "),
+        );
+        let statement = connection.prepare(&sql, &[]).await?;
+        self.stream_rows(connection, &statement, parameters, take)
+            .await
+    }
+
+    /// Reads the rows of the keys that a query on our change logs yields: a role that reads the
+    /// application's tables for a remote may not, and must not, read the logs.
+    async fn changes_by_keys(
+        &self,
+        connection: &mut Connection,
+        keys: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+        take: TakeKey<'_>,
+    ) -> Result<(), CentreError> {
+        let error = |error| refused("reading changes for a download")(error);
+        let declare = format!("DECLARE tidewater_keys NO SCROLL CURSOR FOR {keys}");
+        let statement = connection.prepare(&declare, &[]).await?;
+        let declared = connection.client().execute(&statement, parameters).await;
+        declared.map_err(error)?;
+        let fetch = format!("FETCH {KEYS_AT_ONCE} FROM tidewater_keys");
+        let kinds = || self.table.key.iter().map(|&it| self.table.columns[it].kind);
+        loop {
+            let rows = connection
+                .client()
+                .query(&fetch, &[])
+                .await
+                .map_err(error)?;
+            if rows.is_empty() {
+                break;
             }
-            values = recycle(row);
-            match length {
-                Some(length) => at += 2 + length,
-                None => break,
+            let decoders = rows.iter().map(|_| RowDecoder::new(kinds()));
+            let mut decoders: Vec<RowDecoder> = decoders.collect();
+            let mut keys = Vec::with_capacity(rows.len());
+            for (row, decoder) in rows.iter().zip(&mut decoders) {
+                let mut key = Vec::with_capacity(self.table.key.len());
+                decoder.result(row, 0, &mut key)?;
+                keys.push(key);
+            }
+            self.by_keys(connection, &keys, take).await?;
+        }
+        let close = connection
+            .client()
+            .batch_execute("CLOSE tidewater_keys")
+            .await;
+        close.map_err(error)
+    }
+
+    /// Reads the rows of keys.
+    pub(super) async fn by_keys(
+        &self,
+        connection: &mut Connection,
+        asked: &[Vec<Datum<'_>>],
+        take: TakeKey<'_>,
+    ) -> Result<(), CentreError> {
+        let table = self.table;
+        let kinds: Vec<_> = table
+            .key
+            .iter()
+            .map(|&index| table.columns[index].kind)
+            .collect();
+        let mut arrays: Vec<Array> = kinds.iter().map(|&kind| Array::new(kind)).collect();
+        for key in asked {
+            let positions: Vec<_> = arrays.iter().map(Array::position).collect();
+            let mut values = arrays.iter_mut().zip(key);
+            if values.any(|(array, value)| array.push(value).is_err()) {
+                // No row of the centre can have this key.
+                for (array, position) in arrays.iter_mut().zip(positions) {
+                    array.truncate(position);
+                }
+                take(key, None)?;
             }
         }
-        let ended = bytes.get(at..at + 2) == Some(&[0xff, 0xff]);
-        let rest = if ended {
-            Vec::new()
-        } else {
-            bytes[at..].to_vec()
-        };
-        carry = rest;
+        let parameters = kinds.iter().enumerate();
+        let parameters = parameters.map(|(at, &kind)| Array::parameter(kind, at + 1));
+        let names: Vec<String> = (0..kinds.len()).map(|at| format!("k{at}")).collect();
+        let joined = table.key.iter().zip(&names).map(|(&index, name)| {
+            let column = &table.columns[index];
+            column.equals(&format!("t.{}", column.sql), &format!("i.{name}"))
+        });
+        let sql = format!(
+            "SELECT {}, t.{} IS NOT NULL, {} FROM unnest({}) AS i({}) LEFT JOIN {} ON {}",
+            names
+                .iter()
+                .map(|name| format!("i.{name}"))
+                .collect::<Vec<_>>()
+                .join(", "),
+            table.columns[table.key[0]].sql,
+            table.read(),
+            parameters.collect::<Vec<_>>().join(", "),
+            names.join(", "),
+            table.joined(),
+            joined.collect::<Vec<_>>().join(" AND "),
+        );
+        let statement = connection.prepare(&sql, &[]).await?;
+        let parameters = arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
+        self.stream_rows(connection, &statement, parameters, take)
+            .await
     }
-    Ok(())
+
+    /// Reads a result of keys, whether there is a row, and the row.
+    async fn stream_rows(
+        &self,
+        connection: &Connection,
+        statement: &tokio_postgres::Statement,
+        parameters: Vec<&(dyn ToSql + Sync)>,
+        take: TakeKey<'_>,
+    ) -> Result<(), CentreError> {
+        let table = self.table;
+        let error = |error| self.failed("reading changes for a download", error);
+        let client = connection.client();
+        let rows = self.enter(client, client.query_raw(statement, parameters));
+        let rows = rows.await.map_err(error)?;
+        let mut rows = pin!(rows);
+        let mut keys = RowDecoder::new(table.key.iter().map(|&index| table.columns[index].kind));
+        let mut decoder = RowDecoder::new(table.read_columns().map(|it| it.kind));
+        let (mut key, mut values) = (Vec::new(), Vec::new());
+        while let Some(row) = rows.try_next().await.map_err(error)? {
+            let mut row_key = recycle(key);
+            let mut row_values = recycle(values);
+            keys.result(&row, 0, &mut row_key)?;
+            decoder.result(&row, table.key.len() + 1, &mut row_values)?;
+            let exists: bool = row.get(table.key.len());
+            take(&row_key, exists.then_some(&row_values[..]))?;
+            key = recycle(row_key);
+            values = recycle(row_values);
+        }
+        self.leave(client).await
+    }
+
+    /// Assumes the role in the flight of a statement whose rows are read until [`Self::leave`].
+    async fn enter<T>(
+        &self,
+        client: &Client,
+        statement: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if !self.acting.is_another() {
+            return statement.await;
+        }
+        let (entered, begun) = join(client.batch_execute(self.acting.enter()), statement).await;
+        entered?;
+        begun
+    }
+
+    async fn leave(&self, client: &Client) -> Result<(), CentreError> {
+        if !self.acting.is_another() {
+            return Ok(());
+        }
+        let left = client.batch_execute(self.acting.leave()).await;
+        left.map_err(refused("giving up a role"))
+    }
+
+    fn failed(&self, what: &'static str, error: Error) -> CentreError {
+        self.acting.unreadable(what, error)
+    }
 }
 
 /// Whether a row is in these windows.
@@ -173,141 +407,6 @@ fn moment(text: &str) -> String {
         Some((year, rest)) => format!("{year}-{rest}"),
         None => text.to_owned(),
     }
-}
-
-/// Reads what changed since a snapshot, but for what one version wrote.
-pub(super) async fn changes(
-    connection: &mut Connection,
-    table: &PublishedTable,
-    (since, own_version): (&str, &str),
-    asked: &[Option<Vec<&[u8]>>],
-    take: TakeKey<'_>,
-) -> Result<(), CentreError> {
-    let names: Vec<String> = (0..table.key.len()).map(|at| format!("k{at}")).collect();
-    let mut arrays = Vec::new();
-    let mut logs = Vec::new();
-    for (rule, partitions) in table.rules.iter().zip(asked) {
-        if rule.log.is_none() || partitions.as_ref().is_some_and(Vec::is_empty) {
-            continue;
-        }
-        let keys = rule.log_key.iter().zip(&names);
-        let keys = keys.map(|(column, name)| format!("l.{column} AS {name}"));
-        logs.push(format!(
-            "SELECT {} {}",
-            keys.collect::<Vec<_>>().join(", "),
-            new_entries(rule, 4 + arrays.len()),
-        ));
-        if let Some(partitions) = partitions {
-            arrays.extend(partition_arrays(rule, partitions.iter().copied())?);
-        }
-    }
-    if logs.is_empty() {
-        return Ok(());
-    }
-    let joined = table.key.iter().zip(&names).map(|(&index, name)| {
-        let column = &table.columns[index];
-        let collate = match &column.collation {
-            Some(collation) => format!(" COLLATE {collation}"),
-            None => String::new(),
-        };
-        format!("t.{} = l.{name}{collate}", column.sql)
-    });
-    let sql = format!(
-        "SELECT {}, t.{} IS NOT NULL, {} FROM (SELECT DISTINCT * FROM ({}) AS n) l \
-         LEFT JOIN {} ON {}",
-        table.key_outputs("l.", &names),
-        table.columns[table.key[0]].sql,
-        table.read(),
-        logs.join(" UNION ALL "),
-        table.joined(),
-        joined.collect::<Vec<_>>().join(" AND "),
-    );
-    let statement = connection.prepare(&sql, &[]).await?;
-    let xmin = xmin(since);
-    let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&since, &xmin, &own_version];
-    parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
-    stream_rows(connection, table, &statement, parameters, take).await
-}
-
-/// Reads the rows of keys.
-pub(super) async fn by_keys(
-    connection: &mut Connection,
-    table: &PublishedTable,
-    asked: &[Vec<Datum<'_>>],
-    take: TakeKey<'_>,
-) -> Result<(), CentreError> {
-    let kinds: Vec<_> = table
-        .key
-        .iter()
-        .map(|&index| table.columns[index].kind)
-        .collect();
-    let mut arrays: Vec<Array> = kinds.iter().map(|&kind| Array::new(kind)).collect();
-    for key in asked {
-        let positions: Vec<_> = arrays.iter().map(Array::position).collect();
-        let mut values = arrays.iter_mut().zip(key);
-        if values.any(|(array, value)| array.push(value).is_err()) {
-            // No row of the centre can have this key.
-            for (array, position) in arrays.iter_mut().zip(positions) {
-                array.truncate(position);
-            }
-            take(key, None)?;
-        }
-    }
-    let parameters = kinds.iter().enumerate();
-    let parameters = parameters.map(|(at, &kind)| Array::parameter(kind, at + 1));
-    let names: Vec<String> = (0..kinds.len()).map(|at| format!("k{at}")).collect();
-    let joined = table.key.iter().zip(&names).map(|(&index, name)| {
-        let column = &table.columns[index];
-        column.equals(&format!("t.{}", column.sql), &format!("i.{name}"))
-    });
-    let sql = format!(
-        "SELECT {}, t.{} IS NOT NULL, {} FROM unnest({}) AS i({}) LEFT JOIN {} ON {}",
-        names
-            .iter()
-            .map(|name| format!("i.{name}"))
-            .collect::<Vec<_>>()
-            .join(", "),
-        table.columns[table.key[0]].sql,
-        table.read(),
-        parameters.collect::<Vec<_>>().join(", "),
-        names.join(", "),
-        table.joined(),
-        joined.collect::<Vec<_>>().join(" AND "),
-    );
-    let statement = connection.prepare(&sql, &[]).await?;
-    let parameters = arrays.iter().map(|it| it as &(dyn ToSql + Sync)).collect();
-    stream_rows(connection, table, &statement, parameters, take).await
-}
-
-/// Reads a result of keys, whether there is a row, and the row.
-async fn stream_rows(
-    connection: &Connection,
-    table: &PublishedTable,
-    statement: &tokio_postgres::Statement,
-    parameters: Vec<&(dyn ToSql + Sync)>,
-    take: TakeKey<'_>,
-) -> Result<(), CentreError> {
-    let error = |error| refused("reading changes for a download")(error);
-    let rows = connection
-        .client()
-        .query_raw(statement, parameters)
-        .await
-        .map_err(error)?;
-    let mut rows = pin!(rows);
-    let mut keys = RowDecoder::new(table.key.iter().map(|&index| table.columns[index].kind));
-    let mut decoder = RowDecoder::new(table.read_columns().map(|it| it.kind));
-    let (mut key, mut values) = (Vec::new(), Vec::new());
-    while let Some(row) = rows.try_next().await.map_err(error)? {
-        let mut row_key = recycle(key);
-        let mut row_values = recycle(values);
-        keys.result(&row, 0, &mut row_key)?;
-        decoder.result(&row, table.key.len() + 1, &mut row_values)?;
-        let exists: bool = row.get(table.key.len());
-        take(&row_key, exists.then_some(&row_values[..]))?;
-        key = recycle(row_key);
-        values = recycle(row_values);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! that need each other by one statement. What is written and in which order is the engine's affair.
 
 mod copy_in;
+mod execute;
 mod fitness;
 mod refusal;
 mod sql;
@@ -20,6 +21,7 @@ use tidewater_protocol::{Datum, Op};
 use self::fitness::{is_exact, unfit_value};
 use self::refusal::may_be_data_error;
 use self::sql::Incoming;
+use super::acting::{Acting, RoleQuery};
 use super::connection::{Connection, centre_error, refused};
 use super::own::run_all;
 use super::publication::{Publication, PublishedTable};
@@ -65,6 +67,8 @@ pub(super) struct UploadRows<'c> {
     hurries: bool,
     /// The transaction's.
     version: u64,
+    /// Reads and writes the application's tables for this upload.
+    acting: Acting,
     /// The tables of the upload as they are now.
     live: Vec<Live>,
     /// Whether every row so far is in the centre as it was uploaded.
@@ -113,6 +117,7 @@ impl<'c> UploadRows<'c> {
             now_ms,
             hurries: false,
             version: 0,
+            acting: Acting::default(),
             live: Vec::new(),
             exact: true,
             encoded: Vec::new(),
@@ -209,10 +214,12 @@ impl Rows for UploadRows<'_> {
         tables: &[Incoming<'u>],
     ) -> Result<Option<Admitted>> {
         let error = |error| refused("admitting an upload")(error);
+        self.acting = Acting::default();
         let connection = &mut *self.connection;
         let (context, publications) = (&upload.context, [publication]);
         let queries = ScopeQueries::prepare(connection, context, &publications, Purpose::Writing);
         let queries = queries.await?;
+        let role = RoleQuery::prepare(connection, context, publication).await?;
         let take = upload::take(upload);
         let taking = connection.prepare_own(&take).await?;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
@@ -222,14 +229,14 @@ impl Rows for UploadRows<'_> {
         let remote = upload.context.remote_id.to_string();
         let who: [&(dyn ToSql + Sync); 2] = [&upload.context.user, &remote];
         let client = connection.client();
-        let (locked, (taken, (transaction, (live, results)))) = future::join(
+        let (locked, taken, transaction, (live, results, acting)) = future::join4(
             client.batch_execute(&lock),
-            future::join(
-                run_all(client, &taking, &take),
-                future::join(
-                    client.query_one(&transaction, &who),
-                    future::join(client.query(&fingerprints, &[&oids]), queries.run(client)),
-                ),
+            run_all(client, &taking, &take),
+            client.query_one(&transaction, &who),
+            future::join3(
+                client.query(&fingerprints, &[&oids]),
+                queries.run(client),
+                role.ask(client),
             ),
         )
         .await;
@@ -250,10 +257,9 @@ impl Rows for UploadRows<'_> {
             row_security: row.get(4),
         });
         self.live = live.collect();
-        Ok(Some(Admitted {
-            serials,
-            scope: queries.scope(0, &results?)?,
-        }))
+        let scope = queries.scope(0, &results?)?;
+        self.acting = acting?;
+        Ok(Some(Admitted { serials, scope }))
     }
 
     async fn begin_rows(&mut self, immediate: bool) -> Result<()> {
@@ -272,10 +278,14 @@ impl Rows for UploadRows<'_> {
     }
 
     async fn is_violated(&mut self, immediate: bool) -> Result<bool> {
-        let client = self.connection.client();
-        match client.batch_execute("SET CONSTRAINTS ALL IMMEDIATE").await {
+        // Triggers of the application fire now.
+        let (enter, leave) = (self.acting.enter(), self.acting.leave());
+        let check = format!("{enter}SET CONSTRAINTS ALL IMMEDIATE; {leave}");
+        let checked = self.connection.client().batch_execute(&check).await;
+        let is_the_rows = |error| may_be_data_error(error) || self.acting.is_denied(error);
+        match checked {
             Ok(()) => Ok(false),
-            Err(refusal) if immediate || !may_be_data_error(&refusal) => {
+            Err(refusal) if immediate || !is_the_rows(&refusal) => {
                 Err(centre_error("checking deferred constraints", &refusal))
             }
             Err(_) => Ok(true),
@@ -298,7 +308,8 @@ impl Rows for UploadRows<'_> {
     }
 
     async fn load(&mut self, table: &Incoming<'_>, membership: Membership<'_>) -> Result<bool> {
-        if !copy_in::is_possible(table, self.live(table.table)) {
+        // Row security may hold for another role; COPY does not work then.
+        if self.acting.is_another() || !copy_in::is_possible(table, self.live(table.table)) {
             return Ok(false);
         }
         let loaded = copy_in::copy_in(self.connection, table, membership).await?;

@@ -5,18 +5,17 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use futures_util::future;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row as ResultRow, Statement};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Row, pack};
 
+use super::execute::Executed;
 use super::fitness::{obstacle, unfit};
-use super::refusal::{is_data_error, may_be_data_error, reason};
 use super::sql::{self, Incoming};
 use super::{Result, UploadRows};
 use crate::array::Array;
-use crate::connection::{Connection, centre_error, refused};
+use crate::connection::refused;
 use crate::decoder::{RowDecoder, recycle};
 use crate::publication::PublishedTable;
 use tidewater_centre::engine::upload::incoming::RowRef;
@@ -34,12 +33,6 @@ const BATCH_BYTES: usize = 4 << 20;
 pub(super) const GUARD: &str = "SAVEPOINT tidewater_guard";
 pub(super) const KEEP: &str = "RELEASE tidewater_guard";
 pub(super) const UNDO: &str = "ROLLBACK TO tidewater_guard; RELEASE tidewater_guard";
-
-/// The outcome of a statement in a savepoint.
-pub(super) enum Executed {
-    Rows(Vec<ResultRow>),
-    Failed(Refusal),
-}
 
 /// One statement for rows of a batch.
 struct Writing<'b, 'u> {
@@ -120,7 +113,7 @@ impl UploadRows<'_> {
             if is_guarded || gives_keys {
                 self.savepoint(GUARD).await?;
             }
-            let executed = execute(self.connection, &writing.statement, &parameters).await?;
+            let executed = self.execute(&writing.statement, &parameters).await?;
             if gives_keys {
                 let is_elsewhere = matches!(&executed, Executed::Rows(result)
                     if result.iter().any(|row| !row.get::<_, bool>(1)));
@@ -167,6 +160,10 @@ impl UploadRows<'_> {
                     }
                     rows => split_or_fail(rows, &mut waiting, written, refusal),
                 },
+                Executed::Denied(refusal) => {
+                    let failed = rows.iter().map(|&at| Failed::new(at, refusal.clone()));
+                    written.failed.extend(failed);
+                }
             }
         }
         Ok(())
@@ -219,8 +216,13 @@ impl UploadRows<'_> {
         let statement = self.connection.prepare(&statement, &[]).await?;
         let arrays = read_parameters(table, op, &possible, image)?;
         let client = self.connection.client();
-        let result = client.query(&statement, &as_parameters(&arrays)).await;
-        let result = result.map_err(refused("reading rows that an upload met"))?;
+        let parameters = as_parameters(&arrays);
+        let result = self
+            .acting
+            .run(client, client.query(&statement, &parameters))
+            .await;
+        let what = "reading rows that an upload met";
+        let result = result.map_err(|error| self.acting.unreadable(what, error))?;
         let mut found: Vec<Option<&ResultRow>> = vec![None; possible.len()];
         for row in &result {
             found[ordinal(row, 0)] = Some(row);
@@ -422,7 +424,7 @@ pub(super) fn ordinal(row: &ResultRow, column: usize) -> usize {
     row.get::<_, i64>(column) as usize - 1
 }
 
-fn as_parameters(arrays: &[Array]) -> Vec<&(dyn ToSql + Sync)> {
+pub(super) fn as_parameters(arrays: &[Array]) -> Vec<&(dyn ToSql + Sync)> {
     let arrays = arrays.iter();
     arrays.map(|it| it as &(dyn ToSql + Sync)).collect()
 }
@@ -524,58 +526,4 @@ fn read_parameters(
         Ok(())
     })?;
     Ok(arrays)
-}
-
-/// Runs a statement in a savepoint, in one flight.
-pub(super) async fn execute(
-    connection: &Connection,
-    statement: &Statement,
-    arrays: &[Array],
-) -> Result<Executed> {
-    let client = connection.client();
-    let error = |error| refused("applying rows of an upload")(error);
-    let parameters = as_parameters(arrays);
-    let (saved, result, released) = future::join3(
-        client.batch_execute("SAVEPOINT tidewater_batch"),
-        client.query(statement, &parameters),
-        client.batch_execute("RELEASE tidewater_batch"),
-    )
-    .await;
-    saved.map_err(error)?;
-    match result {
-        Ok(rows) => {
-            released.map_err(error)?;
-            Ok(Executed::Rows(rows))
-        }
-        Err(refusal) => {
-            let not_the_rows = || Err(centre_error("applying rows of an upload", &refusal));
-            let Some(data) = refusal
-                .as_db_error()
-                .filter(|_| may_be_data_error(&refusal))
-            else {
-                return not_the_rows();
-            };
-            let refusal_of_rows = reason(data);
-            client
-                .batch_execute("ROLLBACK TO tidewater_batch; RELEASE tidewater_batch")
-                .await
-                .map_err(error)?;
-            if !is_data_error(&refusal) && !runs_without_rows(connection, statement, arrays).await {
-                return not_the_rows();
-            }
-            Ok(Executed::Failed(refusal_of_rows))
-        }
-    }
-}
-
-/// Whether nothing is wrong with the statement itself.
-async fn runs_without_rows(
-    connection: &Connection,
-    statement: &Statement,
-    arrays: &[Array],
-) -> bool {
-    let empty: Vec<Array> = arrays.iter().map(Array::emptied).collect();
-    let client = connection.client();
-    let result = client.query(statement, &as_parameters(&empty)).await;
-    result.is_ok()
 }

@@ -2,8 +2,9 @@
 
 use tidewater_protocol::Op;
 
+use super::execute::Executed;
 use super::sql;
-use super::statements::{Executed, GUARD, KEEP, UNDO, execute, parameters};
+use super::statements::{GUARD, KEEP, UNDO, parameters};
 use super::{Result, UploadRows};
 use crate::publication::PublishedTable;
 use tidewater_centre::engine::upload::incoming::RowRef;
@@ -31,7 +32,7 @@ impl UploadRows<'_> {
         let statement = self.connection.prepare(&text, &[]).await?;
         self.savepoint(GUARD).await?;
         let mut written = vec![0; parts.len()];
-        if let Executed::Rows(result) = execute(self.connection, &statement, &arrays).await? {
+        if let Executed::Rows(result) = self.execute(&statement, &arrays).await? {
             for row in result {
                 written[row.get::<_, i32>(0) as usize] += usize::from(row.get::<_, bool>(1));
             }

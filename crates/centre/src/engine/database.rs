@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 
 use tidewater_protocol::Table;
 
+use super::acting::Assumed;
 use super::catalog::{Catalog, TableInfo};
 use super::compile::{Published, WhichRule};
 use super::connection::{Answer, Connection, Own};
@@ -49,6 +50,15 @@ pub struct NumbersAsked<'a> {
     pub count: u32,
     /// The highest that was handed out before.
     pub handed_out: i64,
+}
+
+/// What tells the role of the database under which a remote acts.
+#[derive(Clone, Copy, Debug)]
+pub enum RoleAsked<'a> {
+    /// This one.
+    Named(&'a str),
+    /// What this query yields, which has positional parameters.
+    Query(&'a str),
 }
 
 /// How changes are noticed that anybody makes to published tables.
@@ -120,6 +130,28 @@ pub trait Tracking: Send + Sync + 'static {
         named: &str,
         query: &ScopeQuery,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// How the role under which remotes act is asked for; `None` if the database has no roles.
+    fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
+        let _ = role;
+        None
+    }
+
+    /// Checks that the query for the role can be run and yields one column, that a role which is the
+    /// same for everybody can be assumed, and that the server's own role sees all rows; gives what
+    /// its operator may not have thought of. The query is named with its place in the configuration.
+    ///
+    /// # Errors
+    /// See [`crate::engine::scope::wrong`].
+    fn check_acting(
+        connection: &mut Self::Connection,
+        named: &str,
+        assumed: &Assumed,
+        tables: &[Self::Table],
+    ) -> impl Future<Output = Result<Vec<String>, CentreError>> + Send {
+        let _ = (connection, named, assumed, tables);
+        async { Ok(Vec::new()) }
+    }
 
     /// The SQL that makes the server's own tables.
     fn state() -> String;

@@ -77,6 +77,9 @@ pub struct Part<'p> {
     pub partitions: Vec<&'p [u8]>,
     /// And in these windows.
     pub bounds: Vec<Bound>,
+    /// They are read to be removed where nothing else gives them: also those that the role under
+    /// which the remote acts does not see.
+    pub leaves: bool,
 }
 
 /// A range of values of a window's column.
@@ -156,6 +159,8 @@ pub struct Opened {
     pub position: Vec<u8>,
     /// What the user holds now.
     pub scope: Scope,
+    /// The role of the database that reads the rows; empty for the server's own.
+    pub role: String,
     /// What the remote holds by each rule, as far as its checkpoint is understood.
     pub held: Vec<Held>,
     /// What the presented serial is worth.
@@ -243,6 +248,7 @@ pub async fn download(
                 mark: mark.id.clone(),
                 rules: rules.map(|rule| rule.id).collect(),
                 position: plan.position,
+                role: plan.role,
             };
             checkpoint = Some(Checkpoint {
                 serial,

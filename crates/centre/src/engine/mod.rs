@@ -4,6 +4,7 @@
 //! [`database::Database`] for its database; [`centre`] makes the [`crate::Centre`] and the
 //! [`crate::Worker`]s of that.
 
+pub mod acting;
 pub mod catalog;
 pub mod centre;
 pub mod comparing;

@@ -6,11 +6,55 @@
 
 use tidewater_protocol::message::NumberBlock;
 
-use super::connection::{Connection, own};
+use super::connection::{Answer, Connection, Own, own};
 use super::database::{NumbersAsked, Tracking};
 use super::deploy::Loaded;
 use crate::error::CentreError;
-use crate::records::NumbersWanted;
+use crate::records::{BlockRecord, NumbersStatus, NumbersWanted};
+
+/// What has to be asked to tell what was handed out; [`told`] reads the answers.
+pub(super) fn ask() -> [Own; 2] {
+    [
+        own!(
+            "SELECT table_name, min(column_name), CAST(sum(last - first + 1) AS bigint), max(last),
+             count(DISTINCT remote_id)
+             FROM tidewater.identity_block GROUP BY table_name ORDER BY table_name"
+        ),
+        own!(
+            "SELECT table_name, remote_id, user_name, first, last, at_ms
+             FROM tidewater.identity_block ORDER BY id DESC LIMIT 20"
+        ),
+    ]
+}
+
+/// What was handed out, by table, and the last blocks of it.
+pub(super) fn told(
+    tables: &Answer,
+    blocks: &Answer,
+) -> Result<(Vec<NumbersStatus>, Vec<BlockRecord>), CentreError> {
+    let tables = tables.rows.iter().map(|row| {
+        Ok(NumbersStatus {
+            table: row.get(0)?,
+            column: row.get(1)?,
+            count: row.get(2)?,
+            highest: row.get(3)?,
+            remotes: row.get(4)?,
+        })
+    });
+    let blocks = blocks.rows.iter().map(|row| {
+        Ok(BlockRecord {
+            table: row.get(0)?,
+            remote_id: row.get(1)?,
+            user: row.get(2)?,
+            first: row.get(3)?,
+            last: row.get(4)?,
+            at_ms: row.get(5)?,
+        })
+    });
+    let tables: Result<_, CentreError> = tables.collect();
+    let blocks: Result<_, CentreError> = blocks.collect();
+    Ok((tables?, blocks?))
+}
 
 /// See [`crate::Worker::hand_out`].
 pub(super) async fn hand_out<T: Tracking>(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
+use super::acting::{self, Assumed};
 use super::catalog::{Catalog, TableInfo};
 use super::compile::{CompiledRule, Published, WhichRule, compile};
 use super::database::{ChangeLog, Tracking};
@@ -37,6 +38,8 @@ pub struct Publication<T> {
     pub writes: Vec<Writes>,
     /// Which values the parameters of remotes may have, where that is limited.
     pub permits: Vec<Permit>,
+    /// The role under which its remotes act, if that is not the server's own.
+    pub act_as: Option<Assumed>,
     /// The types of the values of the tables' rows as they are read: of the published columns, and
     /// of what decides beside them who holds a row.
     pub row_types: Arc<[Vec<ColumnType>]>,
@@ -192,9 +195,15 @@ pub async fn compile_one<T: Tracking>(
     }
     let written = writes.iter().filter_map(|it| it.rule.as_ref());
     let permits = permits::<T>(connection, spec, rules.iter().chain(written).collect()).await?;
+    let act_as = acting::compile::<T>(connection, spec, &tables).await?;
+    let act_as = act_as.map(|(assumed, told)| {
+        warnings.extend(told);
+        assumed
+    });
     let schema = Arc::new(schema);
     Ok(Publication {
         permits,
+        act_as,
         announced: schema.clone(),
         schema,
         past: Arc::default(),

@@ -4,6 +4,7 @@
 use tidewater_protocol::RemoteId;
 
 use super::connection::{Connection, Durability, Own, Row, own};
+use super::numbers;
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
@@ -331,7 +332,10 @@ pub(super) async fn status(
     logs: Vec<(String, u64)>,
     blockers: Vec<Blocker>,
 ) -> Result<CentreStatus> {
+    let [numbers, blocks] = numbers::ask();
     let statements = [
+        numbers,
+        blocks,
         own!(
             "SELECT (SELECT count(*) FROM tidewater.user_account),
              (SELECT count(*) FROM tidewater.user_account WHERE disabled),
@@ -353,11 +357,12 @@ pub(super) async fn status(
         ),
     ];
     let answers = connection.flight("reading the status", &statements).await?;
-    let [counts, syncs, kinds, incidents] = &answers[..] else {
+    let [numbers, blocks, counts, syncs, kinds, incidents] = &answers[..] else {
         return Err(CentreError::Internal {
             message: "statements without an answer".into(),
         });
     };
+    let (numbers, blocks) = numbers::told(numbers, blocks)?;
     let count = |at| counts.rows[0].get::<u64>(at);
     let mut incident_counts = Vec::new();
     for row in &kinds.rows {
@@ -378,6 +383,8 @@ pub(super) async fn status(
         syncs: syncs.rows.iter().map(sync).collect::<Result<_>>()?,
         incident_counts,
         incidents: incidents.collect::<Result<_>>()?,
+        numbers,
+        blocks,
         blockers,
     })
 }

@@ -135,10 +135,7 @@ impl<'p> Asking<'p, '_> {
         (which, rule): (WhichRule, &'p Rule),
         window: Option<usize>,
     ) -> usize {
-        let name = &publication.schema.name;
-        let parameters = query.parameters.iter();
-        let parameters = parameters.map(|it| value_of(it, self.context, name));
-        let parameters: Vec<Option<String>> = parameters.collect();
+        let parameters = values_of(query, self.context, &publication.schema.name);
         let same = (query.sql.as_str(), parameters.clone(), types);
         let list = &mut self.list;
         *self.seen.entry(same).or_insert_with(|| {
@@ -173,6 +170,17 @@ impl<'p> Asking<'p, '_> {
         });
         asked.collect()
     }
+}
+
+/// The values of a query's parameters in a sync of a publication.
+pub fn values_of(
+    query: &ScopeQuery,
+    context: &SyncContext,
+    publication: &str,
+) -> Vec<Option<String>> {
+    let parameters = query.parameters.iter();
+    let values = parameters.map(|it| value_of(it, context, publication));
+    values.collect()
 }
 
 /// What a parameter is in a sync of a publication.

@@ -22,6 +22,9 @@ pub struct Watermark {
     /// The position in the change logs, in the database's own terms.
     #[prost(bytes = "vec", tag = "3")]
     pub position: Vec<u8>,
+    /// The role of the database that has read the rows; empty for the server's own.
+    #[prost(string, tag = "4")]
+    pub role: String,
 }
 
 impl Watermark {

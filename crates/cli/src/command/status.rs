@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_centre::records::{Blocker, CentreStatus, IncidentKind, IncidentRecord, SyncRecord};
+use tidewater_centre::records::{
+    BlockRecord, Blocker, CentreStatus, IncidentKind, IncidentRecord, NumbersStatus, SyncRecord,
+};
 use tidewater_client::{Status, SubscriptionStatus};
 
 use crate::Done;
@@ -43,6 +45,8 @@ of the centre:
    \"incident_counts\":{\"history_unknown\":n,\"uploads_missing\":n,\"new_identity\":n,
                       \"tracking_lost\":n},
    \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}],
+   \"numbers\":[{\"table\",\"column\",\"count\",\"highest\",\"remotes\"}],
+   \"number_blocks\":[{\"table\",\"remote_id\",\"user\",\"first\",\"last\",\"at_ms\"}],
    \"blockers\":[{\"process\",\"application\",\"user\",\"since_ms\",\"statement\"}]}
 downloaded are the rows that were sent; a remote reports those that it wrote."))]
 pub(crate) struct StatusArgs {
@@ -186,7 +190,28 @@ struct CentreObject<'a> {
     syncs: Vec<SyncObject<'a>>,
     incident_counts: BTreeMap<&'a str, u64>,
     incidents: Vec<IncidentObject<'a>>,
+    numbers: Vec<NumbersObject<'a>>,
+    number_blocks: Vec<BlockObject<'a>>,
     blockers: Vec<BlockerObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct NumbersObject<'a> {
+    table: &'a str,
+    column: &'a str,
+    count: u64,
+    highest: i64,
+    remotes: u64,
+}
+
+#[derive(Serialize)]
+struct BlockObject<'a> {
+    table: &'a str,
+    remote_id: String,
+    user: &'a str,
+    first: i64,
+    last: i64,
+    at_ms: i64,
 }
 
 #[derive(Serialize)]
@@ -265,7 +290,34 @@ impl CentreObject<'_> {
                 .map(|&kind| (kind.name(), incidents(status, kind)))
                 .collect(),
             incidents: status.incidents.iter().map(IncidentObject::of).collect(),
+            numbers: status.numbers.iter().map(NumbersObject::of).collect(),
+            number_blocks: status.blocks.iter().map(BlockObject::of).collect(),
             blockers: status.blockers.iter().map(BlockerObject::of).collect(),
+        }
+    }
+}
+
+impl NumbersObject<'_> {
+    fn of(numbers: &NumbersStatus) -> NumbersObject<'_> {
+        NumbersObject {
+            table: &numbers.table,
+            column: &numbers.column,
+            count: numbers.count,
+            highest: numbers.highest,
+            remotes: numbers.remotes,
+        }
+    }
+}
+
+impl BlockObject<'_> {
+    fn of(block: &BlockRecord) -> BlockObject<'_> {
+        BlockObject {
+            table: &block.table,
+            remote_id: block.remote_id.to_string(),
+            user: &block.user,
+            first: block.first,
+            last: block.last,
+            at_ms: block.at_ms,
         }
     }
 }
@@ -354,6 +406,7 @@ fn describe_centre(status: &CentreStatus, config: &Path) -> String {
     if !logs.is_empty() {
         let _ = write!(text, "\n{}", logs.render(0));
     }
+    text.push_str(&describe_numbers(status));
     let mut syncs = Table::new(&[
         "last syncs",
         "user",
@@ -384,6 +437,49 @@ fn describe_centre(status: &CentreStatus, config: &Path) -> String {
         let _ = write!(text, "\n{}", syncs.render(0));
     }
     text.push_str(&describe_incidents(status, config));
+    text
+}
+
+/// The numbers of tables with `identity` that remotes have.
+fn describe_numbers(status: &CentreStatus) -> String {
+    let mut text = String::new();
+    let mut tables = Table::new(&[
+        "numbers of",
+        "column",
+        ">handed out",
+        ">highest",
+        ">remotes",
+    ]);
+    for numbers in &status.numbers {
+        let figures = [numbers.count.to_string(), numbers.highest.to_string()];
+        let names = [numbers.table.clone(), numbers.column.clone()];
+        let remotes = std::iter::once(numbers.remotes.to_string());
+        tables.row(names.into_iter().chain(figures).chain(remotes));
+    }
+    if !tables.is_empty() {
+        let _ = write!(text, "\n{}", tables.render(0));
+    }
+    let mut blocks = Table::new(&[
+        "last blocks of",
+        ">first",
+        ">last",
+        "user",
+        "remote",
+        "since",
+    ]);
+    for block in &status.blocks {
+        blocks.row([
+            block.table.clone(),
+            block.first.to_string(),
+            block.last.to_string(),
+            block.user.clone(),
+            block.remote_id.to_string(),
+            moment(block.at_ms),
+        ]);
+    }
+    if !blocks.is_empty() {
+        let _ = write!(text, "\n{}", blocks.render(0));
+    }
     text
 }
 

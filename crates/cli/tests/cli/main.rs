@@ -20,6 +20,7 @@ mod own_changes;
 mod partitions;
 mod program;
 mod refused;
+mod row_security;
 mod serving;
 mod shop;
 #[cfg(target_os = "linux")]

@@ -39,7 +39,8 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ),
     ("retention", &["log", "history", "conflicts", "interval"]),
     ("log", &["format", "level"]),
-    ("publication", &["name", "parameter", "table"]),
+    ("publication", &["name", "act_as", "parameter", "table"]),
+    ("publication.act_as", &["query"]),
     ("publication.parameter", &["name", "allowed"]),
     (
         "publication.table",
@@ -139,7 +140,7 @@ fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
     ServerError::configuration(format!("line {line}: unknown key {name:?} {place}"), hint)
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
+pub(super) fn line_of(text: &str, offset: usize) -> usize {
     let before = &text.as_bytes()[..offset.min(text.len())];
     1 + before.iter().filter(|&&byte| byte == b'\n').count()
 }

@@ -97,6 +97,11 @@ const KINDS: &[(&str, Kind, &str)] = &[
         "allowed = \"SELECT store_id FROM manager WHERE login = {s.username}\"",
     ),
     ("publication.table", Sections, "[[publication.table]]"),
+    (
+        "publication.act_as.query",
+        Text,
+        "query = \"SELECT role FROM staff WHERE login = {s.username}\"",
+    ),
     ("publication.table.name", Text, "name = \"customer\""),
     (
         "publication.table.direction",
@@ -268,8 +273,8 @@ mod tests {
                     "" => (*key).to_owned(),
                     section => format!("{section}.{key}"),
                 };
-                // It is everyone, or a section, and has errors of its own.
-                if path == "publication.table.partition" {
+                // These are text or a section, and have errors of their own.
+                if ["publication.table.partition", "publication.act_as"].contains(&&*path) {
                     continue;
                 }
                 let known = KINDS.iter().find(|(known, _, _)| *known == path);

@@ -7,14 +7,16 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use tidewater_centre::{
-    IdentitySpec, OnUnseenChildren, ParameterSpec, PublicationSpec, TableSpec, Tracking,
-    WriteScopeSpec, WritesSpec, nearest,
+    OnUnseenChildren, ParameterSpec, PublicationSpec, TableSpec, Tracking, WriteScopeSpec,
+    WritesSpec, nearest,
 };
 
 use crate::databases::check_url;
 use tidewater_protocol::Direction;
 use tidewater_protocol::message::Parameter;
 
+use super::acting;
+use super::identity::RawIdentity;
 use super::partition;
 use super::text;
 use super::{Config, Limits, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig};
@@ -98,6 +100,7 @@ struct RawPublication {
     table: Vec<RawTable>,
     #[serde(default)]
     parameter: Vec<RawParameter>,
+    act_as: Option<toml::Value>,
 }
 
 #[derive(Deserialize)]
@@ -122,13 +125,6 @@ struct RawTable {
     read_only: Vec<String>,
     #[serde(default)]
     hand_over: bool,
-}
-
-#[derive(Deserialize)]
-struct RawIdentity {
-    column: Option<String>,
-    block: Option<u64>,
-    refill_below: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -435,6 +431,7 @@ impl RawPublication {
             parameters.push(parameter);
         }
         Ok(PublicationSpec {
+            act_as: acting::read(&name, self.act_as)?,
             name,
             tables,
             parameters,
@@ -526,39 +523,6 @@ impl RawTable {
             columns: self.columns,
             tracking,
             on_unseen_children,
-        })
-    }
-}
-
-/// What a remote gets at once if nothing else is said.
-const BLOCK: u64 = 1000;
-
-/// A remote has so many numbers at most: the centre writes them down one after the other.
-const MAX_BLOCK: u64 = 1_000_000;
-
-impl RawIdentity {
-    fn read(self, place: &str) -> Result<IdentitySpec, ServerError> {
-        let hint = "write identity = { column = \"...\", block = 1000, refill_below = 200 }";
-        let wrong =
-            |what: String| ServerError::configuration(format!("{place}: identity: {what}"), hint);
-        let column = self.column.filter(|column| !column.is_empty());
-        let column = column.ok_or_else(|| wrong("it names no column".into()))?;
-        let block = self.block.unwrap_or(BLOCK);
-        if !(1..=MAX_BLOCK).contains(&block) {
-            return Err(wrong(format!(
-                "block is {block}, and not from 1 to {MAX_BLOCK}"
-            )));
-        }
-        let refill_below = self.refill_below.unwrap_or((block / 5).max(1));
-        if !(1..=block).contains(&refill_below) {
-            return Err(wrong(format!(
-                "refill_below is {refill_below}, and not from 1 to the block's {block}"
-            )));
-        }
-        Ok(IdentitySpec {
-            column,
-            block: block as u32,
-            refill_below: refill_below as u32,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! What only PostgreSQL has, a file for each theme.
 
+mod acting;
 mod effects;
 mod names;
 mod partitions;

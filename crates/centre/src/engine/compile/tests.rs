@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::publication::{
-    IdentitySpec, Last, ParameterSpec, RuleBy, RuleSpec, Unit, WindowSpec, WriteScopeSpec,
+    ActAs, IdentitySpec, Last, ParameterSpec, RuleBy, RuleSpec, Unit, WindowSpec, WriteScopeSpec,
     WritesSpec,
 };
 use tidewater_protocol::Direction;
@@ -53,6 +53,7 @@ fn what_is_recorded_is_what_was_configured() {
     ];
     let spec = PublicationSpec {
         name: "p".into(),
+        act_as: Some(ActAs::Query("SELECT 'clerk'".into())),
         tables: vec![
             table(Direction::Both, Tracking::Log, rules),
             table(Direction::Download, Tracking::Row, Vec::new()),

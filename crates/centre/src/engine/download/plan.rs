@@ -7,7 +7,7 @@ use super::{Opened, PublishedSchema};
 use crate::download::DownloadSubscription;
 use crate::engine::publication::rules_of;
 use crate::engine::scope::{Difference, Standing};
-use crate::engine::watermark;
+use crate::engine::watermark::{self, Presented};
 use crate::scope::{RuleScope, Scope};
 use crate::upload::GainedPartitions;
 
@@ -40,6 +40,7 @@ pub(super) struct RulePlan {
 pub(super) struct Plan {
     pub(super) published: PublishedSchema,
     pub(super) position: Vec<u8>,
+    pub(super) role: String,
     pub(super) scope: Scope,
     pub(super) tables: Vec<TablePlan>,
     /// By table: see [`catching_up`].
@@ -64,6 +65,9 @@ impl Plan {
         let checkpoint = subscription.checkpoint.as_ref();
         // What a remote compares, it gets to know all the same.
         let is_outdated = opened.standing == Standing::Outdated && subscription.compares.is_empty();
+        // What another role saw says nothing of what this one sees.
+        let presented = checkpoint.and_then(Presented::of);
+        let is_another = presented.is_some_and(|it| it.watermark.role != opened.role);
         let mut scope_changed = false;
         let mut by_rule = Vec::with_capacity(rules.len());
         let of_rules = rules.iter().zip(&opened.scope.rules).zip(&opened.held);
@@ -72,7 +76,7 @@ impl Plan {
             let lows = place.map(|(place, it)| &it.rules[place].lows);
             scope_changed |= lows != Some(&now.lows);
             scope_changed |= difference.as_ref().is_none_or(|it| !it.is_none());
-            let is_traced = held.is_traced && !is_outdated;
+            let is_traced = held.is_traced && !is_outdated && !is_another;
             by_rule.push(
                 difference
                     .zip(lows)
@@ -123,6 +127,7 @@ impl Plan {
         Plan {
             published,
             position: opened.position,
+            role: opened.role,
             scope: opened.scope,
             tables,
             added,

@@ -74,6 +74,7 @@ impl<'a> TableReading<'a, '_> {
                 .map(Vec::as_slice)
                 .collect(),
             bounds: self.windows(rule),
+            leaves: false,
         }
     }
 
@@ -120,6 +121,7 @@ impl<'a> TableReading<'a, '_> {
                 rule,
                 partitions: slices(&plan.lost),
                 bounds: Vec::new(),
+                leaves: true,
             };
             self.go(&part).await?;
         }
@@ -133,6 +135,7 @@ impl<'a> TableReading<'a, '_> {
                         from: moved.start,
                         to: Some(moved.end),
                     }],
+                    leaves: true,
                 };
                 self.go(&part).await?;
             }
@@ -147,6 +150,7 @@ impl<'a> TableReading<'a, '_> {
                 rule,
                 partitions: slices(&plan.gained),
                 bounds: self.windows(rule),
+                leaves: false,
             };
             self.come(&part).await?;
         }
@@ -158,6 +162,7 @@ impl<'a> TableReading<'a, '_> {
                     rule,
                     partitions: slices(&plan.kept),
                     bounds,
+                    leaves: false,
                 };
                 self.come(&part).await?;
             }
