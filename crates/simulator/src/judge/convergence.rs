@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::ledger::Parties;
+use super::parties::Parties;
 use crate::scenario::{BALANCES, EDITED, Table, low_day};
 
 type Rows = BTreeMap<i64, Vec<Value>>;

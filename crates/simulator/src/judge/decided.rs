@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::Unrecorded;
-use super::ledger::Parties;
+use super::parties::Parties;
 use crate::scenario::EDITED;
 
 /// A refused change of the remote that is not shown in the centre. Of a column that left before

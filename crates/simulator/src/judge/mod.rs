@@ -5,13 +5,15 @@
 mod convergence;
 mod decided;
 mod ledger;
+mod parties;
 mod repeated;
 mod seen;
 mod unrecorded;
 
 pub(crate) use convergence::difference;
 pub(crate) use decided::{lost_against_nobody, lost_and_taken, refused_here_only};
-pub(crate) use ledger::{Ledger, Parties};
+pub(crate) use ledger::Ledger;
+pub(crate) use parties::Parties;
 pub(crate) use repeated::{MayRepeat, applied_twice};
 pub(crate) use seen::Seen;
 pub(crate) use unrecorded::{LastTracked, Unrecorded};
