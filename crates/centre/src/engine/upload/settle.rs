@@ -302,7 +302,8 @@ impl<R: Rows> Run<'_, R> {
                     // One that cannot be sent, or has left the window, is as good as gone until it
                     // can, or is in it again: then it comes with a download.
                     None => {
-                        let is_shown = met.central.is_whole && shown.has(&central);
+                        let is_shown =
+                            met.central.is_whole && (shown.has(&central) || shown.has(before));
                         let winner = is_shown.then_some(&central[..]);
                         outcomes.conflict(table, uploaded, winner);
                     }
@@ -356,7 +357,8 @@ impl<R: Rows> Run<'_, R> {
                 true if is_own_doing(table, uploaded, before, &central) => changed.push(row),
                 // It has followed its parent, and somebody else has changed it.
                 true if before != &central => {
-                    let winner = shown.has(&central).then_some(&central[..]);
+                    let is_shown = shown.has(&central) || shown.has(before);
+                    let winner = is_shown.then_some(&central[..]);
                     outcomes.conflict(table, uploaded, winner);
                 }
                 _ => gone.push(row),
