@@ -85,7 +85,14 @@ pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
     assert_eq!(state.user, Some(user("anna")));
     assert_eq!(state.remote, Some(rotated.clone()));
     assert_eq!(state.subscriptions, [None]);
-    worker.forget_previous_credential(first.id).await.unwrap();
+    // Late, of an older rotation: the one before now still counts.
+    let forget = worker.forget_previous_credential(first.id, vec![1; 32]);
+    forget.await.unwrap();
+    let state = worker.session_state("anna", Some(first.id), &publications);
+    assert_eq!(state.await.unwrap().remote, Some(rotated.clone()));
+    let previous = first.credential_hash.clone();
+    let forget = worker.forget_previous_credential(first.id, previous);
+    forget.await.unwrap();
     assert!(world.centre.revoke_remote(first.id).await.unwrap());
     let unknown = RemoteId::from_random([77; 16]);
     assert!(!world.centre.revoke_remote(unknown).await.unwrap());

@@ -178,8 +178,13 @@ pub trait Worker: Send {
     /// Hands out numbers to a remote: they are nobody else's from then on.
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>>;
 
-    /// The new credential of a remote has been used: the one before is void.
-    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()>;
+    /// The new credential of a remote has been used: the one before, of which this is the hash, is
+    /// void. If another one is the one before by now, nothing happens.
+    fn forget_previous_credential(
+        &mut self,
+        id: RemoteId,
+        previous: Vec<u8>,
+    ) -> CentreResult<'_, ()>;
 
     /// Applies a list of uploads in one transaction with one commit: each exactly
     /// once, in order, each with a fate of its own. Deadlocks and serialization

@@ -171,7 +171,8 @@ async fn by_credential(
         }
         Presented::Current => {
             if !remote.previous_credential_hash.is_empty() {
-                let forget = SessionTask::ForgetPrevious(remote.id);
+                let previous = remote.previous_credential_hash.clone();
+                let forget = SessionTask::ForgetPrevious(remote.id, previous);
                 server.workers.sessions.submit(forget);
             }
             Renewal::Nothing

@@ -61,8 +61,8 @@ pub(crate) enum SessionTask {
         wanted: NumbersWanted,
         reply: oneshot::Sender<Result<Vec<NumberBlock>, CentreError>>,
     },
-    /// The credential before is void.
-    ForgetPrevious(RemoteId),
+    /// The credential before, of which this is the hash, is void.
+    ForgetPrevious(RemoteId, Vec<u8>),
     /// For the history.
     Record(Vec<SyncRecord>),
 }
@@ -423,9 +423,9 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
             };
             let _ = reply.send(connection.judge(result));
         }
-        SessionTask::ForgetPrevious(id) => {
+        SessionTask::ForgetPrevious(id, previous) => {
             let result = match connection.open().await {
-                Ok(worker) => worker.forget_previous_credential(id).await,
+                Ok(worker) => worker.forget_previous_credential(id, previous).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = connection.judge(result) {

@@ -284,8 +284,13 @@ impl<D: Database> Worker for EngineWorker<D> {
         )))
     }
 
-    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {
-        let forget = job!(|connection| session::forget_previous_credential(connection, id));
+    fn forget_previous_credential(
+        &mut self,
+        id: RemoteId,
+        previous: Vec<u8>,
+    ) -> CentreResult<'_, ()> {
+        let forget =
+            job!(|connection| session::forget_previous_credential(connection, id, previous));
         self.0.run(forget)
     }
 

@@ -212,13 +212,15 @@ pub(super) async fn save_remote(
     Ok(())
 }
 
-/// The new credential of a remote has been used: the one before is void.
+/// See [`crate::centre::Worker::forget_previous_credential`].
 pub(super) async fn forget_previous_credential(
     connection: &mut impl Connection,
     id: RemoteId,
+    previous: Vec<u8>,
 ) -> Result<()> {
-    let sql = "UPDATE tidewater.remote SET previous_credential_hash = ?2 WHERE id = ?1";
-    let forget = own!(sql, id, Vec::new());
+    let sql = "UPDATE tidewater.remote SET previous_credential_hash = ?2
+               WHERE id = ?1 AND previous_credential_hash = ?3";
+    let forget = own!(sql, id, Vec::new(), previous);
     connection
         .run_one("forgetting a credential", forget)
         .await?;

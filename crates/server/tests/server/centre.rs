@@ -556,9 +556,15 @@ impl Worker for MemoryWorker {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {
+    fn forget_previous_credential(
+        &mut self,
+        id: RemoteId,
+        previous: Vec<u8>,
+    ) -> CentreResult<'_, ()> {
         Box::pin(async move {
-            if let Some(remote) = self.0.state().remotes.get_mut(&id) {
+            if let Some(remote) = self.0.state().remotes.get_mut(&id)
+                && remote.previous_credential_hash == previous
+            {
                 remote.previous_credential_hash.clear();
             }
             Ok(())

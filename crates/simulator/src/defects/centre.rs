@@ -211,8 +211,12 @@ impl Worker for MeddlingWorker {
         self.inner.hand_out(asked)
     }
 
-    fn forget_previous_credential(&mut self, id: RemoteId) -> CentreResult<'_, ()> {
-        self.inner.forget_previous_credential(id)
+    fn forget_previous_credential(
+        &mut self,
+        id: RemoteId,
+        previous: Vec<u8>,
+    ) -> CentreResult<'_, ()> {
+        self.inner.forget_previous_credential(id, previous)
     }
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
