@@ -47,10 +47,11 @@ fn claim(signed: &[u8]) -> Option<Vec<u8>> {
 
 /// Adds all regions to what a checkpoint says is held.
 pub(crate) fn claim_all(checkpoint: &mut Checkpoint) {
-    for held in sets(checkpoint).filter(|held| !held.is_empty()) {
-        for region in 1..=REGIONS {
-            held.insert(packed(region));
-        }
+    let regions: Partitions = (1..=REGIONS).map(packed).collect();
+    // Codes are none.
+    let of_regions = |held: &&mut Partitions| !held.is_empty() && held.is_subset(&regions);
+    for held in sets(checkpoint).filter(of_regions) {
+        held.extend(regions.iter().cloned());
     }
 }
 

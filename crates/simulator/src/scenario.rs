@@ -125,7 +125,7 @@ const OF_THESE: &str = "visit_id IN (SELECT visit_id FROM visit JOIN customer US
     WHERE region IN (SELECT region FROM assignment WHERE login = ?1))";
 pub(crate) const MINE_OR_LIKED: &str = "(region IN (SELECT region FROM assignment WHERE login = ?1)
     OR code IN (SELECT code FROM liking WHERE login = ?1))";
-const RECENT: &str = "?1 IS NOT NULL AND day >= '{low}'";
+pub(crate) const RECENT: &str = "?1 IS NOT NULL AND day >= '{low}'";
 /// Everybody holds all rows.
 pub(crate) const ALL: &str = "?1 IS NOT NULL";
 

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::ledger::Open;
 use super::{is_by, is_untracked};
-use crate::scenario::{ALL, EDITED, Table};
+use crate::scenario::{ALL, EDITED, RECENT, Table};
 
 /// Where changes may be.
 pub(crate) struct Parties<'a> {
@@ -81,10 +81,11 @@ impl Parties<'_> {
             return Ok(Place::Decided);
         }
         // A restored centre has forgotten the delete, which was not kept, and the row is in none of
-        // the user's partitions: nobody can tell him. If it were, it would be here, and told.
+        // the user's partitions: nobody can tell him. If it were, it would be here, and told. Nor is
+        // a row given back that has left its window since: a known limit.
         if self.gaps_of.is_some()
             && self.centre_restored
-            && open.text.is_none()
+            && (open.text.is_none() || EDITED[row.0].scope == RECENT)
             && !self.is_here(row)?
         {
             return Ok(Place::Decided);
