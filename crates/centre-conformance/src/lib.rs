@@ -29,6 +29,7 @@ pub mod scopes;
 pub mod setting;
 pub mod uploading;
 pub mod waiting;
+pub mod windows;
 pub mod writing;
 
 /// Runs every case of the suite on one database.
@@ -109,8 +110,8 @@ macro_rules! suite {
             families::any_history_of_a_family_leaves_every_remote_right,
             families::a_parent_that_moves_takes_along_what_open_transactions_do_below_it,
             families::a_row_that_two_rules_hold_stays_until_the_last_lets_it_go,
-            families::rows_age_out_of_a_window_and_come_back_when_it_is_wider,
-            families::a_window_of_numbers_stands_alone,
+            windows::rows_age_out_of_a_window_and_come_back_when_it_is_wider,
+            windows::a_window_of_numbers_stands_alone,
             families::thirty_thousand_partitions_are_a_digest,
             families::what_cannot_be_followed_is_named,
             families::rows_that_follow_a_new_parent_arrive_with_it,
