@@ -86,7 +86,7 @@ pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
     assert_eq!(state.remote, Some(rotated.clone()));
     assert_eq!(state.subscriptions, [None]);
     // Late, of an older rotation: the one before now still counts.
-    let forget = worker.forget_previous_credential(first.id, vec![1; 32]);
+    let forget = worker.forget_previous_credential(first.id, vec![8; 32]);
     forget.await.unwrap();
     let state = worker.session_state("anna", Some(first.id), &publications);
     assert_eq!(state.await.unwrap().remote, Some(rotated.clone()));
