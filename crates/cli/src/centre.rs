@@ -90,19 +90,24 @@ impl OpenCentre {
         dry_run: bool,
         refuse_pending: bool,
     ) -> Result<DeployReport, Failure> {
-        let publications = self.config.as_ref().map(|it| it.publications.as_slice());
-        let publications = publications.unwrap_or_default();
-        if publications.is_empty() {
+        let config = self.config.as_ref();
+        let Some(config) = config.filter(|it| !it.publications.is_empty()) else {
             return Err(Failure::usage(
                 "the configuration has no [[publication]]",
                 "write one, or let `tidewater init` write the file",
             ));
+        };
+        let publications = &config.publications;
+        let deploy = match refuse_pending && !dry_run {
+            true => self.centre.deploy_refusing_pending(publications, now_ms()),
+            false => self.centre.deploy(publications, dry_run, now_ms()),
+        };
+        let deployed = self.runtime.block_on(deploy);
+        let mut report = deployed.map_err(|error| config.locate_error(error))?;
+        for warning in &mut report.warnings {
+            *warning = config.locate(std::mem::take(warning));
         }
-        if refuse_pending && !dry_run {
-            let deploy = self.centre.deploy_refusing_pending(publications, now_ms());
-            return self.wait(deploy);
-        }
-        self.wait(self.centre.deploy(publications, dry_run, now_ms()))
+        Ok(report)
     }
 
     /// Gives a copy of a database a name of its own; false if it gets one when it is deployed.

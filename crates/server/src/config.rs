@@ -7,6 +7,7 @@ mod acting;
 mod identity;
 mod keys;
 mod kinds;
+mod lines;
 mod partition;
 mod raw;
 mod text;
@@ -18,9 +19,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tidewater_centre::PublicationSpec;
 use tidewater_centre::records::Retention;
+use tidewater_centre::{CentreError, PublicationSpec};
 
+use self::lines::Lines;
 use crate::error::ServerError;
 use crate::listener;
 
@@ -35,6 +37,7 @@ pub struct Config {
     pub log: LogConfig,
     /// What remotes may subscribe to.
     pub publications: Vec<PublicationSpec>,
+    lines: Lines,
 }
 
 /// `[server]`.
@@ -258,8 +261,32 @@ impl Config {
         let table: toml::Table = text.parse().map_err(|error| keys::not_toml(text, &error))?;
         let mut value = toml::Value::Table(table);
         text::expand(&mut value, "", variable)?;
-        let config = raw::read(value)?;
-        acting::check(text, &config)?;
+        let lines = Lines::of(text);
+        let mut config = raw::read(value).map_err(|error| match error {
+            ServerError::Configuration { message, hint } => ServerError::Configuration {
+                message: lines.locate(message),
+                hint,
+            },
+            other => other,
+        })?;
+        config.lines = lines;
         Ok(config)
+    }
+
+    /// What the database says of a publication or one of its tables, with the line where the
+    /// configuration names that.
+    pub fn locate(&self, message: String) -> String {
+        self.lines.locate(message)
+    }
+
+    /// The same for an error.
+    pub fn locate_error(&self, error: CentreError) -> CentreError {
+        match error {
+            CentreError::Configuration { message, hint } => CentreError::Configuration {
+                message: self.locate(message),
+                hint,
+            },
+            other => other,
+        }
     }
 }

@@ -123,7 +123,8 @@ impl Server {
     ) -> Result<Running, ServerError> {
         let urls = listener::urls(&config.server)?;
         let certificate = Certificate::load(&config.server)?;
-        let publications = Publications::load(centre.clone(), &config.publications).await?;
+        let publications = Publications::load(centre.clone(), &config.publications).await;
+        let publications = publications.map_err(|error| config.locate_error(error))?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
         let mut listeners = Vec::new();
         for url in &urls {

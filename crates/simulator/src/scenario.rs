@@ -80,8 +80,8 @@ pub(crate) struct Table {
     pub(crate) columns: &'static [&'static str],
     /// The column that every change gives a text of its own.
     pub(crate) text: &'static str,
-    /// Which rows of the centre a user holds, `?1`; `{low}` is the first day of the window.
-    pub(crate) scope: &'static str,
+    /// Which rows of the centre a user holds.
+    pub(crate) held: Held,
     /// A column with the key of another table, and that table.
     pub(crate) parent: Option<(&'static str, &'static str)>,
 }
@@ -118,16 +118,40 @@ impl Table {
     }
 }
 
-const MINE: &str = "region IN (SELECT region FROM assignment WHERE login = ?1)";
-const OF_MINE: &str = "customer_id IN (SELECT customer_id FROM customer WHERE region IN
-    (SELECT region FROM assignment WHERE login = ?1))";
-const OF_THESE: &str = "visit_id IN (SELECT visit_id FROM visit JOIN customer USING (customer_id)
-    WHERE region IN (SELECT region FROM assignment WHERE login = ?1))";
-pub(crate) const MINE_OR_LIKED: &str = "(region IN (SELECT region FROM assignment WHERE login = ?1)
-    OR code IN (SELECT code FROM liking WHERE login = ?1))";
-pub(crate) const RECENT: &str = "?1 IS NOT NULL AND day >= '{low}'";
-/// Everybody holds all rows.
-pub(crate) const ALL: &str = "?1 IS NOT NULL";
+/// Which rows a user holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    All,
+    /// Those of his regions.
+    Mine,
+    /// And those whose code he likes.
+    MineOrLiked,
+    /// Those of the days of the window.
+    Recent,
+    /// Those whose parents he holds.
+    OfParent,
+}
+
+impl Table {
+    /// The condition for the rows that a user, `?1`, holds at a time.
+    pub(crate) fn held_at(&self, now_ms: i64) -> String {
+        let mine = "region IN (SELECT region FROM assignment WHERE login = ?1)";
+        match (self.held, self.reference()) {
+            (Held::Mine, _) => mine.into(),
+            (Held::MineOrLiked, _) => {
+                format!("({mine} OR code IN (SELECT code FROM liking WHERE login = ?1))")
+            }
+            (Held::Recent, _) => format!("?1 IS NOT NULL AND day >= '{}'", low_day(now_ms)),
+            (Held::OfParent, Some((column, parent))) => format!(
+                "{column} IN (SELECT {} FROM {} WHERE {})",
+                parent.key(),
+                parent.name,
+                parent.held_at(now_ms)
+            ),
+            (Held::All | Held::OfParent, _) => "?1 IS NOT NULL".into(),
+        }
+    }
+}
 
 /// What remotes edit.
 pub(crate) const EDITED: &[Table] = &[
@@ -136,7 +160,7 @@ pub(crate) const EDITED: &[Table] = &[
         key_is: Key::Integer,
         columns: &["customer_id", "region", "code", "name"],
         text: "name",
-        scope: MINE,
+        held: Held::Mine,
         parent: None,
     },
     Table {
@@ -144,7 +168,7 @@ pub(crate) const EDITED: &[Table] = &[
         key_is: Key::Integer,
         columns: &["invoice_id", "region", "customer_id", "note", "stamp"],
         text: "note",
-        scope: MINE,
+        held: Held::Mine,
         parent: Some(("customer_id", "customer")),
     },
     Table {
@@ -152,7 +176,7 @@ pub(crate) const EDITED: &[Table] = &[
         key_is: Key::Integer,
         columns: &["product_id", "code", "name"],
         text: "name",
-        scope: ALL,
+        held: Held::All,
         parent: None,
     },
     // Others may hold the row that has the code already.
@@ -161,7 +185,7 @@ pub(crate) const EDITED: &[Table] = &[
         key_is: Key::Uuid,
         columns: &["site_id", "region", "code", "name"],
         text: "name",
-        scope: MINE_OR_LIKED,
+        held: Held::MineOrLiked,
         parent: None,
     },
     // Goes with its parent wherever that goes.
@@ -170,7 +194,7 @@ pub(crate) const EDITED: &[Table] = &[
         key_is: Key::Decimal,
         columns: &["visit_id", "customer_id", "note"],
         text: "note",
-        scope: OF_MINE,
+        held: Held::OfParent,
         parent: Some(("customer_id", "customer")),
     },
     // And its children with it.
@@ -179,7 +203,7 @@ pub(crate) const EDITED: &[Table] = &[
         key_is: Key::Integer,
         columns: &["measure_id", "visit_id", "note"],
         text: "note",
-        scope: OF_THESE,
+        held: Held::OfParent,
         parent: Some(("visit_id", "visit")),
     },
     // Goes when its day is too long ago.
@@ -188,7 +212,7 @@ pub(crate) const EDITED: &[Table] = &[
         key_is: Key::Integer,
         columns: &["reading_id", "day", "note"],
         text: "note",
-        scope: RECENT,
+        held: Held::Recent,
         parent: None,
     },
 ];
@@ -202,7 +226,7 @@ const fn balances(name: &'static str) -> Table {
         key_is: Key::Integer,
         columns: &["account_id", "balance"],
         text: "balance",
-        scope: ALL,
+        held: Held::All,
         parent: None,
     }
 }
@@ -228,7 +252,7 @@ pub(crate) fn day(after: i64) -> String {
 }
 
 /// The first day of the window, at a time in milliseconds since 1970.
-pub(crate) fn low_day(now_ms: i64) -> String {
+fn low_day(now_ms: i64) -> String {
     day_of(now_ms - RECENT_DAYS * DAY_MS)
 }
 
@@ -338,8 +362,8 @@ pub(crate) fn triggers() -> String {
     for table in EDITED {
         let (name, key, text) = (table.name, table.key(), table.text);
         // Whose code somebody likes may be of any region.
-        let region = |row: &str| match (table.columns.contains(&"region"), table.scope) {
-            (true, MINE_OR_LIKED) => {
+        let region = |row: &str| match (table.columns.contains(&"region"), table.held) {
+            (true, Held::MineOrLiked) => {
                 format!("iif({row}.code IN (SELECT code FROM liking), NULL, {row}.region)")
             }
             (true, _) => format!("{row}.region"),

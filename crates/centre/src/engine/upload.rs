@@ -34,7 +34,8 @@ use prost::Message;
 use tidewater_protocol::{Code, Op, UploadId};
 
 use super::connection::{Answer, Connection, Own, own};
-use super::publication::Rule;
+use super::exact::Membership;
+use super::publication::{Publication, Rule};
 use super::scope::Difference;
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Scope};
@@ -181,6 +182,12 @@ impl Admission {
             gained,
             held: checkpoint.map(|checkpoint| checkpoint.serial),
         }
+    }
+
+    /// What of a table the remote holds.
+    fn held<'a, T>(&'a self, publication: &'a Publication<T>, table: usize) -> Membership<'a> {
+        let rules = publication.rules_of(table);
+        Membership::new(&publication.rules[rules.clone()], &self.scope.rules[rules])
     }
 
     /// This is the admission at the end of an upload that began under another one: what had to be

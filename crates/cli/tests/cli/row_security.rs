@@ -107,7 +107,10 @@ fn act_as_without_roles_is_told_with_its_line() {
         ),
     );
     let told = place.tidewater(&["deploy"]).exits(1);
-    told.tells(&["line 5: publication \"office\": act_as needs a database that has roles"]);
+    told.tells(&[
+        "line 4: publication \"office\", act_as: needs a consolidated database that has roles",
+        "SQLite has no roles",
+    ]);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use tidewater_protocol::message::Parameter;
 
 use super::acting;
 use super::identity::RawIdentity;
+use super::lines::Lines;
 use super::partition;
 use super::text;
 use super::{Config, Limits, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig};
@@ -171,6 +172,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         retention: raw.retention.read()?,
         log: raw.log.read()?,
         publications,
+        lines: Lines::default(),
     })
 }
 

@@ -231,7 +231,7 @@ fn a_table_without_partition_is_told_what_to_write() {
     for partition in ["", "partition = \"TODO\"", "partition = 3"] {
         let (message, hint) = error_of(&ISSUE.replace("partition = \"everyone\"", partition));
         assert!(
-            message.starts_with("publication \"sales\", table \"product\": partition is"),
+            message.starts_with("line 19: publication \"sales\", table \"product\": partition is"),
             "{message}"
         );
         assert!(hint.contains("partition = \"everyone\""));
@@ -306,7 +306,7 @@ fn what_must_be_said_is_asked_for() {
         ),
         (
             "[server]\nconsolidated = \"sqlite:x\"\n[[publication]]\nname = \"p\"",
-            "publication \"p\" has no tables",
+            "line 4: publication \"p\" has no tables",
         ),
         (
             "[server]\nconsolidated = \"sqlite:x\"\n[log]\nformat = \"xml\"",
@@ -319,7 +319,7 @@ fn what_must_be_said_is_asked_for() {
     let (message, _) = error_of(&ISSUE.replace("\"product\"", "\"customer\""));
     assert_eq!(
         message,
-        "publication \"sales\" has the table \"customer\" twice"
+        "line 12: publication \"sales\" has the table \"customer\" twice"
     );
 }
 
@@ -352,23 +352,23 @@ fn what_can_never_work_is_refused_before_anything_is_opened() {
         ),
         (
             format!("consolidated = \"sqlite:x\"\n[[publication]]\nname = {long:?}"),
-            "publication \"long",
+            "line 4: publication \"long",
         ),
         (
             publication.replace("\"support_rep_id\"", "\"\""),
-            "publication \"sales\", table \"customer\": partition.columns holds an empty name",
+            "line 7: publication \"sales\", table \"customer\": partition.columns holds an empty name",
         ),
         (
             publication.replace("\"support_rep_id\"", "\"a\", \"b\", \"a\""),
-            "publication \"sales\", table \"customer\": partition.columns names \"a\" twice",
+            "line 7: publication \"sales\", table \"customer\": partition.columns names \"a\" twice",
         ),
         (
             publication.replace("\"price\"", "\"\""),
-            "publication \"sales\", table \"product\": columns holds an empty name",
+            "line 11: publication \"sales\", table \"product\": columns holds an empty name",
         ),
         (
             publication.replace("\"price\"", "\"name\""),
-            "publication \"sales\", table \"product\": columns names \"name\" twice",
+            "line 11: publication \"sales\", table \"product\": columns names \"name\" twice",
         ),
     ] {
         let head = match text.starts_with("consolidated") {

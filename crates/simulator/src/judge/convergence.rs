@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::parties::Parties;
-use crate::scenario::{BALANCES, EDITED, Table, low_day};
+use super::parties::{Parties, other_key};
+use crate::scenario::{BALANCES, EDITED, Table};
 
 type Rows = BTreeMap<i64, Vec<Value>>;
 
@@ -40,9 +40,7 @@ pub(crate) fn difference(
 
 /// All rows, or those that a user holds at a time.
 fn rows(connection: &Connection, table: &Table, of: Option<(&str, i64)>) -> rusqlite::Result<Rows> {
-    let scope = of.map_or("?1 IS NULL".into(), |(_, now_ms)| {
-        table.scope.replace("{low}", &low_day(now_ms))
-    });
+    let scope = of.map_or("?1 IS NULL".into(), |(_, now_ms)| table.held_at(now_ms));
     let mut columns = table.columns.to_vec();
     // Comes and goes, on the remotes as in the centre.
     let extra = "SELECT 1 FROM pragma_table_info(?1) WHERE name = 'extra'";
@@ -78,7 +76,7 @@ fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
         // A refusal names the key that a row had before; here it has the one that it was given.
         let before = of.key_is.number_in(&key).unwrap_or_default();
         aside.insert((table.clone(), before));
-        let key = key_after(remote, of, before)?.unwrap_or(before);
+        let key = other_key(remote, of, before, ["old", "new"])?.unwrap_or(before);
         let (mut child, mut child_key) = (of, key);
         while let Some((column, parent)) = child.reference() {
             let (name, key) = (child.name, child.key());
@@ -109,19 +107,4 @@ fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
         aside.insert((table, key));
     }
     Ok(aside)
-}
-
-/// The key that a row got by a change that was refused.
-fn key_after(remote: &Connection, table: &Table, key: i64) -> rusqlite::Result<Option<i64>> {
-    let (name, column) = (table.name, table.key());
-    let sql = format!(
-        "SELECT new_{column} FROM tidewater_rekeyed_{name} WHERE old_{column} = ?1
-         ORDER BY generation LIMIT 1"
-    );
-    remote
-        .prepare_cached(&sql)?
-        .query_row([table.key_is.value(key)], |row| {
-            Ok(table.key_is.number(row.get_ref(0)?)?)
-        })
-        .optional()
 }

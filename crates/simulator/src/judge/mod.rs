@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::scenario::{BALANCE, BALANCES, EDITED, Key, MINE_OR_LIKED, liked};
+use crate::scenario::{BALANCE, BALANCES, EDITED, Held, Key, liked};
 
 /// Whether a table is there.
 pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
@@ -114,7 +114,7 @@ pub(crate) fn row_out_of_scope(
             continue;
         }
         // Codes give rows of one table.
-        let is_held = match table.scope == MINE_OR_LIKED {
+        let is_held = match table.held == Held::MineOrLiked {
             true => "code IS ?1 AND code IS NOT NULL",
             false => "?1 AND NULL",
         };

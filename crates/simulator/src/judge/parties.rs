@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::ledger::Open;
 use super::{is_by, is_untracked};
-use crate::scenario::{ALL, EDITED, RECENT, Table};
+use crate::scenario::{EDITED, Held, Table};
 
 /// Where changes may be.
 pub(crate) struct Parties<'a> {
@@ -75,8 +75,8 @@ impl Parties<'_> {
         // changed there; only where it is as it was, it has to go.
         if let Some(had) = &open.untracked
             && (!self.is_followed
-                || EDITED[row.0].scope != ALL
-                || self.central_text(row)?.as_ref() != Some(had))
+                || EDITED[row.0].held != Held::All
+                || text_in(self.centre, row)?.as_ref() != Some(had))
         {
             return Ok(Place::Decided);
         }
@@ -85,13 +85,13 @@ impl Parties<'_> {
         // a row given back that has left its window since: a known limit.
         if self.gaps_of.is_some()
             && self.centre_restored
-            && (open.text.is_none() || EDITED[row.0].scope == RECENT)
+            && (open.text.is_none() || EDITED[row.0].held == Held::Recent)
             && !self.is_here(row)?
         {
             return Ok(Place::Decided);
         }
         // Both copies had it on its way, as one upload; what went up is what one of them then was.
-        let is_rewritten = match self.central_text(row)? {
+        let is_rewritten = match text_in(self.centre, row)? {
             Some(text) => Some(&text) != open.text.as_ref() && is_by(&text, &self.rewriters),
             // Or nothing, where the one had deleted it.
             None => open.text.is_some() && !self.rewriters.is_empty(),
@@ -212,16 +212,8 @@ impl Parties<'_> {
         row: (usize, i64),
         open: &Open,
     ) -> rusqlite::Result<Option<String>> {
-        let (table, key) = find(row);
-        let sql = format!(
-            "SELECT {} FROM {} WHERE {} = ?1",
-            table.text,
-            table.name,
-            table.key()
-        );
-        let mut statement = self.remote.prepare_cached(&sql)?;
-        let text: Option<String> = statement.query_row([&key], |row| row.get(0)).optional()?;
-        let (name, key) = (table.name, row.1);
+        let text = text_in(self.remote, row)?;
+        let (name, key) = (EDITED[row.0].name, row.1);
         // Where it gave way to the centre's row, that may be pending since, but for a delete.
         if text == open.text || text.is_some() && self.gave_way(row)? {
             return Ok(None);
@@ -268,18 +260,6 @@ impl Parties<'_> {
         );
         let mut statement = self.remote.prepare_cached(&sql)?;
         statement.query_map([key], |row| row.get(0))?.collect()
-    }
-
-    fn central_text(&self, row: (usize, i64)) -> rusqlite::Result<Option<String>> {
-        let (table, key) = find(row);
-        let sql = format!(
-            "SELECT {} FROM {} WHERE {} = ?1",
-            table.text,
-            table.name,
-            table.key()
-        );
-        let mut statement = self.centre.prepare_cached(&sql)?;
-        statement.query_row([key], |row| row.get(0)).optional()
     }
 
     fn took_effect(&self, row: (usize, i64), open: &Open) -> rusqlite::Result<bool> {
@@ -340,7 +320,7 @@ impl Parties<'_> {
         let sql = "SELECT 1 FROM tidewater_refused WHERE table_name = ?1
                    AND (key = ?2 OR row_values LIKE ?3)";
         let mut refused = self.remote.prepare_cached(sql)?;
-        let before = key_before(self.remote, &EDITED[table], key)?;
+        let before = other_key(self.remote, &EDITED[table], key, ["new", "old"])?;
         for key in [Some(key), before].into_iter().flatten() {
             if refused.exists(params![name, key_is.json(key), kept])? {
                 return Ok(true);
@@ -350,15 +330,17 @@ impl Parties<'_> {
     }
 }
 
-/// The key that a row had before a change of it that is not in the centre yet.
-pub(super) fn key_before(
+/// The other key of a row that was given a new one by a change that is not in the centre: out of the
+/// old one (`["old", "new"]`) or the new one.
+pub(super) fn other_key(
     remote: &Connection,
     table: &Table,
     key: i64,
+    [from, to]: [&str; 2],
 ) -> rusqlite::Result<Option<i64>> {
     let (name, column) = (table.name, table.key());
     let sql = format!(
-        "SELECT old_{column} FROM tidewater_rekeyed_{name} WHERE new_{column} = ?1
+        "SELECT {to}_{column} FROM tidewater_rekeyed_{name} WHERE {from}_{column} = ?1
          ORDER BY generation LIMIT 1"
     );
     remote
@@ -367,4 +349,13 @@ pub(super) fn key_before(
             Ok(table.key_is.number(row.get_ref(0)?)?)
         })
         .optional()
+}
+
+/// The text of a row.
+fn text_in(connection: &Connection, row: (usize, i64)) -> rusqlite::Result<Option<String>> {
+    let (table, key) = find(row);
+    let (name, text) = (table.name, table.text);
+    let sql = format!("SELECT {text} FROM {name} WHERE {} = ?1", table.key());
+    let mut statement = connection.prepare_cached(&sql)?;
+    statement.query_row([key], |row| row.get(0)).optional()
 }

@@ -8,7 +8,7 @@ use super::Admission;
 use super::incoming::{Incoming, RowRef};
 use super::outcomes::Outcomes;
 use super::rows::{Image, Rows};
-use crate::engine::exact::{Membership, pack_row};
+use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::upload::decided::pack_key;
 use crate::error::CentreError;
@@ -32,13 +32,10 @@ pub(super) async fn note<R: Rows>(
             continue;
         }
         let shape = &publication.shapes[table.index];
-        let rules = publication.rules_of(table.index);
-        let scope = &admission.scope.rules[rules.clone()];
         for (op, taken) in taken(publication, table, outcomes)? {
             for some in taken.chunks(ROWS_AT_ONCE) {
                 let found = rows.find(table, op, some, Image::New).await?;
-                let membership = Membership::new(&publication.rules[rules.clone()], scope);
-                let mut membership = membership.of_any_age();
+                let mut membership = admission.held(publication, table.index).of_any_age();
                 let mut number = found.iter();
                 table.images(some, |_, uploaded| {
                     // What is gone, or cannot be sent, is the download's affair.

@@ -25,6 +25,22 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// Rows that may not be written, and why.
 pub(crate) type Barred = HashMap<RowKey, Barrier>;
 
+/// Tells which rows of the centre a remote is shown.
+pub(super) struct Shown<'r>(Membership<'r>);
+
+impl Shown<'_> {
+    /// The row against which a change has lost, and which was another one before the upload's own
+    /// parents changed it; `None` if its remote is not to have it: then it is as good as gone until
+    /// it is in the window again, and comes with a download.
+    pub(super) fn winner<'w, 'd>(
+        &mut self,
+        central: &'w [Datum<'d>],
+        before: &[Datum<'_>],
+    ) -> Option<&'w [Datum<'d>]> {
+        (self.0.has(central) || self.0.has(before)).then_some(central)
+    }
+}
+
 /// What is known from before rows were handed over.
 pub(super) struct BeforeHandingOver {
     /// What the remote might write then.
@@ -47,20 +63,16 @@ impl<'r, R: Rows> Run<'r, R> {
     where
         'r: 'm,
     {
-        let publication = self.publication;
-        let rules = publication.rules_of(table.index);
-        let scope = &admission.scope.rules[rules.clone()];
-        let written = publication.writes[table.index].rule.as_ref();
-        Membership::new(&publication.rules[rules], scope)
+        let written = self.publication.writes[table.index].rule.as_ref();
+        admission
+            .held(self.publication, table.index)
             .written_by(written, &admission.scope.writes[table.index])
             .of_any_age()
     }
 
     /// What of a table the remote is shown: a window limits that, and not what may be written.
-    pub(super) fn shown(&self, table: &Incoming<'_, R::Table>) -> Membership<'r> {
-        let rules = self.publication.rules_of(table.index);
-        let scope = &self.admission.scope.rules[rules];
-        Membership::new(self.rules(table), scope)
+    pub(super) fn shown(&self, table: &Incoming<'_, R::Table>) -> Shown<'r> {
+        Shown(self.admission.held(self.publication, table.index))
     }
 
     fn rules(&self, table: &Incoming<'_, R::Table>) -> &'r [Rule] {

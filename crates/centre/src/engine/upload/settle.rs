@@ -299,12 +299,11 @@ impl<R: Rows> Run<'_, R> {
                 Verdict::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
                 Verdict::Lost => match earlier.get(&rows[at]) {
                     Some(refusal) => failed.push(Failed::new(rows[at], refusal.clone())),
-                    // One that cannot be sent, or has left the window, is as good as gone until it
-                    // can, or is in it again: then it comes with a download.
+                    // One that cannot be sent is as good as gone until it can: then it comes with
+                    // a download.
                     None => {
-                        let is_shown =
-                            met.central.is_whole && (shown.has(&central) || shown.has(before));
-                        let winner = is_shown.then_some(&central[..]);
+                        let winner = shown.winner(&central, before);
+                        let winner = winner.filter(|_| met.central.is_whole);
                         outcomes.conflict(table, uploaded, winner);
                     }
                 },
@@ -357,9 +356,7 @@ impl<R: Rows> Run<'_, R> {
                 true if is_own_doing(table, uploaded, before, &central) => changed.push(row),
                 // It has followed its parent, and somebody else has changed it.
                 true if before != &central => {
-                    let is_shown = shown.has(&central) || shown.has(before);
-                    let winner = is_shown.then_some(&central[..]);
-                    outcomes.conflict(table, uploaded, winner);
+                    outcomes.conflict(table, uploaded, shown.winner(&central, before));
                 }
                 _ => gone.push(row),
             }
@@ -474,8 +471,9 @@ impl<R: Rows> Run<'_, R> {
                     outcomes.refused(table, uploaded, &refusal);
                     return Ok(());
                 }
-                let is_shown = met.central.is_whole && shown.has(&central);
-                outcomes.conflict(table, uploaded, is_shown.then_some(&central[..]));
+                let winner = shown.winner(&central, &central);
+                let winner = winner.filter(|_| met.central.is_whole);
+                outcomes.conflict(table, uploaded, winner);
                 Ok(())
             })?;
         }

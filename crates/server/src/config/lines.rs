@@ -1,0 +1,111 @@
+//! On which lines of a configuration its publications and their tables are named, so that errors
+//! which the database finds in them can say so.
+
+use toml::de::{DeTable, DeValue};
+
+use super::keys::line_of;
+
+/// The lines by what errors begin with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lines(Vec<NamedLines>);
+
+/// The lines of a publication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NamedLines {
+    name: String,
+    line: usize,
+    tables: Vec<(String, usize)>,
+}
+
+impl Lines {
+    /// Those of a text, as far as it is a configuration.
+    pub(super) fn of(text: &str) -> Lines {
+        let Ok(table) = DeTable::parse(text) else {
+            return Lines::default();
+        };
+        let publications = sections(table.get_ref(), "publication");
+        let publications = publications.filter_map(|publication| {
+            let (name, line) = named(text, publication)?;
+            let tables = sections(publication, "table");
+            let tables = tables.filter_map(|table| named(text, table));
+            Some(NamedLines {
+                name,
+                line,
+                tables: tables.collect(),
+            })
+        });
+        Lines(publications.collect())
+    }
+
+    /// What is said of a publication or one of its tables, with the line where that is named.
+    pub(super) fn locate(&self, message: String) -> String {
+        let rest_after = |text: &'_ str, what: &str, name: &str| {
+            let rest = text.strip_prefix(&format!("{what} {name:?}"))?;
+            Some(rest.trim_start_matches([':', ',', ' ']).to_owned())
+        };
+        let found = self.0.iter().find_map(|publication| {
+            let rest = rest_after(&message, "publication", &publication.name)?;
+            let mut tables = publication.tables.iter();
+            let table = tables.find(|(name, _)| rest_after(&rest, "table", name).is_some());
+            Some(table.map_or(publication.line, |(_, line)| *line))
+        });
+        match found {
+            Some(line) => format!("line {line}: {message}"),
+            None => message,
+        }
+    }
+}
+
+/// The sections `[[...]]` of a name.
+fn sections<'d>(
+    table: &'d DeTable<'_>,
+    name: &'d str,
+) -> impl Iterator<Item = &'d DeTable<'d>> + use<'d> {
+    let array = table.get(name).and_then(|it| match it.get_ref() {
+        DeValue::Array(array) => Some(array),
+        _ => None,
+    });
+    array
+        .into_iter()
+        .flatten()
+        .filter_map(|it| match it.get_ref() {
+            DeValue::Table(table) => Some(table),
+            _ => None,
+        })
+}
+
+/// The name of a section, and its line.
+fn named(text: &str, section: &DeTable<'_>) -> Option<(String, usize)> {
+    let name = section.get("name")?;
+    match name.get_ref() {
+        DeValue::String(value) => Some((value.to_string(), line_of(text, name.span().start))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_table_is_told_with_its_line() {
+        let lines = Lines::of(
+            "[server]\nconsolidated = \"sqlite:a.db\"\n\n[[publication]]\nname = \"p\"\n\
+             [[publication.table]]\npartition = \"everyone\"\nname = \"t\"\n\
+             [[publication]]\nname = \"q\"\n[[publication.table]]\nname = \"t\"\n",
+        );
+        for (message, line) in [
+            ("publication \"p\": table \"t\": no such column", 8),
+            ("publication \"q\", table \"t\": columns is empty", 12),
+            ("publication \"p\", act_as: there is no role \"r\"", 5),
+            ("publication \"p\": table \"other\": is not here", 5),
+        ] {
+            assert_eq!(
+                lines.locate(message.into()),
+                format!("line {line}: {message}")
+            );
+        }
+        let other = "the database is gone";
+        assert_eq!(lines.locate(other.into()), other);
+    }
+}
