@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::centre::on_both_centres;
+use crate::centre::{Centre, on_both_centres};
 use crate::program::Place;
 use crate::shop::{SCHEMA, Shop, TABLES, configure};
 
@@ -191,6 +191,47 @@ fn the_state_of_the_centre_tells_who_synced() {
         let text = place.tidewater(&arguments[..3]).done().stdout;
         assert!(text.contains("users      2 (0 disabled)"), "{text}");
     });
+}
+
+#[test]
+fn the_state_of_the_centre_tells_who_has_which_numbers() {
+    let place = Place::new();
+    let centre = Centre::sqlite(&place);
+    centre.execute("CREATE TABLE invoice (id INTEGER NOT NULL PRIMARY KEY, note TEXT)");
+    let config = format!(
+        "[server]\nconsolidated = \"{}\"\nlisten = [\"tcp://127.0.0.1:0\"]\n\
+         [[publication]]\nname = \"main\"\n[[publication.table]]\nname = \"invoice\"\n\
+         partition = \"everyone\"\nidentity = {{ column = \"id\", block = 50 }}\n",
+        centre.url()
+    );
+    place.write("tidewater.toml", &config);
+    place.tidewater(&["deploy"]).done();
+    let add = ["user", "add", "nancy"];
+    place.tidewater_as("secret", &add).done();
+    let running = place.serve(&[]);
+    let first = ["sync", "a.db", "--user", "nancy", "--publication", "main"];
+    let first = [&first[..], &["--server", running.url()]].concat();
+    place.tidewater_as("secret", &first).done();
+    let status = place.tidewater(&["status", "-c", "tidewater.toml", "--json"]);
+    let status = status.done().json();
+    let numbers = &status["numbers"][0];
+    has(numbers, &["table", "column", "count", "highest", "remotes"]);
+    assert_eq!(
+        (&numbers["count"], &numbers["remotes"]),
+        (&json!(50), &json!(1))
+    );
+    let block = &status["number_blocks"][0];
+    has(
+        block,
+        &["table", "remote_id", "user", "first", "last", "at_ms"],
+    );
+    assert_eq!(block["user"], "nancy");
+    assert_eq!(block["last"], numbers["highest"]);
+    let text = place.tidewater(&["status", "-c", "tidewater.toml"]);
+    let text = text.done().stdout;
+    for told in ["numbers of", "last blocks of", "nancy"] {
+        assert!(text.contains(told), "{text}");
+    }
 }
 
 #[test]
