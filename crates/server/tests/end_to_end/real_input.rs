@@ -137,24 +137,79 @@ const CHINOOK_TABLES: &[Table] = &[
         scope: EVERYTHING,
         parents: &[],
     },
+    CUSTOMER,
+];
+
+const CUSTOMER: Table = Table {
+    name: "customer",
+    columns: &[
+        Plain("customer_id"),
+        Plain("first_name"),
+        Plain("last_name"),
+        Plain("company"),
+        Plain("address"),
+        Plain("city"),
+        Plain("state"),
+        Plain("country"),
+        Plain("postal_code"),
+        Plain("phone"),
+        Plain("fax"),
+        Plain("email"),
+        Plain("support_rep_id"),
+    ],
+    scope: "support_rep_id IN (SELECT employee_id FROM employee WHERE login = '{user}')",
+    parents: &[],
+};
+
+const OF_CUSTOMER: &str = "customer_id IN (SELECT customer_id FROM customer WHERE support_rep_id IN
+    (SELECT employee_id FROM employee WHERE login = '{user}'))";
+
+const INVOICES_PUBLICATION: &str = r#"
+[[publication]]
+name = "main"
+
+[[publication.table]]
+name = "customer"
+partition = { columns = ["support_rep_id"], values = "SELECT employee_id FROM employee WHERE login = {s.username}" }
+
+[[publication.table]]
+name = "invoice"
+partition = { follows = "customer" }
+
+[[publication.table]]
+name = "invoice_line"
+partition = { follows = "invoice" }
+"#;
+
+const INVOICES_TABLES: &[Table] = &[
+    CUSTOMER,
     Table {
-        name: "customer",
+        name: "invoice",
         columns: &[
+            Plain("invoice_id"),
             Plain("customer_id"),
-            Plain("first_name"),
-            Plain("last_name"),
-            Plain("company"),
-            Plain("address"),
-            Plain("city"),
-            Plain("state"),
-            Plain("country"),
-            Plain("postal_code"),
-            Plain("phone"),
-            Plain("fax"),
-            Plain("email"),
-            Plain("support_rep_id"),
+            Timestamp("invoice_date"),
+            Plain("billing_address"),
+            Plain("billing_city"),
+            Plain("billing_state"),
+            Plain("billing_country"),
+            Plain("billing_postal_code"),
+            Decimal("total", 2),
         ],
-        scope: "support_rep_id IN (SELECT employee_id FROM employee WHERE login = '{user}')",
+        scope: OF_CUSTOMER,
+        parents: &[],
+    },
+    Table {
+        name: "invoice_line",
+        columns: &[
+            Plain("invoice_line_id"),
+            Plain("invoice_id"),
+            Plain("track_id"),
+            Decimal("unit_price", 2),
+            Plain("quantity"),
+        ],
+        scope: "invoice_id IN (SELECT invoice_id FROM invoice JOIN customer USING (customer_id)
+            JOIN employee ON employee_id = support_rep_id WHERE login = '{user}')",
         parents: &[],
     },
 ];
@@ -228,6 +283,61 @@ fn three_sales_remotes_and_the_chinook_database_end_equal<B: Backend>() {
     assert_eq!((jane.discard_refused(), margaret.discard_refused()), (1, 1));
     sync_all(&mut devices);
     assert_converged(&world, &devices.each_ref());
+}
+
+/// Invoices and their lines, which know nobody of the staff, go with their customers.
+fn three_sales_remotes_and_the_chinook_invoices_end_equal<B: Backend>() {
+    let backend = B::new();
+    backend.execute(chinook::postgres_schema());
+    backend.load_chinook();
+    let world = World::open_in(
+        backend,
+        Scenario {
+            schema: String::new(),
+            publication: INVOICES_PUBLICATION,
+            tables: INVOICES_TABLES,
+            users: &["jane", "margaret", "steve"],
+            limits: "",
+        },
+    );
+    let mut devices = STAFF.map(|(user, _)| world.synced(user));
+    assert_converged(&world, &devices.each_ref());
+    for table in ["invoice", "invoice_line"] {
+        let counts = devices.iter().map(|it| {
+            let count = it.value(&format!("SELECT count(*) FROM {table}"));
+            count.parse::<usize>().expect("a number")
+        });
+        assert_eq!(counts.sum::<usize>(), chinook::row_count(table), "{table}");
+    }
+    for (device, (_, number)) in devices.iter().zip(STAFF) {
+        device.edit(&format!(
+            "INSERT INTO invoice (invoice_id, customer_id, invoice_date, total)
+                 SELECT 9000 + {number}, max(customer_id), '2026-11-26 08:00:00', '3.96'
+                 FROM customer;
+             INSERT INTO invoice_line VALUES (9{number}01, 9000 + {number}, 1, '0.99', 1),
+                 (9{number}02, 9000 + {number}, 2, '0.99', 3);
+             UPDATE invoice_line SET quantity = quantity + 1 WHERE invoice_line_id % 5 = 0;
+             DELETE FROM invoice_line WHERE invoice_line_id % 50 = 7;"
+        ));
+    }
+    world.execute(
+        "UPDATE customer SET support_rep_id = 3 + support_rep_id % 3 WHERE customer_id % 4 = 1;
+         UPDATE invoice SET customer_id = 2 WHERE invoice_id % 20 = 3;
+         UPDATE invoice_line SET invoice_id = invoice_id + 1 WHERE invoice_line_id % 40 = 2;
+         INSERT INTO invoice_line VALUES (9901, 10, 3, 0.99, 1);",
+    );
+    for _ in 0..2 {
+        sync_all(&mut devices);
+    }
+    for device in &mut devices {
+        if !device.refused().is_empty() {
+            device.discard_refused();
+        }
+    }
+    sync_all(&mut devices);
+    assert_converged(&world, &devices.each_ref());
+    let new = "SELECT count(*) FROM invoice_line WHERE invoice_id > 9000";
+    assert_eq!(world.rows(new), ["6"]);
 }
 
 fn sync_all(devices: &mut [Device]) {
@@ -322,5 +432,6 @@ fn sync_at_once(devices: &mut [Device]) {
 
 on_both_adapters!(
     three_sales_remotes_and_the_chinook_database_end_equal,
+    three_sales_remotes_and_the_chinook_invoices_end_equal,
     three_remotes_and_two_hundred_thousand_purchases_end_equal,
 );
