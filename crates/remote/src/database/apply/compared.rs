@@ -205,7 +205,7 @@ impl Sink<'_> {
             }
         }
         let is_stale = self.is_stale(&arrived.key).doing(DOING)?;
-        // A row that left with a partition into which it was moved here is no delete.
+        // A row that left, and whose values are kept with a refusal, is no delete.
         let is_known = here.is_some() || !self.gave_way(&arrived.key).doing(DOING)?;
         let follows = self.table.is_compared && self.table.follows_changes;
         if follows && is_known && !is_stale {
