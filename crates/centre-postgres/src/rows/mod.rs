@@ -7,6 +7,7 @@ mod fitness;
 mod refusal;
 mod sql;
 mod statements;
+mod suspects;
 mod together;
 
 use std::collections::BTreeSet;

@@ -176,6 +176,37 @@ pub(super) fn update(
     )
 }
 
+/// Where the values of inserted or updated rows as they are to be are, as far as they came.
+pub(super) fn known_after(
+    incoming: &Incoming<'_>,
+    op: Op,
+    changed: &[usize],
+) -> Vec<(Image, usize)> {
+    let mut known = images(incoming, op, changed);
+    known.retain(|&(image, index)| image == Image::New || !changed.contains(&index));
+    known
+}
+
+/// The ordinals of those inserted or updated rows `r` that a condition on their columns holds for.
+pub(super) fn violating(
+    incoming: &Incoming<'_>,
+    op: Op,
+    changed: &[usize],
+    condition: &str,
+) -> String {
+    let known = known_after(incoming, op, changed).into_iter();
+    let values = known.map(|(image, index)| {
+        let column = &incoming.table.columns[index];
+        let value = column.input(&format!("i.{}", alias(image, index)));
+        format!(", {value} AS {}", column.sql)
+    });
+    format!(
+        "SELECT tidewater_ord FROM (SELECT i.ord AS tidewater_ord{} FROM {}) AS r WHERE {condition}",
+        values.collect::<String>(),
+        unnest(incoming, &images(incoming, op, changed), 1)
+    )
+}
+
 /// In which image an update has the value of a key column as it is to be.
 fn key_after(index: usize, changed: &[usize]) -> (Image, usize) {
     match changed.contains(&index) {

@@ -107,6 +107,7 @@ impl UploadRows<'_> {
             ..
         } = writing;
         let mut waiting = vec![batch.to_vec()];
+        let mut is_whole = true;
         while let Some(rows) = waiting.pop() {
             let rows = rows.as_slice();
             let parameters = parameters(table, op, changed, rows)?;
@@ -158,7 +159,16 @@ impl UploadRows<'_> {
                     {
                         written.passed_over.push(*at);
                     }
-                    rows => split_or_fail(rows, &mut waiting, written, refusal),
+                    rows => {
+                        let suspects = match std::mem::take(&mut is_whole) {
+                            true => self.suspects(table, op, changed, rows).await?,
+                            false => Vec::new(),
+                        };
+                        match suspects.is_empty() {
+                            true => split_or_fail(rows, &mut waiting, written, refusal),
+                            false => set_apart(rows, &suspects, &mut waiting),
+                        }
+                    }
                 },
                 Executed::Denied(refusal) => {
                     let failed = rows.iter().map(|&at| Failed::new(at, refusal.clone()));
@@ -275,6 +285,17 @@ impl UploadRows<'_> {
         let result = client.query(&statement, &as_parameters(&arrays)).await;
         let result = result.map_err(refused("looking for children of rows to delete"))?;
         Ok(result.iter().map(|row| found[ordinal(row, 0)]).collect())
+    }
+}
+
+/// Suspects are tried one by one, after the others.
+fn set_apart(rows: &[RowRef], suspects: &[RowRef], waiting: &mut Vec<Vec<RowRef>>) {
+    let suspects: BTreeSet<RowRef> = suspects.iter().copied().collect();
+    waiting.extend(suspects.iter().rev().map(|&at| vec![at]));
+    let mut others = rows.to_vec();
+    others.retain(|at| !suspects.contains(at));
+    if !others.is_empty() {
+        waiting.push(others);
     }
 }
 

@@ -2,9 +2,8 @@
 //! applications that hold locks.
 
 use std::process::Command;
-use std::time::Duration;
 
-use crate::program::{Place, Server};
+use crate::program::{Place, Server, until};
 use crate::shop::{Shop, TABLES, configure, prepared};
 
 const NOTES: &str = r#"
@@ -18,15 +17,6 @@ fn hang_up(server: &Server) {
     let pid = server.process().to_string();
     let kill = Command::new("kill").args(["-HUP", &pid]).status();
     assert!(kill.is_ok_and(|status| status.success()));
-}
-
-/// Tries until it is so; half a minute is for a machine that is busy.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let mut tries = 0..1_500;
-    while !is_so() {
-        assert!(tries.next().is_some(), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -106,9 +96,7 @@ fn a_certificate_is_replaced_while_the_server_runs_and_a_wrong_file_changes_noth
     assert_eq!(ping(), 3);
     place.write("tidewater.toml", "[server]\nlisten = [\"nowhere\"]\n");
     hang_up(&server);
-    until("the wrong file is told", || {
-        server.has_logged("the one before stays")
-    });
+    server.logs("the one before stays");
     assert_eq!(ping(), 3);
     configure(&place, &centre, &lines, TABLES);
     hang_up(&server);

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -198,9 +199,10 @@ impl Server {
         &self.urls[0]
     }
 
-    /// Whether its log says this by now.
-    pub(crate) fn has_logged(&self, part: &str) -> bool {
-        self.logged.lock().expect("nobody panics").contains(part)
+    /// Waits until its log says this: a line is read a moment after it is written.
+    pub(crate) fn logs(&self, part: &str) {
+        let logged = || self.logged.lock().expect("nobody panics").contains(part);
+        until(part, logged);
     }
 
     /// The process's number.
@@ -237,6 +239,15 @@ impl Drop for Server {
         if std::thread::panicking() {
             eprintln!("--- the server's log\n{log}");
         }
+    }
+}
+
+/// Tries until it is so; half a minute is for a machine that is busy.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let mut tries = 0..1_500;
+    while !is_so() {
+        assert!(tries.next().is_some(), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

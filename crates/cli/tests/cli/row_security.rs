@@ -53,7 +53,7 @@ fn devices_act_under_the_roles_of_their_users() {
     sync("ada").done();
     sync("bob").done();
     sync("eve").exits(3).tells(&["no role", "operator"]);
-    assert!(running.has_logged("is a superuser, or may do what the server's own role may"));
+    running.logs("is a superuser, or may do what the server's own role may");
     let rows = |user: &str, sql: &str| {
         crate::centre::sqlite_rows(&sqlite(&place.path(&format!("{user}.db"))), sql)
     };
