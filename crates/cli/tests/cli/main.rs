@@ -14,6 +14,7 @@ mod init;
 mod json;
 mod keys;
 mod kill;
+mod manual;
 mod moving_on;
 mod operations;
 mod own_changes;
@@ -21,6 +22,7 @@ mod partitions;
 mod program;
 mod refused;
 mod row_security;
+mod schema_changes;
 mod serving;
 mod shop;
 #[cfg(target_os = "linux")]

@@ -1,18 +1,10 @@
 //! The examples of docs/partitions.md, deployed as they stand there.
 
 use crate::centre::Centre;
+use crate::manual::blocks;
 use crate::program::Place;
 
 const MANUAL: &str = include_str!("../../../../docs/partitions.md");
-
-/// The blocks of a language.
-fn blocks(language: &str) -> Vec<&'static str> {
-    let begin = format!("```{language}\n");
-    let blocks = MANUAL.split(&begin).skip(1);
-    blocks
-        .map(|rest| rest.split("```").next().unwrap())
-        .collect()
-}
 
 /// What the database finds wrong is told with the line of the table, errors as warnings.
 #[test]
@@ -47,12 +39,12 @@ fn what_is_wrong_with_a_partition_is_told_with_its_line() {
 
 #[test]
 fn every_example_of_partitions_can_be_deployed() {
-    let examples = blocks("toml");
+    let examples = blocks(MANUAL, "toml");
     assert!(examples.len() >= 5);
     for example in examples {
         let place = Place::new();
         let centre = Centre::sqlite(&place);
-        centre.execute(blocks("sql")[0]);
+        centre.execute(&blocks(MANUAL, "sql")[0]);
         let config = format!(
             "[server]\nconsolidated = \"{}\"\n[[publication]]\nname = \"shop\"\n{example}",
             centre.url()

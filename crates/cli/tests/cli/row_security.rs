@@ -1,15 +1,14 @@
 //! Roles and row security of PostgreSQL, with the example of docs/row-security.md as it stands there.
 
 use crate::centre::Centre;
+use crate::manual::blocks;
 use crate::program::{Place, sqlite};
 
 const MANUAL: &str = include_str!("../../../../docs/row-security.md");
 
 /// The first block of a language.
-fn block(language: &str) -> &'static str {
-    let begin = format!("```{language}\n");
-    let rest = MANUAL.split(&begin).nth(1).expect("the manual has one");
-    rest.split("```").next().unwrap()
+fn block(language: &str) -> String {
+    blocks(MANUAL, language).swap_remove(0)
 }
 
 /// A role of a test's own, for the database is not the only one of its server.

@@ -87,6 +87,10 @@ impl Shop {
 
     /// The first sync of a remote that is named after its user.
     pub(crate) fn first_sync(&self, user: &str, more: &[&str]) -> Run {
+        self.first_sync_of(user, "main", more)
+    }
+
+    fn first_sync_of(&self, user: &str, publication: &str, more: &[&str]) -> Run {
         let file = format!("{user}.db");
         let mut arguments = vec![
             "sync",
@@ -96,7 +100,7 @@ impl Shop {
             "--user",
             user,
             "--publication",
-            "main",
+            publication,
         ];
         arguments.extend(more);
         self.place.tidewater_as(&password(user), &arguments)
@@ -104,7 +108,12 @@ impl Shop {
 
     /// A remote that has synced.
     pub(crate) fn remote(&self, user: &str) -> Remote {
-        self.first_sync(user, &[]).done();
+        self.remote_of(user, "main")
+    }
+
+    /// The same, of another publication.
+    pub(crate) fn remote_of(&self, user: &str, publication: &str) -> Remote {
+        self.first_sync_of(user, publication, &[]).done();
         Remote {
             path: self.place.path(&format!("{user}.db")),
             name: format!("{user}.db"),
