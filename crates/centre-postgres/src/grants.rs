@@ -4,6 +4,7 @@
 use tidewater_centre::error::CentreError;
 
 use super::connection::{Connection, refused};
+use super::numbers::SEQUENCE;
 use super::publication::Publication;
 use super::quote::ident;
 
@@ -19,6 +20,17 @@ LATERAL (VALUES (1, 'SELECT', pg_catalog.has_any_column_privilege(r.role, c.oid,
   (4, 'DELETE', c.oid <> ALL ($2) OR pg_catalog.has_table_privilege(r.role, c.oid, 'DELETE')))
   AS p (number, name, is_there)
 WHERE c.oid = ANY ($1) AND NOT p.is_there GROUP BY c.oid, r.role ORDER BY 1";
+
+/// What the role that serves lacks on the sequence of column `$2` of table `$1`: numbers are taken
+/// from it, and it is set behind rows that came with numbers of their own.
+fn missing_on_sequence() -> String {
+    format!(
+        "SELECT s.oid::regclass::text, string_agg(p.name, ', ' ORDER BY p.name DESC),
+           current_user::text
+         FROM (SELECT {SEQUENCE}) AS s (oid), (VALUES ('USAGE'), ('UPDATE')) AS p (name)
+         WHERE NOT pg_catalog.has_sequence_privilege(s.oid, p.name) GROUP BY s.oid"
+    )
+}
 
 /// Tells the operator what to grant: to the role that serves, and to those under which all remotes
 /// of a publication act.
@@ -54,6 +66,30 @@ pub(super) async fn tell_missing(
                  GRANT {missing} ON {table} TO {}",
                 ident(&role)
             );
+        }
+    }
+    for publication in publications {
+        let tables = publication.schema.tables.iter().zip(&publication.tables);
+        for (table, of_centre) in tables {
+            let Some(identity) = table.identity else {
+                continue;
+            };
+            let column = &table.columns[identity.column].name;
+            let client = connection.client();
+            let row = client
+                .query_opt(&missing_on_sequence(), &[&of_centre.sql_name, column])
+                .await;
+            if let Some(row) = row.map_err(refused("reading the catalog"))? {
+                let (sequence, missing, role): (String, String, String) =
+                    (row.get(0), row.get(1), row.get(2));
+                tracing::error!(
+                    table = of_centre.title,
+                    missing,
+                    "the role that serves cannot give remotes numbers; the owner of the sequence \
+                     can: GRANT {missing} ON SEQUENCE {sequence} TO {}",
+                    ident(&role)
+                );
+            }
         }
     }
     Ok(())

@@ -6,10 +6,10 @@ use super::quote::ident;
 use tidewater_centre::engine::database::NumbersAsked;
 use tidewater_centre::error::CentreError;
 
-/// The sequence that numbers a column: that of an identity or serial column, or the one that its
-/// default names.
-const SEQUENCE: &str = "
-SELECT coalesce(pg_catalog.pg_get_serial_sequence($1, $2)::pg_catalog.regclass::oid,
+/// The sequence that numbers column `$2` of table `$1`: that of an identity or serial column, or the
+/// one that its default names.
+pub(super) const SEQUENCE: &str =
+    "coalesce(pg_catalog.pg_get_serial_sequence($1, $2)::pg_catalog.regclass::oid,
   (SELECT s.oid FROM pg_catalog.pg_attribute a
    JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
    JOIN pg_catalog.pg_depend p ON p.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass
@@ -27,7 +27,10 @@ pub(super) async fn take(
     let error = |error| refused("taking numbers")(error);
     let client = connection.client();
     let found = client
-        .query_one(SEQUENCE, &[&table.sql_name, &asked.column])
+        .query_one(
+            &format!("SELECT {SEQUENCE}"),
+            &[&table.sql_name, &asked.column],
+        )
         .await;
     let sequence: Option<u32> = found.map_err(error)?.get(0);
     let highest = format!(

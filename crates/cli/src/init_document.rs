@@ -26,9 +26,14 @@ pub(crate) struct Drafted {
     pub(crate) text: String,
     /// Tables that wait for their partition.
     pub(crate) published: usize,
+    /// How many of them wait for a decision.
+    pub(crate) undecided: usize,
     /// Tables that cannot be published, with the reason.
     pub(crate) left_out: Vec<(String, String)>,
 }
+
+/// Begins the line of a table that waits for a decision.
+const TODO: &str = "# TODO:";
 
 /// Writes the document.
 pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
@@ -55,6 +60,7 @@ pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
         comment(&mut text, &format!("  {name}: {reason}"));
     }
     Drafted {
+        undecided: text.matches(TODO).count(),
         text,
         published: usable.len(),
         left_out,
@@ -181,15 +187,15 @@ fn partition(table: &ListedTable, all: &[&ListedTable]) -> String {
     };
     let mut others = parents.iter();
     match (owner, others.next()) {
-        (None, Some(likely)) => {
+        (None, Some(likely)) if !is_in_circle(table, all) => {
             text.push_str(&follows(likely));
             text.push('\n');
             text.push_str("# or: partition = \"everyone\"\n");
         }
         (owner, likely) => {
-            text.push_str(
-                "# TODO: which rows does a remote hold? All of them, or those of its user:\n",
-            );
+            text.push_str(&format!(
+                "{TODO} which rows does a remote hold? All of them, or those of its user:\n"
+            ));
             text.push_str("# partition = \"everyone\"\n");
             let line = format!(
                 "partition = {{ columns = [{}], values = {} }}",
@@ -230,6 +236,26 @@ fn parents<'a>(table: &'a ListedTable, all: &[&ListedTable]) -> Vec<&'a ListedRe
         (!begins, !in_key, !it.cascades, !required)
     });
     parents
+}
+
+/// Whether following references comes back to the table: which of them lead to an owner cannot be
+/// told then.
+fn is_in_circle(table: &ListedTable, all: &[&ListedTable]) -> bool {
+    let mut reached: Vec<&str> = Vec::new();
+    let mut waiting = vec![table];
+    while let Some(next) = waiting.pop() {
+        for reference in parents(next, all) {
+            let parent = &*reference.parent;
+            if parent == table.name {
+                return true;
+            }
+            if !reached.contains(&parent) {
+                reached.push(parent);
+                waiting.extend(all.iter().filter(|it| it.name == parent));
+            }
+        }
+    }
+    false
 }
 
 /// The column that tells whose rows these are, going by its name: of a type that has as many values
@@ -443,6 +469,29 @@ mod tests {
         assert_eq!(
             partition_lines(&[table("club", &[]), match_])[0],
             "partition = { follows = \"club\", by = [\"home_id\"] }"
+        );
+    }
+
+    #[test]
+    fn tables_that_refer_to_each_other_wait_for_a_decision() {
+        let table =
+            |name: &str, parent: &str| with(name, &["boss integer"], &[&format!("boss {parent}")]);
+        let tables = [
+            table("shop", "clerk"),
+            table("clerk", "shop"),
+            table("till", "shop"),
+        ];
+        let drafted = document(&tables);
+        assert_eq!(
+            (drafted.published, drafted.undecided),
+            (3, 2),
+            "{}",
+            drafted.text
+        );
+        assert!(
+            !drafted
+                .text
+                .contains("\npartition = { follows = \"clerk\" }")
         );
     }
 

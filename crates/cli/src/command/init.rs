@@ -73,8 +73,13 @@ pub(crate) fn run(args: &InitArgs) -> Result<Done, Failure> {
     write(&args.output, &drafted.text, args.force)?;
     let path = args.output.display();
     output::note(&format!(
-        "{path}: {} to decide on; look for TODO",
-        output::counted(drafted.published as u64, "table", "tables")
+        "{path}: {}, {} to decide on{}",
+        output::counted(drafted.published as u64, "table", "tables"),
+        drafted.undecided,
+        match drafted.undecided {
+            0 => "",
+            _ => "; look for TODO",
+        }
     ));
     for (name, reason) in &drafted.left_out {
         let line = format!("left out: {name}: {reason}");

@@ -30,6 +30,9 @@ fn a_parameter_is_kept_until_it_is_changed_or_dropped() {
         assert_eq!(denied.code, 3);
         assert_eq!(denied.json()["error"]["code"], "parameter_not_allowed");
         assert_eq!(names(), ["pen"]);
+        // What was refused does not stay: the next sync goes on with what there was.
+        sync(&[]).done();
+        assert_eq!(names(), ["pen"]);
         sync(&["--parameter", "thing="]).done();
         assert!(names().is_empty());
         assert_eq!(sync(&["--parameter", "thing"]).code, 1);

@@ -117,12 +117,13 @@ fn a_server_that_lacks_a_right_says_which_when_it_starts() {
     let (place, centre) = (Place::new(), Centre::postgres());
     let (keeper, clerk) = (role(&centre, "keeper"), role(&centre, "poor"));
     centre.execute(
-        "CREATE TABLE note (id integer PRIMARY KEY); CREATE TABLE price (id integer PRIMARY KEY)",
+        "CREATE TABLE note (id serial PRIMARY KEY); CREATE TABLE price (id integer PRIMARY KEY)",
     );
     let config = |url: &str, act_as: &str| {
         format!(
             "[server]\nconsolidated = \"{url}\"\n[[publication]]\nname = \"main\"\n{act_as}\n\
              [[publication.table]]\nname = \"note\"\npartition = \"everyone\"\n\
+             identity = {{ column = \"id\" }}\n\
              [[publication.table]]\nname = \"price\"\npartition = \"everyone\"\n\
              direction = \"download\"\n"
         )
@@ -142,6 +143,9 @@ fn a_server_that_lacks_a_right_says_which_when_it_starts() {
     let grant = format!("GRANT INSERT, UPDATE, DELETE ON note TO \"{keeper}\"");
     assert!(log.contains(&grant), "{log}");
     assert!(!log.contains("ON price"), "{log}");
+    let numbers = format!("GRANT USAGE, UPDATE ON SEQUENCE note_id_seq TO \"{keeper}\"");
+    assert!(log.contains(&numbers), "{log}");
+    centre.execute(&numbers);
     centre.execute(&grant);
     let (_, log) = place.serve(&[]).terminate();
     assert!(!log.contains("GRANT"), "{log}");

@@ -67,6 +67,20 @@ impl Database {
         }
         transaction.commit().doing(DOING)
     }
+
+    /// The parameters of every subscription, each with its publication.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn parameters(&mut self) -> Result<Vec<(String, Parameter)>, RemoteError> {
+        let mut parameters = Vec::new();
+        for subscription in self.subscriptions()? {
+            let publication = subscription.publication;
+            let of = of(&self.connection, &publication).doing("reading parameters")?;
+            parameters.extend(of.into_iter().map(|it| (publication.clone(), it)));
+        }
+        Ok(parameters)
+    }
 }
 
 /// The parameters of a subscription.
