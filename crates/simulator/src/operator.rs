@@ -39,7 +39,9 @@ pub(crate) const KINDS: &[&str] = &[
 ];
 
 /// The tables that change.
-const ALTERED: [&str; 6] = ["customer", "product", "site", "visit", "measure", "reading"];
+const ALTERED: [&str; 7] = [
+    "customer", "product", "site", "visit", "measure", "reading", "stock",
+];
 
 /// How long a process has to meet the commit that kills it.
 const AMBUSH: Duration = Duration::from_secs(15);

@@ -34,8 +34,8 @@ impl Plan {
         Plan {
             seed,
             remotes,
-            steps: random.between(4, 16),
-            centre_steps: random.between(0, 16),
+            steps: random.between(4, 14),
+            centre_steps: random.between(0, 14),
             accidents: random.below(8),
             faults: [0, 20, 50, 90][usize::try_from(random.below(4)).unwrap_or(0)],
         }

@@ -100,6 +100,7 @@ fn kinds() -> impl Iterator<Item = &'static str> {
         operator::KINDS,
         remote::ACCIDENTS,
         remote::LOSSES,
+        remote::ASKING,
         disks::KINDS,
         &[host::EXHAUSTED, world::LOCKED],
     ];

@@ -1,6 +1,7 @@
 //! The tables that every simulation is about, and what is published of them.
 
 use rusqlite::types::{FromSqlError, Value, ValueRef};
+use rusqlite::{Connection, OptionalExtension};
 
 use tidewater_protocol::datetime;
 
@@ -130,23 +131,40 @@ pub(crate) enum Held {
     Recent,
     /// Those whose parents he holds.
     OfParent,
+    /// Those of the one of his regions that his remote asks for.
+    Asked,
+}
+
+/// Who holds rows, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holder<'a> {
+    pub(crate) user: &'a str,
+    pub(crate) now_ms: i64,
+    /// What his remote has set the parameter to.
+    pub(crate) asked: Option<&'a str>,
 }
 
 impl Table {
-    /// The condition for the rows that a user, `?1`, holds at a time.
-    pub(crate) fn held_at(&self, now_ms: i64) -> String {
+    /// The condition for the rows that somebody holds; his name is `?1`.
+    pub(crate) fn held_by(&self, holder: Holder<'_>) -> String {
         let mine = "region IN (SELECT region FROM assignment WHERE login = ?1)";
         match (self.held, self.reference()) {
             (Held::Mine, _) => mine.into(),
             (Held::MineOrLiked, _) => {
                 format!("({mine} OR code IN (SELECT code FROM liking WHERE login = ?1))")
             }
-            (Held::Recent, _) => format!("?1 IS NOT NULL AND day >= '{}'", low_day(now_ms)),
+            (Held::Recent, _) => {
+                format!("?1 IS NOT NULL AND day >= '{}'", low_day(holder.now_ms))
+            }
+            (Held::Asked, _) => match holder.asked {
+                Some(region) => format!("?1 IS NOT NULL AND CAST(region AS TEXT) = '{region}'"),
+                None => "?1 IS NULL".into(),
+            },
             (Held::OfParent, Some((column, parent))) => format!(
                 "{column} IN (SELECT {} FROM {} WHERE {})",
                 parent.key(),
                 parent.name,
-                parent.held_at(now_ms)
+                parent.held_by(holder)
             ),
             (Held::All | Held::OfParent, _) => "?1 IS NOT NULL".into(),
         }
@@ -215,6 +233,15 @@ pub(crate) const EDITED: &[Table] = &[
         held: Held::Recent,
         parent: None,
     },
+    // Comes and goes with what its remote asks for.
+    Table {
+        name: "stock",
+        key_is: Key::Integer,
+        columns: &["stock_id", "region", "note"],
+        text: "note",
+        held: Held::Asked,
+        parent: None,
+    },
 ];
 
 /// What only comes down: every transaction of the centre keeps the sum of the balances of both.
@@ -260,6 +287,17 @@ fn day_of(ms: i64) -> String {
     let mut text = String::new();
     datetime::push_date(ms.div_euclid(DAY_MS), &mut text);
     text
+}
+
+/// The parameter by which a remote asks for one of its user's regions.
+pub(crate) const ASKED: &str = "region";
+
+/// What a remote's file asks for at its next sync.
+pub(crate) fn asked(remote: &Connection) -> rusqlite::Result<Option<String>> {
+    remote
+        .prepare_cached("SELECT value FROM tidewater_parameter WHERE name = ?1")?
+        .query_row([ASKED], |row| row.get(0))
+        .optional()
 }
 
 /// The code of rows that a user holds of any region, if there is one.
@@ -320,6 +358,11 @@ const SCHEMA: &str = "
         day DATE NOT NULL,
         note TEXT NOT NULL CHECK (note NOT LIKE 'refused%'));
     CREATE INDEX reading_day ON reading (day);
+    CREATE TABLE stock (
+        stock_id INTEGER NOT NULL PRIMARY KEY,
+        region INTEGER NOT NULL,
+        note TEXT NOT NULL CHECK (note NOT LIKE 'refused%'));
+    CREATE INDEX stock_region ON stock (region);
     CREATE TABLE liking (login TEXT NOT NULL, code TEXT NOT NULL, PRIMARY KEY (login, code));
     CREATE TABLE account (
         account_id INTEGER NOT NULL PRIMARY KEY,
@@ -337,6 +380,7 @@ const SCHEMA: &str = "
     INSERT INTO measure VALUES (1, '1.00', 'h'), (2, '2.00', 'i'), (3, '2.00', 'j');
     INSERT INTO reading VALUES (1, '2023-11-10', 'k'), (2, '2023-11-13', 'l'),
         (3, '2023-11-14', 'm');
+    INSERT INTO stock VALUES (1, 1, 'n'), (2, 2, 'o'), (3, 3, 'p'), (4, 2, 'q');
     INSERT INTO liking VALUES ('ada', 'B'), ('cleo', 'A'), ('everybody', 'A'), ('everybody', 'B');
     INSERT INTO account VALUES (1, 400), (2, 300), (3, 0);
     CREATE TABLE reserve (
@@ -411,10 +455,13 @@ pub(crate) fn config(limits: &str) -> String {
         "partition = [{}, {liked}]",
         mine.trim_start_matches("partition = ")
     );
+    let asked = format!("{{u.{ASKED}}}");
     format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\nconsolidated = \"sqlite:simulated\"\n\
          [server.limits]\nsession_workers = 1\nupload_workers = 2\ndownload_workers = 2\n{limits}\n\
          [[publication]]\nname = \"main\"\n\
+         [[publication.parameter]]\nname = \"{ASKED}\"\nallowed = \
+         \"SELECT region FROM assignment WHERE login = {{s.username}}\"\n\
          [[publication.table]]\nname = \"customer\"\n{mine}\n\
          [[publication.table]]\nname = \"invoice\"\n{mine}\n\
          [[publication.table]]\nname = \"product\"\npartition = \"everyone\"\n\
@@ -423,6 +470,8 @@ pub(crate) fn config(limits: &str) -> String {
          [[publication.table]]\nname = \"measure\"\npartition = {{ follows = \"visit\" }}\n\
          [[publication.table]]\nname = \"reading\"\npartition = {{ window = \
          {{ column = \"day\", last = \"{RECENT_DAYS} days\" }} }}\n\
+         [[publication.table]]\nname = \"stock\"\npartition = {{ columns = [\"region\"], \
+         values = \"SELECT CAST({asked} AS INTEGER)\" }}\n\
          [[publication.table]]\nname = \"account\"\npartition = \"everyone\"\n\
          direction = \"download\"\n\
          [[publication.table]]\nname = \"reserve\"\npartition = \"everyone\"\n\

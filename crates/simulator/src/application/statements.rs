@@ -5,7 +5,7 @@ use rusqlite::{OptionalExtension, Params, params, params_from_iter};
 
 use super::own::TALLIED;
 use super::{Application, FreshKeys, MEETING, Touched};
-use crate::scenario::{DAYS, DENIED, EDITED, REFUSED, REGIONS, Table, day};
+use crate::scenario::{DAYS, DENIED, EDITED, Held, REFUSED, REGIONS, Table, asked, day};
 
 /// Which of [`EDITED`] everybody has, and an application's trigger writes.
 const PRODUCT: usize = 2;
@@ -232,6 +232,10 @@ impl Application {
             _ => {
                 let anywhere = self.random.between(1, REGIONS) as i64;
                 let own = self.random.pick(regions);
+                let own = match self.is_remote && table.held == Held::Asked {
+                    true => asked(&self.connection)?.and_then(|it| it.parse().ok()),
+                    false => own,
+                };
                 let own = own.filter(|_| self.random.percent(85));
                 own.unwrap_or(anywhere).into()
             }

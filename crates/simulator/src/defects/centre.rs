@@ -2,7 +2,7 @@
 //! tells something else than it did.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use tidewater_centre::records::{
 };
 use tidewater_centre::{
     Centre, CentreError, Checkpoint, DeployReport, Deployed, DownloadJob, DownloadOutcome,
-    DownloadSink, ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult,
-    Worker,
+    DownloadSink, ListedTable, OwnUpload, Parameters, PublicationSpec, SyncContext, SyncUpload,
+    UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
@@ -37,6 +37,8 @@ pub(super) const EVERYBODY: &str = "everybody";
 thread_local! {
     /// What remotes say of their last uploads.
     static BELIEVED: RefCell<HashMap<RemoteId, SubscriptionRecord>> = RefCell::default();
+    /// What remotes set first.
+    static FIRST_SET: RefCell<HashMap<RemoteId, Arc<Parameters>>> = RefCell::default();
 }
 
 /// A remote is about to say this of its last upload.
@@ -51,6 +53,7 @@ pub(super) fn believe(remote_id: RemoteId, sequence: u64, upload_id: Option<Uplo
 /// A world begins.
 pub(super) fn forget_all() {
     BELIEVED.with_borrow_mut(HashMap::clear);
+    FIRST_SET.with_borrow_mut(HashMap::clear);
 }
 
 /// The centre in this file, with what is wrong with it, if anything is.
@@ -92,6 +95,9 @@ impl Centre for Meddling {
         &'a self,
         publications: &'a [PublicationSpec],
     ) -> CentreResult<'a, Vec<Arc<PublicationSchema>>> {
+        if is_on(Defect::ParameterUnchecked) {
+            let _ = allow_anything(&self.1);
+        }
         self.0.load(publications)
     }
     fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
@@ -278,6 +284,9 @@ impl Worker for MeddlingWorker {
             if is_on(Defect::WindowStandsStill) {
                 job.context.now_ms = BEGIN_MS;
             }
+            if is_on(Defect::ParameterNotFollowed) {
+                job.context.parameters = first_set(&job.context);
+            }
             let regions = regions(&job.context.user, &self.path);
             for subscription in &mut job.subscriptions {
                 match (current(), &mut subscription.checkpoint) {
@@ -317,6 +326,25 @@ impl Worker for MeddlingWorker {
             Ok(())
         })
     }
+}
+
+/// What is deployed says no more what parameters may be.
+fn allow_anything(centre: &Path) -> rusqlite::Result<()> {
+    let sql =
+        "UPDATE tidewater_publication SET definition = json_remove(definition, '$.parameters')";
+    application::open(centre)?.execute(sql, []).map(drop)
+}
+
+/// What a remote had set when it first had set anything.
+fn first_set(context: &SyncContext) -> Arc<Parameters> {
+    let now = &context.parameters;
+    if now.values().all(BTreeMap::is_empty) {
+        return now.clone();
+    }
+    FIRST_SET.with_borrow_mut(|first| {
+        let first = first.entry(context.remote_id);
+        first.or_insert_with(|| now.clone()).clone()
+    })
 }
 
 fn believed(remote_id: RemoteId) -> Option<SubscriptionRecord> {

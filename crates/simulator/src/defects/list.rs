@@ -89,6 +89,9 @@ defects! {
     /// Session: a remote that was restored or copied is not told from the one that went on.
     CopyUnnoticed => "copy-unnoticed",
 
+    /// Session: a remote may set a parameter to anything.
+    ParameterUnchecked => "parameter-unchecked",
+
     /// Applying uploads: the number of an upload is not compared with the one before.
     SequenceNotClaimed => "sequence-not-claimed",
     /// Applying uploads: they are acknowledged even if the commit fails.
@@ -128,6 +131,8 @@ defects! {
     KeyChangeTakenApart => "key-change-taken-apart",
     /// Applying uploads: what the centre has made of a row is not told.
     MadeNotTold => "made-not-told",
+    /// Download: what a remote set a parameter to first counts for ever.
+    ParameterNotFollowed => "parameter-not-followed",
     /// Download: a window stays where it once began.
     WindowStandsStill => "window-stands-still",
     /// Download: of a table with two rules only what the first one gives is sent.

@@ -7,19 +7,19 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::parties::{Parties, other_key};
-use crate::scenario::{BALANCES, EDITED, Table};
+use crate::scenario::{BALANCES, EDITED, Holder, Table};
 
 type Rows = BTreeMap<i64, Vec<Value>>;
 
 /// The first row that differs.
 pub(crate) fn difference(
     parties: &Parties<'_>,
-    (user, now_ms): (&str, i64),
+    holder: Holder<'_>,
 ) -> rusqlite::Result<Option<String>> {
     let aside = aside(parties)?;
     for table in EDITED.iter().chain(BALANCES) {
         let mut here = rows(parties.remote, table, None)?;
-        let mut there = rows(parties.centre, table, Some((user, now_ms)))?;
+        let mut there = rows(parties.centre, table, Some(holder))?;
         for (_, key) in aside.iter().filter(|(name, _)| name == table.name) {
             here.remove(key);
             there.remove(key);
@@ -29,8 +29,8 @@ pub(crate) fn difference(
             let (here, there) = (here.get(key), there.get(key));
             if here != there {
                 return Ok(Some(format!(
-                    "I6: {} {key} of {user} is {here:?}, in the centre {there:?}",
-                    table.name
+                    "I6: {} {key} of {} is {here:?}, in the centre {there:?}",
+                    table.name, holder.user
                 )));
             }
         }
@@ -38,9 +38,9 @@ pub(crate) fn difference(
     Ok(None)
 }
 
-/// All rows, or those that a user holds at a time.
-fn rows(connection: &Connection, table: &Table, of: Option<(&str, i64)>) -> rusqlite::Result<Rows> {
-    let scope = of.map_or("?1 IS NULL".into(), |(_, now_ms)| table.held_at(now_ms));
+/// All rows, or those that somebody holds.
+fn rows(connection: &Connection, table: &Table, of: Option<Holder<'_>>) -> rusqlite::Result<Rows> {
+    let scope = of.map_or("?1 IS NULL".into(), |holder| table.held_by(holder));
     let mut columns = table.columns.to_vec();
     // Comes and goes, on the remotes as in the centre.
     let extra = "SELECT 1 FROM pragma_table_info(?1) WHERE name = 'extra'";
@@ -53,7 +53,7 @@ fn rows(connection: &Connection, table: &Table, of: Option<(&str, i64)>) -> rusq
         table.name
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let rows = statement.query_map([of.map(|(user, _)| user)], |row| {
+    let rows = statement.query_map([of.map(|holder| holder.user)], |row| {
         let values = (0..columns.len()).map(|index| row.get(index));
         let number = table.key_is.number(row.get_ref(0)?)?;
         Ok((number, values.collect::<rusqlite::Result<_>>()?))

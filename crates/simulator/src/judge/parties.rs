@@ -90,6 +90,15 @@ impl Parties<'_> {
         {
             return Ok(Place::Decided);
         }
+        // Or the row came to the centre with an upload of the remote's own since its last download:
+        // a delete that was not kept is taken for somebody else's insert, a known limit.
+        if let Some(authors) = self.gaps_of
+            && self.centre_restored
+            && open.text.is_none()
+            && text_in(self.centre, row)?.is_some_and(|text| is_by(&text, authors))
+        {
+            return Ok(Place::Decided);
+        }
         // Both copies had it on its way, as one upload; what went up is what one of them then was.
         let is_rewritten = match text_in(self.centre, row)? {
             Some(text) => Some(&text) != open.text.as_ref() && is_by(&text, &self.rewriters),

@@ -84,14 +84,15 @@ impl Remote {
     fn copy(&self) -> Result<(), Failed> {
         let application = self.application.borrow();
         operator::copy(application.connection(), &self.device.path_of_copy())?;
-        *self.copy.borrow_mut() = Some(self.ledger.borrow().clone());
+        let ledger = self.ledger.borrow().clone();
+        *self.copy.borrow_mut() = Some((ledger, self.asked.borrow().clone()));
         Ok(())
     }
 
     /// The file becomes what it was. What was written since is lost, as the user wanted; what
     /// was pending then is pending again.
     fn restore(&self) -> Result<(), Failed> {
-        let Some(ledger) = self.copy.borrow().clone() else {
+        let Some((ledger, asked)) = self.copy.borrow().clone() else {
             return Ok(());
         };
         // Nothing of the old handles may touch the file any more.
@@ -102,6 +103,7 @@ impl Remote {
         let path = self.device.application_path();
         self.application.borrow_mut().reconnect(&path)?;
         self.ledger.borrow_mut().restore(ledger);
+        *self.asked.borrow_mut() = asked;
         self.may_repeat()?;
         self.restored.set(self.restored.get() + 1);
         self.forget_sequences();
@@ -118,6 +120,7 @@ impl Remote {
         let authors = vec![self.name.clone(), name];
         let twin = Remote::at(&self.world, authors, self.user, device, random.fork())?;
         *twin.ledger.borrow_mut() = self.ledger.borrow().clone();
+        *twin.asked.borrow_mut() = self.asked.borrow().clone();
         let twin = Rc::new(twin);
         *self.twin.borrow_mut() = Some(twin.clone());
         self.may_repeat()?;

@@ -2,9 +2,11 @@
 //! network.
 
 mod accidents;
+mod asking;
 mod syncing;
 
 pub(crate) use accidents::KINDS as ACCIDENTS;
+pub(crate) use asking::KINDS as ASKING;
 pub(crate) use syncing::KINDS as LOSSES;
 
 use std::cell::{Cell, RefCell};
@@ -24,11 +26,11 @@ use tidewater_remote::session::{Now, SyncDirection};
 use crate::application::{self, Application};
 use crate::defects;
 use crate::disks::{self, Device};
-use crate::judge::{self, LastTracked, Ledger, Parties, Seen};
+use crate::judge::{self, Asked, LastTracked, Ledger, Parties, Seen};
 use crate::network::{Traces, Weather};
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::scenario::EDITED;
+use crate::scenario::{self, EDITED, Holder};
 use crate::world::{Failed, World};
 
 /// A remote database and all that belongs to it.
@@ -43,6 +45,7 @@ pub(crate) struct Remote {
     application: RefCell<Application>,
     ledger: RefCell<Ledger>,
     seen: RefCell<Seen>,
+    asked: RefCell<Asked>,
     last_tracked: RefCell<LastTracked>,
     /// The last acknowledged upload that the file has told of, of an identity.
     sequences: RefCell<BTreeMap<RemoteId, u64>>,
@@ -58,8 +61,8 @@ pub(crate) struct Remote {
     clock_ms: Cell<i64>,
     /// Restorations of the centre that the ledger knows of.
     reopened: Cell<u64>,
-    /// A copy of the file, and what the application had committed by then.
-    copy: RefCell<Option<Ledger>>,
+    /// A copy of the file, and what the application had committed and asked for by then.
+    copy: RefCell<Option<(Ledger, Asked)>>,
     /// A copy of the file that goes on elsewhere.
     twin: RefCell<Option<Rc<Remote>>>,
     traces: Rc<Traces>,
@@ -75,9 +78,12 @@ impl Remote {
     ) -> Result<Rc<Remote>, Failed> {
         let mut random = random;
         let device = Device::new(&name, random.fork());
-        let remote = Remote::at(world, vec![name], user, device, random)?;
+        let remote = Remote::at(world, vec![name], user, device, random.fork())?;
         if let Some(database) = &mut *remote.database.borrow_mut() {
             database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
+        }
+        if random.percent(75) {
+            remote.ask(&mut random)?;
         }
         Ok(Rc::new(remote))
     }
@@ -104,6 +110,7 @@ impl Remote {
             application: RefCell::new(application),
             ledger: RefCell::default(),
             seen: RefCell::default(),
+            asked: RefCell::default(),
             last_tracked: RefCell::default(),
             sequences: RefCell::default(),
             restorations: Cell::default(),
@@ -150,7 +157,8 @@ impl Remote {
                             .await?;
                     }
                     55..=59 => remote.sync_twice_at_once(&mut random).await?,
-                    60..=91 => remote.edit()?,
+                    60..=64 => remote.ask(&mut random)?,
+                    65..=91 => remote.edit()?,
                     _ if remote.world.plan.accidents == 0 => remote.edit()?,
                     _ => {
                         if let Some(twin) = remote.accident(&mut random)? {
@@ -172,6 +180,9 @@ impl Remote {
             // Also in the middle of a sync.
             if self.world.plan.accidents > 0 && random.percent(3) {
                 self.rebuild(&mut random)?;
+            }
+            if random.percent(10) {
+                self.ask(&mut random)?;
             }
             self.edit()?;
         }
@@ -253,6 +264,7 @@ impl Remote {
             judge::torn_download(remote)?,
             judge::row_out_of_scope(remote, &self.authors, (self.user, &held))?,
             judge::misspelt_key(remote)?,
+            self.asked.borrow().not_asked_for(remote, &self.authors)?,
             self.ledger.borrow_mut().check(&parties)?,
             self.sequence_went_back()?,
             self.taken_for_another(),
@@ -314,8 +326,14 @@ impl Remote {
         let centre = self.world.centre_connection();
         let parties = self.parties(application.connection(), &centre);
         let held = self.world.ever_held(self.user);
+        let asked = scenario::asked(application.connection())?;
+        let holder = Holder {
+            user: self.user,
+            now_ms: self.world.now().unix_ms,
+            asked: asked.as_deref(),
+        };
         for found in [
-            judge::difference(&parties, (self.user, self.world.now().unix_ms))?,
+            judge::difference(&parties, holder)?,
             judge::upload_out_of_scope(&centre, &self.name, &held)?,
             self.told_otherwise(&parties)?,
             parties.forgotten_at_rest()?,

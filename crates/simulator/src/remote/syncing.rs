@@ -9,16 +9,19 @@ use rusqlite::OptionalExtension;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use tidewater_protocol::Code;
 use tidewater_remote::Connection;
 use tidewater_remote::database::Database;
 use tidewater_remote::session::{Outcome, ProofKind, SessionOptions, SyncDirection, Verify, Work};
 use tidewater_remote::spool::MemorySpool;
 
 use super::Remote;
+use super::asking::ASKED_IN_SYNC;
 use crate::defects::Meddler;
 use crate::disks;
 use crate::network::Weather;
 use crate::random::Random;
+use crate::scenario;
 use crate::vfs::Process;
 use crate::world::{Failed, PASSWORD};
 
@@ -204,12 +207,18 @@ impl Remote {
             disks::process_at(database.path()).ok_or_else(|| gone("a file is on no device"))?;
         let path = database.path().to_path_buf();
         let mut meddler = Meddler::new(&self.application, &path, &self.world.centre_connection());
+        let asked = scenario::asked(self.application.borrow().connection())?;
+        let asked = self.asked.borrow_mut().begins(asked);
         here.connection.sync(database, options, seed);
         meddler.begun();
         self.pump(&mut here, &process, &meddler, random).await;
         meddler.ends();
         let ended = here.connection.end_sync();
         let (database, outcome) = ended.ok_or_else(|| gone("a session that does not end"))?;
+        let applied = matches!(outcome, Outcome::Done(_)) && direction != SyncDirection::UploadOnly;
+        if self.asked.borrow_mut().ends(asked, applied) && !applied {
+            self.world.chronicle.fault(ASKED_IN_SYNC);
+        }
         let mut is_lost = false;
         if here.connection.can_sync() && matches!(outcome, Outcome::More(_) | Outcome::Again(_)) {
             *line = Some(here);
@@ -245,6 +254,11 @@ impl Remote {
             }
         }
         *handle.borrow_mut() = Some(database);
+        if let Outcome::Failed(error) = &outcome
+            && error.code() == Code::ParameterNotAllowed
+        {
+            self.not_allowed(random)?;
+        }
         let name = &self.name;
         self.world
             .chronicle
@@ -354,7 +368,10 @@ impl Remote {
         for _ in 0..PATIENCE {
             let weather = Weather::fine(random.fork());
             match self.sync(&self.database, random, weather).await? {
-                Some(after_ms) => sleep(Duration::from_millis(after_ms)).await,
+                Some(after_ms) => {
+                    self.ask_for_own()?;
+                    sleep(Duration::from_millis(after_ms)).await;
+                }
                 None if self.is_settled()? => rest += 1,
                 None => rest = 0,
             }
