@@ -79,6 +79,15 @@ impl Device {
         self.machine.copy(COPY, FILE);
     }
 
+    /// Nobody has the file open, and it is gone, with the copy.
+    pub(crate) fn wipe(&self) {
+        for name in [FILE, COPY] {
+            self.machine.remove(name);
+            self.machine.remove(&format!("{name}-wal"));
+            self.machine.remove(&format!("{name}-journal"));
+        }
+    }
+
     /// Something happens at one of the next writes.
     pub(crate) fn threaten(&self, random: &mut Random) {
         let process = self.syncing.borrow().number();

@@ -101,6 +101,7 @@ fn kinds() -> impl Iterator<Item = &'static str> {
         remote::ACCIDENTS,
         remote::LOSSES,
         remote::ASKING,
+        remote::ADOPTIONS,
         disks::KINDS,
         &[host::EXHAUSTED, world::LOCKED],
     ];

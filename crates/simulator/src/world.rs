@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use tidewater_remote::session::Now;
 
-use crate::application::{self, Application, FreshKeys};
+use crate::application::{self, Application, Brought, FreshKeys};
 use crate::chronicle::Chronicle;
 use crate::disks::CentreDisk;
 use crate::host::Host;
@@ -327,6 +327,15 @@ impl World {
     /// What this file holds is, or was, in another one as well.
     pub(crate) fn may_repeat(&self, remote: &Connection) -> Result<(), Failed> {
         Ok(self.may_repeat.borrow_mut().add(remote)?)
+    }
+
+    /// These rows are brought along to be adopted. What everybody began with may so be written
+    /// again.
+    pub(crate) fn may_be_adopted(&self, rows: &[Brought]) {
+        let mut may_repeat = self.may_repeat.borrow_mut();
+        for (_, _, text) in rows.iter().filter(|(_, _, text)| !text.contains(' ')) {
+            may_repeat.add_adopted(text);
+        }
     }
 
     /// What applications wrote while nothing tracked the table.

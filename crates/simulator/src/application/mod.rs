@@ -1,7 +1,10 @@
 //! Applications: they change rows of a remote or of the centre through plain SQL, at random.
 
+mod brought;
 mod own;
 mod statements;
+
+pub(crate) use brought::Brought;
 
 use std::cell::Cell;
 use std::path::Path;
@@ -57,7 +60,7 @@ pub(crate) struct Touched {
 }
 
 impl Touched {
-    fn written(table: usize, key: i64, text: String, inserted: bool) -> Touched {
+    pub(crate) fn written(table: usize, key: i64, text: String, inserted: bool) -> Touched {
         Touched {
             table,
             key,

@@ -114,7 +114,7 @@ impl Application {
     }
 
     /// A row to be inserted; `None` if it needs a parent and there is none.
-    fn fresh(
+    pub(super) fn fresh(
         &mut self,
         table: &'static Table,
         key: i64,
@@ -144,7 +144,7 @@ impl Application {
         }))
     }
 
-    fn write(&self, verb: &str, row: &Row, clause: &str) -> rusqlite::Result<()> {
+    pub(super) fn write(&self, verb: &str, row: &Row, clause: &str) -> rusqlite::Result<()> {
         let (name, columns) = (row.table.name, row.table.columns.join(", "));
         let values = vec!["?"; row.values.len()].join(", ");
         let sql = format!("{verb} INTO {name} ({columns}) VALUES ({values}) {clause}");
@@ -499,11 +499,11 @@ impl Application {
 }
 
 /// A row to be written.
-struct Row {
+pub(super) struct Row {
     table: &'static Table,
     /// As the table's columns.
     values: Vec<Value>,
-    text: String,
+    pub(super) text: String,
 }
 
 impl Row {

@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tidewater_centre::Checkpoint;
 use tidewater_centre::records::SigningKey;
 use tidewater_protocol::{RemoteId, UploadId};
+use tidewater_remote::database::Adopt;
 use tidewater_server::fuzzing::{CheckpointFor, Keyring};
 
 use super::connections;
@@ -61,6 +62,14 @@ pub(crate) fn rebuilt(remote: &Connection) {
         let version = remote.query_row("PRAGMA schema_version", [], |row| row.get::<_, i64>(0));
         let sql = "UPDATE tidewater_state SET checked_schema_version = ?1";
         let _ = version.and_then(|version| remote.execute(sql, [version]));
+    }
+}
+
+/// What becomes of tables that the file has already.
+pub(crate) fn adopt(adopt: Option<Adopt>) -> Option<Adopt> {
+    match adopt {
+        Some(Adopt::Mine) if is_on(Defect::AdoptedGivesWay) => Some(Adopt::Centre),
+        adopt => adopt,
     }
 }
 

@@ -66,6 +66,8 @@ defects! {
     AppliedInPieces => "applied-in-pieces",
     /// Apply: what came of a download that broke off stays.
     BrokenDownloadKept => "broken-download-kept",
+    /// Apply: what an adopted table has otherwise gives way to the centre's, though it is to count.
+    AdoptedGivesWay => "adopted-gives-way",
     /// Apply: a removed row takes along the rows that refer to it.
     RemovalCascades => "removal-cascades",
     /// Result: a refused change is forgotten like one that was taken.

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use centre::meddle;
-pub(crate) use file::{Meddler, lied, prepare, rebuilt};
+pub(crate) use file::{Meddler, adopt, lied, prepare, rebuilt};
 pub use list::Defect;
 pub(crate) use list::with;
 pub(crate) use statements::leave_out;

@@ -33,7 +33,7 @@ pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Optio
 }
 
 /// A change that is told as lost, and took effect. What only followed its parent's new key has the
-/// text that it had.
+/// text that it had; so has what several bring along to be adopted: one word, as nobody writes it.
 pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<String>> {
     for table in EDITED {
         let (name, text) = (table.name, table.text);
@@ -41,7 +41,7 @@ pub(crate) fn lost_and_taken(centre: &Connection) -> rusqlite::Result<Option<Str
             "SELECT c.row_key, c.uploaded ->> '{text}' FROM tidewater_conflict AS c
              JOIN audit AS a ON a.\"table\" = c.table_name
                  AND a.text = c.uploaded ->> '{text}' AND a.operation <> 'delete'
-             WHERE c.table_name = '{name}'
+             WHERE c.table_name = '{name}' AND c.uploaded ->> '{text}' LIKE '% %'
              AND c.uploaded ->> '{text}' IS NOT c.pre_image ->> '{text}'"
         );
         let found: Option<(String, String)> = centre

@@ -38,6 +38,8 @@ pub(crate) struct Ledger {
     open: BTreeMap<(usize, i64), Open>,
     /// What took effect, in a centre that may be restored to before that.
     closed: BTreeMap<(usize, i64), Open>,
+    /// Rows that were brought along to be adopted, of which perhaps nobody else knows.
+    adopted: BTreeSet<(usize, i64)>,
     /// What its remote was told is refused.
     refused: Told,
     /// What a file was told that was since replaced by an older copy of itself.
@@ -62,9 +64,12 @@ impl Ledger {
             let untracked = is_untracked(remote, EDITED[row.0].name)?;
             self.closed.remove(&row);
             let was_open = self.open.get(&row);
-            let was_new = was_open.map(|open| open.is_new);
+            let is_new = was_open.map_or_else(
+                || change.inserted || self.adopted.contains(&row),
+                |open| open.is_new,
+            );
             let before = was_open.and_then(|open| open.text.clone());
-            if change.text.is_none() && was_new == Some(true) {
+            if change.text.is_none() && is_new {
                 // Nobody may ever have heard of the row.
                 self.open.remove(&row);
                 continue;
@@ -76,7 +81,7 @@ impl Ledger {
             let open = Open {
                 before: before.filter(|_| change.text.is_none()),
                 text: change.text.clone(),
-                is_new: was_new.unwrap_or(change.inserted),
+                is_new,
                 since: deleted.filter(|_| change.text.is_none()).unwrap_or(since),
                 deleted,
                 pre_image: None,
@@ -85,6 +90,11 @@ impl Ledger {
             self.open.insert(row, open);
         }
         Ok(())
+    }
+
+    /// These rows were brought along, and are in no centre that is known.
+    pub(crate) fn adopted(&mut self, rows: Vec<(usize, i64)>) {
+        self.adopted.extend(rows);
     }
 
     /// The centre was restored. What it has forgotten must come back if the remote gives it back.

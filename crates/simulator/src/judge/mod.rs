@@ -2,6 +2,7 @@
 //!
 //! They read what applications could read, and say what is broken; they change nothing.
 
+mod adopted;
 mod asked;
 mod convergence;
 mod decided;
@@ -11,6 +12,7 @@ mod repeated;
 mod seen;
 mod unrecorded;
 
+pub(crate) use adopted::Adopting;
 pub(crate) use asked::{Asked, is_pending_where_asked};
 pub(crate) use convergence::difference;
 pub(crate) use decided::{lost_against_nobody, lost_and_taken, refused_here_only};

@@ -361,7 +361,10 @@ pub(super) fn other_key(
 }
 
 /// The text of a row.
-fn text_in(connection: &Connection, row: (usize, i64)) -> rusqlite::Result<Option<String>> {
+pub(super) fn text_in(
+    connection: &Connection,
+    row: (usize, i64),
+) -> rusqlite::Result<Option<String>> {
     let (table, key) = find(row);
     let (name, text) = (table.name, table.text);
     let sql = format!("SELECT {text} FROM {name} WHERE {} = ?1", table.key());

@@ -17,6 +17,8 @@ pub(crate) struct MayRepeat {
     texts: BTreeSet<String>,
     /// Who writes nothing else.
     authors: BTreeSet<String>,
+    /// What everybody began with, and some bring along again to be adopted.
+    adopted: BTreeSet<String>,
 }
 
 impl MayRepeat {
@@ -72,10 +74,17 @@ impl MayRepeat {
         self.authors.insert(author.to_owned());
     }
 
+    /// Adds what somebody brings along who is to have it adopted.
+    pub(crate) fn add_adopted(&mut self, text: &str) {
+        self.adopted.insert(text.to_owned());
+    }
+
     fn has(&self, text: &str) -> bool {
         // After what kind of text it is comes who wrote it.
         let author = text.split(' ').nth(1);
-        self.texts.contains(text) || author.is_some_and(|it| self.authors.contains(it))
+        self.texts.contains(text)
+            || self.adopted.contains(text)
+            || author.is_some_and(|it| self.authors.contains(it))
     }
 
     /// Whether no file held anything that was pending.

@@ -35,6 +35,11 @@ impl Seen {
         Ok(())
     }
 
+    /// It need not have seen these.
+    pub(crate) fn add(&mut self, texts: Vec<String>) {
+        self.0.extend(texts);
+    }
+
     /// Looks in the centre for a row of which the remote overwrote what it had not seen.
     pub(crate) fn overwritten(
         &self,

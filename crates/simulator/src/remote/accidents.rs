@@ -31,7 +31,10 @@ const JUMP_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1_000;
 impl Remote {
     /// Something happens; it may be that there are two from then on.
     pub(super) fn accident(&self, random: &mut Random) -> Result<Option<Rc<Remote>>, Failed> {
-        match random.below(8) {
+        match random.below(9) {
+            // What has never synced is adopted first.
+            _ if self.adopts().is_some() => self.jump(random),
+            8 => self.replace(random)?,
             0 => self.jump(random),
             6 | 7 => self.rebuild(random)?,
             5 => self.lie()?,
@@ -47,6 +50,9 @@ impl Remote {
 
     /// A tool makes a table anew; what is written from then on nobody writes down.
     pub(super) fn rebuild(&self, random: &mut Random) -> Result<(), Failed> {
+        if self.adopts().is_some() {
+            return Ok(());
+        }
         let tables: Vec<usize> = (0..EDITED.len()).collect();
         let index = random.pick(&tables).unwrap_or_default();
         let table = &EDITED[index];

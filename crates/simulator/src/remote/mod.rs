@@ -3,10 +3,12 @@
 
 mod accidents;
 mod asking;
+mod replaced;
 mod syncing;
 
 pub(crate) use accidents::KINDS as ACCIDENTS;
 pub(crate) use asking::KINDS as ASKING;
+pub(crate) use replaced::KINDS as ADOPTIONS;
 pub(crate) use syncing::KINDS as LOSSES;
 
 use std::cell::{Cell, RefCell};
@@ -26,7 +28,7 @@ use tidewater_remote::session::{Now, SyncDirection};
 use crate::application::{self, Application};
 use crate::defects;
 use crate::disks::{self, Device};
-use crate::judge::{self, Asked, LastTracked, Ledger, Parties, Seen};
+use crate::judge::{self, Adopting, Asked, LastTracked, Ledger, Parties, Seen};
 use crate::network::{Traces, Weather};
 use crate::plan::Plan;
 use crate::random::Random;
@@ -46,6 +48,8 @@ pub(crate) struct Remote {
     ledger: RefCell<Ledger>,
     seen: RefCell<Seen>,
     asked: RefCell<Asked>,
+    /// What the application has that waits to be adopted.
+    adopting: RefCell<Option<Adopting>>,
     last_tracked: RefCell<LastTracked>,
     /// The last acknowledged upload that the file has told of, of an identity.
     sequences: RefCell<BTreeMap<RemoteId, u64>>,
@@ -79,8 +83,9 @@ impl Remote {
         let mut random = random;
         let device = Device::new(&name, random.fork());
         let remote = Remote::at(world, vec![name], user, device, random.fork())?;
-        if let Some(database) = &mut *remote.database.borrow_mut() {
-            database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
+        subscribe(&remote.database, user)?;
+        if random.percent(10) {
+            remote.bring(&mut random)?;
         }
         if random.percent(75) {
             remote.ask(&mut random)?;
@@ -111,6 +116,7 @@ impl Remote {
             ledger: RefCell::default(),
             seen: RefCell::default(),
             asked: RefCell::default(),
+            adopting: RefCell::default(),
             last_tracked: RefCell::default(),
             sequences: RefCell::default(),
             restorations: Cell::default(),
@@ -191,6 +197,7 @@ impl Remote {
 
     fn edit(&self) -> Result<(), Failed> {
         let regions = self.world.regions(self.user)?;
+        self.notice_adoption()?;
         let mut application = self.application.borrow_mut();
         self.seen.borrow_mut().look(application.connection())?;
         defects::prepare(application.connection());
@@ -254,6 +261,7 @@ impl Remote {
 
     /// What must hold at any moment.
     pub(crate) fn judge(&self) -> Result<(), Failed> {
+        self.notice_adoption()?;
         let application = self.application.borrow();
         let remote = application.connection();
         let held = self.world.ever_held(self.user);
@@ -426,6 +434,14 @@ impl Remote {
         }
         Ok(None)
     }
+}
+
+/// Subscribes a file that has never synced.
+fn subscribe(database: &RefCell<Option<Database>>, user: &str) -> Result<(), Failed> {
+    if let Some(database) = &mut *database.borrow_mut() {
+        database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
+    }
+    Ok(())
 }
 
 /// Opens a file as a process does that never waits: there is only one thread.

@@ -17,7 +17,7 @@ use tidewater_remote::spool::MemorySpool;
 
 use super::Remote;
 use super::asking::ASKED_IN_SYNC;
-use crate::defects::Meddler;
+use crate::defects::{self, Meddler};
 use crate::disks;
 use crate::network::Weather;
 use crate::random::Random;
@@ -122,6 +122,9 @@ impl Remote {
                 .session(direction, handle, random, &mut line, first_proof)
                 .await?;
             self.judge()?;
+            if matches!(outcome, None | Some(Outcome::Failed(_))) {
+                self.came_to_nothing();
+            }
             // The process died, and another one starts a little later.
             let Some(outcome) = outcome else {
                 return Ok(Some(1_000));
@@ -193,7 +196,7 @@ impl Remote {
             password: Some(PASSWORD.into()),
             server: None,
             other_centre: false,
-            adopt: None,
+            adopt: defects::adopt(self.adopts()),
             first_proof,
             spool: Box::new(MemorySpool::default()),
         };
