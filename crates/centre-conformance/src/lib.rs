@@ -180,6 +180,7 @@ macro_rules! suite {
             uploading::values_are_compared_by_their_type,
             uploading::an_upload_with_a_column_twice_fails_alone,
             uploading::columns_that_a_remote_does_not_know_are_left_alone,
+            uploading::what_is_under_the_key_that_a_refused_move_wanted_arrives,
             uploading::sql_metacharacters_are_only_characters,
             waiting::an_open_transaction_stops_only_who_needs_what_it_holds,
             writing::rows_that_may_only_be_read_are_not_written,

@@ -9,7 +9,8 @@ use crate::fixture::Fixture;
 use crate::remote::{Remote, insert};
 use crate::world::{NOW_MS, PUBLICATION, World, everyone};
 
-fn numbered(table: &str, column: &str) -> TableSpec {
+/// A table for everybody whose column gets numbers, a hundred in a block.
+pub fn numbered(table: &str, column: &str) -> TableSpec {
     TableSpec {
         identity: Some(IdentitySpec {
             column: column.into(),
@@ -28,17 +29,27 @@ fn ddl<F: Fixture>() -> String {
 }
 
 async fn hand_out<F: Fixture>(world: &World<F>, remote: u8) -> Vec<NumberBlock> {
+    hand_out_of(world, remote, &["invoice"]).await
+}
+
+/// Hands a remote numbers of these tables.
+pub async fn hand_out_of<F: Fixture>(
+    world: &World<F>,
+    remote: u8,
+    tables: &[&str],
+) -> Vec<NumberBlock> {
     let wanted = NumbersWanted {
         remote_id: RemoteId([remote; 16]),
         user: "anna".into(),
         publication: PUBLICATION.into(),
-        tables: vec!["invoice".into()],
+        tables: tables.iter().map(|&it| it.into()).collect(),
         now_ms: NOW_MS,
     };
     world.worker().await.hand_out(&wanted).await.unwrap()
 }
 
-fn numbers(blocks: &[NumberBlock]) -> Vec<i64> {
+/// All numbers of blocks.
+pub fn numbers(blocks: &[NumberBlock]) -> Vec<i64> {
     blocks.iter().flat_map(|it| it.first..=it.last).collect()
 }
 

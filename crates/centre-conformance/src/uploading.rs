@@ -592,3 +592,27 @@ pub async fn sql_metacharacters_are_only_characters<F: Fixture>() {
     let received = remote.download().await;
     assert!(received.removals.contains(&format!("{table} [']")));
 }
+
+/// The centre's row has the values that the moved one would have, and has never been sent.
+pub async fn what_is_under_the_key_that_a_refused_move_wanted_arrives<F: Fixture>() {
+    let ddl = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT);
+               INSERT INTO item VALUES (3, 'same');";
+    let world = World::<F>::new(ddl, vec![everyone("item")]).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    world.execute("INSERT INTO item VALUES (1, 'same')").await;
+    let changes = [
+        update("item", "3|same", "1|same"),
+        insert("item", "50|other"),
+    ];
+    let result = anna.upload(&changes).await;
+    assert!(
+        result[0].contains("1 refused") || result.len() > 1,
+        "{result:?}"
+    );
+    let received = anna.download().await;
+    let arrived = received.rows();
+    assert!(
+        arrived.iter().any(|it| it.contains("1|same")),
+        "{arrived:?}"
+    );
+}

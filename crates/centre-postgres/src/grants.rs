@@ -32,8 +32,14 @@ fn missing_on_sequence() -> String {
     )
 }
 
+/// Schemas in which names are looked for, and everybody may create something.
+const OPEN: &str = "
+SELECT n.nspname::text FROM pg_catalog.pg_namespace n
+WHERE n.nspname = ANY (pg_catalog.current_schemas(false))
+  AND pg_catalog.has_schema_privilege('public', n.oid, 'CREATE') ORDER BY 1";
+
 /// Tells the operator what to grant: to the role that serves, and to those under which all remotes
-/// of a publication act.
+/// of a publication act; and what nobody should have been granted.
 pub(super) async fn tell_missing(
     connection: &mut Connection,
     publications: &[Publication],
@@ -67,6 +73,16 @@ pub(super) async fn tell_missing(
                 ident(&role)
             );
         }
+    }
+    let open = connection.client().query(OPEN, &[]).await;
+    for row in open.map_err(refused("reading the catalog"))? {
+        let schema = ident(row.get(0));
+        tracing::warn!(
+            schema,
+            "everybody may create functions and operators in a schema in which the server's own \
+             statements find theirs, and could do with them what its role may; its owner can end \
+             that: REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC"
+        );
     }
     for publication in publications {
         let tables = publication.schema.tables.iter().zip(&publication.tables);

@@ -17,6 +17,22 @@ pub(super) const SEQUENCE: &str =
    JOIN pg_catalog.pg_class s ON s.oid = p.refobjid AND s.relkind = 'S'
    WHERE a.attrelid = $1::pg_catalog.regclass AND a.attname = $2 LIMIT 1))";
 
+/// Rows that are further ahead of the sequence are no reason to set it: one mistyped number would
+/// leave nobody any.
+const NEAR: i64 = 1_000_000;
+
+/// Sets the sequence `$1` behind the rows that are ahead of it, by `$2` at most.
+fn ahead(column: &str, table: &PublishedTable) -> String {
+    let (column, table) = (ident(column), &table.sql_name);
+    format!(
+        "SELECT pg_catalog.setval($1::oid::pg_catalog.regclass, h.number)
+         FROM (SELECT coalesce(pg_catalog.pg_sequence_last_value($1::oid::pg_catalog.regclass), 0)
+           AS last) AS s,
+         LATERAL (SELECT max({column})::int8 AS number FROM {table}
+           WHERE {column} <= s.last + $2) AS h WHERE h.number > s.last"
+    )
+}
+
 /// Takes numbers from the column's sequence, one by one as everybody does: then whoever inserts at
 /// the same time gets others. Where there is none, those above all that there are.
 pub(super) async fn take(
@@ -33,18 +49,18 @@ pub(super) async fn take(
         )
         .await;
     let sequence: Option<u32> = found.map_err(error)?.get(0);
-    let highest = format!(
-        "SELECT max({})::int8 FROM {}",
-        ident(asked.column),
-        table.sql_name
-    );
-    let highest = client.query_one(&highest, &[]).await.map_err(error)?;
-    let highest: Option<i64> = highest.get(0);
     let count = i64::from(asked.count);
+    // Others who hand out wait, and then see these.
+    let lock = "LOCK TABLE tidewater.identity_block IN SHARE ROW EXCLUSIVE MODE";
+    client.batch_execute(lock).await.map_err(error)?;
     let Some(sequence) = sequence else {
-        // Others who hand out wait, and then see these.
-        let lock = "LOCK TABLE tidewater.identity_block IN SHARE ROW EXCLUSIVE MODE";
-        client.batch_execute(lock).await.map_err(error)?;
+        let highest = format!(
+            "SELECT max({})::int8 FROM {}",
+            ident(asked.column),
+            table.sql_name
+        );
+        let highest = client.query_one(&highest, &[]).await.map_err(error)?;
+        let highest: Option<i64> = highest.get(0);
         let sql = "SELECT max(last)::int8 FROM tidewater.identity_block WHERE table_name = $1";
         let handed_out = client.query_one(sql, &[&table.title]).await;
         let handed_out: Option<i64> = handed_out.map_err(error)?.get(0);
@@ -56,11 +72,7 @@ pub(super) async fn take(
     };
     // Rows that were imported with numbers of their own may be ahead of the sequence.
     client
-        .query(
-            "SELECT pg_catalog.setval($1::oid::pg_catalog.regclass, $2) WHERE $2::int8 >
-             coalesce(pg_catalog.pg_sequence_last_value($1::oid::pg_catalog.regclass), 0)",
-            &[&sequence, &highest.unwrap_or(0)],
-        )
+        .query(&ahead(asked.column, table), &[&sequence, &NEAR])
         .await
         .map_err(error)?;
     let sql = "SELECT pg_catalog.nextval($1::oid::pg_catalog.regclass)

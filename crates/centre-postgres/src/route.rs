@@ -136,13 +136,61 @@ impl Route {
         steps.collect()
     }
 
-    /// ` FOR KEY SHARE` of the tables above the one at a level.
-    fn lock(&self, level: usize) -> String {
+    /// ` FOR KEY SHARE` of the tables above the one at a level, or another lock of them.
+    fn lock(&self, level: usize, how: &str) -> String {
         let above: Vec<String> = (level + 1..=self.steps.len()).map(at).collect();
         match above.is_empty() {
             true => String::new(),
-            false => format!(" FOR KEY SHARE OF {}", above.join(", ")),
+            false => format!(" FOR {how} OF {}", above.join(", ")),
         }
+    }
+
+    /// The statement that holds what is above rows: `query` gives the query that locks it so.
+    ///
+    /// A lock that was waited for comes with the row as it was before, so it is taken by a statement
+    /// of its own, and the next one sees the row as it is. Where a transaction sees one snapshot all
+    /// along, it must end where somebody has moved a row since: then no weaker lock fails.
+    fn hold(query: impl Fn(&str) -> String) -> String {
+        let (moving, still) = (query("KEY SHARE"), query("SHARE"));
+        format!(
+            "IF pg_catalog.current_setting('transaction_isolation') LIKE 'read %' \
+             THEN PERFORM {moving}; ELSE PERFORM {still}; END IF;"
+        )
+    }
+
+    /// Holds what is above rows of the tracked table, as [`Self::entries`] takes them.
+    pub(super) fn hold_above_own(&self, from: &str) -> String {
+        let first = at(1);
+        let step = &self.steps[0];
+        Self::hold(|how| {
+            format!(
+                "1 FROM {from} CROSS JOIN LATERAL (SELECT 1 FROM {} {first}{} WHERE {}{} \
+                 OFFSET 0) held",
+                step.table,
+                self.joins("JOIN", 1, &first, ""),
+                equal("r", &step.columns, &first, &step.parent_columns),
+                self.lock(0, how)
+            )
+        })
+    }
+
+    /// Holds what is above rows of the table at a level, as [`Self::below`] takes them.
+    fn hold_above(&self, level: usize, rows: &[String]) -> String {
+        if level == self.steps.len() {
+            return String::new();
+        }
+        let from = self.values(level, rows);
+        Self::hold(|how| {
+            let above = self.joins("JOIN", level, "r", "");
+            format!("1 FROM {from}{above}{}", self.lock(level, how))
+        })
+    }
+
+    /// A relation `r` of values of the watched columns at a level.
+    fn values(&self, level: usize, rows: &[String]) -> String {
+        let watched = self.steps[level - 1].watched.iter();
+        let names: Vec<String> = watched.map(|it| ident(&it.name)).collect();
+        format!("(VALUES {}) AS r({})", rows.join(", "), names.join(", "))
     }
 
     /// The entries of rows of the tracked table: `from` has them under the alias `r`, with their
@@ -161,7 +209,7 @@ impl Route {
             step.table,
             self.joins("JOIN", 1, &first, ""),
             equal("r", &step.columns, &first, &step.parent_columns),
-            self.lock(0)
+            self.lock(0, "KEY SHARE")
         )
     }
 
@@ -169,9 +217,7 @@ impl Route {
     /// its watched columns.
     fn below(&self, spec: &LogSpec, level: usize, rows: &[String]) -> String {
         let step = &self.steps[level - 1];
-        let names = step.watched.iter().map(|it| ident(&it.name));
-        let names: Vec<String> = names.collect();
-        let mut from = format!("(VALUES {}) AS r({})", rows.join(", "), names.join(", "));
+        let mut from = self.values(level, rows);
         let mut above = "r".to_owned();
         let mut keys = &step.parent_columns;
         for lower in (0..level).rev() {
@@ -195,7 +241,7 @@ impl Route {
             "SELECT {} FROM {from}{}{}",
             spec.entry(&format!("{root}."), &format!("{}.", at(0))),
             self.joins("JOIN", level, "r", ""),
-            self.lock(level)
+            self.lock(level, "KEY SHARE")
         )
     }
 
@@ -224,14 +270,17 @@ impl Route {
             .map(|it| format!("x.{it} = NEW.{it}"));
         let body = format!(
             "IF NOT {fits} THEN {marker} \
-             ELSIF TG_OP = 'DELETE' THEN {log_old} \
-             ELSIF TG_OP = 'INSERT' THEN {log_new} \
-             ELSE PERFORM 1 FROM {table} x WHERE {locked} FOR UPDATE; {log_both} \
+             ELSIF TG_OP = 'DELETE' THEN {hold_old} {log_old} \
+             ELSIF TG_OP = 'INSERT' THEN {hold_new} {log_new} \
+             ELSE PERFORM 1 FROM {table} x WHERE {locked} FOR UPDATE; {hold_both} {log_both} \
              IF {is_renamed} THEN {log_crossed} END IF; \
              IF pg_catalog.current_setting('transaction_isolation') NOT LIKE 'read %' \
              THEN {marker} END IF; END IF; \
              IF TG_OP = 'DELETE' THEN RETURN OLD; END IF; RETURN NULL;",
             fits = spec.fits(level),
+            hold_old = self.hold_above(level, std::slice::from_ref(&old)),
+            hold_new = self.hold_above(level, std::slice::from_ref(&new)),
+            hold_both = self.hold_above(level, &[old.clone(), new.clone()]),
             log_old = log(std::slice::from_ref(&old)),
             log_new = log(std::slice::from_ref(&new)),
             log_both = log(&[old.clone(), new.clone()]),

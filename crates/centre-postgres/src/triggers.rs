@@ -218,7 +218,7 @@ impl LogSpec {
     /// The statements of the functions for new rows, for old ones, and for those whose key
     /// or partition changed.
     fn inserts(&self, id: i32) -> [String; 3] {
-        let insert = |from: &str| self.insert(id, &self.entries(from));
+        let insert = |from: &str| self.log(id, from);
         let one = |row: &str| insert(&self.rows_of(&[row]));
         let (new, old) = ("tidewater_new r", "tidewater_old r");
         match (self.by_row, self.partitioned) {
@@ -263,6 +263,15 @@ impl LogSpec {
         }
     }
 
+    /// The statements of a trigger that log a relation `r` of rows.
+    fn log(&self, id: i32, from: &str) -> String {
+        let insert = self.insert(id, &self.entries(from));
+        match self.route.is_empty() {
+            true => insert,
+            false => format!("{} {insert}", self.route.hold_above_own(from)),
+        }
+    }
+
     /// The statement that appends what a query yields.
     pub(super) fn insert(&self, id: i32, what: &str) -> String {
         let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
@@ -300,7 +309,7 @@ impl LogSpec {
         // What is generated is not known yet.
         let log = match self.generated {
             true => marker.clone(),
-            false => self.insert(id, &self.entries(&self.rows_of(&["OLD", "NEW"]))),
+            false => self.log(id, &self.rows_of(&["OLD", "NEW"])),
         };
         format!(
             "IF TG_LEVEL = 'ROW' THEN IF {} THEN {log} ELSE {marker} END IF; RETURN NEW; END IF;",

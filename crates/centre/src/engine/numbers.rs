@@ -65,51 +65,68 @@ pub(super) async fn hand_out<T: Tracking>(
     let publication = served.publication(&wanted.publication)?;
     let tables = publication.schema.tables.iter().zip(&publication.tables);
     let mut blocks = Vec::new();
-    connection.begin().await?;
     for (table, of_centre) in tables {
-        let Some(identity) = table
-            .identity
-            .filter(|_| wanted.tables.contains(&table.name))
-        else {
+        let identity = table.identity.as_ref();
+        let Some(identity) = identity.filter(|_| wanted.tables.contains(&table.name)) else {
             continue;
         };
-        let name = T::title(of_centre);
+        // A table that has no numbers left must not keep the others from theirs.
+        connection.begin().await?;
         let column = &table.columns[identity.column].name;
-        let highest = own!(
-            "SELECT max(last) FROM tidewater.identity_block WHERE table_name = ?1",
-            name,
-        );
-        let highest = connection
-            .run_one("looking for what was handed out", highest)
-            .await?;
-        let highest = highest.rows.first().map(|row| row.get::<Option<i64>>(0));
-        let asked = NumbersAsked {
-            column,
-            count: identity.block,
-            handed_out: highest.transpose()?.flatten().unwrap_or(0),
-        };
-        let taken = T::take_numbers(connection, asked, of_centre).await?;
-        let notes = taken.iter().map(|(first, last)| {
-            own!(
-                "INSERT INTO tidewater.identity_block (table_name, column_name, remote_id,
+        match hand_out_of::<T>(connection, wanted, of_centre, (column, identity.block)).await {
+            Ok(taken) => {
+                connection.commit().await?;
+                blocks.extend(taken.into_iter().map(|(first, last)| NumberBlock {
+                    table: table.name.clone(),
+                    first,
+                    last,
+                }));
+            }
+            Err(error) => {
+                connection.rollback().await?;
+                tracing::error!(table = table.name, %error, "numbers cannot be handed out");
+            }
+        }
+    }
+    Ok(blocks)
+}
+
+/// Takes `count` numbers of a column, or as many as there are, and notes who has them.
+async fn hand_out_of<T: Tracking>(
+    connection: &mut T::Connection,
+    wanted: &NumbersWanted,
+    of_centre: &T::Table,
+    (column, count): (&str, u32),
+) -> Result<Vec<(i64, i64)>, CentreError> {
+    let name = T::title(of_centre);
+    let highest = own!(
+        "SELECT max(last) FROM tidewater.identity_block WHERE table_name = ?1",
+        name,
+    );
+    let highest = connection
+        .run_one("looking for what was handed out", highest)
+        .await?;
+    let highest = highest.rows.first().map(|row| row.get::<Option<i64>>(0));
+    let asked = NumbersAsked {
+        column,
+        count,
+        handed_out: highest.transpose()?.flatten().unwrap_or(0),
+    };
+    let taken = T::take_numbers(connection, asked, of_centre).await?;
+    let notes = taken.iter().map(|(first, last)| {
+        own!(
+            "INSERT INTO tidewater.identity_block (table_name, column_name, remote_id,
                  user_name, first, last, at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                name,
-                column,
-                wanted.remote_id,
-                wanted.user,
-                first,
-                last,
-                wanted.now_ms,
-            )
-        });
-        let notes: Vec<_> = notes.collect();
-        connection.flight("handing out numbers", &notes).await?;
-        blocks.extend(taken.into_iter().map(|(first, last)| NumberBlock {
-            table: table.name.clone(),
+            name,
+            column,
+            wanted.remote_id,
+            wanted.user,
             first,
             last,
-        }));
-    }
-    connection.commit().await?;
-    Ok(blocks)
+            wanted.now_ms,
+        )
+    });
+    let notes: Vec<_> = notes.collect();
+    connection.flight("handing out numbers", &notes).await?;
+    Ok(taken)
 }

@@ -126,7 +126,8 @@ pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
         sync(remote, args, &interrupt)
     });
     if let Err(failure) = &synced
-        && failure.code == Code::ParameterNotAllowed
+        && failure.of_server
+        && !failure.code.is_transient()
     {
         take_back(&mut remote, &args.parameters, &before)?;
     }
@@ -161,7 +162,7 @@ pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
     }
 }
 
-/// Parameters that were refused would have every later sync refused.
+/// Parameters that the server can do nothing with would have every later sync refused.
 fn take_back(
     remote: &mut Remote,
     given: &[(String, String)],

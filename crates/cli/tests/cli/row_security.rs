@@ -145,7 +145,13 @@ fn a_server_that_lacks_a_right_says_which_when_it_starts() {
     assert!(!log.contains("ON price"), "{log}");
     let numbers = format!("GRANT USAGE, UPDATE ON SEQUENCE note_id_seq TO \"{keeper}\"");
     assert!(log.contains(&numbers), "{log}");
-    centre.execute(&numbers);
+    assert!(!log.contains("REVOKE"), "{log}");
+    centre.execute(&format!(
+        "{numbers}; GRANT CREATE ON SCHEMA public TO PUBLIC"
+    ));
+    let (_, log) = place.serve(&[]).terminate();
+    let open = "REVOKE CREATE ON SCHEMA \"public\" FROM PUBLIC";
+    assert!(log.contains(open), "{log}");
     centre.execute(&grant);
     let (_, log) = place.serve(&[]).terminate();
     assert!(!log.contains("GRANT"), "{log}");

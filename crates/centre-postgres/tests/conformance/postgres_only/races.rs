@@ -10,8 +10,11 @@ use tidewater_testing::{Postgres, PostgresOptions};
 
 use super::PostgresWorld;
 use crate::fixture::{Fixture, Transaction};
+use tidewater_centre_conformance::families::follows;
 use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
-use tidewater_centre_conformance::world::{NOW_MS, SHOP_DDL, World, everyone, publication, shop};
+use tidewater_centre_conformance::world::{
+    NOW_MS, SHOP_DDL, World, everyone, partitioned, publication, shop,
+};
 
 /// Whether a connection of ours waits for a lock.
 const WAITING: &str = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'tidewater' \
@@ -441,4 +444,35 @@ async fn a_column_of_another_type_is_sent_as_what_it_was_until_it_is_deployed() 
     world.deploy().await.unwrap();
     let fresh = Remote::synced(&world, "anna").await;
     assert_eq!(fresh.rows("t"), ["1|5", "2|7"]);
+}
+
+/// What sees one snapshot all along would log a row for who had it before.
+#[tokio::test]
+async fn a_transaction_of_one_snapshot_ends_where_what_is_above_its_rows_has_moved() {
+    let ddl = "CREATE TABLE doc (id integer PRIMARY KEY, owner text NOT NULL);
+               CREATE TABLE line (id integer PRIMARY KEY, doc_id integer REFERENCES doc, body text);
+               CREATE INDEX ON line (doc_id);
+               INSERT INTO doc VALUES (1, 'anna'); INSERT INTO line VALUES (10, 1, 'before');";
+    let tables = vec![
+        partitioned("doc", &["owner"], "SELECT {s.username}"),
+        follows("line", "doc"),
+    ];
+    let world: PostgresWorld = World::new(ddl, tables).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let writer = connect_application(&world.fixture.url()).await.unwrap();
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM doc";
+    let write = "UPDATE line SET body = 'after'";
+    writer.batch_execute(begin).await.unwrap();
+    writer.batch_execute(write).await.unwrap();
+    writer.batch_execute("COMMIT").await.unwrap();
+    anna.download().await;
+    assert_eq!(anna.rows("line"), ["10|1|after"]);
+    writer.batch_execute(begin).await.unwrap();
+    world.execute("UPDATE doc SET owner = 'berta'").await;
+    let failed = writer.batch_execute(write).await.unwrap_err();
+    assert_eq!(
+        failed.code().map(|it| it.code()),
+        Some("40001"),
+        "{failed:?}"
+    );
 }

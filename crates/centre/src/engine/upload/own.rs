@@ -17,7 +17,10 @@ const MAX_BYTES: usize = 32 << 20;
 /// About what a row takes beside its bytes.
 const ROW_BYTES: usize = 96;
 
-type OwnRows = HashMap<(usize, Vec<u8>), Option<Vec<u8>>>;
+/// The number of a table, and a packed key.
+type OwnKey = (usize, Vec<u8>);
+
+type OwnRows = HashMap<OwnKey, Option<Vec<u8>>>;
 
 /// The rows of an upload that were taken; see [`crate::OwnUpload::rows`].
 ///
@@ -28,7 +31,7 @@ pub(super) fn rows<T>(
     incoming: &[Incoming<'_, T>],
     result: &[ResultTable],
 ) -> Result<OwnRows, CentreError> {
-    let mut rows = uploaded(shapes, incoming)?;
+    let (mut rows, moved) = uploaded(shapes, incoming)?;
     for told in result {
         let mut tables = incoming.iter();
         let table = tables.find(|it| it.upload().begin.table == told.begin.table);
@@ -46,15 +49,25 @@ pub(super) fn rows<T>(
             match row.op {
                 // That is what the remote has of it.
                 Some(Op::Made) => rows.insert(key, Some(pack_row(&shape.columns, &row.new))),
-                _ => rows.remove(&key),
+                _ => {
+                    // What is under the key that it was to have has not come from the remote.
+                    if let Some(new) = moved.get(&key) {
+                        rows.remove(new);
+                    }
+                    rows.remove(&key)
+                }
             };
         }
     }
     Ok(rows)
 }
 
-fn uploaded<T>(shapes: &[RowShape], incoming: &[Incoming<'_, T>]) -> Result<OwnRows, CentreError> {
-    let mut rows = OwnRows::new();
+/// What is uploaded under each key; and the keys that rows were to have, by those that they had.
+fn uploaded<T>(
+    shapes: &[RowShape],
+    incoming: &[Incoming<'_, T>],
+) -> Result<(OwnRows, HashMap<OwnKey, OwnKey>), CentreError> {
+    let (mut rows, mut moved) = (OwnRows::new(), HashMap::new());
     let mut bytes = 0;
     for table in incoming.iter().filter(|table| table.is_open) {
         let shape = &shapes[table.index];
@@ -78,12 +91,13 @@ fn uploaded<T>(shapes: &[RowShape], incoming: &[Incoming<'_, T>]) -> Result<OwnR
                 let new = table.map.shape.key.iter().map(|&column| row.new[column]);
                 let new = pack_exact(&key_types, &new.collect::<Vec<_>>());
                 // Another row may have come in its place.
-                rows.entry((table.index, key)).or_insert(None);
+                rows.entry((table.index, key.clone())).or_insert(None);
+                moved.insert((table.index, key), (table.index, new.clone()));
                 key = new;
             }
             rows.insert((table.index, key), image);
             Ok(())
         })?;
     }
-    Ok(rows)
+    Ok((rows, moved))
 }
