@@ -38,9 +38,28 @@ SELECT n.nspname::text FROM pg_catalog.pg_namespace n
 WHERE n.nspname = ANY (pg_catalog.current_schemas(false))
   AND pg_catalog.has_schema_privilege('public', n.oid, 'CREATE') ORDER BY 1";
 
-/// Tells the operator what to grant: to the role that serves, and to those under which all remotes
-/// of a publication act; and what nobody should have been granted.
+/// Tells the operator what to grant, and what nobody should have been granted.
 pub(super) async fn tell_missing(
+    connection: &mut Connection,
+    publications: &[Publication],
+) -> Result<(), CentreError> {
+    tell_of_tables(connection, publications).await?;
+    tell_of_sequences(connection, publications).await?;
+    let open = connection.client().query(OPEN, &[]).await;
+    for row in open.map_err(refused("reading the catalog"))? {
+        let schema = ident(row.get(0));
+        tracing::warn!(
+            schema,
+            "everybody may create functions and operators in a schema in which the server's own \
+             statements find theirs, and could do with them what its role may; its owner can end \
+             that: REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC"
+        );
+    }
+    Ok(())
+}
+
+/// What the role that serves lacks, and those under which all remotes of a publication act.
+async fn tell_of_tables(
     connection: &mut Connection,
     publications: &[Publication],
 ) -> Result<(), CentreError> {
@@ -74,16 +93,13 @@ pub(super) async fn tell_missing(
             );
         }
     }
-    let open = connection.client().query(OPEN, &[]).await;
-    for row in open.map_err(refused("reading the catalog"))? {
-        let schema = ident(row.get(0));
-        tracing::warn!(
-            schema,
-            "everybody may create functions and operators in a schema in which the server's own \
-             statements find theirs, and could do with them what its role may; its owner can end \
-             that: REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC"
-        );
-    }
+    Ok(())
+}
+
+async fn tell_of_sequences(
+    connection: &mut Connection,
+    publications: &[Publication],
+) -> Result<(), CentreError> {
     for publication in publications {
         let tables = publication.schema.tables.iter().zip(&publication.tables);
         for (table, of_centre) in tables {

@@ -145,24 +145,30 @@ impl Route {
         }
     }
 
-    /// The statement that holds what is above rows: `query` gives the query that locks it so.
+    /// The statement that holds what is above rows unless it is held already: `query` gives the
+    /// query that locks it so.
     ///
     /// A lock that was waited for comes with the row as it was before, so it is taken by a statement
     /// of its own, and the next one sees the row as it is. Where a transaction sees one snapshot all
     /// along, it must end where somebody has moved a row since: then no weaker lock fails.
-    fn hold(query: impl Fn(&str) -> String) -> String {
+    fn hold(is_held: &str, query: impl Fn(&str) -> String) -> String {
         let (moving, still) = (query("KEY SHARE"), query("SHARE"));
         format!(
-            "IF pg_catalog.current_setting('transaction_isolation') LIKE 'read %' \
-             THEN PERFORM {moving}; ELSE PERFORM {still}; END IF;"
+            "IF pg_catalog.current_setting('transaction_isolation') NOT LIKE 'read %' \
+             THEN PERFORM {still}; ELSIF NOT {is_held} THEN PERFORM {moving}; END IF;"
         )
     }
 
-    /// Holds what is above rows of the tracked table, as [`Self::entries`] takes them.
-    pub(super) fn hold_above_own(&self, from: &str) -> String {
+    /// Holds what is above rows of the tracked table, as [`Self::entries`] takes them. Where foreign
+    /// keys are `checked` before triggers fire, an insert holds the one row above it by its own.
+    pub(super) fn hold_above_own(&self, from: &str, checked: bool) -> String {
         let first = at(1);
         let step = &self.steps[0];
-        Self::hold(|how| {
+        let is_held = match checked && self.steps.len() == 1 && !step.is_late {
+            true => "(TG_OP = 'INSERT')",
+            false => "false",
+        };
+        Self::hold(is_held, |how| {
             format!(
                 "1 FROM {from} CROSS JOIN LATERAL (SELECT 1 FROM {} {first}{} WHERE {}{} \
                  OFFSET 0) held",
@@ -180,7 +186,7 @@ impl Route {
             return String::new();
         }
         let from = self.values(level, rows);
-        Self::hold(|how| {
+        Self::hold("false", |how| {
             let above = self.joins("JOIN", level, "r", "");
             format!("1 FROM {from}{above}{}", self.lock(level, how))
         })

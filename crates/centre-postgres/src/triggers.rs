@@ -268,7 +268,11 @@ impl LogSpec {
         let insert = self.insert(id, &self.entries(from));
         match self.route.is_empty() {
             true => insert,
-            false => format!("{} {insert}", self.route.hold_above_own(from)),
+            // Triggers that fire always do so where foreign keys are not checked, too.
+            false => {
+                let hold = self.route.hold_above_own(from, !self.by_row);
+                format!("{hold} {insert}")
+            }
         }
     }
 

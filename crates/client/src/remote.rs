@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tidewater_carrier::ServerUrl;
+use tidewater_protocol::Code;
 use tidewater_remote::database::{
-    Account, Adopt, Database, LeftTable, RefusedRow, Status, TableDifferences, Which,
+    Account, Adopt, Database, LeftTable, Parameters, RefusedRow, Status, TableDifferences, Which,
 };
 use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, Verify};
 
@@ -41,6 +42,8 @@ pub struct Remote {
     /// `None` only while a sync has it, or after a progress callback panicked.
     database: Option<Database>,
     options: SyncOptions,
+    /// What parameters were before those that no sync has carried yet.
+    parameters_before: Option<Parameters>,
 }
 
 impl Remote {
@@ -55,6 +58,7 @@ impl Remote {
             database: Some(Database::open(&path)?),
             path,
             options: SyncOptions::default(),
+            parameters_before: None,
         })
     }
 
@@ -100,11 +104,15 @@ impl Remote {
     }
 
     /// Sets a parameter of all publications that the remote subscribes to; `None` drops it. It is
-    /// kept in the file, and the next sync brings what follows from it.
+    /// kept in the file, and the next sync brings what follows from it. If the server refuses it, or
+    /// can do nothing with it, that sync fails, and the parameters are what they were.
     ///
     /// # Errors
     /// It can be no name or no value, there are too many of them, or SQLite failed.
     pub fn set_parameter(&mut self, name: &str, value: Option<&str>) -> Result<(), RemoteError> {
+        if self.parameters_before.is_none() {
+            self.parameters_before = Some(self.database()?.parameters()?);
+        }
         self.database()?.set_parameter(None, name, value)
     }
 
@@ -257,6 +265,16 @@ impl Remote {
         };
         let (database, result) = driver::sync(database, &self.options, progress);
         self.database = Some(database);
+        match &result {
+            Ok(_) => self.parameters_before = None,
+            // Every later sync would fail for them, and what is pending stay where it is.
+            Err(error) if [Code::ParameterNotAllowed, Code::Internal].contains(&error.code()) => {
+                if let Some(before) = self.parameters_before.take() {
+                    self.database()?.restore_parameters(&before)?;
+                }
+            }
+            Err(_) => {}
+        }
         result
     }
 

@@ -161,7 +161,7 @@ impl UploadRows<'_> {
                     }
                     rows => {
                         let suspects = match std::mem::take(&mut is_whole) {
-                            true => self.suspects(table, op, changed, rows).await?,
+                            true => self.suspects(table, op, changed, rows, &parameters).await?,
                             false => Vec::new(),
                         };
                         match suspects.is_empty() {

@@ -5,7 +5,7 @@
 use tidewater_protocol::Op;
 
 use super::sql::{self, Incoming};
-use super::statements::{as_parameters, ordinal, parameters};
+use super::statements::{as_parameters, ordinal};
 use super::{Result, UploadRows};
 use crate::array::Array;
 use tidewater_centre::engine::upload::incoming::RowRef;
@@ -33,20 +33,20 @@ WHERE c.conrelid = $1 AND (c.contype = 'c' OR c.contype = 'f' AND c.confrelid <>
 
 impl UploadRows<'_> {
     /// Those of some inserts or updates that violate a constraint as they were uploaded; none if
-    /// that cannot be told.
+    /// that cannot be told. `arrays` are the parameters of their statement.
     pub(super) async fn suspects(
         &self,
         table: &Incoming<'_>,
         op: Op,
         changed: &[usize],
         rows: &[RowRef],
+        arrays: &[Array],
     ) -> Result<Vec<RowRef>> {
         if op == Op::Delete || rows.len() < FEW {
             return Ok(Vec::new());
         }
-        let arrays = parameters(table, op, changed, rows)?;
         self.savepoint("SAVEPOINT tidewater_suspects").await?;
-        let found = self.violating(table, op, changed, &arrays).await;
+        let found = self.violating(table, op, changed, arrays).await;
         // Whatever the constraints' own functions say or do, nothing of it stays.
         self.savepoint("ROLLBACK TO tidewater_suspects; RELEASE tidewater_suspects")
             .await?;

@@ -8,7 +8,6 @@ use clap::Args;
 use tidewater_carrier::ServerUrl;
 use tidewater_client::{Account, Adopt, ClientError, Remote, Report, SyncDirection, SyncError};
 use tidewater_protocol::Code;
-use tidewater_protocol::message::Parameter;
 
 use crate::Done;
 use crate::args::with_exit_codes;
@@ -116,22 +115,11 @@ fn parameter(text: &str) -> Result<(String, String), String> {
 
 pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
     let (mut remote, password) = prepared(args)?;
-    let before = remote.database()?.parameters()?;
-    for (name, value) in &args.parameters {
-        remote.set_parameter(name, (!value.is_empty()).then_some(value))?;
-    }
     // Not before somebody was asked for a password: there, Ctrl-C simply ends the program.
     let interrupt = Interrupt::listen()?;
-    let synced = signed_in(&mut remote, &args.password, password, |remote| {
+    let report = signed_in(&mut remote, &args.password, password, |remote| {
         sync(remote, args, &interrupt)
-    });
-    if let Err(failure) = &synced
-        && failure.of_server
-        && !failure.code.is_transient()
-    {
-        take_back(&mut remote, &args.parameters, &before)?;
-    }
-    let report = synced?;
+    })?;
     let refused_before = refused_before(&mut remote, &report)?;
     if args.json {
         output::json(&SyncObject::of(&report, refused_before))?;
@@ -160,24 +148,6 @@ pub(crate) fn run(args: &SyncArgs) -> Result<Done, Failure> {
     } else {
         Ok(Done::Fully)
     }
-}
-
-/// Parameters that the server can do nothing with would have every later sync refused.
-fn take_back(
-    remote: &mut Remote,
-    given: &[(String, String)],
-    before: &[(String, Parameter)],
-) -> Result<(), Failure> {
-    let database = remote.database()?;
-    for (name, _) in given {
-        database.set_parameter(None, name, None)?;
-    }
-    for (publication, Parameter { name, value }) in before {
-        if given.iter().any(|it| it.0 == *name) {
-            database.set_parameter(Some(publication), name, Some(value))?;
-        }
-    }
-    Ok(())
 }
 
 /// Tries with the password that is at hand, and asks for one if the remote's credential is
@@ -288,6 +258,9 @@ fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
             remote.database()?.forget_never_synced(&publications)?;
         }
         remote.subscribe(&server.to_string(), &user, &publications)?;
+    }
+    for (name, value) in &args.parameters {
+        remote.set_parameter(name, (!value.is_empty()).then_some(value))?;
     }
     remote.set_adopt(args.adopt.map(|whose| match whose {
         Whose::Mine => Adopt::Mine,

@@ -135,7 +135,8 @@ fn a_server_that_lacks_a_right_says_which_when_it_starts() {
          GRANT USAGE ON SCHEMA tidewater TO {keeper};
          GRANT ALL ON ALL TABLES IN SCHEMA tidewater TO {keeper};
          GRANT ALL ON ALL SEQUENCES IN SCHEMA tidewater TO {keeper};
-         GRANT SELECT ON note TO {keeper}; GRANT SELECT ON price TO {keeper}"
+         GRANT SELECT ON note TO {keeper}; GRANT SELECT ON price TO {keeper};
+         REVOKE CREATE ON SCHEMA public FROM PUBLIC"
     ));
     let url = centre.url().replace("postgres@", &format!("{keeper}@"));
     place.write("tidewater.toml", &config(&url, ""));

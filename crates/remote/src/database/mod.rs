@@ -33,6 +33,7 @@ pub use apply::{
 };
 pub(crate) use kept::Former;
 pub use kept::{CentreState, Giving, KeptLimits};
+pub use parameter::Parameters;
 pub use refused::{RefusedRow, Which};
 pub use status::{StaleRow, Status, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};

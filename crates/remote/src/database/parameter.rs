@@ -8,6 +8,10 @@ use crate::error::{Doing, RemoteError};
 
 const DOING: &str = "setting a parameter";
 
+/// What all subscriptions have set: publication, name and value of each parameter.
+#[derive(Clone, Debug)]
+pub struct Parameters(Vec<[String; 3]>);
+
 impl Database {
     /// Sets a parameter of every subscription, or of one; `None` drops it. What the remote holds
     /// follows with the next sync.
@@ -68,18 +72,40 @@ impl Database {
         transaction.commit().doing(DOING)
     }
 
-    /// The parameters of every subscription, each with its publication.
+    /// The parameters of every subscription.
     ///
     /// # Errors
     /// SQLite failed.
-    pub fn parameters(&mut self) -> Result<Vec<(String, Parameter)>, RemoteError> {
-        let mut parameters = Vec::new();
-        for subscription in self.subscriptions()? {
-            let publication = subscription.publication;
-            let of = of(&self.connection, &publication).doing("reading parameters")?;
-            parameters.extend(of.into_iter().map(|it| (publication.clone(), it)));
-        }
-        Ok(parameters)
+    pub fn parameters(&mut self) -> Result<Parameters, RemoteError> {
+        let read = || -> rusqlite::Result<Vec<[String; 3]>> {
+            self.connection
+                .prepare_cached("SELECT publication, name, value FROM tidewater_parameter")?
+                .query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]))?
+                .collect()
+        };
+        Ok(Parameters(read().doing("reading parameters")?))
+    }
+
+    /// Sets all parameters to what they were.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn restore_parameters(&mut self, before: &Parameters) -> Result<(), RemoteError> {
+        let transaction = self.write(DOING)?;
+        let set = || -> rusqlite::Result<()> {
+            transaction.execute("DELETE FROM tidewater_parameter", [])?;
+            for parameter in &before.0 {
+                transaction.execute(
+                    "INSERT INTO tidewater_parameter (publication, name, value) \
+                     SELECT publication, ?2, ?3 FROM tidewater_subscription \
+                     WHERE publication = ?1",
+                    rusqlite::params_from_iter(parameter),
+                )?;
+            }
+            Ok(())
+        };
+        set().doing(DOING)?;
+        transaction.commit().doing(DOING)
     }
 }
 
