@@ -40,6 +40,30 @@ fn a_parameter_is_kept_until_it_is_changed_or_dropped() {
 }
 
 #[test]
+fn a_parameter_that_the_query_cannot_use_is_not_kept() {
+    let shop = Shop::open_on_postgres();
+    let tables = TABLES.replace(
+        "name = \"product\"\npartition = \"everyone\"",
+        "name = \"product\"\npartition = { columns = [\"product_id\"], \
+         values = \"SELECT CAST({u.number} AS integer)\" }",
+    );
+    configure(&shop.place, &shop.centre, "", &tables);
+    shop.place.tidewater(&["deploy"]).done();
+    let nancy = shop.remote("nancy");
+    let set = |value: &str| {
+        let parameter = format!("number={value}");
+        let arguments = ["sync", &nancy.name, "--parameter", &parameter];
+        shop.place.tidewater(&arguments)
+    };
+    set("1").done();
+    assert_ne!(set("one").code, 0);
+    nancy.execute("UPDATE product SET name = 'typed'");
+    shop.sync(&nancy).done();
+    let product = "SELECT name FROM product WHERE product_id = 1";
+    assert_eq!(shop.centre.rows(product), ["typed"]);
+}
+
+#[test]
 fn unsubscribing_takes_up_what_is_pending_or_says_what_it_discards() {
     let shop = Shop::open();
     let (nancy, steve) = (shop.remote("nancy"), shop.remote("steve"));
