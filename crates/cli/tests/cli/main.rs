@@ -34,3 +34,5 @@ mod times;
 mod tls;
 mod user_import;
 mod verify;
+#[cfg(target_os = "linux")]
+mod waiting;

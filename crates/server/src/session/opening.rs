@@ -113,6 +113,7 @@ impl Sync<'_> {
             .map(|it| (it.publication.clone(), it.schema_hash.clone()))
             .collect();
         let set = greeting.subscriptions.into_iter();
+        let set = set.filter(|it| !it.parameters.is_empty());
         let set = set.map(|it| (it.publication, it.parameters));
         Ok(goes_on.then_some(Opened {
             parameters: Arc::new(set.collect()),
@@ -287,7 +288,10 @@ impl Sync<'_> {
                 compare: strange && !subscription.compares && !schema_differs,
             })
         });
-        opened.collect()
+        let mut opened: Vec<OpenSubscription> = opened.collect::<Result<_, Fault>>()?;
+        // They stay as long as the sync waits, and most remotes have one.
+        opened.shrink_to_fit();
+        Ok(opened)
     }
 }
 
