@@ -250,12 +250,7 @@ impl<'a> Sync<'a> {
         if arrival.looked_up.is_none() && self.server.is_full() {
             return Err(self.server.busy());
         }
-        let Arrival {
-            greeting,
-            looked_up,
-            ..
-        } = *arrival;
-        let Some(opened) = Box::pin(self.open(greeting?, looked_up)).await? else {
+        let Some(opened) = Box::pin(self.open(arrival)).await? else {
             self.channel.send(Control::SyncEnd(SyncEnd {}))?;
             return Ok(Before::AbandonedSync);
         };

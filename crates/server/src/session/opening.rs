@@ -18,7 +18,7 @@ use tidewater_protocol::{RemoteId, UploadId};
 
 use super::hello::Greeting;
 use super::upload::ReceivedUpload;
-use super::{LookedUp, Sync};
+use super::{Arrival, LookedUp, Sync};
 use crate::auth::signing::Keyring;
 use crate::fault::Fault;
 use crate::publications::{Published, Served};
@@ -59,11 +59,13 @@ pub(super) struct OpenSubscription {
 
 impl Sync<'_> {
     /// Says Welcome. `None`: the remote has to do something else first, and comes back.
-    pub(super) async fn open(
-        &mut self,
-        mut greeting: Greeting,
-        looked_up: Option<LookedUp>,
-    ) -> Result<Option<Opened>, Fault> {
+    pub(super) async fn open(&mut self, arrival: Box<Arrival>) -> Result<Option<Opened>, Fault> {
+        let Arrival {
+            greeting,
+            looked_up,
+            ..
+        } = *arrival;
+        let mut greeting = greeting?;
         let (server, guest) = (self.server, self.guest);
         let LookedUp { keyring, state } = match looked_up {
             Some(looked_up) => looked_up,
