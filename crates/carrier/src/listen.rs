@@ -4,11 +4,12 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
 
 use crate::error::CarrierError;
@@ -45,16 +46,38 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
+/// Connections that the system keeps until they are accepted, if it lets us: a crowd that comes at
+/// once is not told to knock again after a second.
+const QUEUE: u32 = 4_096;
+
 /// The machine's network.
 pub struct Tcp;
 
 impl Network for Tcp {
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
-            let listener = TcpListener::bind(address).await?;
-            Ok(Box::new(listener) as Box<dyn Listener>)
+            let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
+            for address in tokio::net::lookup_host(address).await? {
+                result = listen(address);
+                if result.is_ok() {
+                    break;
+                }
+            }
+            Ok(Box::new(result?) as Box<dyn Listener>)
         })
     }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    // Or a server that is started anew could not listen for a while.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(QUEUE)
 }
 
 impl Listener for TcpListener {

@@ -340,3 +340,33 @@ pub async fn remotes_that_are_shut_out_are_told_with_the_reason<F: Fixture>() {
     assert_eq!(shut_out, expected);
     assert!(worker.shut_out(&[]).await.unwrap().is_empty());
 }
+
+pub async fn the_pulse_tells_the_logs_and_who_was_away_longest<F: Fixture>() {
+    let world = world::<F>().await;
+    let centre = &world.centre;
+    let pulse = centre.pulse().await.unwrap();
+    assert_eq!(pulse.oldest_sync_ms, None, "nobody has synced");
+    let mut worker = world.worker().await;
+    assert!(centre.add_user(&user("anna")).await.unwrap());
+    for number in 1..=3 {
+        worker.save_remote(&remote(number, "anna")).await.unwrap();
+        let synced = SyncRecord {
+            remote_id: Some(RemoteId::from_random([number; 16])),
+            user: "anna".into(),
+            started_ms: NOW_MS + i64::from(number) * 1_000,
+            ..SyncRecord::default()
+        };
+        worker.record_syncs(&[synced]).await.unwrap();
+    }
+    let oldest_ms = centre.pulse().await.unwrap().oldest_sync_ms;
+    assert_eq!(oldest_ms, Some(NOW_MS + 1_000));
+    let longest_away = RemoteId::from_random([1; 16]);
+    assert!(centre.revoke_remote(longest_away).await.unwrap());
+    let pulse = centre.pulse().await.unwrap();
+    assert_eq!(pulse.oldest_sync_ms, Some(NOW_MS + 2_000));
+    let logs = centre.status().await.unwrap().logs;
+    let tables = |logs: &[(String, u64)]| -> Vec<String> {
+        logs.iter().map(|(table, _)| table.clone()).collect()
+    };
+    assert_eq!(tables(&pulse.logs), tables(&logs));
+}

@@ -40,6 +40,7 @@ macro_rules! suite {
             acting::rows_that_refer_to_each_other_are_deleted_together,
             acting::many_rows_that_refer_to_one_are_deleted_with_it,
             administering::users_are_kept,
+            administering::the_pulse_tells_the_logs_and_who_was_away_longest,
             administering::remotes_and_credentials_are_kept,
             administering::a_removed_user_takes_remotes_and_subscriptions_with_him,
             administering::syncs_are_remembered_and_forgotten_in_time,

@@ -274,6 +274,10 @@ impl Tracking for Postgres {
         rows.map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
     }
 
+    async fn load(connection: &mut Connection) -> Result<(Option<i64>, Option<u64>), CentreError> {
+        waits::load(connection).await
+    }
+
     async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>, CentreError> {
         waits::blockers(connection).await
     }

@@ -141,3 +141,23 @@ pub(super) async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>
     });
     rows.collect()
 }
+
+/// When the oldest transaction began that is open in this database, and how many of its sessions wait
+/// for a lock. When those of other users began is only known to who may read all statistics.
+pub(super) async fn load(
+    connection: &mut Connection,
+) -> Result<(Option<i64>, Option<u64>), CentreError> {
+    let load = own!(
+        "SELECT (SELECT (extract(epoch FROM min(xact_start)) * 1000)::int8
+             FROM pg_catalog.pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()),
+           (SELECT count(DISTINCT l.pid) FROM pg_catalog.pg_locks l
+             JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+             WHERE NOT l.granted AND a.datname = current_database())"
+    );
+    let answer = connection.run_one("reading the figures", load).await?;
+    match answer.rows.first() {
+        Some(row) => Ok((row.get(0)?, Some(row.get(1)?))),
+        None => Ok((None, None)),
+    }
+}

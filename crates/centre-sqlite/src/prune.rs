@@ -15,12 +15,26 @@ const ENTRIES_AT_ONCE: i64 = 20_000;
 
 /// The change logs: the table's name and the entries.
 pub(super) fn log_sizes(connection: &Connection) -> Result<Vec<(String, u64)>, CentreError> {
+    sizes(connection, "count(*)")
+}
+
+/// The same without counting: entries are numbered, and the oldest go first.
+pub(super) fn about_log_sizes(connection: &Connection) -> Result<Vec<(String, u64)>, CentreError> {
+    sizes(
+        connection,
+        "coalesce(max(id) - (SELECT min(id) FROM {log}) + 1, 0)",
+    )
+}
+
+/// `size` is an expression; `{log}` stands for the log.
+fn sizes(connection: &Connection, size: &str) -> Result<Vec<(String, u64)>, CentreError> {
     let counting = failure("counting the entries of change logs");
     let mut sizes = Vec::new();
     for log in state::logs(connection)? {
+        let name = quote(&state::log_table(log));
+        let size = size.replace("{log}", &name);
         let sql = format!(
-            "SELECT table_name, (SELECT count(*) FROM {}) FROM tidewater_change_log WHERE id = ?1",
-            quote(&state::log_table(log))
+            "SELECT table_name, (SELECT {size} FROM {name}) FROM tidewater_change_log WHERE id = ?1"
         );
         let size = connection.query_row(&sql, [log], |row| {
             Ok((row.get(0)?, row.get::<_, i64>(1)? as u64))

@@ -226,6 +226,12 @@ impl Tracking for SqliteCentre {
         prune::log_sizes(connection)
     }
 
+    async fn about_log_sizes(
+        connection: &mut Connection,
+    ) -> Result<Vec<(String, u64)>, CentreError> {
+        prune::about_log_sizes(connection)
+    }
+
     async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {
         prune::begin(connection)
     }

@@ -11,7 +11,7 @@ use crate::download::{DownloadJob, DownloadSink};
 use crate::error::CentreError;
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, RefusedRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome};
@@ -133,6 +133,11 @@ pub trait Centre: Send + Sync {
 
     /// Figures for the operator.
     fn status(&self) -> CentreResult<'_, CentreStatus>;
+
+    /// How it goes at the moment. Called every few seconds; a database that tells nothing is fine.
+    fn pulse(&self) -> CentreResult<'_, Pulse> {
+        Box::pin(async { Ok(Pulse::default()) })
+    }
 
     /// Drops what is older than its retention time, signing keys too that were superseded
     /// longer ago than a watermark can be of use. Of several servers that call

@@ -312,6 +312,20 @@ pub struct CentreStatus {
     pub blockers: Vec<Blocker>,
 }
 
+/// How a centre goes at the moment, for a server's figures: cheap enough to be asked every few
+/// seconds. What a database cannot tell is `None`.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Pulse {
+    /// When the oldest transaction that is open began, in milliseconds since 1970.
+    pub oldest_transaction_ms: Option<i64>,
+    /// How many sessions wait for a lock.
+    pub lock_waits: Option<u64>,
+    /// Per change log: the table's name, and about how many entries there are.
+    pub logs: Vec<(String, u64)>,
+    /// When the remote synced that has not for the longest time, in milliseconds since 1970.
+    pub oldest_sync_ms: Option<i64>,
+}
+
 /// What was handed out of the numbers of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NumbersStatus {

@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::args::ConfigArgs;
 use crate::failure::{Failure, describe};
+use crate::running::RunningServer;
 
 /// A consolidated database with its configuration, if it was opened by one.
 pub(crate) struct OpenCentre {
@@ -78,6 +79,14 @@ impl OpenCentre {
             }
         }
         Ok(result?)
+    }
+
+    /// What the server says for which the configuration file is.
+    pub(crate) fn server(&self) -> Result<RunningServer, Failure> {
+        match &self.config {
+            Some(config) => RunningServer::ask(config),
+            None => Ok(RunningServer::default()),
+        }
     }
 
     pub(crate) fn tables(&self) -> Result<Vec<ListedTable>, Failure> {

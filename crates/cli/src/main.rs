@@ -14,6 +14,7 @@ mod output;
 mod password;
 mod progress;
 mod remote_file;
+mod running;
 mod sync_object;
 
 use std::process::ExitCode;

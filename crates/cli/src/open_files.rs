@@ -1,9 +1,10 @@
 //! The limit of open files, without which the limit of connections is a wish: many systems
 //! start programs with 1,024 and let them ask for more.
 
-/// Files beside those of remotes: listeners, database connections, spools.
+/// Files beside those of remotes: listeners, database connections, spools, and connections over
+/// the limit, which are told so.
 #[cfg(unix)]
-const OTHERS: u64 = 256;
+const OTHERS: u64 = 256 + tidewater_server::TURNED_AWAY as u64;
 
 /// Raises the limit as far as the system lets us, and warns if that is not enough.
 #[cfg(unix)]

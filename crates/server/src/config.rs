@@ -45,6 +45,8 @@ pub struct Config {
 pub struct ServerConfig {
     /// URLs to listen on: `tcp://host:port` or `tls://host:port`.
     pub listen: Vec<String>,
+    /// The URL of the admin endpoint: `http://host:port`.
+    pub admin: Option<String>,
     /// The URL of the consolidated database.
     pub consolidated: String,
     /// Whether `tcp://` is allowed on addresses other than loopback.
@@ -82,6 +84,7 @@ impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerConfig")
             .field("listen", &self.listen)
+            .field("admin", &self.admin)
             .field("insecure", &self.insecure)
             .field("tls", &self.tls)
             .field("limits", &self.limits)
@@ -237,7 +240,16 @@ impl Config {
     /// # Errors
     /// One of them is none, or is not allowed.
     pub fn check_listen(&self) -> Result<(), ServerError> {
-        listener::urls(&self.server).map(|_| ())
+        listener::urls(&self.server)?;
+        listener::admin(&self.server).map(|_| ())
+    }
+
+    /// Where the admin endpoint is, `host:port`, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be there.
+    pub fn admin_address(&self) -> Result<Option<String>, ServerError> {
+        Ok(listener::admin(&self.server)?.map(|url| url.address()))
     }
 
     /// Reads a configuration. Environment variables that it names are taken from

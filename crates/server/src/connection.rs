@@ -14,6 +14,7 @@ use tidewater_connection::Incoming;
 use tidewater_protocol::message::{Control, Proof, SignIn, SignedIn};
 
 use crate::fault::Fault;
+use crate::metrics::Phase;
 use crate::server::Shared;
 use crate::session::{self, Arrival, LookedUp};
 use crate::sign_in::{self, Claim, Guest};
@@ -111,6 +112,7 @@ async fn admit(
                 tracing::warn!(peer, code = %fault.code, "a connection without a sign-in: {fault}");
             }
         })?;
+    let _timer = server.metrics.timer(Phase::SignIn);
     let (user, client) = (sign_in.user.clone(), sign_in.client.clone());
     let is_hello = |it: &Incoming| matches!(it, Incoming::Control(Control::Hello(_)));
     let arrival = match wire.sync().incoming_if(is_hello) {
@@ -133,6 +135,7 @@ async fn admit(
         entered.unwrap_or_else(|_| Err(Fault::timeout("the sign-in took too long")))
     };
     signing_in.await.inspect_err(|fault| {
+        server.metrics.sign_in_failed(fault);
         let (code, detail) = (fault.code.name(), &fault.detail);
         tracing::warn!(user, peer, client, code, error = %fault, detail, "sign-in failed");
     })

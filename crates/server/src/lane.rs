@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::metrics::Resting;
+
 /// Tasks that wait for a worker of one kind.
 pub(crate) struct Lane<T> {
     queue: Mutex<Queue<T>>,
     ready: Notify,
     submitted: AtomicU64,
     taken: AtomicU64,
+    pub(crate) resting: Resting,
 }
 
 struct Queue<T> {
@@ -34,6 +37,7 @@ impl<T> Lane<T> {
             ready: Notify::new(),
             submitted: AtomicU64::new(0),
             taken: AtomicU64::new(0),
+            resting: Resting::default(),
         })
     }
 
@@ -69,6 +73,7 @@ impl<T> Lane<T> {
     /// The next task and those behind it that go along: as long as `fits`, which is
     /// asked in turn, says so of each of them. `None` when the lane is closed and empty.
     pub(crate) async fn next(&self, mut fits: impl FnMut(&T) -> bool) -> Option<Vec<T>> {
+        let _rest = self.resting.begin();
         loop {
             {
                 let mut queue = self.queue();

@@ -6,6 +6,7 @@
 //! `tidewater-centre` and its adapters; what they look like, of `tidewater-protocol`. The
 //! stages and their reasons are in this crate's DESIGN.md.
 
+mod admin;
 mod auth;
 pub mod config;
 mod connection;
@@ -17,6 +18,7 @@ mod fault;
 mod lane;
 mod listener;
 mod memory;
+mod metrics;
 mod publications;
 mod registry;
 mod server;
@@ -33,7 +35,7 @@ pub use environment::Environment;
 pub use error::ServerError;
 pub use listener::dev_certificate;
 pub use memory::MemoryGauge;
-pub use server::{Running, Server};
+pub use server::{Running, Server, TURNED_AWAY};
 pub use signal::Signal;
 
 /// For `tidewater-fuzzing` and `tidewater-simulator` only.

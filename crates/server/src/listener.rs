@@ -16,6 +16,41 @@ pub(crate) fn urls(config: &ServerConfig) -> Result<Vec<ServerUrl>, ServerError>
     config.listen.iter().map(|url| read(url, config)).collect()
 }
 
+/// The port of the admin endpoint, where its URL names none.
+const ADMIN_PORT: u16 = 7440;
+
+/// Where the admin endpoint is, if the configuration has one and allows it.
+pub(crate) fn admin(config: &ServerConfig) -> Result<Option<ServerUrl>, ServerError> {
+    let Some(text) = &config.admin else {
+        return Ok(None);
+    };
+    let wrong = |what: String, hint: &str| {
+        let what = format!("server.admin: {what}");
+        Err(ServerError::configuration(what, hint))
+    };
+    let hint = "write admin = \"http://127.0.0.1:7440\"";
+    let Some(rest) = text.trim().strip_prefix("http://") else {
+        return wrong(format!("{text:?} does not begin with http://"), hint);
+    };
+    let Ok(mut url) = ServerUrl::to_listen(&format!("tcp://{rest}")) else {
+        return wrong(format!("{text:?} is no http://host:port"), hint);
+    };
+    let names_port = rest
+        .trim_end_matches('/')
+        .ends_with(&format!(":{}", url.port));
+    if !names_port {
+        url.port = ADMIN_PORT;
+    }
+    if url.is_exposed() && !config.insecure {
+        return wrong(
+            format!("{text} would tell everybody on the network how the server goes"),
+            "listen on 127.0.0.1, behind something that asks who is there, or write \
+             insecure = true under [server]",
+        );
+    }
+    Ok(Some(url))
+}
+
 fn read(url: &str, config: &ServerConfig) -> Result<ServerUrl, ServerError> {
     let wrong = |what: String, hint: &str| {
         Err(ServerError::configuration(
@@ -136,6 +171,33 @@ mod tests {
         assert!(error.hint().contains("insecure = true"));
         read("tcp://0.0.0.0:1", &server("insecure = true")).unwrap();
         assert!(read("tls://0.0.0.0:1", &careful).is_err(), "no certificate");
+    }
+
+    #[test]
+    fn the_admin_endpoint_is_plain_http_on_this_machine_unless_somebody_says_so() {
+        let admin = |text: &str| super::admin(&server(text));
+        assert_eq!(admin("").unwrap(), None);
+        let address = |text: &str| admin(text).unwrap().unwrap().address();
+        assert_eq!(address("admin = \"http://127.0.0.1\""), "127.0.0.1:7440");
+        assert_eq!(address("admin = \"http://[::1]:9/\""), "[::1]:9");
+        assert_eq!(address("admin = \"http://localhost:0\""), "localhost:0");
+        let exposed = "admin = \"http://0.0.0.0:7440\"";
+        let error = admin(exposed).unwrap_err();
+        assert!(error.hint().contains("insecure = true"));
+        assert_eq!(
+            address(&format!("{exposed}\ninsecure = true")),
+            "0.0.0.0:7440"
+        );
+        for wrong in [
+            "https://127.0.0.1:1",
+            "127.0.0.1:1",
+            "http://",
+            "http://h:1/x",
+        ] {
+            let error = admin(&format!("admin = {wrong:?}")).unwrap_err();
+            assert!(error.to_string().contains("server.admin"), "{error}");
+            assert!(error.hint().contains("http://127.0.0.1:7440"));
+        }
     }
 
     #[test]

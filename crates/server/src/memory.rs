@@ -19,6 +19,8 @@ pub(crate) struct MemoryBudget {
     /// How often something did not fit.
     exhausted: Arc<AtomicU64>,
     beyond: Arc<Mutex<Beyond>>,
+    /// Bytes in temporary files.
+    spooled: Arc<AtomicU64>,
     /// Who reserves; see [`MemoryBudget::of_session`].
     session: u64,
 }
@@ -44,6 +46,11 @@ impl MemoryGauge {
         self.0.bytes.saturating_sub(free) + self.0.beyond().bytes
     }
 
+    /// Bytes that are in temporary files instead.
+    pub fn spooled_bytes(&self) -> u64 {
+        self.0.spooled.load(Ordering::Relaxed)
+    }
+
     /// How often something did not fit, and went to a file, beyond the budget, or was refused.
     pub fn times_exhausted(&self) -> u64 {
         self.0.exhausted.load(Ordering::Relaxed)
@@ -57,6 +64,8 @@ pub(crate) struct Reservation {
     bytes: u64,
     /// How many of them are beyond the budget.
     beyond: u64,
+    /// Bytes that went to a file instead.
+    spooled: u64,
 }
 
 impl MemoryBudget {
@@ -67,6 +76,7 @@ impl MemoryBudget {
             free: Arc::new(AtomicU64::new(bytes)),
             exhausted: Arc::default(),
             beyond: Arc::default(),
+            spooled: Arc::default(),
             session: 0,
         }
     }
@@ -98,6 +108,7 @@ impl MemoryBudget {
             budget: self.clone(),
             bytes: 0,
             beyond: 0,
+            spooled: 0,
         }
     }
 
@@ -168,6 +179,18 @@ impl Reservation {
             .fetch_add(bytes - beyond, Ordering::Relaxed);
     }
 
+    /// So many bytes more went to a file.
+    pub(crate) fn spool(&mut self, bytes: u64) {
+        self.spooled += bytes;
+        self.budget.spooled.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Nothing of the file is needed any more.
+    pub(crate) fn unspool(&mut self) {
+        let spooled = std::mem::take(&mut self.spooled);
+        self.budget.spooled.fetch_sub(spooled, Ordering::Relaxed);
+    }
+
     /// How many bytes are reserved.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -177,6 +200,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.shrink(self.bytes);
+        self.unspool();
     }
 }
 

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use tidewater_centre::{Centre, CentreError, Deployed, PublicationSpec};
 use tidewater_protocol::{Code, PublicationSchema};
 
@@ -19,6 +21,9 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How often that is tried again which was not understood.
 pub(crate) const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// After so long without an answer the database is taken to be away.
+const SILENT_AFTER: Duration = Duration::from_secs(15);
 
 /// A publication as it is served.
 pub(crate) struct Published {
@@ -71,6 +76,8 @@ pub(crate) struct Publications {
     looking: tokio::sync::Mutex<()>,
     /// The last complaint, which is not repeated.
     complaint: Mutex<String>,
+    /// When the database last answered, and what was wrong at the last look.
+    seen: Mutex<(Instant, Option<String>)>,
 }
 
 impl Publications {
@@ -107,6 +114,7 @@ impl Publications {
             served: Mutex::new(Served::of(deployed)),
             looking: tokio::sync::Mutex::default(),
             complaint: Mutex::default(),
+            seen: Mutex::new((Instant::now(), None)),
         })
     }
 
@@ -139,7 +147,9 @@ impl Publications {
     /// there is cannot be served.
     pub(crate) async fn look(&self) -> bool {
         let _one_at_a_time = self.looking.lock().await;
-        match self.centre.refresh().await {
+        let refreshed = self.centre.refresh().await;
+        self.see(refreshed.as_ref().err());
+        match refreshed {
             Ok(None) => true,
             Ok(Some(deployed)) => {
                 let mut served = self.lock();
@@ -155,6 +165,33 @@ impl Publications {
                 tracing::debug!(%error, "what is deployed is not known");
                 true
             }
+        }
+    }
+
+    fn see(&self, error: Option<&CentreError>) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match error {
+            Some(error) if is_disagreement(error) => {
+                *seen = (Instant::now(), Some(format!("not deployed: {error}")));
+            }
+            Some(error @ CentreError::Unavailable { .. }) => {
+                seen.1 = Some(format!("the database cannot be reached: {error}"));
+            }
+            Some(_) => {}
+            None => *seen = (Instant::now(), None),
+        }
+    }
+
+    /// Why syncs cannot be served as they should, if that is so.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let silent = seen.0.elapsed();
+        match &seen.1 {
+            None if silent > SILENT_AFTER => Some(format!(
+                "the database has not answered for {} s",
+                silent.as_secs()
+            )),
+            trouble => trouble.clone(),
         }
     }
 

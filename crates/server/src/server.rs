@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use tidewater_carrier::listen::{Incoming, Listener, Stream, Tls};
 use tidewater_carrier::{ServerUrl, Transport};
@@ -14,6 +15,7 @@ use tidewater_centre::Centre;
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
 
+use crate::admin;
 use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
@@ -25,19 +27,24 @@ use crate::error::ServerError;
 use crate::fault::Fault;
 use crate::listener;
 use crate::memory::{MemoryBudget, MemoryGauge};
+use crate::metrics::Metrics;
 use crate::publications::{LOOK_AGAIN_AFTER, LOOK_EVERY, Publications};
 use crate::registry::{Registry, WATCH_EVERY};
 use crate::signal::Signal;
 use crate::worker::{SessionTask, Workers};
 
-/// Connections over the limit that are told so at the same time; others are closed.
-const TURNED_AWAY: usize = 64;
+/// Connections over the limit that are told so at the same time; others wait in the listener's
+/// queue.
+pub const TURNED_AWAY: usize = 1_024;
 
 /// Remotes that one look-up asks about: others wait behind it.
 const ASKED_AT_ONCE: usize = 500;
 
 /// How often it is looked whether changes are still tracked.
 const CHECK_TRACKING_EVERY: Duration = Duration::from_secs(5);
+
+/// How often the database is asked how it goes, if somebody may look.
+const PULSE_EVERY: Duration = Duration::from_secs(5);
 
 /// How far shutting down has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -61,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) workers: Workers,
     pub(crate) drain: DrainRate,
     pub(crate) publications: Publications,
+    pub(crate) metrics: Metrics,
     phase: Arc<Signal<Phase>>,
 }
 
@@ -72,8 +80,17 @@ impl Shared {
 
     /// Come back later; when, follows from how fast the backlog drains.
     pub(crate) fn busy(&self) -> Fault {
-        let [jitter] = random(&*self.environment.randomness).unwrap_or([128]);
-        Fault::busy(self.drain.retry_after_ms(self.workers.backlog(), jitter))
+        let jitter = random(&*self.environment.randomness).unwrap_or([128; 2]);
+        let jitter = u16::from_le_bytes(jitter);
+        Fault::busy(self.drain.retry_after_ms(Instant::now(), jitter))
+    }
+
+    /// Why no sync should be sent here, if that is so.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self.phase.get() {
+            Phase::Running => self.publications.trouble(),
+            _ => Some("shutting down".into()),
+        }
     }
 
     /// Ends when no new syncs may begin.
@@ -99,12 +116,16 @@ pub struct Running {
     /// The addresses that it listens on, as URLs, in the order of the
     /// configuration.
     pub addresses: Vec<String>,
+    /// The URL of the admin endpoint, if there is one.
+    pub admin: Option<String>,
     configured: Mutex<Config>,
     certificate: Arc<Certificate>,
     retention: Arc<Mutex<RetentionConfig>>,
     shared: Arc<Shared>,
     phase: Phases,
     tasks: Vec<JoinHandle<()>>,
+    /// Serves the admin endpoint to the end.
+    admin_task: Option<JoinHandle<()>>,
     /// Yields nothing, and ends when the last connection has.
     connections: mpsc::Receiver<()>,
 }
@@ -122,6 +143,7 @@ impl Server {
         environment: Environment,
     ) -> Result<Running, ServerError> {
         let urls = listener::urls(&config.server)?;
+        let admin = listener::admin(&config.server)?;
         let certificate = Certificate::load(&config.server)?;
         let publications = Publications::load(centre.clone(), &config.publications).await;
         let publications = publications.map_err(|error| config.locate_error(error))?;
@@ -136,6 +158,11 @@ impl Server {
             listeners.push((listener, is_tls(url)));
         }
 
+        let admin = match &admin {
+            Some(url) => Some(bind_admin(url).await?),
+            None => None,
+        };
+
         let limits = config.server.limits.clone();
         let phase = Arc::new(Signal::new(Phase::Running));
         let shared = Arc::new(Shared {
@@ -147,6 +174,7 @@ impl Server {
             workers: Workers::start(centre.clone(), &limits),
             drain: DrainRate::new(),
             publications,
+            metrics: Metrics::new(limits.connections, limits.memory_bytes),
             phase: phase.clone(),
             environment,
             limits,
@@ -176,11 +204,23 @@ impl Server {
             shared.clone(),
             centre.clone(),
         )));
+        let (admin, admin_task) = match admin {
+            None => (None, None),
+            Some((url, listener)) => {
+                tracing::info!(url, "listening for administration");
+                let pulse = feel_pulse_regularly(shared.clone(), centre.clone());
+                tasks.push(tokio::spawn(pulse));
+                let serving = admin::serve(listener, shared.clone());
+                (Some(url), Some(tokio::spawn(serving)))
+            }
+        };
         let retention = Arc::new(Mutex::new(config.retention));
         let kept = retention.clone();
         tasks.push(tokio::spawn(prune_regularly(shared.clone(), centre, kept)));
         Ok(Running {
             addresses,
+            admin,
+            admin_task,
             configured: Mutex::new(config),
             certificate,
             retention,
@@ -206,12 +246,14 @@ impl Running {
     /// The configuration is wrong: the one before stays.
     pub fn reconfigure(&self, config: Config) -> Result<Vec<&'static str>, ServerError> {
         listener::urls(&config.server)?;
+        listener::admin(&config.server)?;
         self.certificate.replace(&config.server)?;
         let configured = self.configured.lock();
         let mut configured = configured.unwrap_or_else(PoisonError::into_inner);
         let (old, new) = (&configured.server, &config.server);
         let differ = [
             ("server.listen", old.listen != new.listen),
+            ("server.admin", old.admin != new.admin),
             ("server.consolidated", old.consolidated != new.consolidated),
             ("server.limits", old.limits != new.limits),
             ("log", configured.log != config.log),
@@ -241,6 +283,7 @@ impl Running {
             shared,
             phase,
             tasks,
+            admin_task,
             mut connections,
             ..
         } = self;
@@ -260,6 +303,9 @@ impl Running {
             let _ = timeout(LINGER * 2, connections.recv()).await;
         }
         shared.workers.close(LINGER).await;
+        if let Some(task) = admin_task {
+            task.abort();
+        }
         tracing::info!("shut down");
     }
 }
@@ -300,6 +346,19 @@ impl Certificate {
     }
 }
 
+/// Gives the endpoint's URL with its listener.
+async fn bind_admin(url: &ServerUrl) -> Result<(String, TcpListener), ServerError> {
+    let bind = async {
+        let listener = TcpListener::bind(url.address()).await?;
+        let address = listener.local_addr()?;
+        Ok((format!("http://{address}"), listener))
+    };
+    bind.await.map_err(|source| ServerError::Listen {
+        url: format!("http://{}", url.address()),
+        source,
+    })
+}
+
 fn is_tls(url: &ServerUrl) -> bool {
     url.transport == Transport::Tls
 }
@@ -333,27 +392,32 @@ impl Door {
                     let tls = self.certificate.as_ref().and_then(|it| it.current());
                     tokio::spawn(serve(shared, tls, incoming, guard));
                 }
-                Err(_) => self.turn_away(incoming),
+                Err(_) => self.turn_away(incoming).await,
             }
         }
     }
 
-    /// Busy is an answer, not a dropped socket, as far as there is room for answers.
-    fn turn_away(&self, mut incoming: Incoming) {
-        let Ok(place) = self.turned_away.clone().try_acquire_owned() else {
+    /// Busy is an answer, not a dropped socket: whoever is only cut off does not know when to come
+    /// back. A crowd that takes its answers slowly waits in the listener's queue.
+    async fn turn_away(&self, incoming: Incoming) {
+        let place = self.turned_away.clone().acquire_owned();
+        let Ok(Ok(place)) = timeout(LINGER, place).await else {
             return;
         };
-        if self.certificate.is_some() {
-            return;
-        }
+        let tls = self.certificate.as_ref().and_then(|it| it.current());
+        self.shared.metrics.turned_away();
         let busy = self.shared.busy();
         tokio::spawn(async move {
             let mut answer = bytes::BytesMut::new();
             let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
             let goodbye = async {
-                incoming.stream.write_all(&answer).await?;
-                incoming.stream.shutdown().await?;
-                tokio::io::copy(&mut incoming.stream, &mut tokio::io::sink()).await
+                let mut stream = match tls {
+                    Some(tls) => tls.accept(incoming.stream).await?,
+                    None => incoming.stream,
+                };
+                stream.write_all(&answer).await?;
+                stream.shutdown().await?;
+                tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
             };
             let _ = timeout(LINGER, goodbye).await;
             drop(place);
@@ -368,6 +432,7 @@ async fn serve(
     incoming: Incoming,
     _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
 ) {
+    let _counted = shared.metrics.connected();
     let Incoming { stream, peer } = incoming;
     let stream: Box<dyn Stream> = match tls {
         None => stream,
@@ -434,6 +499,19 @@ async fn check_tracking_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>) 
             tracing::debug!(%error, "whether changes are tracked is not known");
         }
         sleep(CHECK_TRACKING_EVERY).await;
+    }
+}
+
+/// Learns what only the database knows of how it goes.
+async fn feel_pulse_regularly(shared: Arc<Shared>, centre: Arc<dyn Centre>) {
+    loop {
+        let pulse = centre.pulse().await;
+        if let Err(error) = &pulse {
+            tracing::debug!(%error, "how the database goes is not known");
+        }
+        let now_ms = shared.environment.clock.now_ms();
+        shared.metrics.centre(pulse.as_ref().ok(), now_ms);
+        sleep(PULSE_EVERY).await;
     }
 }
 

@@ -33,6 +33,7 @@ use self::upload::{Expected, Received, Receiver};
 use crate::auth::signing::Keyring;
 use crate::fault::Fault;
 use crate::memory::Reservation;
+use crate::metrics::Phase;
 use crate::registry::{Standing, Stay};
 use crate::server::Shared;
 use crate::sign_in::{Guest, answered};
@@ -283,6 +284,7 @@ impl<'a> Sync<'a> {
                 rows,
                 bytes,
                 reservation,
+                timer: self.server.metrics.timer(Phase::Wait),
                 reply,
             };
             applied = self.apply(task, indexes, answer).await?;
@@ -484,6 +486,7 @@ impl<'a> Sync<'a> {
             stored,
             job,
             reservation: wanted.reservation,
+            timer: self.server.metrics.timer(Phase::Wait),
             spool: writer,
         });
         let upload_only = wanted.upload_only;
@@ -503,6 +506,7 @@ impl<'a> Sync<'a> {
             self.record.error = fault.code.name().to_owned();
         }
         self.log(result);
+        self.server.metrics.sync(result, &self.record);
         if self.counts {
             self.server.drain.completed(now);
             self.server.workers.record(self.record);

@@ -73,6 +73,7 @@ impl RowStore {
         let offset = self.file_end;
         file.write_all_at(&rows, offset)?;
         self.file_end += rows.len() as u64;
+        self.reservation.spool(rows.len() as u64);
         Ok(RowsChunk::File {
             file,
             offset,
@@ -292,6 +293,7 @@ impl State {
         file.write_all_at(rows, offset)?;
         self.file_end += rows.len() as u64;
         self.file_slots += 1;
+        self.reservation.spool(rows.len() as u64);
         Ok(offset)
     }
 
@@ -304,6 +306,7 @@ impl State {
         self.file_slots -= 1;
         if self.file_slots == 0 {
             self.file_end = 0;
+            self.reservation.unspool();
         }
         Ok(buffer.into())
     }

@@ -23,6 +23,7 @@ use tidewater_protocol::message::NumberBlock;
 use crate::config::Limits;
 pub(crate) use crate::lane::{Lane, Ticket};
 use crate::memory::Reservation;
+use crate::metrics::{Phase, Timer};
 use crate::registry::Standing;
 use crate::spool::SpoolWriter;
 
@@ -76,6 +77,7 @@ pub(crate) struct ApplyTask {
     pub(crate) bytes: u64,
     /// The memory that the rows hold.
     pub(crate) reservation: Reservation,
+    pub(crate) timer: Timer,
     pub(crate) reply: oneshot::Sender<Result<Vec<UploadOutcome>, CentreError>>,
 }
 
@@ -90,6 +92,7 @@ pub(crate) struct DownloadTask {
     pub(crate) job: Option<DownloadJob>,
     /// The memory that what the remote compares holds.
     pub(crate) reservation: Reservation,
+    pub(crate) timer: Timer,
     pub(crate) spool: SpoolWriter,
 }
 
@@ -158,6 +161,37 @@ impl Workers {
     /// Syncs that wait for a worker.
     pub(crate) fn backlog(&self) -> usize {
         self.uploads.waiting() + self.downloads.waiting()
+    }
+
+    /// Of each lane its name, the workers that it has and those of them that have nothing to do, and
+    /// what waits for one.
+    pub(crate) fn lanes(&self, limits: &Limits) -> [(&'static str, usize, usize, usize); 3] {
+        let Workers {
+            sessions,
+            uploads,
+            downloads,
+            ..
+        } = self;
+        [
+            (
+                "sessions",
+                limits.session_workers,
+                sessions.resting.count(),
+                sessions.waiting(),
+            ),
+            (
+                "uploads",
+                limits.upload_workers,
+                uploads.resting.count(),
+                uploads.waiting(),
+            ),
+            (
+                "downloads",
+                limits.download_workers,
+                downloads.resting.count(),
+                downloads.waiting(),
+            ),
+        ]
     }
 
     /// Adds a sync to the history, soon.
@@ -455,9 +489,10 @@ async fn run_uploads(lane: Arc<Lane<ApplyTask>>, mut connection: Connection) {
             bytes += task.bytes;
             syncs <= BATCH_SYNCS && rows <= BATCH_ROWS && bytes <= BATCH_BYTES
         });
-        let Some(batch) = batch.await else {
+        let Some(mut batch) = batch.await else {
             return;
         };
+        batch.iter_mut().for_each(|it| it.timer.next(Phase::Apply));
         apply_batch(batch, &mut connection).await;
     }
 }
@@ -546,6 +581,7 @@ async fn run_downloads(lane: Arc<Lane<DownloadTask>>, mut connection: Connection
             if task.spool.is_cancelled() {
                 continue;
             }
+            task.timer.next(Phase::Read);
             if !task.standing.is_certain() {
                 let shut_out = connection.shut_out(&[task.remote_id]).await;
                 let verdict = shut_out.map(|list| list.first().map(|(_, reason)| *reason));

@@ -16,7 +16,7 @@ use crate::engine::evolution::Mode;
 use crate::error::CentreError;
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, RefusedRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
@@ -229,6 +229,19 @@ impl<D: Database> Centre for EngineCentre<D> {
             let logs = D::log_sizes(connection).await?;
             let blockers = D::blockers(connection).await?;
             records::status(connection, logs, blockers).await
+        }))
+    }
+
+    fn pulse(&self) -> CentreResult<'_, Pulse> {
+        self.0.run(job!(|connection| async {
+            state::check::<D>(connection).await?;
+            let (oldest_transaction_ms, lock_waits) = D::load(connection).await?;
+            Ok(Pulse {
+                oldest_transaction_ms,
+                lock_waits,
+                logs: D::about_log_sizes(connection).await?,
+                oldest_sync_ms: records::oldest_sync_ms(connection).await?,
+            })
         }))
     }
 

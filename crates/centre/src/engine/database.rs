@@ -223,6 +223,22 @@ pub trait Tracking: Send + Sync + 'static {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Vec<(String, u64)>, CentreError>> + Send;
 
+    /// The same in an instant, however many there are.
+    fn about_log_sizes(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Vec<(String, u64)>, CentreError>> + Send {
+        Self::log_sizes(connection)
+    }
+
+    /// When the oldest transaction that is open began, and how many sessions wait for a lock. A
+    /// database that cannot tell tells neither.
+    fn load(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(Option<i64>, Option<u64>), CentreError>> + Send {
+        let _ = connection;
+        async { Ok((None, None)) }
+    }
+
     /// See [`crate::records::CentreStatus::blockers`]. A database that cannot tell names none.
     fn blockers(
         connection: &mut Self::Connection,

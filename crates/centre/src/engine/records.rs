@@ -326,6 +326,15 @@ pub(super) async fn refused(connection: &mut impl Connection) -> Result<Vec<Refu
     list(connection, "reading refused rows", refused, record).await
 }
 
+/// When the remote synced that has not for the longest time, of those that may.
+pub(super) async fn oldest_sync_ms(connection: &mut impl Connection) -> Result<Option<i64>> {
+    let oldest = own!(
+        "SELECT min(last_sync_ms) FROM tidewater.remote WHERE last_sync_ms > 0 AND NOT revoked"
+    );
+    let answer = connection.run_one("reading the figures", oldest).await?;
+    answer.rows.first().map_or(Ok(None), |row| row.get(0))
+}
+
 /// The figures of the status but for the change logs, which are the adapter's.
 pub(super) async fn status(
     connection: &mut impl Connection,

@@ -84,6 +84,9 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
     for address in &running.addresses {
         output::text(&format!("listening on {address}\n"))?;
     }
+    if let Some(admin) = &running.admin {
+        output::text(&format!("admin on {admin}\n"))?;
+    }
     loop {
         tokio::select! {
             () = stop.requested() => break,

@@ -17,6 +17,7 @@ use crate::centre::OpenCentre;
 use crate::failure::Failure;
 use crate::output::{self, Table, bytes, duration, moment, printable};
 use crate::remote_file;
+use crate::running::RunningServer;
 
 /// Show the state of a remote's file, or of the central database
 ///
@@ -24,7 +25,9 @@ use crate::remote_file;
 /// refused. Of the centre (-c FILE): users, remotes, kept conflicts and refused rows,
 /// change logs, the last syncs, and whether the database was restored or remotes were:
 /// what was found, and what to do;
-/// and which transactions of applications keep syncs waiting. Needs no server. Never shows passwords or credentials.
+/// and which transactions of applications keep syncs waiting. Needs no server; of one that runs,
+/// and has the admin endpoint that the configuration names, it shows the figures too. Never shows
+/// passwords or credentials.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -47,7 +50,8 @@ of the centre:
    \"incidents\":[{\"at_ms\",\"kind\",\"remote_id\",\"user\",\"publication\",\"detail\"}],
    \"numbers\":[{\"table\",\"column\",\"count\",\"highest\",\"remotes\"}],
    \"number_blocks\":[{\"table\",\"remote_id\",\"user\",\"first\",\"last\",\"at_ms\"}],
-   \"blockers\":[{\"process\",\"application\",\"user\",\"since_ms\",\"statement\"}]}
+   \"blockers\":[{\"process\",\"application\",\"user\",\"since_ms\",\"statement\"}],
+   \"server\":{\"admin\",\"reachable\",\"ready\",\"reason\",\"figures\":[{\"name\",\"labels\":{},\"value\"}]}}
 downloaded are the rows that were sent; a remote reports those that it wrote."))]
 pub(crate) struct StatusArgs {
     /// The remote's file
@@ -81,11 +85,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Done, Failure> {
                     "write tidewater status REMOTE.db, or tidewater status -c FILE",
                 ));
             }
-            let status = OpenCentre::open(&ConfigArgs { path: path.clone() })?.status()?;
+            let centre = OpenCentre::open(&ConfigArgs { path: path.clone() })?;
+            let (status, server) = (centre.status()?, centre.server()?);
             if args.json {
-                output::json(&CentreObject::of(&status))?;
+                output::json(&CentreObject::of(&status, &server))?;
             } else {
-                output::text(&describe_centre(&status, &path))?;
+                output::text(&describe_centre(&status, &server, &path))?;
             }
         }
     }
@@ -193,6 +198,7 @@ struct CentreObject<'a> {
     numbers: Vec<NumbersObject<'a>>,
     number_blocks: Vec<BlockObject<'a>>,
     blockers: Vec<BlockerObject<'a>>,
+    server: &'a RunningServer,
 }
 
 #[derive(Serialize)]
@@ -268,8 +274,8 @@ struct Downloaded {
     removals: u64,
 }
 
-impl CentreObject<'_> {
-    fn of(status: &CentreStatus) -> CentreObject<'_> {
+impl<'a> CentreObject<'a> {
+    fn of(status: &'a CentreStatus, server: &'a RunningServer) -> CentreObject<'a> {
         let logs = status.logs.iter();
         CentreObject {
             users: status.users[0],
@@ -293,6 +299,7 @@ impl CentreObject<'_> {
             numbers: status.numbers.iter().map(NumbersObject::of).collect(),
             number_blocks: status.blocks.iter().map(BlockObject::of).collect(),
             blockers: status.blockers.iter().map(BlockerObject::of).collect(),
+            server,
         }
     }
 }
@@ -380,7 +387,7 @@ impl SyncObject<'_> {
     }
 }
 
-fn describe_centre(status: &CentreStatus, config: &Path) -> String {
+fn describe_centre(status: &CentreStatus, server: &RunningServer, config: &Path) -> String {
     let mut text = String::new();
     let [users, disabled] = status.users;
     let [remotes, revoked] = status.remotes;
@@ -399,6 +406,7 @@ fn describe_centre(status: &CentreStatus, config: &Path) -> String {
     for blocker in &status.blockers {
         let _ = writeln!(text, "waiting    {}", describe_blocker(blocker));
     }
+    text.push_str(&server.describe());
     let mut logs = Table::new(&["change log of", ">entries"]);
     for (table, entries) in &status.logs {
         logs.row([table.clone(), entries.to_string()]);

@@ -2,6 +2,7 @@
 //! loopback ports, real databases.
 
 mod accidents;
+mod admin;
 mod administration;
 mod assignments;
 mod centre;

@@ -13,7 +13,14 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("", &["server", "retention", "log", "publication"]),
     (
         "server",
-        &["listen", "consolidated", "insecure", "tls", "limits"],
+        &[
+            "listen",
+            "admin",
+            "consolidated",
+            "insecure",
+            "tls",
+            "limits",
+        ],
     ),
     ("server.tls", &["certificate", "key"]),
     (

@@ -29,6 +29,7 @@ const KINDS: &[(&str, Kind, &str)] = &[
         Texts,
         "listen = [\"tcp://127.0.0.1:7439\"]",
     ),
+    ("server.admin", Text, "admin = \"http://127.0.0.1:7440\""),
     (
         "server.consolidated",
         Text,

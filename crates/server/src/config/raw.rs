@@ -39,6 +39,7 @@ struct RawConfig {
 struct RawServer {
     #[serde(default)]
     listen: Vec<String>,
+    admin: Option<String>,
     consolidated: Option<String>,
     #[serde(default)]
     insecure: bool,
@@ -209,6 +210,7 @@ impl RawServer {
         };
         Ok(ServerConfig {
             listen,
+            admin: self.admin,
             consolidated,
             insecure: self.insecure,
             tls,

@@ -14,6 +14,7 @@ use tidewater_protocol::message::{
 use super::{Opened, Sync};
 use crate::auth::signing::CheckpointFor;
 use crate::fault::Fault;
+use crate::metrics::Phase;
 use crate::spool::{SpoolItem, SpoolReader};
 use crate::wire::Channel;
 use crate::worker::Ticket;
@@ -121,6 +122,7 @@ pub(super) async fn send_all(
     // `Waiting` may only come before the results, and stored results are the first
     // thing to come out of the spool.
     let mut results = Some(results);
+    let mut sending = None;
     loop {
         let item = spool
             .try_next()
@@ -136,6 +138,7 @@ pub(super) async fn send_all(
             }
             continue;
         };
+        sending.get_or_insert_with(|| sync.server.metrics.timer(Phase::Send));
         if let SpoolItem::Stored(index, result) = item {
             results.get_or_insert_default().push((index, result));
             continue;

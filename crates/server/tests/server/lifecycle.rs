@@ -161,6 +161,33 @@ async fn tls_carries_a_sync_and_refuses_what_is_no_tls() {
 }
 
 #[tokio::test]
+async fn a_connection_over_the_limit_is_told_to_come_back_over_tls_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let tls = dev_certificate(directory.path(), &["localhost".to_owned()]).unwrap();
+    let head = format!(
+        "[server.tls]\ncertificate = {:?}\nkey = {:?}\n[server]\n\
+         listen = [\"tls://127.0.0.1:0\"]",
+        tls.certificate, tls.key
+    );
+    let centre = MemoryCentre::new();
+    let world = World::try_start(&centre, &head, "connections = 1");
+    let world = world.await.unwrap();
+    let address = world.running.addresses[0].strip_prefix("tls://").unwrap();
+    let connect = async || {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let trusted = tidewater_carrier::tls::client(Some(&tls.certificate)).unwrap();
+        let stream = TlsConnector::from(trusted).connect(name, stream).await;
+        Client::over(Box::new(stream.unwrap()))
+    };
+    let mut first = connect().await;
+    first.preface().ping().await;
+    let mut second = connect().await;
+    second.preface().flush_if_possible().await;
+    assert!(second.reply().await.busy.unwrap().retry_after_ms > 0);
+}
+
+#[tokio::test]
 async fn a_port_that_is_taken_is_named() {
     let world = World::start().await;
     let head = format!("[server]\nlisten = [{:?}]", world.running.addresses[0]);

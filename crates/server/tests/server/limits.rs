@@ -100,7 +100,7 @@ async fn a_full_backlog_is_answered_with_busy() {
         waiting.push(client);
     }
     let busy = busy.expect("somebody is turned away");
-    assert!((500..120_000).contains(&busy.retry_after_ms));
+    assert!((50..30_000).contains(&busy.retry_after_ms));
     assert_eq!(waiting.len(), 2, "one with the worker, one in the backlog");
     world.centre.download_gate.send_replace(true);
     for client in &mut waiting {
@@ -161,6 +161,25 @@ async fn a_connection_over_the_limit_is_told_to_come_back() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     panic!("the place never became free");
+}
+
+#[tokio::test]
+async fn a_crowd_over_the_limit_is_told_one_by_one_when_to_come_back() {
+    let world = World::with_limits("connections = 1").await;
+    let mut first = world.connect().await;
+    first.ping().await;
+    // All of them are there before the first one listens.
+    let mut crowd = Vec::new();
+    for _ in 0..300 {
+        crowd.push(world.connect().await);
+    }
+    let mut told = Vec::new();
+    for client in &mut crowd {
+        client.flush_if_possible().await;
+        told.push(client.reply().await.busy.unwrap().retry_after_ms);
+    }
+    assert!(told.iter().all(|it| (50..30_000).contains(it)), "{told:?}");
+    assert!(told[299] > told[0], "{told:?}");
 }
 
 #[tokio::test]

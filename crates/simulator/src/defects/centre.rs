@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, RefusedRecord,
+    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord,
     UserImport, UserRecord,
 };
@@ -157,6 +157,9 @@ impl Centre for Meddling {
     }
     fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned> {
         self.0.prune(retention, now_ms)
+    }
+    fn pulse(&self) -> CentreResult<'_, Pulse> {
+        self.0.pulse()
     }
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
         self.0.check_tracking(now_ms)

@@ -1,0 +1,79 @@
+//! The admin endpoint: whether the server lives, whether it can serve, and its figures.
+//!
+//! Owns the paths and their answers. A request never asks the database: whether that is there, and
+//! what it knows, is looked up by the server's maintenance.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::server::Shared;
+
+/// Connections at the same time; others wait.
+const CONNECTIONS: usize = 32;
+
+/// How long a request may take to arrive, and a connection may be without one.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// How long a connection is kept.
+const CONNECTION: Duration = Duration::from_secs(300);
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves the endpoint until it is dropped.
+pub(crate) async fn serve(listener: TcpListener, server: Arc<Shared>) {
+    let router = Router::new()
+        .route("/healthz", get(async || "alive\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(server);
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection to the admin endpoint cannot be accepted");
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(async move {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(REQUEST)
+                .serve_connection(TokioIo::new(stream), service);
+            // Whoever asks sees for himself how it ended.
+            let _ = timeout(CONNECTION, connection).await;
+            drop(place);
+        });
+    }
+}
+
+async fn readyz(State(server): State<Arc<Shared>>) -> Response {
+    match server.trouble() {
+        None => "ready\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn metrics(State(server): State<Arc<Shared>>) -> Response {
+    match server.metrics.render(&server) {
+        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}

@@ -1,0 +1,425 @@
+//! What the server counts and measures, as `/metrics` shows it.
+//!
+//! Owns the names, the help and the units. Others say in one line each what has happened; what is
+//! known elsewhere (lanes, memory) is asked when somebody looks, and what only the database knows is
+//! brought by the server's maintenance. Documented in `docs/operations.md`.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry, Unit};
+use tokio::time::Instant;
+
+use tidewater_centre::records::{Pulse, SyncRecord};
+
+use crate::fault::Fault;
+use crate::server::Shared;
+
+/// The upper ends of the histograms, in seconds.
+const BUCKETS: [f64; 12] = [
+    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0,
+];
+
+/// One label and its value.
+type Label = [(&'static str, &'static str); 1];
+
+/// A gauge that is there while its value is known.
+#[derive(Clone, Debug, Default)]
+struct Known(Arc<Mutex<Option<f64>>>);
+
+impl Known {
+    fn value(&self) -> MutexGuard<'_, Option<f64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EncodeMetric for Known {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        match *self.value() {
+            Some(value) => encoder.encode_gauge(&value),
+            None => Ok(()),
+        }
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
+
+/// What a sync spends its time with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// From the SignIn to the answer.
+    SignIn,
+    /// For a worker.
+    Wait,
+    /// A worker applies the uploads.
+    Apply,
+    /// A worker reads the downloads.
+    Read,
+    /// From the first row that is there to the last that the network has taken.
+    Send,
+}
+
+const PHASES: [&str; 5] = ["sign_in", "wait", "apply", "read", "send"];
+
+type Phases = [Histogram; PHASES.len()];
+
+/// See the module.
+pub(crate) struct Metrics {
+    registry: Registry,
+    syncs: Family<Label, Counter>,
+    failed_sign_ins: Family<Label, Counter>,
+    turned_away: Counter,
+    rows: Family<Label, Counter>,
+    bytes: Family<Label, Counter>,
+    refused: Counter,
+    conflicts: Counter,
+    phases: Arc<Phases>,
+    connections: Gauge,
+    backlog: Family<Label, Gauge>,
+    workers: Family<Label, Gauge>,
+    busy_workers: Family<Label, Gauge>,
+    memory: Gauge,
+    spooled: Gauge,
+    oldest_transaction: Known,
+    oldest_watermark: Known,
+    lock_waits: Known,
+    log_entries: Family<[(&'static str, String); 1], Gauge>,
+}
+
+/// Registers metrics, and gives them to whoever counts.
+struct Making(Registry);
+
+impl Making {
+    fn plain<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        let metric = M::default();
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    fn with_unit<M: Metric + Clone + Default>(&mut self, name: &str, unit: Unit, help: &str) -> M {
+        let metric = M::default();
+        self.0.register_with_unit(name, help, unit, metric.clone());
+        metric
+    }
+
+    fn phases(&mut self) -> Arc<Phases> {
+        let make = || Histogram::new(BUCKETS);
+        let family = Family::<Label, Histogram, _>::new_with_constructor(make as fn() -> Histogram);
+        let phases = PHASES.map(|name| family.get_or_create_owned(&[("phase", name)]));
+        let help = "What syncs spend their time with";
+        self.0
+            .register_with_unit("phase", help, Unit::Seconds, family);
+        Arc::new(phases)
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new(connections: usize, memory_bytes: u64) -> Metrics {
+        let mut make = Making(Registry::with_prefix("tidewater"));
+        let limit: Gauge = make.plain(
+            "connections_limit",
+            "Connections that there may be: server.limits.connections",
+        );
+        limit.set(signed(connections));
+        let limit: Gauge = make.with_unit(
+            "memory_limit",
+            Unit::Bytes,
+            "Memory for rows on their way: server.limits.memory",
+        );
+        limit.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
+        let metrics = Metrics {
+            syncs: make.plain(
+                "syncs",
+                "Syncs that have ended: done, or the code of what went wrong",
+            ),
+            failed_sign_ins: make.plain(
+                "failed_sign_ins",
+                "Connections that were not let in, by the code of what went wrong",
+            ),
+            turned_away: make.plain(
+                "turned_away",
+                "Connections over the limit, which were told to come back",
+            ),
+            rows: make.plain("rows", "Rows uploaded and downloaded"),
+            bytes: make.with_unit("traffic", Unit::Bytes, "Bytes received and sent in syncs"),
+            refused: make.plain("refused_rows", "Uploaded rows that the centre did not take"),
+            conflicts: make.plain("conflicts", "Uploaded changes that lost"),
+            phases: make.phases(),
+            connections: make.plain("connections", "Connections that there are"),
+            backlog: make.plain("backlog", "What waits for a worker, by lane"),
+            workers: make.plain("workers", "Workers, by lane"),
+            busy_workers: make.plain("busy_workers", "Workers that are at work, by lane"),
+            memory: make.with_unit("memory", Unit::Bytes, "Memory that rows on their way hold"),
+            spooled: make.with_unit(
+                "spooled",
+                Unit::Bytes,
+                "Rows on their way that are in temporary files",
+            ),
+            oldest_transaction: make.with_unit(
+                "oldest_transaction",
+                Unit::Seconds,
+                "Age of the oldest transaction that is open in the centre",
+            ),
+            oldest_watermark: make.with_unit(
+                "oldest_watermark",
+                Unit::Seconds,
+                "How long ago the remote synced that has not for the longest time",
+            ),
+            lock_waits: make.plain("lock_waits", "Sessions of the centre that wait for a lock"),
+            log_entries: make.plain("log_entries", "Entries of the change logs, by table, about"),
+            registry: make.0,
+        };
+        // What has not happened yet is 0 and not missing.
+        drop(metrics.syncs.get_or_create(&[("outcome", "done")]));
+        for direction in ["uploaded", "downloaded"] {
+            drop(metrics.rows.get_or_create(&[("direction", direction)]));
+        }
+        metrics
+    }
+
+    /// A connection that is there until the guard is dropped.
+    pub(crate) fn connected(&self) -> Counted<'_> {
+        self.connections.inc();
+        Counted(&self.connections)
+    }
+
+    /// Somebody was told that there are too many.
+    pub(crate) fn turned_away(&self) {
+        self.turned_away.inc();
+    }
+
+    /// A connection is not let in.
+    pub(crate) fn sign_in_failed(&self, fault: &Fault) {
+        let label = [("code", fault.code.name())];
+        self.failed_sign_ins.get_or_create(&label).inc();
+    }
+
+    /// A sync has ended.
+    pub(crate) fn sync<T>(&self, result: &Result<T, Fault>, record: &SyncRecord) {
+        let outcome = result
+            .as_ref()
+            .map_or_else(|fault| fault.code.name(), |_| "done");
+        self.syncs.get_or_create(&[("outcome", outcome)]).inc();
+        self.refused.inc_by(record.refused);
+        self.conflicts.inc_by(record.conflicts);
+        let [received, sent] = record.bytes;
+        let (up, down) = (record.uploaded.iter(), record.downloaded.iter());
+        for (family, direction, count) in [
+            (&self.rows, "uploaded", up.sum()),
+            (&self.rows, "downloaded", down.sum()),
+            (&self.bytes, "received", received),
+            (&self.bytes, "sent", sent),
+        ] {
+            let label = [("direction", direction)];
+            family.get_or_create(&label).inc_by(count);
+        }
+    }
+
+    /// Something begins.
+    pub(crate) fn timer(&self, phase: Phase) -> Timer {
+        Timer {
+            phases: self.phases.clone(),
+            phase,
+            begun: Instant::now(),
+        }
+    }
+
+    /// What the database says; `None`: it does not answer, and what it said before is old.
+    pub(crate) fn centre(&self, pulse: Option<&Pulse>, now_ms: i64) {
+        let age = |since_ms: Option<i64>| Some((now_ms - since_ms?).max(0) as f64 / 1_000.0);
+        let oldest_ms = pulse.and_then(|it| it.oldest_transaction_ms);
+        *self.oldest_transaction.value() = age(oldest_ms);
+        *self.oldest_watermark.value() = age(pulse.and_then(|it| it.oldest_sync_ms));
+        let waits = pulse.and_then(|it| it.lock_waits);
+        *self.lock_waits.value() = waits.map(|count| count as f64);
+        // A table that is published no longer has no log.
+        self.log_entries.clear();
+        let mut logs: Vec<(&str, u64)> = Vec::new();
+        for (table, entries) in pulse.iter().flat_map(|it| &it.logs) {
+            match logs.iter_mut().find(|it| it.0 == table) {
+                Some(known) => known.1 += entries,
+                None => logs.push((table, *entries)),
+            }
+        }
+        for (table, entries) in logs {
+            let label = [("table", table.to_owned())];
+            let entries = i64::try_from(entries).unwrap_or(i64::MAX);
+            self.log_entries.get_or_create(&label).set(entries);
+        }
+    }
+
+    /// All of it as OpenMetrics text.
+    ///
+    /// # Errors
+    /// There is no text that is no text.
+    pub(crate) fn render(&self, server: &Shared) -> Result<String, fmt::Error> {
+        for (lane, all, resting, waiting) in server.workers.lanes(&server.limits) {
+            let label = [("lane", lane)];
+            self.workers.get_or_create(&label).set(signed(all));
+            let busy = all.saturating_sub(resting);
+            self.busy_workers.get_or_create(&label).set(signed(busy));
+            self.backlog.get_or_create(&label).set(signed(waiting));
+        }
+        let memory = server.budget.gauge();
+        let held = i64::try_from(memory.reserved_bytes()).unwrap_or(i64::MAX);
+        self.memory.set(held);
+        let spooled = i64::try_from(memory.spooled_bytes()).unwrap_or(i64::MAX);
+        self.spooled.set(spooled);
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// See [`Metrics::connected`].
+pub(crate) struct Counted<'a>(&'a Gauge);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// Measures phases that follow each other, the last one when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    phases: Arc<Phases>,
+    phase: Phase,
+    begun: Instant,
+}
+
+impl Timer {
+    /// One phase has ended and another one begins.
+    pub(crate) fn next(&mut self, phase: Phase) {
+        self.observe();
+        self.phase = phase;
+        self.begun = Instant::now();
+    }
+
+    fn observe(&self) {
+        let took = self.begun.elapsed().as_secs_f64();
+        self.phases[self.phase as usize].observe(took);
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.observe();
+    }
+}
+
+/// How many workers have nothing to do.
+#[derive(Default)]
+pub(crate) struct Resting(AtomicUsize);
+
+/// A worker that has nothing to do, until this is dropped.
+pub(crate) struct Rest<'a>(&'a Resting);
+
+impl Resting {
+    pub(crate) fn begin(&self) -> Rest<'_> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Rest(self)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewater_protocol::Code;
+
+    use super::*;
+
+    #[test]
+    fn what_the_database_does_not_say_is_not_there() {
+        let metrics = Metrics::new(10, 1_000);
+        let text = || {
+            let mut text = String::new();
+            encode(&mut text, &metrics.registry).unwrap();
+            text
+        };
+        assert!(
+            !text().contains("\ntidewater_oldest_transaction_seconds "),
+            "{}",
+            text()
+        );
+        let pulse = Pulse {
+            oldest_transaction_ms: Some(7_500),
+            lock_waits: Some(3),
+            logs: vec![("shop".into(), 4), ("shop".into(), 5)],
+            ..Pulse::default()
+        };
+        metrics.centre(Some(&pulse), 10_000);
+        for line in [
+            "tidewater_oldest_transaction_seconds 2.5\n",
+            "tidewater_lock_waits 3.0\n",
+            "tidewater_log_entries{table=\"shop\"} 9\n",
+        ] {
+            assert!(text().contains(line), "{line}{}", text());
+        }
+        assert!(
+            !text().contains("\ntidewater_oldest_watermark_seconds "),
+            "{}",
+            text()
+        );
+        metrics.centre(None, 10_000);
+        assert!(!text().contains("shop"), "{}", text());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ends_is_counted_by_how_it_ended_and_how_long_it_took() {
+        let metrics = Metrics::new(10, 1_000);
+        let record = SyncRecord {
+            uploaded: [1, 2, 3],
+            refused: 4,
+            bytes: [10, 20],
+            ..SyncRecord::default()
+        };
+        metrics.sync(&Ok::<_, Fault>(()), &record);
+        metrics.sync(&Err::<(), _>(Fault::busy(1)), &SyncRecord::default());
+        metrics.sign_in_failed(&Fault::peer(Code::WrongPassword, "no"));
+        let mut timer = metrics.timer(Phase::Wait);
+        tokio::time::advance(std::time::Duration::from_secs(2)).await;
+        timer.next(Phase::Apply);
+        drop(timer);
+        drop(metrics.connected());
+        let mut text = String::new();
+        encode(&mut text, &metrics.registry).unwrap();
+        for line in [
+            "tidewater_syncs_total{outcome=\"done\"} 1\n",
+            "tidewater_syncs_total{outcome=\"busy\"} 1\n",
+            "tidewater_failed_sign_ins_total{code=\"wrong_password\"} 1\n",
+            "tidewater_rows_total{direction=\"uploaded\"} 6\n",
+            "tidewater_traffic_bytes_total{direction=\"sent\"} 20\n",
+            "tidewater_refused_rows_total 4\n",
+            "tidewater_phase_seconds_sum{phase=\"wait\"} 2.0\n",
+            "tidewater_phase_seconds_count{phase=\"apply\"} 1\n",
+            "tidewater_connections 0\n",
+            "tidewater_connections_limit 10\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+    }
+}
