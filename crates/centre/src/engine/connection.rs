@@ -15,6 +15,8 @@ pub struct Own {
     pub sql: &'static str,
     /// The values of `?1`, `?2` and so on.
     pub parameters: Vec<Value>,
+    /// The rows of `{rows ...}`, if the text has it: see [`each`].
+    pub rows: Vec<Vec<Value>>,
 }
 
 /// Makes an [`Own`] of a text and its parameters.
@@ -24,10 +26,38 @@ macro_rules! own {
         $crate::engine::connection::Own {
             sql: $sql,
             parameters: vec![$($crate::engine::connection::Parameter::value(&$parameter)),*],
+            rows: Vec::new(),
         }
     };
 }
 pub use crate::own;
+
+/// The values of one row, for [`each`].
+#[macro_export]
+macro_rules! own_row {
+    ($($value:expr),* $(,)?) => {
+        vec![$($crate::engine::connection::Parameter::value(&$value)),*]
+    };
+}
+pub use crate::own_row;
+
+/// A statement that does for each of some rows what it would do for it alone. `{rows BLOB TEXT}`
+/// in its text is a relation `v` of these rows, with columns `c1`, `c2` and so on of these types; a
+/// database may take all of them at once, or one after the other.
+pub fn each(sql: &'static str, rows: Vec<Vec<Value>>) -> Own {
+    Own {
+        sql,
+        parameters: Vec::new(),
+        rows,
+    }
+}
+
+/// The place of the rows in a neutral text: what is before it, the types, and what is behind it.
+pub fn split_rows(sql: &str) -> Option<(&str, impl Iterator<Item = &str>, &str)> {
+    let (before, rest) = sql.split_once("{rows ")?;
+    let (types, behind) = rest.split_once('}')?;
+    Some((before, types.split(' '), behind))
+}
 
 /// What a statement gave.
 #[derive(Debug, Default)]

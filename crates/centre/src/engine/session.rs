@@ -165,6 +165,7 @@ pub(super) async fn shut_out(
         Own {
             sql: &STANDING,
             parameters: ids.take(IDS_AT_ONCE).map(Parameter::value).collect(),
+            rows: Vec::new(),
         }
     };
     let statements: Vec<Own> = remotes.chunks(IDS_AT_ONCE).map(standing).collect();
