@@ -34,7 +34,7 @@ pub(super) fn spell(sql: &str) -> String {
         names.push(format!("c{at}"));
     }
     let (arrays, names) = (arrays.join(", "), names.join(", "));
-    format!("{before}unnest({arrays}) AS v({names}){behind}")
+    format!("{before}unnest({arrays}) WITH ORDINALITY AS v({names}, n){behind}")
 }
 
 /// A parameter, encoded as the type that PostgreSQL gave it.

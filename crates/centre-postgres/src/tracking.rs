@@ -21,7 +21,7 @@ use super::{
 use tidewater_centre::engine::acting::Assumed;
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{Published, WhichRule};
-use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
+use tidewater_centre::engine::connection::{Answer, Connection as _, Own, each, own, own_row};
 use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, RoleAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::scope::ScopeQuery;
@@ -249,10 +249,12 @@ impl Tracking for Postgres {
     }
 
     fn ask_pruned(position: &[u8]) -> Vec<Own> {
-        let pruned = "SELECT pg_catalog.pg_snapshot_xmin(?1::text::pg_snapshot) < log_floor
-            FROM tidewater.history";
-        let snapshot = watermark::snapshot(position);
-        snapshot.into_iter().map(|it| own!(pruned, it)).collect()
+        let pruned = "SELECT v.n, pg_catalog.pg_snapshot_xmin(v.c1::pg_snapshot) < log_floor
+            FROM {rows TEXT}, tidewater.history";
+        let snapshot = watermark::snapshot(position).into_iter();
+        snapshot
+            .map(|it| each(pruned, vec![own_row![it]]))
+            .collect()
     }
 
     fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {

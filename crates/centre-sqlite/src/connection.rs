@@ -37,9 +37,11 @@ pub(super) fn spell(sql: &str) -> String {
     let Some((before, types, behind)) = split_rows(&sql) else {
         return sql;
     };
-    let columns = types.zip(1..).map(|(_, at)| format!("?{at} AS c{at}"));
-    let columns = columns.collect::<Vec<_>>().join(", ");
-    format!("{before}(SELECT {columns}) AS v{behind}")
+    let columns = types
+        .zip(2..)
+        .map(|(_, at)| format!(", ?{at} AS c{}", at - 1));
+    let columns: String = columns.collect();
+    format!("{before}(SELECT ?1 AS n{columns}) AS v{behind}")
 }
 
 /// A parameter.
@@ -72,26 +74,28 @@ pub(super) fn run(connection: &rusqlite::Connection, own: &Own) -> rusqlite::Res
     let mut statement = connection.prepare_cached(&spell(own.sql))?;
     if own.rows.is_empty() {
         return match split_rows(own.sql) {
-            None => run_once(connection, &mut statement, &own.parameters),
+            None => run_once(connection, &mut statement, own.parameters.iter()),
             Some(_) => Ok(Answer::default()),
         };
     }
     let mut all = Answer::default();
-    for row in &own.rows {
-        let answer = run_once(connection, &mut statement, row)?;
+    for (row, number) in own.rows.iter().zip(1..) {
+        let number = Value::Integer(number);
+        let parameters = std::iter::once(&number).chain(row);
+        let answer = run_once(connection, &mut statement, parameters)?;
         all.rows.extend(answer.rows);
         all.changed += answer.changed;
     }
     Ok(all)
 }
 
-fn run_once(
+fn run_once<'v>(
     connection: &rusqlite::Connection,
     statement: &mut rusqlite::Statement<'_>,
-    parameters: &[Value],
+    parameters: impl Iterator<Item = &'v Value>,
 ) -> rusqlite::Result<Answer> {
     let columns = statement.column_count();
-    let parameters = params_from_iter(parameters.iter().map(Bound));
+    let parameters = params_from_iter(parameters.map(Bound));
     if columns == 0 {
         let changed = statement.execute(parameters)? as u64;
         return Ok(Answer {
