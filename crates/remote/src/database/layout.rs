@@ -166,6 +166,19 @@ pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
     transaction.commit().doing(doing)
 }
 
+/// Everything in `tidewater_state`, read by one statement wherever something of it is wanted.
+pub(crate) const STATE: &str = "SELECT format_version, remote_id, server, user, credential, \
+     token, ca, centre, checked_schema_version FROM tidewater_state";
+
+/// Whether the file has the internal tables of this program's format, as almost every one does that
+/// is opened. The statement is one that a sync needs anyway.
+pub(crate) fn is_ours(connection: &Connection) -> bool {
+    let version = connection
+        .prepare_cached(STATE)
+        .and_then(|mut statement| statement.query_row([], |row| row.get::<_, i64>(0)));
+    version == Ok(FORMAT_VERSION)
+}
+
 fn version(connection: &Connection) -> Result<Option<i64>, RemoteError> {
     let doing = "reading the format version";
     let exists: Option<i64> = connection

@@ -29,7 +29,7 @@ pub(crate) use altered::{Lack, lack, missing_columns};
 pub(crate) use unique::{UniqueIndex, unique_indexes};
 
 use super::SubscriptionState;
-use super::layout::PREFIX;
+use super::layout::{PREFIX, STATE};
 use super::tables::{self, Names};
 use super::{numbers, quote};
 use crate::error::{Doing, RemoteError};
@@ -107,8 +107,8 @@ fn ensure_all(
 pub(crate) fn are_checked(connection: &Connection) -> Result<bool, RemoteError> {
     let doing = "reading the schema version";
     let checked: i64 = connection
-        .prepare_cached("SELECT checked_schema_version FROM tidewater_state")
-        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+        .prepare_cached(STATE)
+        .and_then(|mut statement| statement.query_row([], |row| row.get(8)))
         .doing(doing)?;
     Ok(schema_version(connection).doing(doing)? == checked)
 }

@@ -246,6 +246,10 @@ impl Database {
         let Some(schema) = &subscription.schema else {
             return Ok(requests);
         };
+        // Reading an upload may have added some.
+        if !subscription.any_stale && subscription.taken.is_none() {
+            return Ok(requests);
+        }
         for table in &schema.tables {
             let taken = subscription.taken_generation;
             let (rows, packed) =
