@@ -38,6 +38,7 @@ pub use refused::{RefusedRow, Which};
 pub use status::{StaleRow, Status, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};
 pub use unsubscribe::LeftTable;
+pub(crate) use upload::UploadBeginning;
 pub use upload::{UploadChunk, UploadCursor};
 
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use tidewater_protocol::{PublicationSchema, Table, UploadId};
 
 use super::refused;
 use super::subscription::load_all;
-use super::tables::{Names, change_table};
+use super::tables::{Names, TABLES_AT_ONCE, change_table};
 use super::{
     CompareDue, Database, SubscriptionState, changes, compare, data_version, quote, row, triggers,
 };
@@ -128,9 +128,6 @@ fn is_unreliable(
     }
     Ok(false)
 }
-
-/// So many tables are looked at by one statement: what SQLite takes in one is limited.
-const TABLES_AT_ONCE: usize = 100;
 
 /// Whether any table has changes of this generation.
 fn has_generation(

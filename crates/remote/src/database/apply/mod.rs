@@ -285,7 +285,9 @@ impl Applier {
             self.phase = Phase::Given(subscription);
             return Ok(());
         }
-        refused::tell_set_aside(&self.database.connection, &state, &mut self.summary)?;
+        if state.any_refused {
+            refused::tell_set_aside(&self.database.connection, &state, &mut self.summary)?;
+        }
         self.keep_dropped_columns(subscription)?;
         self.phase = Phase::Result(subscription);
         Ok(())
