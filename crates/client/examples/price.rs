@@ -3,14 +3,14 @@
 //!
 //! `cargo run --release -p tidewater-client --example price -- CASE [COUNT] [FOLDER]`, with the cases
 //! `idle` (by token), `credential` (a new token each time), `ten` (rows that the application has
-//! inserted), `open` (the file alone), `upload` and `download` (COUNT rows in one sync). The times
-//! are those that Linux keeps of a thread.
+//! inserted), `down` (ten rows that come), `open` (the file alone), `upload` and `download` (COUNT rows in one sync). In `idle-open`,
+//! `ten-open` and `down-open` the file stays open from one sync to the next. The times are those that Linux
+//! keeps of a thread.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;
 use std::path::Path;
-
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -37,16 +37,19 @@ fn main() -> Anything<()> {
     let path = folder.path().join("remote.db");
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("tcp://{}", listener.local_addr()?);
-    let (gives_tokens, rows) = match case.as_str() {
-        "credential" => (true, 1000),
-        "download" => (false, count),
-        "upload" => (false, 0),
-        _ => (false, 1000),
+    let rows = match case.as_str() {
+        "download" => count,
+        "upload" => 0,
+        _ => 1000,
     };
-    let pieces = packed(rows);
+    let script = Script {
+        gives_tokens: case == "credential",
+        first: Rows::of(rows),
+        later: Rows::of(if case.starts_with("down") { 10 } else { 0 }),
+    };
     std::thread::spawn(move || {
         for socket in listener.incoming() {
-            serve(&mut socket.expect("a socket"), gives_tokens, rows, &pieces).expect("a sync");
+            serve(&mut socket.expect("a socket"), &script).expect("a sync");
         }
     });
     let mut first = Remote::open(&path)?;
@@ -90,12 +93,16 @@ fn upload(path: &Path, count: i32) -> Anything<()> {
 /// Many small syncs.
 fn small(path: &Path, case: &str, count: i32) -> Anything<()> {
     let (mut open, mut sync, mut close) = (0.0, 0.0, 0.0);
+    let mut kept = None;
     for number in 0..count {
-        if case == "ten" {
+        if case.starts_with("ten") {
             insert(path, 10_000 + number * 10..10_010 + number * 10)?;
         }
         let begin = cpu_us()?;
-        let mut remote = Remote::open(path)?;
+        let mut remote = match kept.take() {
+            Some(remote) => remote,
+            None => Remote::open(path)?,
+        };
         let opened = cpu_us()?;
         if case != "open" {
             if case == "credential" {
@@ -104,7 +111,11 @@ fn small(path: &Path, case: &str, count: i32) -> Anything<()> {
             remote.sync(&mut go_on)?;
         }
         let synced = cpu_us()?;
-        drop(remote);
+        if case.ends_with("-open") {
+            kept = Some(remote);
+        } else {
+            drop(remote);
+        }
         open += opened - begin;
         sync += synced - opened;
         close += cpu_us()? - synced;
@@ -170,7 +181,29 @@ fn schema() -> PublicationSchema {
     }
 }
 
+/// What the server says.
+struct Script {
+    gives_tokens: bool,
+    /// The rows of the first download, and of each later one.
+    first: Rows,
+    later: Rows,
+}
+
 /// Packed rows, in pieces.
+struct Rows {
+    count: i32,
+    pieces: Vec<Vec<u8>>,
+}
+
+impl Rows {
+    fn of(count: i32) -> Rows {
+        Rows {
+            count,
+            pieces: packed(count),
+        }
+    }
+}
+
 fn packed(count: i32) -> Vec<Vec<u8>> {
     let schema = schema();
     let shape = schema.tables[0].shape();
@@ -194,7 +227,9 @@ fn packed(count: i32) -> Vec<Vec<u8>> {
             pieces.push(writer.take());
         }
     }
-    pieces.push(writer.take());
+    if !writer.is_empty() {
+        pieces.push(writer.take());
+    }
     pieces
 }
 
@@ -235,13 +270,8 @@ impl Peer<'_> {
     }
 }
 
-/// Serves one connection: a first download of these rows, later ones of none.
-fn serve(
-    socket: &mut TcpStream,
-    gives_tokens: bool,
-    rows: i32,
-    pieces: &[Vec<u8>],
-) -> Anything<()> {
+/// Serves one connection.
+fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
     socket.set_nodelay(true)?;
     let mut wire = Wire::accept("price", None, Duration::ZERO);
     wire.open(SYNC_CHANNEL);
@@ -265,7 +295,7 @@ fn serve(
         }
         peer.write()?;
     }
-    let token = match is_first || gives_tokens {
+    let token = match is_first || script.gives_tokens {
         true => vec![5; 80],
         false => Vec::new(),
     };
@@ -301,24 +331,28 @@ fn serve(
         }))?;
     }
     send(download_begin(0))?;
-    let mut count = 0;
-    if is_first {
+    let rows = if is_first {
+        &script.first
+    } else {
+        &script.later
+    };
+    if is_first || rows.count > 0 {
         send(Control::TableBegin(TableBegin {
-            replace: true,
+            replace: is_first,
             ..TableBegin::of(&schema.tables[0])
         }))?;
-        for piece in pieces {
-            checksum.update(piece);
-            peer.wire.send_rows(SYNC_CHANNEL, piece.clone());
-        }
-        count = rows as u64;
     }
+    for piece in &rows.pieces {
+        checksum.update(piece);
+        peer.wire.send_rows(SYNC_CHANNEL, piece.clone());
+    }
+    let is_idle = !is_first && upload.is_none() && rows.count == 0;
     peer.wire.send_control(
         SYNC_CHANNEL,
         Control::DownloadEnd(DownloadEnd {
             // Nothing has happened: the remote's own is as good.
-            checkpoint: vec![4; if is_first || upload.is_some() { 200 } else { 0 }],
-            upserts: count,
+            checkpoint: vec![4; if is_idle { 0 } else { 200 }],
+            upserts: rows.count as u64,
             removals: 0,
             checksum: checksum.finalize(),
         }),

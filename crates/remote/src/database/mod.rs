@@ -67,6 +67,8 @@ pub struct Database {
     /// Another session of the same sync follows the last one.
     goes_on: bool,
     kept_limits: KeptLimits,
+    /// Write-ahead logging is known to be on.
+    has_wal: bool,
 }
 
 /// Whom the remote belongs to, and how it proves it.
@@ -116,6 +118,7 @@ impl Database {
             refused_at: None,
             goes_on: false,
             kept_limits: KeptLimits::default(),
+            has_wal: false,
         };
         // SQLite looks into the file only when it is used for the first time.
         let prepared = configure(&database.connection).doing("opening the file");

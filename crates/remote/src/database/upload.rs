@@ -16,9 +16,10 @@ use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Op, RowsWriter, Table, Value};
 
+pub(super) use self::read::in_step;
 use self::read::{Part, Piece, read};
 use super::tables::{Names, TABLES_AT_ONCE, change_table};
-use super::triggers::schema_version;
+use super::triggers::{self, schema_version};
 use super::{Database, SubscriptionState, data_version, quote, row};
 use crate::error::{Doing, RemoteError};
 
@@ -26,7 +27,7 @@ use crate::error::{Doing, RemoteError};
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// So many rows are packed to estimate the size of an upload.
-const SAMPLE_ROWS: u64 = 64;
+pub(super) const SAMPLE_ROWS: u64 = 64;
 
 /// How far an upload was read.
 #[derive(Clone, Debug, Default)]
@@ -167,7 +168,7 @@ impl Database {
         let in_step = match cursor.in_step {
             _ if cursor.looks_up => false,
             Some((version, in_step)) if version == schema_version => in_step,
-            _ => read::in_step(snapshot, table)?,
+            _ => triggers::are_plain(snapshot)? || in_step(snapshot, table)?,
         };
         cursor.in_step = Some((schema_version, in_step));
         let part = Part {
