@@ -39,7 +39,8 @@ impl Database {
         let doing = "beginning a sync";
         // Most syncs find nothing to take: then nothing is written either.
         let snapshot = self.connection.unchecked_transaction().doing(doing)?;
-        let subscriptions = load_all(&snapshot)?;
+        let mut subscriptions = load_all(&snapshot)?;
+        let seen = data_version(&snapshot).doing(doing)?;
         let in_order = triggers::are_checked(&snapshot)?;
         let mut to_take = false;
         if direction != SyncDirection::DownloadOnly {
@@ -52,26 +53,20 @@ impl Database {
             return Ok(subscriptions);
         }
         let transaction = self.write(doing)?;
-        let mut subscriptions = load_all(&transaction)?;
+        let data_version = data_version(&transaction).doing(doing)?;
+        // Mostly nobody has written between the look and the lock.
+        if data_version != seen {
+            subscriptions = load_all(&transaction)?;
+        }
         if !triggers::are_checked(&transaction)? {
             let untracked = triggers::ensure(&transaction, &subscriptions)?;
             compare::note_untracked(&transaction, &untracked).doing(doing)?;
             subscriptions = load_all(&transaction)?;
         }
-        let mut taken_now = Vec::new();
         if direction != SyncDirection::DownloadOnly {
-            for subscription in &subscriptions {
+            for subscription in &mut subscriptions {
                 if can_take(&transaction, subscription, direction, compares_next)? {
                     take(&transaction, subscription, new_upload_id())?;
-                    taken_now.push(subscription.id);
-                }
-            }
-        }
-        if !taken_now.is_empty() {
-            subscriptions = load_all(&transaction)?;
-            let data_version = data_version(&transaction).doing(doing)?;
-            for subscription in &mut subscriptions {
-                if taken_now.contains(&subscription.id) {
                     subscription.taken_under = Some(data_version);
                 }
             }
@@ -156,7 +151,7 @@ fn has_generation(
 
 fn take(
     connection: &Connection,
-    subscription: &SubscriptionState,
+    subscription: &mut SubscriptionState,
     upload_id: UploadId,
 ) -> Result<(), RemoteError> {
     if subscription.any_refused {
@@ -177,8 +172,11 @@ fn take(
              generation = generation + 1, taken_upload_id = ?2 WHERE id = ?1",
         )
         .and_then(|mut statement| statement.execute(params![subscription.id, upload_id.0]))
-        .map(drop)
-        .doing("taking an upload")
+        .doing("taking an upload")?;
+    subscription.taken = Some(upload_id);
+    subscription.taken_generation = Some(subscription.generation);
+    subscription.generation += 1;
+    Ok(())
 }
 
 /// A refused change that was changed again goes up with the new one: the change of the
