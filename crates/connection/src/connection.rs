@@ -11,7 +11,7 @@ use tidewater_protocol::frame::{
 use tidewater_protocol::message::{Control, Credit, PROTOCOL_VERSION, Ping, Pong};
 
 use crate::Fault;
-use crate::channel::{Channel, Class, Incoming};
+use crate::channel::{Channel, Class, Incoming, drop_if_empty};
 
 /// What the accepting side holds of a peer that is not let in yet; behind it, and behind one
 /// frame more, bytes wait in the network.
@@ -100,6 +100,9 @@ impl Connection {
     }
 
     fn new(program: &str, pings: Option<Pings>, now: Duration, dials: bool) -> Connection {
+        // Few have more than these: their own, and that of syncs.
+        let mut channels = Vec::with_capacity(2);
+        channels.push((CONNECTION_CHANNEL, Channel::new()));
         Connection {
             program: program.to_owned(),
             pings,
@@ -107,7 +110,7 @@ impl Connection {
             input: BytesMut::new(),
             expects_preface: !dials,
             owes_preface: dials,
-            channels: vec![(CONNECTION_CHANNEL, Channel::new())],
+            channels,
             events: VecDeque::new(),
             pongs: VecDeque::new(),
             ping_due: false,
@@ -217,7 +220,9 @@ impl Connection {
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        drop_if_empty(&mut self.events);
+        event
     }
 
     /// What came next on a channel, if it is wanted.

@@ -66,7 +66,7 @@ pub(crate) async fn serve(
 /// Signs the remote in and serves its channels. What remains to be sent is left on the wire.
 async fn handle(server: &Arc<Shared>, wire: &Wire, peer: &str) {
     let served = async {
-        let (guest, arrival) = admit(server, wire, peer).await?;
+        let (guest, arrival) = Box::pin(admit(server, wire, peer)).await?;
         let stay = server.registry.enter(guest.remote_id, &guest.user);
         let syncs = session::run(server, wire.sync(), &guest, &stay, arrival);
         tokio::select! {
@@ -103,7 +103,7 @@ async fn admit(
     server: &Arc<Shared>,
     wire: &Wire,
     peer: &str,
-) -> Result<(Guest, Option<Arrival>), Fault> {
+) -> Result<(Guest, Option<Box<Arrival>>), Fault> {
     let sign_in = first_message(server, wire.own())
         .await
         .inspect_err(|fault| {
@@ -158,9 +158,9 @@ async fn enter(
     server: &Arc<Shared>,
     wire: &Wire,
     claim: Claim,
-    mut arrival: Option<Arrival>,
+    mut arrival: Option<Box<Arrival>>,
     peer: &str,
-) -> Result<(Guest, Option<Arrival>), Fault> {
+) -> Result<(Guest, Option<Box<Arrival>>), Fault> {
     let mut greeting = arrival.as_mut().and_then(|it| it.greeting.as_mut().ok());
     if greeting.is_some() && server.is_full() {
         return Err(server.busy());

@@ -59,15 +59,16 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    pub(crate) fn of(hello: Hello, server: &Shared, channel: Channel<'_>) -> Arrival {
+    /// In a box: several futures hold it one after the other, and would each be as large.
+    pub(crate) fn of(hello: Hello, server: &Shared, channel: Channel<'_>) -> Box<Arrival> {
         let names = hello.subscriptions.iter().map(|it| it.publication.as_str());
-        Arrival {
+        Box::new(Arrival {
             publications: names.collect::<Vec<_>>().join(","),
             greeting: Greeting::check(hello, server.limits.subscriptions),
             looked_up: None,
             started: Instant::now(),
             received: channel.bytes()[0],
-        }
+        })
     }
 }
 
@@ -77,7 +78,7 @@ pub(crate) async fn run(
     channel: Channel<'_>,
     guest: &Guest,
     stay: &Stay<'_>,
-    mut arrival: Option<Arrival>,
+    mut arrival: Option<Box<Arrival>>,
 ) -> Result<(), Fault> {
     let mut before = Before::Nothing;
     let mut counted = [0; 2];
@@ -244,11 +245,12 @@ impl<'a> Sync<'a> {
         }
     }
 
-    async fn run(&mut self, arrival: Arrival) -> Result<Before, Fault> {
+    // Stages wait in boxes of their own, so that a sync that waits costs no more than its stage.
+    async fn run(&mut self, arrival: Box<Arrival>) -> Result<Before, Fault> {
         if arrival.looked_up.is_none() && self.server.is_full() {
             return Err(self.server.busy());
         }
-        let Some(opened) = self.open(arrival.greeting?, arrival.looked_up).await? else {
+        let Some(opened) = Box::pin(self.open(arrival)).await? else {
             self.channel.send(Control::SyncEnd(SyncEnd {}))?;
             return Ok(Before::AbandonedSync);
         };
@@ -258,7 +260,7 @@ impl<'a> Sync<'a> {
             reservation: comparing,
             request,
             standing,
-        } = self.receive(&opened).await?;
+        } = Box::pin(self.receive(&opened)).await?;
         let Received {
             uploads,
             requests,
@@ -292,7 +294,7 @@ impl<'a> Sync<'a> {
             reservation: comparing,
             upload_only: request.upload_only,
         };
-        self.download(&opened, applied, wanted, standing).await?;
+        Box::pin(self.download(&opened, applied, wanted, standing)).await?;
         self.channel.send(Control::SyncEnd(SyncEnd {}))?;
         if downloads {
             let published = opened.subscriptions.iter().map(|it| &it.published);

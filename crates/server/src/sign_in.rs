@@ -98,13 +98,14 @@ pub(crate) async fn sign_in(
     keyring: &Keyring,
     peer: &str,
 ) -> Result<SignedIn, Fault> {
+    // Each in a box: a crowd that signs in by token waits in futures of that size.
     match &claim.proof {
-        Proof::Token(token) => by_token(server, claim, asked, keyring, token).await,
+        Proof::Token(token) => Box::pin(by_token(server, claim, asked, keyring, token)).await,
         Proof::Credential(credential) => {
-            by_credential(server, claim, asked, keyring, credential).await
+            Box::pin(by_credential(server, claim, asked, keyring, credential)).await
         }
         Proof::Password(password) => {
-            by_password(server, claim, asked, keyring, password, peer).await
+            Box::pin(by_password(server, claim, asked, keyring, password, peer)).await
         }
     }
 }
@@ -152,7 +153,8 @@ async fn by_credential(
     let mut state = look_up(server, user, claim.remote_id, asked).await?;
     let mut was = None;
     if state.remote.is_none()
-        && let Some((before, remote)) = take_up_identity(server, claim, keyring, presented).await?
+        && let Some((before, remote)) =
+            Box::pin(take_up_identity(server, claim, keyring, presented)).await?
     {
         was = Some(before);
         state.remote = Some(remote);
@@ -184,7 +186,7 @@ async fn by_credential(
         Renewal::Nothing => Vec::new(),
         Renewal::Rotate { previous } => {
             let next = keyring.credential(remote.id, presented);
-            replace(server, remote.clone(), previous, next).await?
+            Box::pin(replace(server, remote.clone(), previous, next)).await?
         }
     };
     Ok(SignedIn {

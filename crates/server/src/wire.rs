@@ -6,12 +6,16 @@
 //! one task, a request that arrives whole is answered with a single wake-up and a single write.
 //! What messages mean is left to the handlers.
 
+use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -37,8 +41,6 @@ const FREE_BUFFER_BYTES_STRANGER: usize = 16 << 10;
 const HIGH_WATER_BYTES: usize = 128 << 10;
 /// Unsent bytes at which what has been produced so far leaves.
 const FLUSH_BYTES: usize = 64 << 10;
-/// The size up to which an empty write buffer is kept for the next message.
-const KEEP_BUFFER_BYTES: usize = 2 << 10;
 
 /// What the futures of a connection share.
 pub(crate) struct Wire {
@@ -210,8 +212,10 @@ impl Wire {
         let gone = fault.is_gone();
         self.fail(fault);
         if !gone {
-            let mut scratch = [0; 1024];
-            while !matches!(stream.read(&mut scratch).await, Ok(0) | Err(_)) {}
+            let mut scratch = BytesMut::new();
+            while !matches!(read_little(&mut stream, &mut scratch).await, Ok(0) | Err(_)) {
+                scratch.clear();
+            }
         }
     }
 
@@ -230,8 +234,18 @@ impl Wire {
                 }
                 Err(fault) => return fault,
             }
-            if buffer.is_empty() && buffer.capacity() > READ_BYTES && read_bytes == READ_BYTES {
+            if buffer.is_empty() && read_bytes == READ_BYTES {
+                // Most connections wait most of the time, and need no buffer for that.
                 buffer = BytesMut::new();
+                let count = match read_little(stream, &mut buffer).await {
+                    Ok(0) | Err(_) => return Fault::gone(),
+                    Ok(count) => count,
+                };
+                self.state().received_bytes += count as u64;
+                if count == READ_BYTES {
+                    read_bytes *= 4;
+                }
+                continue;
             }
             let wanted = buffer.capacity().max(buffer.len() + read_bytes);
             if !self.reserve(&mut reservation, wanted, read_bytes == READ_BYTES) {
@@ -312,9 +326,8 @@ impl Wire {
                 self.progress.notify_one();
             }
             stream.flush().await?;
-            if output.capacity() > KEEP_BUFFER_BYTES {
-                output = BytesMut::new();
-            }
+            // The next message may be long in coming.
+            output = BytesMut::new();
         }
     }
 
@@ -329,6 +342,21 @@ impl Wire {
         }
         state.close
     }
+}
+
+/// Reads a first piece, which has a buffer only once it is there.
+async fn read_little(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+) -> io::Result<usize> {
+    poll_fn(|context| {
+        let mut piece = [MaybeUninit::uninit(); READ_BYTES];
+        let mut piece = ReadBuf::uninit(&mut piece);
+        ready!(Pin::new(&mut *stream).poll_read(context, &mut piece))?;
+        buffer.extend_from_slice(piece.filled());
+        Poll::Ready(Ok(piece.filled().len()))
+    })
+    .await
 }
 
 impl<'a> Channel<'a> {

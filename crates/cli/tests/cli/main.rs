@@ -21,6 +21,7 @@ mod own_changes;
 mod partitions;
 mod program;
 mod refused;
+mod retrying;
 mod row_security;
 mod schema_changes;
 mod serving;
@@ -33,3 +34,5 @@ mod times;
 mod tls;
 mod user_import;
 mod verify;
+#[cfg(target_os = "linux")]
+mod waiting;

@@ -18,7 +18,7 @@ use tidewater_protocol::{RemoteId, UploadId};
 
 use super::hello::Greeting;
 use super::upload::ReceivedUpload;
-use super::{LookedUp, Sync};
+use super::{Arrival, LookedUp, Sync};
 use crate::auth::signing::Keyring;
 use crate::fault::Fault;
 use crate::publications::{Published, Served};
@@ -59,11 +59,13 @@ pub(super) struct OpenSubscription {
 
 impl Sync<'_> {
     /// Says Welcome. `None`: the remote has to do something else first, and comes back.
-    pub(super) async fn open(
-        &mut self,
-        mut greeting: Greeting,
-        looked_up: Option<LookedUp>,
-    ) -> Result<Option<Opened>, Fault> {
+    pub(super) async fn open(&mut self, arrival: Box<Arrival>) -> Result<Option<Opened>, Fault> {
+        let Arrival {
+            greeting,
+            looked_up,
+            ..
+        } = *arrival;
+        let mut greeting = greeting?;
         let (server, guest) = (self.server, self.guest);
         let LookedUp { keyring, state } = match looked_up {
             Some(looked_up) => looked_up,
@@ -113,6 +115,7 @@ impl Sync<'_> {
             .map(|it| (it.publication.clone(), it.schema_hash.clone()))
             .collect();
         let set = greeting.subscriptions.into_iter();
+        let set = set.filter(|it| !it.parameters.is_empty());
         let set = set.map(|it| (it.publication, it.parameters));
         Ok(goes_on.then_some(Opened {
             parameters: Arc::new(set.collect()),
@@ -287,7 +290,10 @@ impl Sync<'_> {
                 compare: strange && !subscription.compares && !schema_differs,
             })
         });
-        opened.collect()
+        let mut opened: Vec<OpenSubscription> = opened.collect::<Result<_, Fault>>()?;
+        // They stay as long as the sync waits, and most remotes have one.
+        opened.shrink_to_fit();
+        Ok(opened)
     }
 }
 

@@ -141,7 +141,7 @@ pub(super) async fn send_all(
             continue;
         }
         if let (false, Some(results)) = (is_failure(&item), results.take()) {
-            send_results(sync, opened, results, upload_only).await?;
+            Box::pin(send_results(sync, opened, results, upload_only)).await?;
         }
         match item {
             SpoolItem::Stored(..) => {}
