@@ -49,7 +49,7 @@ coverage: ## Tell which share of lines the tests of the main crates run
 	@scripts/coverage.sh
 
 bench: ## Measure against the budgets, optimized; BENCH="..." passes arguments on
-	$(CARGO) run --release -p tidewater-bench -- $(BENCH)
+	$(CARGO) bench -p tidewater-bench --bench measures -- $(BENCH)
 
 fmt: ## Format all Rust code
 	$(CARGO) fmt --all

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::SinkExt;
-use tidewater_testing::purchase::Purchase;
+use tidewater_purchase::Purchase;
 use tokio_postgres::Client;
 
 /// Microseconds between 1970-01-01, from which rows count, and 2000-01-01, from which

@@ -14,9 +14,9 @@ use tempfile::TempDir;
 
 use tidewater_centre::records::UserRecord;
 use tidewater_client::{Remote, SyncDirection};
+use tidewater_purchase as purchase;
 use tidewater_server::{Config, Environment, Server, hash_password};
 use tidewater_testing::postgres::{Postgres, PostgresOptions};
-use tidewater_testing::purchase;
 
 const USER: &str = "bench";
 pub(crate) const PASSWORD: &str = "bench-password";

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+pub(crate) use tidewater_bench::spread::Spread;
+
 /// Times of several runs of one thing.
 #[derive(Default)]
 pub(crate) struct Samples {
@@ -29,45 +31,10 @@ impl Samples {
     }
 }
 
-/// Median, smallest and largest of several values.
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) smallest: f64,
-    pub(crate) largest: f64,
-}
-
-impl Spread {
-    /// Of at least one value.
-    pub(crate) fn of(mut values: Vec<f64>) -> Spread {
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        let median = if values.len().is_multiple_of(2) {
-            (values[middle - 1] + values[middle]) / 2.0
-        } else {
-            values[middle]
-        };
-        Spread {
-            median,
-            smallest: values[0],
-            largest: values[values.len() - 1],
-        }
-    }
-
-    /// The ratio `ours / theirs` of *rates*, that is `theirs / ours` of times, run by run.
-    pub(crate) fn of_rates(ours: &Samples, theirs: &Samples) -> Spread {
-        let pairs = ours.seconds().iter().zip(theirs.seconds());
-        Spread::of(pairs.map(|(ours, theirs)| theirs / ours).collect())
-    }
-}
-
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{:.2} ({:.2} to {:.2})",
-            self.median, self.smallest, self.largest
-        )
-    }
+/// The ratio `ours / theirs` of *rates*, that is `theirs / ours` of times, run by run.
+pub(crate) fn of_rates(ours: &Samples, theirs: &Samples) -> Spread {
+    let pairs = ours.seconds().iter().zip(theirs.seconds());
+    Spread::of(pairs.map(|(ours, theirs)| theirs / ours).collect())
 }
 
 /// Runs something and tells how long it took.
@@ -100,18 +67,4 @@ pub(crate) fn at_most(what: &str, ratio: &Spread, goal: f64) {
         "NOT met"
     };
     println!("  {what:<58} {ratio} times; goal at most {goal}: {verdict}");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between() {
-        let spread = Spread::of(vec![4.0, 1.0, 2.0, 3.0]);
-        assert_eq!(
-            (spread.median, spread.smallest, spread.largest),
-            (2.5, 1.0, 4.0)
-        );
-    }
 }
