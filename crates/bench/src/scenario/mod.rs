@@ -1,0 +1,109 @@
+//! The scenarios: what each varies, and how far.
+//!
+//! Most are a list of cases, each a plan under some settings of the server. Where there are
+//! several, their repeats alternate, so that a machine that becomes slower or faster meanwhile
+//! does the same to all of them.
+
+mod points;
+
+use crate::fleet::Fleet;
+use crate::measure::{Plan, measure};
+use crate::options::{Options, Scenario, Workers};
+use crate::report::{Report, Run};
+use crate::server::Settings;
+use crate::supervisor::Watcher;
+
+/// A plan and the server that it is run on.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) plan: Plan,
+    pub(crate) settings: Settings,
+}
+
+/// Runs a scenario to its end.
+///
+/// # Errors
+/// Something is wrong with what was asked for, a driver or a remote failed, or the user
+/// interrupted it. Nothing that it has made is left, unless that is what the error is about.
+pub fn run(options: &Options, watcher: &Watcher<'_>) -> anyhow::Result<Report> {
+    let cases = points::cases(options)?;
+    let most = cases.iter().map(|case| case.plan.remotes).max();
+    let settings = Settings {
+        remotes: most.unwrap_or(1),
+        ..settings(options)
+    };
+    let mut fleet = Fleet::gather(options, watcher, settings.clone())?;
+    let done = with_fleet(&mut fleet, options, cases, &settings);
+    let dispersed = fleet.disperse(done.is_ok());
+    let mut report = done?;
+    dispersed?;
+    report.summarize();
+    Ok(report)
+}
+
+fn with_fleet(
+    fleet: &mut Fleet<'_>,
+    options: &Options,
+    cases: Vec<Case>,
+    settings: &Settings,
+) -> anyhow::Result<Report> {
+    fleet.serve(settings)?;
+    let runs = alternate(fleet, cases, settings.remotes, options.repeat)?;
+    let wants_limit = options.with_limit || options.scenario == Scenario::Limit;
+    let limit = match wants_limit {
+        true => fleet.limit(&runs)?,
+        false => Vec::new(),
+    };
+    Ok(Report {
+        scenario: options.scenario.name().into(),
+        varied: points::varied(options.scenario).into(),
+        machine: fleet.machine()?,
+        runs,
+        medians: Vec::new(),
+        limit,
+        notes: Vec::new(),
+    })
+}
+
+/// Runs cases one after the other, and again, the other way round.
+fn alternate(
+    fleet: &mut Fleet<'_>,
+    mut cases: Vec<Case>,
+    remotes: u32,
+    repeat: u32,
+) -> anyhow::Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for round in 0..repeat.max(1) {
+        for case in &cases {
+            let settings = Settings {
+                remotes,
+                ..case.settings.clone()
+            };
+            fleet.serve(&settings)?;
+            let plan = &case.plan;
+            (fleet.watcher.note)(&format!(
+                "{}: {} remotes of {} rows, {} sets, round {} of {}",
+                plan.point.label,
+                plan.remotes,
+                plan.rows,
+                plan.sets,
+                round + 1,
+                repeat.max(1)
+            ));
+            runs.extend(measure(fleet, plan, round)?);
+        }
+        cases.reverse();
+    }
+    Ok(runs)
+}
+
+/// Settings as the options have them, where the scenario does not vary them.
+fn settings(options: &Options) -> Settings {
+    Settings {
+        tracking: options.tracking,
+        workers: options.workers.first().copied().unwrap_or(Workers::Auto),
+        connections: options.connections,
+        remotes: 0,
+        cpus: None,
+    }
+}
