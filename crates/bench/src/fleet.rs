@@ -1,6 +1,7 @@
 //! Everything that a scenario needs, made before it and removed after it: the database's tables,
 //! a server, drivers with remotes that have synced for the first time.
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use crate::gate::{Group, GroupReport, Setup, Step, Task};
 use crate::limit;
 use crate::machine;
 use crate::options::{Files, Options, Tracking};
+use crate::own::Own;
 use crate::password::Password;
 use crate::processes::{self, GLANCE};
 use crate::report::{Cpu, Limit, Machine, Run};
@@ -39,6 +41,8 @@ pub(crate) struct Fleet<'a> {
     entrance: Option<Entrance>,
     drivers: Option<Drivers>,
     password: Password,
+    /// The user's own configuration and data, instead of the sample table.
+    pub(crate) own: Option<Own>,
     /// Users that there are.
     users: u32,
     /// Remotes that have synced for the first time.
@@ -67,6 +71,7 @@ impl<'a> Fleet<'a> {
         options: &'a Options,
         watcher: &'a Watcher<'a>,
         settings: Settings,
+        own: Option<Own>,
     ) -> anyhow::Result<Fleet<'a>> {
         let folder = folder(&options.files)?;
         let url = match &options.consolidated {
@@ -81,7 +86,10 @@ impl<'a> Fleet<'a> {
         let address = address.unwrap_or(([127, 0, 0, 1], 0).into());
         let entrance = Entrance::open(address)?;
         let mut base = base::open(&url)?;
-        base::prepare(&mut *base)?;
+        match &own {
+            None => base::prepare(&mut *base)?,
+            Some(_) => base::check_marker(&mut *base)?,
+        }
         Ok(Fleet {
             options,
             watcher,
@@ -93,6 +101,7 @@ impl<'a> Fleet<'a> {
             entrance: Some(entrance),
             drivers: None,
             password: Password::random()?,
+            own,
             users: 0,
             begun: 0,
             confined: false,
@@ -116,9 +125,8 @@ impl<'a> Fleet<'a> {
             (None, Some(supervise)) => supervise.listen.ip(),
             (None, None) => [127, 0, 0, 1].into(),
         };
-        let url = self.base.url().to_owned();
-        let before = self.settings.configuration(&url, ip, self.port);
-        let configuration = settings.configuration(&url, ip, self.port);
+        let before = self.configuration(&self.settings, ip)?;
+        let configuration = self.configuration(settings, ip)?;
         let is_same = before == configuration && self.settings.cpus == settings.cpus;
         self.settings = settings.clone();
         if self.server.is_some() && is_same {
@@ -129,6 +137,9 @@ impl<'a> Fleet<'a> {
         }
         if self.deployed != Some(settings.tracking) {
             base::deploy(&*self.base, &configuration)?;
+            if let Some(own) = &self.own {
+                base::set_password(&*self.base, &own.user, self.password.hash())?;
+            }
             self.deployed = Some(settings.tracking);
         }
         let server = ServerProcess::start(self.folder.path(), &configuration)?;
@@ -141,13 +152,29 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
+    fn configuration(&self, settings: &Settings, ip: IpAddr) -> anyhow::Result<String> {
+        let plain = settings.configuration(self.base.url(), ip, self.port);
+        match &self.own {
+            Some(own) => own.configuration(&plain),
+            None => Ok(plain),
+        }
+    }
+
     fn drivers(&self, entrance: Entrance) -> anyhow::Result<Drivers> {
         let setup = Setup {
             driver: 0,
             drivers: 0,
             server_port: self.port,
-            publication: PUBLICATION.into(),
+            publications: match &self.own {
+                Some(own) => own.publications.clone(),
+                None => vec![PUBLICATION.into()],
+            },
             password: self.password.text().into(),
+            user: self.own.as_ref().map(|own| own.user.clone()),
+            parameters: self
+                .own
+                .as_ref()
+                .map_or(Vec::new(), |own| own.parameters.clone()),
         };
         match &self.options.supervise {
             Some(supervise) => {
@@ -217,9 +244,16 @@ impl<'a> Fleet<'a> {
             self.add_users(self.users..last)?;
             self.users = last;
         }
-        self.step(vec![group(begun..count, Task::Begin)])?;
+        self.step(vec![group(begun..count, Task::Begin { timed: false })])?;
         self.begun = count;
         Ok(())
+    }
+
+    /// The numbers of so many remotes that have not synced yet, and are about to.
+    pub(crate) fn fresh(&mut self, count: u32) -> Range<u32> {
+        let first = self.begun;
+        self.begun += count;
+        first..self.begun
     }
 
     fn add_users(&mut self, numbers: Range<u32>) -> anyhow::Result<()> {
@@ -349,7 +383,8 @@ impl<'a> Fleet<'a> {
             }
         };
         let stopped = self.server.take().map_or(Ok(()), ServerProcess::stop);
-        if !self.options.keep {
+        // What a user brought is the user's.
+        if !self.options.keep && self.own.is_none() {
             base::clear(&mut *self.base).context("bench's tables are still in the database")?;
         }
         confined.and(dismissed).and(stopped)

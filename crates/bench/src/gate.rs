@@ -67,8 +67,12 @@ pub(crate) struct Setup {
     pub(crate) drivers: u32,
     /// The server's port, on the supervisor's machine.
     pub(crate) server_port: u16,
-    pub(crate) publication: String,
+    pub(crate) publications: Vec<String>,
     pub(crate) password: String,
+    /// The user of all remotes; each has its own, if it does not say.
+    pub(crate) user: Option<String>,
+    /// Parameters of all remotes.
+    pub(crate) parameters: Vec<(String, String)>,
 }
 
 /// One step: groups of remotes that do something at the same time.
@@ -98,9 +102,14 @@ pub(crate) struct Group {
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(crate) enum Task {
     /// Subscribes, and syncs for the first time.
-    Begin,
+    Begin {
+        /// Whether that is what is measured: all at once then.
+        timed: bool,
+    },
     /// The application of the remote changes rows.
     Edit { operation: Operation, rows: u32 },
+    /// The application of the remote does what was pending in another file.
+    Replay(Vec<PendingTable>),
     /// One sync.
     Sync(Sync),
     /// Updates its rows, syncs, and again, until the time is over.
@@ -111,6 +120,8 @@ pub(crate) enum Task {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Sync {
     pub(crate) upload_only: bool,
+    /// Whether it has to go back to the server itself, after slow lines.
+    pub(crate) home: bool,
     pub(crate) retry: Retry,
     /// What it moves; anything else fails the step. Nobody looks, if it does not say.
     pub(crate) expected: Option<Moved>,
@@ -137,6 +148,40 @@ pub(crate) struct Moved {
     pub(crate) removals: u64,
 }
 
+/// What is pending in a table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PendingTable {
+    pub(crate) name: String,
+    pub(crate) columns: Vec<String>,
+    /// Which of the columns are the key.
+    pub(crate) key: Vec<usize>,
+    /// Columns whose values are those of a column of another table.
+    pub(crate) references: Vec<Reference>,
+    pub(crate) inserts: Vec<Vec<Cell>>,
+    pub(crate) updates: Vec<Vec<Cell>>,
+    /// Keys.
+    pub(crate) deletes: Vec<Vec<Cell>>,
+}
+
+/// A column that refers to a column of another table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reference {
+    pub(crate) column: usize,
+    pub(crate) table: String,
+    pub(crate) to: String,
+}
+
+/// A value of SQLite.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Cell {
+    Null,
+    Integer(i64),
+    Real(f64),
+    Text(String),
+    Blob(Vec<u8>),
+}
+
 /// What a step came to in one driver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StepReport {
@@ -154,6 +199,10 @@ pub(crate) struct GroupReport {
     /// When it ended.
     pub(crate) ends_ns: Vec<u64>,
     pub(crate) moved: Moved,
+    /// Rows that lost against the centre.
+    pub(crate) conflicts: u64,
+    /// Rows that the centre did not take.
+    pub(crate) refused: u64,
     pub(crate) retries: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
@@ -242,6 +291,8 @@ impl GroupReport {
         self.starts_ns.extend(more.starts_ns);
         self.ends_ns.extend(more.ends_ns);
         self.moved.add(more.moved);
+        self.conflicts += more.conflicts;
+        self.refused += more.refused;
         self.retries += more.retries;
         self.bytes_sent += more.bytes_sent;
         self.bytes_received += more.bytes_received;

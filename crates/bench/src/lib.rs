@@ -32,6 +32,7 @@ mod limit;
 mod machine;
 mod measure;
 mod options;
+mod own;
 mod password;
 mod processes;
 pub mod report;

@@ -1,6 +1,8 @@
 //! The timed syncs: sets of remotes, operation by operation, so that the database ends as it
 //! began.
 
+use std::ops::Range;
+
 use crate::driver::employee;
 use crate::fleet::{Fleet, Timed, group};
 use crate::gate::{GroupReport, Moved, Retry, Sync, Task};
@@ -38,7 +40,7 @@ pub(crate) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, repeat: u32) -> anyhow
         let first = set * plan.remotes;
         for sum in &mut sums {
             let timed = one(fleet, plan, first, sum.operation)?;
-            sum.add(timed);
+            sum.add(&timed, 0);
         }
         undo(fleet, plan, first)?;
     }
@@ -54,51 +56,103 @@ fn one(
     operation: Operation,
 ) -> anyhow::Result<Timed> {
     let remotes = first..first + plan.remotes;
-    let upload_only = match operation {
-        Operation::Download => {
-            let employees = employee(remotes.start)..employee(remotes.end);
-            fleet.base.insert(employees, plan.rows)?;
-            fleet.base.settle()?;
-            false
-        }
-        Operation::Empty | Operation::Upload => false,
-        Operation::Update | Operation::Delete | Operation::Insert => {
-            let edit = Task::Edit {
-                operation,
-                rows: plan.rows,
-            };
-            fleet.step(vec![group(remotes.clone(), edit)])?;
-            fleet.settings().tracking == Tracking::Off
-        }
-    };
-    let sync = Task::Sync(Sync {
-        upload_only,
-        retry: plan.retry,
-        expected: Some(Moved::by(operation, u64::from(plan.rows))),
-    });
-    fleet.timed(vec![group(remotes, sync)], Some(u64::from(plan.remotes)))
+    edit(fleet, &[(remotes.clone(), plan.rows)], operation)?;
+    let sync = Task::Sync(sync(fleet, operation, plan.rows, plan.retry));
+    let timed = fleet.timed(
+        vec![group(remotes.clone(), sync)],
+        Some(u64::from(plan.remotes)),
+    )?;
+    check(fleet, &[(remotes, plan.rows)], operation)?;
+    Ok(timed)
 }
 
-/// The centre's application deletes the rows, and the remotes hear of it.
+/// Whether the centre has what the remotes should have made of it.
+pub(crate) fn check(
+    fleet: &mut Fleet<'_>,
+    remotes: &[(Range<u32>, u32)],
+    operation: Operation,
+) -> anyhow::Result<()> {
+    let rows = remotes
+        .iter()
+        .map(|(remotes, rows)| remotes.len() as u64 * u64::from(*rows));
+    let (expected, which) = match operation {
+        Operation::Update => (rows.sum(), "purchase WHERE cost > 123456790"),
+        Operation::Delete => (0, "purchase"),
+        Operation::Insert | Operation::Download => (rows.sum(), "purchase"),
+        Operation::Empty | Operation::Upload => return Ok(()),
+    };
+    let found = fleet.base.count(which)?;
+    anyhow::ensure!(
+        found == expected,
+        "after {}, the centre has {found} rows where it should have {expected}",
+        operation.name()
+    );
+    Ok(())
+}
+
+/// What applications do before a timed sync: that of the centre, or those of the remotes.
+pub(crate) fn edit(
+    fleet: &mut Fleet<'_>,
+    remotes: &[(Range<u32>, u32)],
+    operation: Operation,
+) -> anyhow::Result<()> {
+    match operation {
+        Operation::Download => {
+            for (remotes, rows) in remotes {
+                let employees = employee(remotes.start)..employee(remotes.end);
+                fleet.base.insert(employees, *rows)?;
+            }
+            fleet.base.settle()
+        }
+        Operation::Empty | Operation::Upload => Ok(()),
+        Operation::Update | Operation::Delete | Operation::Insert => {
+            let groups = remotes.iter().map(|(remotes, rows)| {
+                let rows = *rows;
+                group(remotes.clone(), Task::Edit { operation, rows })
+            });
+            fleet.step(groups.collect())?;
+            Ok(())
+        }
+    }
+}
+
+/// A timed sync.
+pub(crate) fn sync(fleet: &Fleet<'_>, operation: Operation, rows: u32, retry: Retry) -> Sync {
+    let is_upload = !matches!(operation, Operation::Download | Operation::Empty);
+    Sync {
+        // What went up would come down again: partitions are sent whole.
+        upload_only: is_upload && fleet.settings().tracking == Tracking::Off,
+        retry,
+        expected: Some(Moved::by(operation, u64::from(rows))),
+        ..Sync::default()
+    }
+}
+
+/// Undoes what a set of remotes has left.
 fn undo(fleet: &mut Fleet<'_>, plan: &Plan, first: u32) -> anyhow::Result<()> {
     let has_rows = |operation: &Operation| *operation != Operation::Empty;
     if !plan.operations.iter().any(has_rows) {
         return Ok(());
     }
-    let remotes = first..first + plan.remotes;
-    let (from, to) = (employee(remotes.start), employee(remotes.end));
-    fleet.base.execute(&format!(
-        "DELETE FROM purchase WHERE emp_id >= {from} AND emp_id < {to}"
-    ))?;
+    clear(fleet, &[(first..first + plan.remotes, plan.rows)])
+}
+
+/// The centre's application deletes the rows, and the remotes hear of it.
+pub(crate) fn clear(fleet: &mut Fleet<'_>, remotes: &[(Range<u32>, u32)]) -> anyhow::Result<()> {
+    fleet.base.execute("DELETE FROM purchase")?;
     fleet.base.settle()?;
-    let sync = Sync {
-        expected: Some(Moved {
-            removals: u64::from(plan.rows),
-            ..Moved::default()
-        }),
-        ..Sync::default()
-    };
-    fleet.step(vec![group(remotes, Task::Sync(sync))])?;
+    let groups = remotes.iter().map(|(remotes, rows)| {
+        let sync = Sync {
+            home: true,
+            expected: Some(Moved {
+                removals: u64::from(*rows),
+                ..Moved::default()
+            }),
+            ..Sync::default()
+        };
+        group(remotes.clone(), Task::Sync(sync))
+    });
+    fleet.step(groups.collect())?;
     let left = fleet.base.count("purchase")?;
     anyhow::ensure!(left == 0, "{left} rows are left that nobody should have");
     Ok(())
@@ -131,10 +185,10 @@ impl Sum {
         }
     }
 
-    /// Adds the first group of a step.
-    pub(crate) fn add(&mut self, timed: Timed) {
+    /// Adds one group of a step. Processor time is that of the whole step.
+    pub(crate) fn add(&mut self, timed: &Timed, group: usize) {
         self.sets += 1;
-        self.driver_seconds += timed.spans.first().copied().unwrap_or(0.0);
+        self.driver_seconds += timed.spans.get(group).copied().unwrap_or(0.0);
         let history = self.history_seconds.zip(timed.history_span);
         self.history_seconds = history.map(|(sum, span)| sum + span);
         self.cpu.server += timed.cpu.server;
@@ -142,8 +196,8 @@ impl Sum {
         let database = self.cpu.database.zip(timed.cpu.database);
         self.cpu.database = database.map(|(sum, more)| sum + more);
         self.peak = self.peak.max(timed.server_peak_bytes);
-        if let Some(group) = timed.groups.into_iter().next() {
-            self.report.add(group);
+        if let Some(group) = timed.groups.get(group) {
+            self.report.add(group.clone());
         }
     }
 
@@ -173,7 +227,10 @@ impl Sum {
             point: plan.point.clone(),
             repeat: u64::from(repeat),
             remotes: u64::from(plan.remotes),
-            rows_per_sync: if is_empty { 0 } else { u64::from(plan.rows) },
+            rows_per_sync: match is_empty {
+                true => 0,
+                false => u64::from(plan.rows),
+            },
             sets: u64::from(plan.sets),
             syncs,
             rows,
@@ -190,6 +247,8 @@ impl Sum {
             cpu_seconds: self.cpu,
             server_peak_bytes: self.peak,
             retries: report.retries,
+            conflicts: report.conflicts,
+            refused: report.refused,
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,
             phases: Phases::shared(report.phases, syncs),

@@ -143,6 +143,10 @@ pub struct Run {
     pub server_peak_bytes: Option<u64>,
     /// How often remotes were sent away and came back.
     pub retries: u64,
+    /// Rows that lost against the centre; only a file of the user's own can have such.
+    pub conflicts: u64,
+    /// Rows that the centre did not take; only a file of the user's own can have such.
+    pub refused: u64,
     /// Bytes of the protocol that remotes sent.
     pub bytes_sent: u64,
     /// Bytes of the protocol that remotes received.

@@ -34,7 +34,7 @@ pub(crate) trait Base {
     /// Inserts the rows with the numbers below `rows` of these employees.
     fn insert(&mut self, employees: Range<i32>, rows: u32) -> anyhow::Result<()>;
 
-    /// How many rows a table has.
+    /// How many rows there are of a table, with or without a condition.
     fn count(&mut self, table: &str) -> anyhow::Result<u64>;
 
     /// Brings the table in order after many changes.
@@ -128,6 +128,37 @@ pub(crate) fn prepare(base: &mut dyn Base) -> anyhow::Result<()> {
          CREATE TABLE bench_user (login VARCHAR(64) NOT NULL PRIMARY KEY, emp_id INT NOT NULL)",
         tidewater_purchase::postgres_schema()
     ))
+}
+
+/// Sees that a database with tables of the user's own may be changed.
+pub(crate) fn check_marker(base: &mut dyn Base) -> anyhow::Result<()> {
+    match base.found()? {
+        Found::Ours => Ok(()),
+        _ => Err(BadInput::error(
+            format!(
+                "the database has no table {MARKER}, so nobody has said that bench may change it"
+            ),
+            format!(
+                "take a copy of yours, for it will be changed, and say so in it: \
+                 CREATE TABLE {MARKER} (version INT)"
+            ),
+        )),
+    }
+}
+
+/// Gives a user that there is already another password.
+pub(crate) fn set_password(base: &dyn Base, name: &str, hash: &str) -> anyhow::Result<()> {
+    let is_there = runtime()?.block_on(async {
+        let centre = tidewater_server::databases::connect(base.url()).await?;
+        anyhow::Ok(centre.set_password(name, hash).await?)
+    })?;
+    match is_there {
+        true => Ok(()),
+        false => Err(BadInput::error(
+            format!("the database has no user {name:?}, who is the file's"),
+            "name a copy of the database that the file was synced with",
+        )),
+    }
 }
 
 /// Drops everything that bench has made.

@@ -4,12 +4,16 @@
 //! several, their repeats alternate, so that a machine that becomes slower or faster meanwhile
 //! does the same to all of them.
 
+mod merge;
+mod own;
 mod points;
+mod slow;
 
 use crate::fleet::Fleet;
 use crate::measure::{Plan, measure};
-use crate::options::{Options, Scenario, Workers};
-use crate::report::{Report, Run};
+use crate::options::{Options, Scenario, Tracking, Workers};
+use crate::own::Own;
+use crate::report::{Report, Run, RunClock};
 use crate::server::Settings;
 use crate::supervisor::Watcher;
 
@@ -29,10 +33,14 @@ pub fn run(options: &Options, watcher: &Watcher<'_>) -> anyhow::Result<Report> {
     let cases = points::cases(options)?;
     let most = cases.iter().map(|case| case.plan.remotes).max();
     let settings = Settings {
-        remotes: most.unwrap_or(1),
+        remotes: most.unwrap_or(1) + slow::beside(options),
         ..settings(options)
     };
-    let mut fleet = Fleet::gather(options, watcher, settings.clone())?;
+    let own = match options.scenario {
+        Scenario::Own => Some(Own::read(options)?),
+        _ => None,
+    };
+    let mut fleet = Fleet::gather(options, watcher, settings.clone(), own)?;
     let done = with_fleet(&mut fleet, options, cases, &settings);
     let dispersed = fleet.disperse(done.is_ok());
     let mut report = done?;
@@ -58,10 +66,10 @@ fn with_fleet(
         scenario: options.scenario.name().into(),
         varied: points::varied(options.scenario).into(),
         machine: fleet.machine()?,
-        runs,
         medians: Vec::new(),
         limit,
-        notes: Vec::new(),
+        notes: notes(options, &runs),
+        runs,
     })
 }
 
@@ -90,7 +98,12 @@ fn alternate(
                 round + 1,
                 repeat.max(1)
             ));
-            runs.extend(measure(fleet, plan, round)?);
+            runs.extend(match fleet.options.scenario {
+                Scenario::Merge => merge::measure(fleet, plan, round)?,
+                Scenario::Own => own::measure(fleet, plan, round)?,
+                Scenario::Slow => slow::measure(fleet, plan, round)?,
+                _ => measure(fleet, plan, round)?,
+            });
         }
         cases.reverse();
     }
@@ -106,4 +119,33 @@ fn settings(options: &Options) -> Settings {
         remotes: 0,
         cpus: None,
     }
+}
+
+/// What a reader has to know to judge the figures.
+fn notes(options: &Options, runs: &[Run]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if options.tracking == Tracking::Off {
+        notes.push("Without tracking, uploads are timed without a download.".into());
+    }
+    if runs.iter().any(|run| run.clock == RunClock::Drivers) {
+        notes.push(
+            "Total server times below a fifth of a second, and those of which the server's history \
+             does not tell every sync, are by the drivers' clock."
+                .into(),
+        );
+    }
+    match options.scenario {
+        Scenario::Merge => notes.extend(merge::notes(runs)),
+        Scenario::Own => notes.push(
+            "Updates and deletes are the same on every remote, so all but the first of each may be \
+             conflicts; inserted rows have a key of their own on each."
+                .into(),
+        ),
+        Scenario::Slow => notes.push(
+            "Processor time is that of fast and slow remotes together, in the lines of both."
+                .into(),
+        ),
+        _ => {}
+    }
+    notes
 }

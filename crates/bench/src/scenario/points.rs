@@ -3,7 +3,8 @@
 use crate::error::BadInput;
 use crate::gate::Retry;
 use crate::measure::{ALL, Plan};
-use crate::options::{Options, Scenario, Workers};
+use crate::options::{Options, Scenario, Tracking, Workers};
+use crate::processes;
 use crate::report::{Operation, Point};
 use crate::scenario::{Case, settings};
 
@@ -27,12 +28,11 @@ pub(crate) fn cases(options: &Options) -> anyhow::Result<Vec<Case>> {
         Scenario::Remotes => remotes(options),
         Scenario::Size | Scenario::Limit => size(options),
         Scenario::Workers => workers(options),
-        other => {
-            return Err(BadInput::error(
-                format!("the scenario {} is not there yet", other.name()),
-                "",
-            ));
-        }
+        Scenario::Retry => retry(options),
+        Scenario::Cpus => cpus(options)?,
+        Scenario::Merge => merge(options)?,
+        Scenario::Slow => slow(options),
+        Scenario::Own => own(options),
     };
     for case in &cases {
         check(&case.plan)?;
@@ -116,8 +116,9 @@ fn remotes(options: &Options) -> Vec<Case> {
             if options.rows.len() > 1 {
                 case.plan.point.series = format!("{rows} rows");
             }
-            // What a sync costs when there is nothing to do, at the same number of remotes.
-            case.plan.operations.push(Operation::Empty);
+            // What a sync costs when there is nothing to do, at the same number of remotes. First,
+            // because without tracking a partition that has rows is sent whole.
+            case.plan.operations.insert(0, Operation::Empty);
             cases.push(case);
         }
     }
@@ -178,6 +179,143 @@ fn workers(options: &Options) -> Vec<Case> {
         };
         let mut case = case(options, point, remotes, rows, sets);
         case.settings.workers = workers;
+        case
+    });
+    cases.collect()
+}
+
+fn retry(options: &Options) -> Vec<Case> {
+    let seconds = |all: &[u64]| {
+        let fixed = all.iter().map(|seconds| Retry::FixedMs(seconds * 1_000));
+        std::iter::once(Retry::Advised).chain(fixed).collect()
+    };
+    let (remotes, rows, connections, delays): (_, _, _, Vec<Retry>) = match options.paper {
+        true => (
+            10_000,
+            1_000,
+            1_024,
+            seconds(&[0, 1, 2, 5, 10, 20, 30, 40, 50]),
+        ),
+        false => (400, 50, 100, seconds(&[0, 1])),
+    };
+    let remotes = options.remotes.first().copied().unwrap_or(remotes);
+    let rows = options.rows.first().copied().unwrap_or(rows);
+    let sets = options.sets.unwrap_or(1);
+    let connections = options.connections.unwrap_or(connections);
+    let point = |label: String, value, series: &str| Point {
+        label,
+        value,
+        series: series.into(),
+    };
+    let mut cases = Vec::new();
+    let none = point("no limit".into(), None, "no limit");
+    let mut unlimited = case(options, none, remotes, rows, sets);
+    unlimited.settings.connections = None;
+    cases.push(unlimited);
+    for retry in or(&options.retries, &delays) {
+        let (delay, value) = match retry {
+            Retry::Advised => ("as advised".to_owned(), None),
+            Retry::FixedMs(delay) => {
+                let seconds = delay as f64 / 1_000.0;
+                (format!("after {seconds} s"), Some(seconds))
+            }
+        };
+        let series = format!("limit {connections}");
+        let point = point(format!("{series}, {delay}"), value, &series);
+        let mut case = case(options, point, remotes, rows, sets);
+        case.settings.connections = Some(connections);
+        case.plan.retry = retry;
+        cases.push(case);
+    }
+    cases
+}
+
+fn cpus(options: &Options) -> anyhow::Result<Vec<Case>> {
+    let cores = processes::allowed_cores().len().max(1) as u32;
+    let doubled = std::iter::successors(Some(1), |cores| Some(cores * 2));
+    let mut default: Vec<u32> = doubled.take_while(|&some| some < cores).collect();
+    default.push(cores);
+    let (remotes, rows) = if options.paper {
+        (1_000, 1_000)
+    } else {
+        (100, 200)
+    };
+    let remotes = options.remotes.first().copied().unwrap_or(remotes);
+    let rows = options.rows.first().copied().unwrap_or(rows);
+    let mut cases = Vec::new();
+    for cpus in or(&options.cpus, &default) {
+        if cpus == 0 || cpus > cores {
+            return Err(BadInput::error(
+                format!("{cpus} cores were asked for, and there are {cores}"),
+                format!("choose numbers from 1 to {cores}: --cpus"),
+            ));
+        }
+        let sets = options.sets.unwrap_or(1);
+        let mut case = case(options, number(cpus), remotes, rows, sets);
+        case.settings.cpus = Some(cpus);
+        cases.push(case);
+    }
+    Ok(cases)
+}
+
+fn merge(options: &Options) -> anyhow::Result<Vec<Case>> {
+    if options.tracking == Tracking::Off {
+        return Err(BadInput::error(
+            "subscribers merge what is tracked, and tracking is off",
+            "leave --tracking out",
+        ));
+    }
+    let (remotes, rows) = if options.paper {
+        (1_200, 1_000)
+    } else {
+        (100, 100)
+    };
+    let rows = options.rows.first().copied().unwrap_or(rows);
+    let cases = or(&options.remotes, &[remotes]).into_iter().map(|remotes| {
+        let mut case = case(options, number(remotes), remotes, rows, 1);
+        case.plan.operations = vec![Operation::Update];
+        case
+    });
+    Ok(cases.collect())
+}
+
+/// How fast ones do alone, beside slow ones, and beside slow ones with few workers for uploads.
+fn slow(options: &Options) -> Vec<Case> {
+    let (fast, rows) = if options.paper {
+        (100, 1_000)
+    } else {
+        (20, 1_000)
+    };
+    let fast = options.fast.unwrap_or(fast);
+    let rows = options.rows.first().copied().unwrap_or(rows);
+    let few = options
+        .workers
+        .first()
+        .copied()
+        .unwrap_or(Workers::Fixed(2));
+    let points = [
+        ("alone", Workers::Auto),
+        ("beside slow ones", Workers::Auto),
+        ("beside slow ones, few workers", few),
+    ];
+    let cases = points.into_iter().map(|(label, workers)| {
+        let point = Point {
+            label: label.into(),
+            value: None,
+            series: "fast".into(),
+        };
+        let mut case = case(options, point, fast, rows, 1);
+        case.settings.workers = workers;
+        case
+    });
+    cases.collect()
+}
+
+fn own(options: &Options) -> Vec<Case> {
+    let remotes = if options.paper { 1_000 } else { 20 };
+    let cases = or(&options.remotes, &[remotes]).into_iter().map(|remotes| {
+        let mut case = case(options, number(remotes), remotes, 1, 1);
+        case.plan.operations = vec![Operation::Download, Operation::Upload];
         case
     });
     cases.collect()
