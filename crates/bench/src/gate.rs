@@ -55,6 +55,8 @@ pub(crate) enum ToSupervisor {
     Failed {
         /// What happened, and to which remote.
         message: String,
+        /// What to do next, where the user can put it right.
+        hint: Option<String>,
     },
 }
 
@@ -109,7 +111,7 @@ pub(crate) enum Task {
     /// The application of the remote changes rows.
     Edit { operation: Operation, rows: u32 },
     /// The application of the remote does what was pending in another file.
-    Replay(Vec<PendingTable>),
+    Replay { tables: Vec<PendingTable> },
     /// One sync.
     Sync(Sync),
     /// Updates its rows, syncs, and again, until the time is over.

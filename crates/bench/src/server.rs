@@ -168,7 +168,7 @@ impl Drop for ServerProcess {
 }
 
 /// The end of a log.
-fn last_words(log: &Path) -> String {
+pub(crate) fn last_words(log: &Path) -> String {
     const BYTES: u64 = 4_096;
     let read = || -> std::io::Result<String> {
         let mut file = File::open(log)?;

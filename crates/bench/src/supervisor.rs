@@ -1,7 +1,8 @@
 //! The supervisor's side of the gates: drivers that it starts or waits for, and leads.
 
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use anyhow::{Context, bail};
 use crate::error::BadInput;
 use crate::gate::{Ear, Mouth, Setup, Step, StepReport, ToDriver, ToSupervisor, VERSION, talk};
 use crate::processes::GLANCE;
+use crate::server::last_words;
 
 /// How long a driver may be silent; it says every second that it is there.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -45,7 +47,7 @@ pub(crate) struct Drivers {
 struct Driver {
     name: String,
     mouth: Mouth,
-    child: Option<Child>,
+    started: Option<Started>,
     heard: Instant,
 }
 
@@ -94,6 +96,7 @@ impl Entrance {
     ) -> anyhow::Result<Drivers> {
         let mut children = Children(Vec::new());
         for number in 0..count {
+            let log = files.join(format!("driver {}.log", number + 1));
             let child = Command::new(std::env::current_exe()?)
                 .args(["bench", "drive", "--name"])
                 .arg(format!("driver {}", number + 1))
@@ -103,9 +106,11 @@ impl Entrance {
                 .arg(files)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
+                // What it has to say, it says to the supervisor, as long as it can.
+                .stderr(File::create(&log)?)
                 .spawn()
                 .context("cannot start a driver")?;
-            children.0.push(Some(child));
+            children.0.push(Some(Started { child, log }));
         }
         let until = Instant::now() + FIRST_WORD;
         self.admit(count, children, setup, watcher, Some(until))
@@ -172,7 +177,7 @@ impl Entrance {
             drivers.push(Driver {
                 name,
                 mouth,
-                child: started,
+                started,
                 heard: Instant::now(),
             });
         }
@@ -199,21 +204,32 @@ fn listen(number: usize, mut ear: Ear, events: Sender<(usize, Event)>) {
 }
 
 /// Drivers of this machine that are not at the gate yet; they end with it.
-struct Children(Vec<Option<Child>>);
+struct Children(Vec<Option<Started>>);
+
+/// A driver of this machine.
+struct Started {
+    child: Child,
+    /// What it says when it dies.
+    log: PathBuf,
+}
 
 impl Children {
     fn check(&mut self) -> anyhow::Result<()> {
         for (number, child) in self.0.iter_mut().enumerate() {
-            if let Some(child) = child
-                && let Some(status) = child.try_wait()?
+            if let Some(started) = child
+                && let Some(status) = started.child.try_wait()?
             {
-                bail!("driver {} died before it began ({status})", number + 1);
+                let words = last_words(&started.log);
+                bail!(
+                    "driver {} died before it began: {status}; {words}",
+                    number + 1
+                );
             }
         }
         Ok(())
     }
 
-    fn take(&mut self, name: &str) -> Option<Child> {
+    fn take(&mut self, name: &str) -> Option<Started> {
         let number: usize = name.strip_prefix("driver ")?.parse().ok()?;
         self.0.get_mut(number.checked_sub(1)?)?.take()
     }
@@ -221,10 +237,10 @@ impl Children {
 
 impl Drop for Children {
     fn drop(&mut self) {
-        for child in self.0.iter_mut().flatten() {
+        for started in self.0.iter_mut().flatten() {
             // It may have ended already.
-            let _ = child.kill();
-            let _ = child.wait();
+            let _ = started.child.kill();
+            let _ = started.child.wait();
         }
     }
 }
@@ -294,8 +310,12 @@ impl Drivers {
             driver.heard = Instant::now();
             match event {
                 Event::Heard(ToSupervisor::Alive) => {}
-                Event::Heard(ToSupervisor::Failed { message }) => {
-                    bail!("{} failed: {message}", driver.name)
+                Event::Heard(ToSupervisor::Failed { message, hint }) => {
+                    let message = format!("{} failed: {message}", driver.name);
+                    return Err(match hint {
+                        Some(hint) => BadInput::error(message, hint),
+                        None => anyhow::anyhow!(message),
+                    });
                 }
                 Event::Heard(word) => match expected(word) {
                     Some(word) => said[number] = Some(word),
@@ -324,10 +344,10 @@ impl Drivers {
         self.say(&ToDriver::Bye)?;
         let until = Instant::now() + FAREWELL;
         for driver in &mut self.drivers {
-            let Some(child) = &mut driver.child else {
+            let Some(started) = &mut driver.started else {
                 continue;
             };
-            while child.try_wait()?.is_none() && Instant::now() < until {
+            while started.child.try_wait()?.is_none() && Instant::now() < until {
                 std::thread::sleep(GLANCE);
             }
         }
@@ -340,7 +360,7 @@ impl Drop for Drivers {
         for driver in &mut self.drivers {
             // Without a goodbye, a driver takes this for the supervisor's end, and ends too.
             driver.mouth.hang_up();
-            if let Some(child) = &mut driver.child {
+            if let Some(Started { child, .. }) = &mut driver.started {
                 let _ = child.kill();
                 let _ = child.wait();
             }
@@ -350,14 +370,17 @@ impl Drop for Drivers {
 
 impl Driver {
     fn obituary(&mut self, why: &str) -> String {
-        let Some(child) = &mut self.child else {
+        let Some(started) = &mut self.started else {
             return format!("{} has gone away: {why}", self.name);
         };
         // It has closed its connection because it ends; how, is known in a moment.
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
-            match child.try_wait() {
-                Ok(Some(status)) => return format!("{} died: {status}", self.name),
+            match started.child.try_wait() {
+                Ok(Some(status)) => {
+                    let words = last_words(&started.log);
+                    return format!("{} died: {status}; {words}", self.name);
+                }
                 Ok(None) => std::thread::sleep(GLANCE),
                 Err(_) => break,
             }

@@ -125,8 +125,10 @@ impl Driver {
                     Ok(report) => self.mouth.say(&ToSupervisor::Done(report))?,
                     Err(error) => {
                         let message = format!("{error:#}");
+                        let input = error.downcast_ref::<BadInput>();
+                        let hint = input.map(|input| input.hint.clone());
                         // If it does not hear this, it hears that the connection ends.
-                        let _ = self.mouth.say(&ToSupervisor::Failed { message });
+                        let _ = self.mouth.say(&ToSupervisor::Failed { message, hint });
                         return Err(error);
                     }
                 },

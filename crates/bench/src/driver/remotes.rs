@@ -140,7 +140,7 @@ impl Share {
         let threads = |doing: &Doing<'_>| {
             let most = match doing.group.task {
                 Task::Begin { timed: false } => BEGINNING_AT_ONCE,
-                Task::Edit { .. } | Task::Replay(_) => EDITING_AT_ONCE,
+                Task::Edit { .. } | Task::Replay { .. } => EDITING_AT_ONCE,
                 Task::Begin { timed: true } | Task::Sync(_) | Task::Churn { .. } => {
                     step.at_once.map_or(usize::MAX, |most| most as usize)
                 }
@@ -237,7 +237,7 @@ impl Share {
         let path = self.path(number);
         match &doing.group.task {
             Task::Begin { .. } => self.begin(number, gate),
-            Task::Replay(tables) => {
+            Task::Replay { tables } => {
                 replay(&path, tables, number)?;
                 Ok(GroupReport::default())
             }

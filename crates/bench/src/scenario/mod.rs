@@ -43,8 +43,15 @@ pub fn run(options: &Options, watcher: &Watcher<'_>) -> anyhow::Result<Report> {
     let mut fleet = Fleet::gather(options, watcher, settings.clone(), own)?;
     let done = with_fleet(&mut fleet, options, cases, &settings);
     let dispersed = fleet.disperse(done.is_ok());
-    let mut report = done?;
-    dispersed?;
+    let mut report = match (done, dispersed) {
+        (Err(error), Err(more)) => {
+            // What went wrong first is the error.
+            (watcher.note)(&format!("what was made could not be removed: {more:#}"));
+            return Err(error);
+        }
+        (Err(error), Ok(())) => return Err(error),
+        (Ok(report), dispersed) => dispersed.map(|()| report)?,
+    };
     report.summarize();
     Ok(report)
 }

@@ -11,7 +11,9 @@ pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow:
     let count = Some(u64::from(plan.remotes));
     let pending = fleet.own.as_ref().map(|own| own.pending.clone());
     let begin = Task::Begin { timed: true };
-    let replay = Task::Replay(pending.unwrap_or_default());
+    let replay = Task::Replay {
+        tables: pending.unwrap_or_default(),
+    };
     let sync = Task::Sync(Sync {
         retry: plan.retry,
         ..Sync::default()

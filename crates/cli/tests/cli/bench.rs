@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::centre::{Centre, on_both_centres};
 use crate::program::{Place, Run, free_url, until};
+use crate::shop::Shop;
 
 /// Runs a scenario with few remotes, and gives its JSON.
 fn scenario(place: &Place, name: &str, arguments: &[&str]) -> Value {
@@ -365,9 +366,10 @@ fn too_few_open_files_are_told_with_a_way_out() {
                 .current_dir(place.path("")),
         )
     };
-    limited("")
-        .exits(1)
-        .tells(&["open files", "150", "--at-once"]);
+    let run = limited("").exits(1);
+    for part in ["error: driver 1 failed", "open files", "150", "--at-once"] {
+        assert!(run.stderr.contains(part), "{part}: {run:?}");
+    }
     limited("--at-once 4").done();
 }
 
@@ -593,4 +595,94 @@ fn a_driver_without_a_supervisor_says_so() {
         .expect("it ends")
         .into();
     run.exits(5).tells(&["the supervisor has gone away"]);
+}
+
+#[test]
+fn what_a_file_has_pending_goes_up_from_many_remotes() {
+    Shop::on_both_centres(|shop| {
+        let nancy = shop.remote("nancy");
+        nancy.execute(
+            "INSERT INTO customer VALUES (12, 1, 'Dora', NULL), (13, 1, 'Emil', 'y');
+             UPDATE customer SET note = 'changed' WHERE customer_id = 10;
+             DELETE FROM customer WHERE customer_id = 11;
+             INSERT INTO product VALUES (3, 'ruler')",
+        );
+        let Shop {
+            server,
+            centre,
+            place,
+        } = shop;
+        server.terminate();
+        let url = centre.url();
+        let own = [
+            "-c",
+            "tidewater.toml",
+            "--remote",
+            "nancy.db",
+            "--remotes",
+            "3",
+            "--consolidated",
+            &url,
+        ];
+        // Nobody has said that this database may be changed.
+        place
+            .tidewater(&[&["bench", "own"], &own[..]].concat())
+            .exits(1)
+            .tells(&[
+                "tidewater_bench",
+                "take a copy",
+                "CREATE TABLE tidewater_bench",
+            ]);
+        centre.execute("CREATE TABLE tidewater_bench (version INT)");
+
+        let report = scenario(&place, "own", &own);
+        let download = runs(&report, "download")[0];
+        // Two representatives, two customers, two products.
+        assert_eq!(download["rows"], 3 * 6, "{report}");
+        let upload = runs(&report, "upload")[0];
+        assert_eq!(upload["syncs"], 3, "{report}");
+        let number = |name: &str| upload[name].as_u64().expect("a number");
+        assert_eq!(number("refused"), 0, "{report}");
+        // Three inserts each, and what is the same everywhere once.
+        let names = "SELECT name FROM customer WHERE rep_id = 1 ORDER BY name";
+        let dora_and_emil = ["Dora", "Dora", "Dora", "Emil", "Emil", "Emil"];
+        assert_eq!(centre.rows(names)[1..], dora_and_emil);
+        assert_eq!(
+            centre.rows("SELECT count(*) FROM product WHERE name = 'ruler'"),
+            ["3"]
+        );
+        let note = "SELECT note FROM customer WHERE customer_id = 10";
+        assert_eq!(centre.rows(note), ["changed"]);
+        // The user's tables stay, and the file is as it was.
+        assert_eq!(centre.rows("SELECT count(*) FROM tidewater_bench"), ["0"]);
+        assert_eq!(nancy.rows("SELECT count(*) FROM customer"), ["3"]);
+    });
+}
+
+#[test]
+fn what_own_needs_is_asked_for() {
+    let place = Place::new();
+    for (arguments, part) in [
+        (&["bench", "own"][..], "-c FILE"),
+        (&["bench", "own", "-c", "x.toml"], "--remote FILE"),
+        (
+            &["bench", "own", "-c", "x.toml", "--remote", "x.db"],
+            "--consolidated",
+        ),
+        (
+            &[
+                "bench",
+                "own",
+                "-c",
+                "x.toml",
+                "--remote",
+                "x.db",
+                "--consolidated",
+                "sqlite:c.db",
+            ],
+            "cannot read x.toml",
+        ),
+    ] {
+        place.tidewater(arguments).exits(1).tells(&[part]);
+    }
 }
