@@ -4,6 +4,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidewater_client::{Phase, Progress};
+use tidewater_protocol::Code;
 
 use crate::output::{bytes, counted, printable};
 
@@ -56,6 +57,7 @@ fn describe(progress: &Progress) -> String {
             let syncs = counted(ahead, "sync", "syncs");
             return format!("waiting for the server, {syncs} ahead");
         }
+        Phase::Retrying { reason, in_ms } => return describe_retry(reason, in_ms),
         Phase::Downloading => "downloading",
         Phase::Applying => "applying",
         _ => "finishing",
@@ -79,4 +81,17 @@ fn describe(progress: &Progress) -> String {
         line.push_str(&format!(", {} {direction}", bytes(count)));
     }
     line
+}
+
+fn describe_retry(reason: Code, in_ms: u64) -> String {
+    let why = match reason {
+        Code::Busy => "the server is busy",
+        Code::ShuttingDown => "the server is shutting down",
+        Code::ConsolidatedUnavailable => "the server cannot reach its database",
+        Code::SyncInProgress => "another sync of this remote is under way",
+        Code::Redeployed => "what is published was changed",
+        _ => "the server cannot serve this sync now",
+    };
+    // Counted up, so that the last second is one.
+    format!("{why}: again in {} s", in_ms.div_ceil(1_000))
 }

@@ -22,6 +22,7 @@ pub(crate) struct SyncObject<'a> {
     not_restored: &'a [String],
     bytes_sent: u64,
     bytes_received: u64,
+    retries: u64,
     duration_ms: u64,
 }
 
@@ -68,6 +69,7 @@ impl SyncObject<'_> {
             not_restored: &report.not_restored,
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,
+            retries: report.retries,
             duration_ms: report.duration_ms,
         }
     }

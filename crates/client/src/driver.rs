@@ -15,7 +15,7 @@ use tidewater_remote::{Progress, Report, SyncError};
 
 use crate::clock::{Clock, random_seed};
 use crate::error::ClientError;
-use crate::line::Line;
+use crate::line::{Line, TICK};
 use crate::options::SyncOptions;
 
 /// How many sessions one sync may need in vain: token refused, credential refused, new identity,
@@ -68,47 +68,51 @@ impl<'a> Syncing<'a> {
     ) -> (Database, Result<(), ClientError>) {
         let mut first_proof = ProofKind::Token;
         let mut in_vain = 0;
+        // Since when the server has not served it.
+        let mut turned_away = None;
         while in_vain < MAX_VAIN_SESSIONS {
             in_vain += 1;
-            let prepared = self
-                .line(progress)
-                .and_then(|line| Ok((line, random_seed()?)));
-            let (mut line, seed) = match prepared {
-                Ok(prepared) => prepared,
-                Err(error) => return (database, Err(error)),
-            };
-            let options = self.session_options(&database, first_proof);
-            line.connection.sync(database, options, seed);
-            let driven = line.run(progress);
-            let ended = line.connection.end_sync();
-            self.line = Some(line);
-            let outcome;
-            (database, outcome) = ended.expect("the sync has ended, and its work is handed back");
-            if let Err(error) = driven {
-                return (database, Err(error.into()));
-            }
-            match outcome {
-                Outcome::Done(report) => {
+            let ended;
+            (database, ended) = self.session(database, first_proof, progress);
+            let error = match ended {
+                Ok(Outcome::Done(report)) => {
                     self.total.add(report);
                     return (database, Ok(()));
                 }
-                Outcome::More(report) => {
+                Ok(Outcome::More(report)) => {
                     self.total.add(report);
                     first_proof = ProofKind::Token;
                     in_vain = 0;
+                    turned_away = None;
+                    continue;
                 }
-                Outcome::Again(proof) => first_proof = proof,
+                Ok(Outcome::Again(proof)) => {
+                    first_proof = proof;
+                    continue;
+                }
+                Ok(Outcome::Failed(error)) => ClientError::from(error),
+                Ok(_) => break,
+                Err(error) => error,
+            };
+            let waited = match error.code() {
                 // What is published has changed under it: the next session goes by that.
-                Outcome::Failed(error) if error.code() == Code::Redeployed => {
-                    self.hang_up();
-                    if in_vain == MAX_VAIN_SESSIONS {
-                        return (database, Err(error.into()));
-                    }
-                    thread::sleep(Duration::from_millis(error.retry_after_ms().unwrap_or(0)));
+                Code::Redeployed if in_vain < MAX_VAIN_SESSIONS => {
+                    let wait = Duration::from_millis(error.retry_after_ms().unwrap_or(0));
                     first_proof = ProofKind::Token;
+                    self.wait(error.code(), wait, progress)
                 }
-                Outcome::Failed(error) => return (database, Err(error.into())),
-                _ => break,
+                code => {
+                    let since = *turned_away.get_or_insert(self.clock.elapsed());
+                    let waited = self.clock.elapsed().saturating_sub(since);
+                    let Some(wait) = self.options.retry.wait(&error, waited) else {
+                        return (database, Err(error));
+                    };
+                    in_vain = 0;
+                    self.wait(code, wait, progress)
+                }
+            };
+            if let Err(error) = waited {
+                return (database, Err(error));
             }
         }
         let error = SyncError::Protocol {
@@ -116,6 +120,53 @@ impl<'a> Syncing<'a> {
             what: "it sent the remote away again and again".into(),
         };
         (database, Err(error.into()))
+    }
+
+    /// One session, over the connection that there is or a new one.
+    fn session(
+        &mut self,
+        database: Database,
+        first_proof: ProofKind,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> (Database, Result<Outcome, ClientError>) {
+        let prepared = self
+            .line(progress)
+            .and_then(|line| Ok((line, random_seed()?)));
+        let (mut line, seed) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return (database, Err(error)),
+        };
+        let options = self.session_options(&database, first_proof);
+        line.connection.sync(database, options, seed);
+        let driven = line.run(progress);
+        let ended = line.connection.end_sync();
+        self.line = Some(line);
+        let (database, outcome) = ended.expect("the sync has ended, and its work is handed back");
+        (database, driven.map(|()| outcome).map_err(Into::into))
+    }
+
+    /// Waits before the next session, without a connection: a server that has too much to do
+    /// needs the place for others.
+    fn wait(
+        &mut self,
+        reason: Code,
+        wait: Duration,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        self.hang_up();
+        let end = self.clock.elapsed().saturating_add(wait);
+        loop {
+            let left = end.saturating_sub(self.clock.elapsed());
+            let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            if progress(&Progress::retrying(reason, left_ms)).is_break() {
+                return Err(SyncError::Cancelled.into());
+            }
+            if left.is_zero() {
+                self.total.retries += 1;
+                return Ok(());
+            }
+            thread::sleep(left.min(TICK));
+        }
     }
 
     /// The connection that there is, if another session can go over it, or a new one.

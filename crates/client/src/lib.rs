@@ -34,6 +34,7 @@ mod line;
 mod options;
 mod ping;
 mod remote;
+mod retry;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,7 @@ pub use error::ClientError;
 pub use options::SyncOptions;
 pub use ping::{PingReport, ping};
 pub use remote::{Remote, Verification};
+pub use retry::Retry;
 pub use tidewater_remote::database::{
     Account, Adopt, ConflictSummary, Database, LeftTable, RefusedRow, RefusedSummary, StaleRow,
     Status, SubscriptionStatus, TableDifferences, TableStatus, Which,

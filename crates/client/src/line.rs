@@ -20,7 +20,7 @@ use crate::error::ClientError;
 use crate::options::SyncOptions;
 
 /// How often the progress callback is asked whether to go on while nothing happens.
-const TICK: Duration = Duration::from_millis(200);
+pub(crate) const TICK: Duration = Duration::from_millis(200);
 
 /// How often the connection is looked at while something is applied.
 const GLANCE: Duration = Duration::from_millis(20);

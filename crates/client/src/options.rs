@@ -7,6 +7,8 @@ use std::time::Duration;
 use tidewater_remote::database::Adopt;
 use tidewater_remote::{SyncDirection, Verify};
 
+use crate::retry::Retry;
+
 /// How to sync.
 #[derive(Clone)]
 pub struct SyncOptions {
@@ -32,6 +34,8 @@ pub struct SyncOptions {
     pub insecure: bool,
     /// How long the server may be silent.
     pub timeout: Duration,
+    /// What becomes of a sync that the server turns away with a time to come back.
+    pub retry: Retry,
     /// The program that syncs, for the server's logs.
     pub client: String,
 }
@@ -48,6 +52,7 @@ impl Default for SyncOptions {
             ca_file: None,
             insecure: false,
             timeout: Duration::from_secs(120),
+            retry: Retry::default(),
             client: concat!("tidewater-client/", env!("CARGO_PKG_VERSION")).into(),
         }
     }
@@ -66,6 +71,7 @@ impl fmt::Debug for SyncOptions {
             .field("ca_file", &self.ca_file)
             .field("insecure", &self.insecure)
             .field("timeout", &self.timeout)
+            .field("retry", &self.retry)
             .field("client", &self.client)
             .finish()
     }

@@ -16,6 +16,7 @@ use crate::clock::unix_ms;
 use crate::driver;
 use crate::error::ClientError;
 use crate::options::SyncOptions;
+use crate::retry::Retry;
 
 /// What [`Remote::verify`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -169,6 +170,13 @@ impl Remote {
     /// How long the server may be silent before a sync gives up. Two minutes by default.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.options.timeout = timeout;
+    }
+
+    /// What becomes of syncs that the server turns away with a time to come back: by default they
+    /// are tried again when it said, for five minutes. The file is not locked while a sync waits,
+    /// and no connection is open.
+    pub fn set_retry(&mut self, retry: Retry) {
+        self.options.retry = retry;
     }
 
     /// The program that syncs, for the server's logs.

@@ -43,7 +43,9 @@ pub struct Report {
     pub bytes_sent: u64,
     /// Bytes of the protocol received.
     pub bytes_received: u64,
-    /// How long it took, from the first connection on.
+    /// How often the server turned it away and it was tried again. Whoever drives it counts.
+    pub retries: u64,
+    /// How long it took, from the first connection on, waiting to try again included.
     pub duration_ms: u64,
 }
 
@@ -106,6 +108,7 @@ impl Report {
         self.compared.extend(later.compared);
         self.bytes_sent += later.bytes_sent;
         self.bytes_received += later.bytes_received;
+        self.retries += later.retries;
         self.duration_ms += later.duration_ms;
     }
 
@@ -184,7 +187,7 @@ mod tests {
              \"conflict_rows\":[{\"table\":\"t\",\"key\":\"[2]\"}],\"refused\":0,\
              \"refused_rows\":[{\"table\":\"t\",\"key\":\"[1]\",\"reason\":\"no\"}],\
              \"stale_count\":1,\"stale\":[{\"table\":\"t\",\"key\":\"[3]\",\"reason\":\"it is\"}],\
-             \"bytes_sent\":0,\"bytes_received\":0,\"duration_ms\":0}"
+             \"bytes_sent\":0,\"bytes_received\":0,\"retries\":0,\"duration_ms\":0}"
         );
     }
 }

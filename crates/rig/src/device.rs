@@ -160,7 +160,8 @@ impl Device {
     /// The sync command; a small part of them goes one way only.
     fn command(&mut self, limit: Option<Accident>) -> Command {
         let file = self.path.display().to_string();
-        let mut arguments = vec!["sync", &file, "--json", "--quiet"];
+        // Who is turned away is seen, and comes again by itself.
+        let mut arguments = vec!["sync", &file, "--json", "--quiet", "--no-retry"];
         if !self.has_synced {
             arguments.extend(self.account.iter().map(String::as_str));
         } else if self.stage.breaks() && self.chance.percent(8) {

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidewater_carrier::ServerUrl;
-use tidewater_client::{Account, Adopt, ClientError, Remote, Report, SyncDirection, SyncError};
+use tidewater_client::{
+    Account, Adopt, ClientError, Remote, Report, Retry, SyncDirection, SyncError,
+};
 use tidewater_protocol::Code;
 
 use crate::Done;
@@ -29,6 +31,9 @@ use crate::sync_object::SyncObject;
 /// Rows that the centre refuses stay in the file, marked, and do not hold up the rest; see
 /// `tidewater refused`. The exit code is 6 if this sync was refused any, and 0 again with
 /// the next one: those of earlier syncs are only mentioned. Ctrl-C cancels; nothing is lost.
+///
+/// A server that is busy says when to come back, and the sync waits and tries again by itself,
+/// for up to five minutes.
 #[derive(Debug, Args)]
 #[command(after_help = with_exit_codes!("\
 Examples:
@@ -47,7 +52,9 @@ The object of --json:
    \"stale_count\":n, rows that the centre has otherwise or not any more, and that stay as they are,
    \"stale\":[{\"table\",\"key\":[...],\"reason\"}, the first 100],
    \"not_restored\":[SQL of your indexes, triggers and views that a new schema made impossible],
-   \"bytes_sent\":n,\"bytes_received\":n,\"duration_ms\":n}
+   \"bytes_sent\":n,\"bytes_received\":n,
+   \"retries\":n, how often the server turned it away before,
+   \"duration_ms\":n}
 or, when it failed:
   {\"error\":{\"code\",\"message\",\"hint\",\"retry_after_ms\"}}"))]
 pub(crate) struct SyncArgs {
@@ -88,6 +95,9 @@ pub(crate) struct SyncArgs {
     insecure: bool,
     #[command(flatten)]
     password: PasswordArgs,
+    /// Do not wait for a server that is busy: exit with 2 at once
+    #[arg(long)]
+    no_retry: bool,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -271,6 +281,9 @@ fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
     }
     remote.set_insecure(args.insecure);
     remote.set_other_centre(args.other_centre);
+    if args.no_retry {
+        remote.set_retry(Retry::Off);
+    }
     remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION")));
     remote.set_direction(match (args.upload_only, args.download_only) {
         (true, _) => SyncDirection::UploadOnly,
@@ -341,6 +354,10 @@ fn describe(report: &Report) -> String {
     if report.stale_count > 0 {
         let rows = output::counted(report.stale_count, "row", "rows");
         let _ = writeln!(text, "stale       {rows} not as in the centre");
+    }
+    if report.retries > 0 {
+        let times = output::counted(report.retries, "time", "times");
+        let _ = writeln!(text, "turned away {times} by the server, tried again");
     }
     let _ = writeln!(
         text,

@@ -37,6 +37,7 @@ fn a_sync_reports_every_promised_field() {
             "not_restored",
             "bytes_sent",
             "bytes_received",
+            "retries",
             "duration_ms",
         ],
     );

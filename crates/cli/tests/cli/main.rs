@@ -23,6 +23,7 @@ mod own_changes;
 mod partitions;
 mod program;
 mod refused;
+mod retrying;
 mod row_security;
 mod schema_changes;
 mod serving;

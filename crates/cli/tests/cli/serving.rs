@@ -77,7 +77,8 @@ fn nothing_is_acknowledged_after(accident: impl Fn(&Place)) -> (Place, Centre, S
     centre.execute(&format!("VACUUM INTO '{}'", backup.display()));
     accident(&place);
     nancy.execute("INSERT INTO product VALUES (3, 'paper')");
-    let refused = place.tidewater(&["sync", "nancy.db", "--json"]).exits(2);
+    let sync = ["sync", "nancy.db", "--json", "--no-retry"];
+    let refused = place.tidewater(&sync).exits(2);
     assert_eq!(refused.json()["error"]["code"], "consolidated_unavailable");
     let (_, log) = server.terminate();
     assert!(log.contains("replaced while it was open"), "{log}");

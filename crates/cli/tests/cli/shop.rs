@@ -123,6 +123,11 @@ impl Shop {
     pub(crate) fn sync(&self, remote: &Remote) -> Run {
         self.place.tidewater(&["sync", &remote.name, "--json"])
     }
+
+    pub(crate) fn sync_without_retry(&self, remote: &Remote) -> Run {
+        let arguments = ["sync", &remote.name, "--json", "--no-retry"];
+        self.place.tidewater(&arguments)
+    }
 }
 
 /// A remote's file.

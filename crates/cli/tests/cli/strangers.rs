@@ -37,6 +37,7 @@ fn sync_with(answer: Vec<u8>) -> Run {
         "nancy",
         "--publication",
         "main",
+        "--no-retry",
         "--json",
     ];
     Place::new().tidewater_as("secret", &arguments)

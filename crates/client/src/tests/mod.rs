@@ -3,6 +3,7 @@
 mod applying;
 mod encrypted;
 mod plain;
+mod retrying;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

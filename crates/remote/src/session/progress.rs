@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tidewater_protocol::Code;
+
 /// What a sync is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,6 +26,13 @@ pub enum Phase {
     Applying,
     /// Committed.
     Done,
+    /// The server has turned the sync away, and it is tried again later. Nothing is connected.
+    Retrying {
+        /// Why it was turned away.
+        reason: Code,
+        /// When it is tried again.
+        in_ms: u64,
+    },
 }
 
 /// How far a sync is.
@@ -45,6 +54,14 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// A sync waits to be tried again.
+    pub fn retrying(reason: Code, in_ms: u64) -> Progress {
+        Progress {
+            phase: Phase::Retrying { reason, in_ms },
+            ..Progress::default()
+        }
+    }
+
     pub(crate) fn phase(&mut self, phase: Phase) {
         if self.phase != phase {
             self.phase = phase;

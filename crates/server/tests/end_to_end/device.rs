@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tidewater_client::{ClientError, RefusedRow, Remote, Report, SyncDirection, Which};
+use tidewater_client::{ClientError, RefusedRow, Remote, Report, Retry, SyncDirection, Which};
 use tidewater_testing::FrameProxy;
 
 use crate::backend::{execute_sqlite, open_sqlite, rows_sqlite};
@@ -166,6 +166,8 @@ fn open(path: &Path, url: &str, user: &str) -> Remote {
         .expect("a new remote can subscribe");
     remote.set_password(PASSWORD);
     remote.set_timeout(SILENCE);
+    // Tests look at every single answer.
+    remote.set_retry(Retry::Off);
     remote
 }
 
