@@ -244,6 +244,7 @@ impl<'a> Fleet<'a> {
             self.add_users(self.users..last)?;
             self.users = last;
         }
+        self.base.settle()?;
         self.step(vec![group(begun..count, Task::Begin { timed: false })])?;
         self.begun = count;
         Ok(())

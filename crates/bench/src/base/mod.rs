@@ -37,7 +37,7 @@ pub(crate) trait Base {
     /// How many rows there are of a table, with or without a condition.
     fn count(&mut self, table: &str) -> anyhow::Result<u64>;
 
-    /// Brings the table in order after many changes.
+    /// Brings bench's tables in order after many changes.
     fn settle(&mut self) -> anyhow::Result<()>;
 
     /// The number of the newest sync in the server's history.

@@ -118,7 +118,7 @@ impl Base for Postgres {
     }
 
     fn settle(&mut self) -> anyhow::Result<()> {
-        self.execute("VACUUM ANALYZE purchase")
+        self.execute("VACUUM ANALYZE purchase, bench_user")
     }
 
     fn history_position(&mut self) -> anyhow::Result<i64> {

@@ -3,6 +3,7 @@
 //! A remote is open only while it is at something. So ten thousand of them cost ten thousand
 //! files on the disk between two gates, and nothing else.
 
+use std::mem::discriminant;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use tidewater_client::{ClientError, Phase, Progress, Remote, Report, SyncDirection};
+use tidewater_client::{self as client, Phase, Progress, Remote, Report, SyncDirection};
 use tidewater_purchase::FIRST_EMP_ID;
 
 use super::edits::{edit, replay};
@@ -310,15 +311,9 @@ impl Share {
         }
         let report = syncing.run(&mut remote)?;
         let moved = moved(&report);
-        let mut done = syncing.report(&report);
-        let Some(expected) = sync.expected else {
-            return Ok(done);
-        };
-        let is_clean = report.conflicts + report.refused == 0;
-        // What the call before it did, which ended in an error, nobody tells; whoever leads the
-        // step looks in the centre.
-        let is_told = done.retries == 0 || moved != Moved::default();
-        if !is_clean || is_told && moved != expected {
+        if let Some(expected) = sync.expected
+            && (moved != expected || report.conflicts + report.refused > 0)
+        {
             bail!(
                 "the sync moved {moved:?} with {} conflicts and {} refused rows, and should have \
                  moved {expected:?}",
@@ -326,8 +321,7 @@ impl Share {
                 report.refused
             );
         }
-        done.moved = expected;
-        Ok(done)
+        Ok(syncing.report(&report))
     }
 }
 
@@ -341,7 +335,6 @@ struct Syncing<'a> {
     /// What it is at, since when; none while the file is opened.
     at: Option<Phase>,
     since: Instant,
-    retries: u64,
 }
 
 impl<'a> Syncing<'a> {
@@ -354,35 +347,24 @@ impl<'a> Syncing<'a> {
             phases: Phases::default(),
             at: None,
             since: Instant::now(),
-            retries: 0,
         }
     }
 
     /// Syncs; comes back as often as the server sends the remote away.
     fn run(&mut self, remote: &mut Remote) -> anyhow::Result<Report> {
         remote.set_timeout(TIMEOUT);
+        remote.set_retry(match self.retry {
+            Retry::Advised => client::Retry::AsAdvised { limit: None },
+            Retry::FixedMs(delay) => client::Retry::Fixed {
+                delay: Duration::from_millis(delay),
+                limit: None,
+            },
+        });
         self.enter(Some(Phase::Connecting));
-        loop {
-            let result = remote.sync(&mut |progress| self.watch(progress));
-            let now = Instant::now();
-            let error = match result {
-                Ok(report) => {
-                    self.end_ns = monotonic_ns();
-                    self.enter(Some(Phase::Done));
-                    return Ok(report);
-                }
-                Err(error) => error,
-            };
-            let delay = self.delay(&error);
-            let Some(delay) = delay.filter(|_| !self.gate.is_closed()) else {
-                return Err(error.into());
-            };
-            self.enter(Some(Phase::Connecting));
-            self.retries += 1;
-            self.gate.sleep(delay);
-            self.since = Instant::now();
-            self.phases.retry += (self.since - now).as_secs_f64();
-        }
+        let report = remote.sync(&mut |progress| self.watch(progress))?;
+        self.end_ns = monotonic_ns();
+        self.enter(Some(Phase::Done));
+        Ok(report)
     }
 
     fn report(self, report: &Report) -> GroupReport {
@@ -392,27 +374,16 @@ impl<'a> Syncing<'a> {
             moved: moved(report),
             conflicts: report.conflicts,
             refused: report.refused,
-            retries: self.retries,
+            retries: report.retries,
             bytes_sent: report.bytes_sent,
             bytes_received: report.bytes_received,
             phases: self.phases,
         }
     }
 
-    fn delay(&self, error: &ClientError) -> Option<Duration> {
-        let advised = error.retry_after_ms()?;
-        Some(Duration::from_millis(match self.retry {
-            Retry::Advised => advised,
-            Retry::FixedMs(delay) => delay,
-        }))
-    }
-
     fn watch(&mut self, progress: &Progress) -> ControlFlow<()> {
-        let waiting = matches!(
-            (self.at, progress.phase),
-            (Some(Phase::Waiting { .. }), Phase::Waiting { .. })
-        );
-        if !waiting && self.at != Some(progress.phase) {
+        let is_another = |at: Phase| discriminant(&at) != discriminant(&progress.phase);
+        if self.at.is_none_or(is_another) {
             self.enter(Some(progress.phase));
         }
         if self.gate.is_closed() {
@@ -430,6 +401,7 @@ impl<'a> Syncing<'a> {
             Some(Phase::Uploading | Phase::Comparing) => &mut phases.upload,
             Some(Phase::Waiting { .. }) => &mut phases.wait,
             Some(Phase::Downloading) => &mut phases.download,
+            Some(Phase::Retrying { .. }) => &mut phases.retry,
             Some(_) => &mut phases.apply,
         };
         *spent += (now - self.since).as_secs_f64();
