@@ -4,6 +4,8 @@
 mod accidents;
 mod administration;
 mod assignments;
+#[cfg(target_os = "linux")]
+mod bench;
 mod centre;
 mod choosing;
 mod conflicts;
