@@ -205,8 +205,8 @@ mod tests {
         let config = Config::parse(&text).unwrap();
         assert_eq!(config.server.consolidated, url);
         assert_eq!(config.server.limits.connections, 1_024);
-        assert_eq!(config.server.limits.upload_workers, 7);
-        assert_eq!(config.server.limits.download_workers, 7);
+        assert_eq!(config.server.limits.upload_workers, Some(7));
+        assert_eq!(config.server.limits.download_workers, Some(7));
         assert_eq!(config.publications[0].tables[0].name, "purchase");
 
         settings.workers = Workers::Auto;
