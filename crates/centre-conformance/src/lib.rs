@@ -102,6 +102,7 @@ macro_rules! suite {
             downloading::an_unknown_mark_means_everything_anew,
             downloading::a_pruned_log_means_everything_anew,
             downloading::a_log_that_is_pruned_under_an_open_download_skips_nothing,
+            downloading::what_a_log_says_again_and_again_is_compacted_and_nothing_is_missed,
             downloading::an_emptied_table_is_emptied_everywhere,
             downloading::an_untracked_table_is_sent_whole,
             downloading::an_upload_only_table_is_not_downloaded,
