@@ -2,7 +2,8 @@
 
 CARGO ?= cargo
 
-# What `make bench` passes on to the benchmark: make bench BENCH="--help"
+# What `make bench` passes on to the measures of one remote: make bench BENCH="--help".
+# Without it, `tidewater bench remotes` runs too.
 BENCH ?=
 
 # What `make simulate` runs: a range of seeds, or one.
@@ -49,7 +50,10 @@ coverage: ## Tell which share of lines the tests of the main crates run
 	@scripts/coverage.sh
 
 bench: ## Measure against the budgets, optimized; BENCH="..." passes arguments on
-	$(CARGO) run --release -p tidewater-bench -- $(BENCH)
+	$(CARGO) bench -p tidewater-bench --bench measures -- $(BENCH)
+ifeq ($(BENCH),)
+	$(CARGO) run --release -p tidewater-cli -- bench remotes
+endif
 
 fmt: ## Format all Rust code
 	$(CARGO) fmt --all

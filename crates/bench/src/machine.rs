@@ -2,20 +2,31 @@
 
 use std::fs;
 
-/// Prints processor, cores, memory and versions.
-pub(crate) fn print() {
+use crate::report::Machine;
+
+/// Everything that the system tells.
+pub(crate) fn look() -> Machine {
     let field = |file: &str, name: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
         let line = text.lines().find(|line| line.starts_with(name));
         let value = line.and_then(|line| line.split_once(':'));
-        value.map_or("unknown".to_owned(), |(_, value)| value.trim().to_owned())
+        value.map(|(_, value)| value.trim().to_owned())
     };
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    println!(
-        "processor: {}, {cores} cores",
-        field("/proc/cpuinfo", "model name")
-    );
-    println!("memory: {}", field("/proc/meminfo", "MemTotal"));
-    println!("SQLite: {}", rusqlite::version());
-    println!("Tidewater: {}", env!("CARGO_PKG_VERSION"));
+    let kib = field("/proc/meminfo", "MemTotal");
+    let kib = kib.and_then(|kib| kib.strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Machine {
+        processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
+        cores: cores() as u64,
+        memory_bytes: kib.unwrap_or(0) * 1024,
+        system: format!("{} {}", std::env::consts::OS, release.trim()),
+        tidewater: env!("CARGO_PKG_VERSION").into(),
+        sqlite: rusqlite::version().into(),
+        ..Machine::default()
+    }
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,117 +1,257 @@
-//! Samples, medians, spreads, and how they are printed.
+//! The timed syncs: sets of remotes, operation by operation, so that the database ends as it
+//! began.
 
-use std::time::{Duration, Instant};
+use std::ops::Range;
 
-/// Times of several runs of one thing.
-#[derive(Default)]
-pub(crate) struct Samples {
-    seconds: Vec<f64>,
+use crate::driver::employee;
+use crate::fleet::{Fleet, Timed, group};
+use crate::gate::{GroupReport, Moved, Retry, Sync, Task};
+use crate::options::Tracking;
+use crate::report::{Cpu, Distribution, Operation, Phases, Point, Run, RunClock};
+
+/// The four timed syncs, in the order in which the database ends as it began.
+pub(crate) const ALL: [Operation; 4] = [
+    Operation::Download,
+    Operation::Update,
+    Operation::Delete,
+    Operation::Insert,
+];
+
+/// Below this, the whole milliseconds of the server's history are off by more than a hundredth.
+const COARSE_SECONDS: f64 = 0.2;
+
+/// What is measured at one point.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) point: Point,
+    /// Remotes of each set.
+    pub(crate) remotes: u32,
+    pub(crate) rows: u32,
+    pub(crate) sets: u32,
+    pub(crate) operations: Vec<Operation>,
+    pub(crate) retry: Retry,
 }
 
-impl Samples {
-    /// Adds a run.
-    pub(crate) fn add(&mut self, duration: Duration) {
-        self.seconds.push(duration.as_secs_f64());
+/// Runs a plan once.
+pub(crate) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, repeat: u32) -> anyhow::Result<Vec<Run>> {
+    fleet.remotes(plan.remotes * plan.sets)?;
+    let mut sums: Vec<Sum> = plan.operations.iter().map(|&it| Sum::of(it)).collect();
+    for set in 0..plan.sets {
+        let first = set * plan.remotes;
+        for sum in &mut sums {
+            let timed = one(fleet, plan, first, sum.operation)?;
+            sum.add(&timed, 0);
+        }
+        undo(fleet, plan, first)?;
     }
+    let runs = sums.into_iter().map(|sum| sum.run(fleet, plan, repeat));
+    Ok(runs.collect())
+}
 
-    /// The seconds of each run, in order.
-    pub(crate) fn seconds(&self) -> &[f64] {
-        &self.seconds
-    }
+/// One operation of one set of remotes.
+fn one(
+    fleet: &mut Fleet<'_>,
+    plan: &Plan,
+    first: u32,
+    operation: Operation,
+) -> anyhow::Result<Timed> {
+    let remotes = first..first + plan.remotes;
+    edit(fleet, &[(remotes.clone(), plan.rows)], operation)?;
+    let sync = Task::Sync(sync(fleet, operation, plan.rows, plan.retry));
+    let timed = fleet.timed(
+        vec![group(remotes.clone(), sync)],
+        Some(u64::from(plan.remotes)),
+    )?;
+    check(fleet, &[(remotes, plan.rows)], operation)?;
+    Ok(timed)
+}
 
-    /// Microseconds a row: median, smallest, largest.
-    pub(crate) fn micros_per_row(&self, rows: i32) -> Spread {
-        let per_row = self
-            .seconds
-            .iter()
-            .map(|seconds| seconds * 1e6 / f64::from(rows));
-        Spread::of(per_row.collect())
+/// Whether the centre has what the remotes should have made of it.
+pub(crate) fn check(
+    fleet: &mut Fleet<'_>,
+    remotes: &[(Range<u32>, u32)],
+    operation: Operation,
+) -> anyhow::Result<()> {
+    let rows = remotes
+        .iter()
+        .map(|(remotes, rows)| remotes.len() as u64 * u64::from(*rows));
+    let (expected, which) = match operation {
+        Operation::Update => (rows.sum(), "purchase WHERE cost > 123456790"),
+        Operation::Delete => (0, "purchase"),
+        Operation::Insert | Operation::Download => (rows.sum(), "purchase"),
+        Operation::Empty | Operation::Upload => return Ok(()),
+    };
+    let found = fleet.base.count(which)?;
+    anyhow::ensure!(
+        found == expected,
+        "after {}, the centre has {found} rows where it should have {expected}",
+        operation.name()
+    );
+    Ok(())
+}
+
+/// What applications do before a timed sync: that of the centre, or those of the remotes.
+pub(crate) fn edit(
+    fleet: &mut Fleet<'_>,
+    remotes: &[(Range<u32>, u32)],
+    operation: Operation,
+) -> anyhow::Result<()> {
+    match operation {
+        Operation::Download => {
+            for (remotes, rows) in remotes {
+                let employees = employee(remotes.start)..employee(remotes.end);
+                fleet.base.insert(employees, *rows)?;
+            }
+            fleet.base.settle()
+        }
+        Operation::Empty | Operation::Upload => Ok(()),
+        Operation::Update | Operation::Delete | Operation::Insert => {
+            let groups = remotes.iter().map(|(remotes, rows)| {
+                let rows = *rows;
+                group(remotes.clone(), Task::Edit { operation, rows })
+            });
+            fleet.step(groups.collect())?;
+            Ok(())
+        }
     }
 }
 
-/// Median, smallest and largest of several values.
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) smallest: f64,
-    pub(crate) largest: f64,
+/// A timed sync.
+pub(crate) fn sync(fleet: &Fleet<'_>, operation: Operation, rows: u32, retry: Retry) -> Sync {
+    let is_upload = !matches!(operation, Operation::Download | Operation::Empty);
+    Sync {
+        // What went up would come down again: partitions are sent whole.
+        upload_only: is_upload && fleet.settings().tracking == Tracking::Off,
+        retry,
+        expected: Some(Moved::by(operation, u64::from(rows))),
+        ..Sync::default()
+    }
 }
 
-impl Spread {
-    /// Of at least one value.
-    pub(crate) fn of(mut values: Vec<f64>) -> Spread {
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        let median = if values.len().is_multiple_of(2) {
-            (values[middle - 1] + values[middle]) / 2.0
-        } else {
-            values[middle]
+/// Undoes what a set of remotes has left.
+fn undo(fleet: &mut Fleet<'_>, plan: &Plan, first: u32) -> anyhow::Result<()> {
+    let has_rows = |operation: &Operation| *operation != Operation::Empty;
+    if !plan.operations.iter().any(has_rows) {
+        return Ok(());
+    }
+    clear(fleet, &[(first..first + plan.remotes, plan.rows)])
+}
+
+/// The centre's application deletes the rows, and the remotes hear of it.
+pub(crate) fn clear(fleet: &mut Fleet<'_>, remotes: &[(Range<u32>, u32)]) -> anyhow::Result<()> {
+    fleet.base.execute("DELETE FROM purchase")?;
+    fleet.base.settle()?;
+    let groups = remotes.iter().map(|(remotes, rows)| {
+        let sync = Sync {
+            home: true,
+            expected: Some(Moved {
+                removals: u64::from(*rows),
+                ..Moved::default()
+            }),
+            ..Sync::default()
         };
-        Spread {
-            median,
-            smallest: values[0],
-            largest: values[values.len() - 1],
+        group(remotes.clone(), Task::Sync(sync))
+    });
+    fleet.step(groups.collect())?;
+    let left = fleet.base.count("purchase")?;
+    anyhow::ensure!(left == 0, "{left} rows are left that nobody should have");
+    Ok(())
+}
+
+/// One operation over all sets.
+pub(crate) struct Sum {
+    pub(crate) operation: Operation,
+    sets: u64,
+    report: GroupReport,
+    driver_seconds: f64,
+    history_seconds: Option<f64>,
+    cpu: Cpu,
+    peak: Option<u64>,
+}
+
+impl Sum {
+    pub(crate) fn of(operation: Operation) -> Sum {
+        Sum {
+            operation,
+            sets: 0,
+            report: GroupReport::default(),
+            driver_seconds: 0.0,
+            history_seconds: Some(0.0),
+            cpu: Cpu {
+                database: Some(0.0),
+                ..Cpu::default()
+            },
+            peak: None,
         }
     }
 
-    /// The ratio `ours / theirs` of *rates*, that is `theirs / ours` of times, run by run.
-    pub(crate) fn of_rates(ours: &Samples, theirs: &Samples) -> Spread {
-        let pairs = ours.seconds().iter().zip(theirs.seconds());
-        Spread::of(pairs.map(|(ours, theirs)| theirs / ours).collect())
+    /// Adds one group of a step. Processor time is that of the whole step.
+    pub(crate) fn add(&mut self, timed: &Timed, group: usize) {
+        self.sets += 1;
+        self.driver_seconds += timed.spans.get(group).copied().unwrap_or(0.0);
+        let history = self.history_seconds.zip(timed.history_span);
+        self.history_seconds = history.map(|(sum, span)| sum + span);
+        self.cpu.server += timed.cpu.server;
+        self.cpu.drivers += timed.cpu.drivers;
+        let database = self.cpu.database.zip(timed.cpu.database);
+        self.cpu.database = database.map(|(sum, more)| sum + more);
+        self.peak = self.peak.max(timed.server_peak_bytes);
+        if let Some(group) = timed.groups.get(group) {
+            self.report.add(group.clone());
+        }
     }
-}
 
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{:.2} ({:.2} to {:.2})",
-            self.median, self.smallest, self.largest
-        )
-    }
-}
-
-/// Runs something and tells how long it took.
-pub(crate) fn time<T>(run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, Duration)> {
-    let start = Instant::now();
-    let result = run()?;
-    Ok((result, start.elapsed()))
-}
-
-/// Prints one line of results.
-pub(crate) fn line(what: &str, spread: &Spread, unit: &str) {
-    println!("  {what:<58} {spread} {unit}");
-}
-
-/// Prints a ratio beside its goal.
-pub(crate) fn goal(what: &str, ratio: &Spread, at_least: f64) {
-    let verdict = if ratio.median >= at_least {
-        "met"
-    } else {
-        "NOT met"
-    };
-    println!("  {what:<58} {ratio} times; goal at least {at_least}: {verdict}");
-}
-
-/// Prints a ratio of costs beside its goal.
-pub(crate) fn at_most(what: &str, ratio: &Spread, goal: f64) {
-    let verdict = if ratio.median <= goal {
-        "met"
-    } else {
-        "NOT met"
-    };
-    println!("  {what:<58} {ratio} times; goal at most {goal}: {verdict}");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between() {
-        let spread = Spread::of(vec![4.0, 1.0, 2.0, 3.0]);
-        assert_eq!(
-            (spread.median, spread.smallest, spread.largest),
-            (2.5, 1.0, 4.0)
-        );
+    pub(crate) fn run(self, fleet: &Fleet<'_>, plan: &Plan, repeat: u32) -> Run {
+        let report = self.report;
+        let syncs = report.starts_ns.len() as u64;
+        let rows = report.moved.rows();
+        let fine = self.history_seconds;
+        let fine = fine.filter(|seconds| *seconds >= COARSE_SECONDS * self.sets as f64);
+        let (clock, seconds) = match fine {
+            Some(seconds) => (RunClock::Server, seconds),
+            None => (RunClock::Drivers, self.driver_seconds),
+        };
+        let rate = |count: u64| {
+            if seconds > 0.0 {
+                count as f64 / seconds
+            } else {
+                0.0
+            }
+        };
+        let times = report.starts_ns.iter().zip(&report.ends_ns);
+        let times = times.map(|(start, end)| end.saturating_sub(*start) as f64 / 1e9);
+        let settings = fleet.settings();
+        let is_empty = self.operation == Operation::Empty;
+        Run {
+            operation: self.operation,
+            point: plan.point.clone(),
+            repeat: u64::from(repeat),
+            remotes: u64::from(plan.remotes),
+            rows_per_sync: match is_empty {
+                true => 0,
+                false => u64::from(plan.rows),
+            },
+            sets: u64::from(plan.sets),
+            syncs,
+            rows,
+            tracking: settings.tracking.name().into(),
+            workers: settings.workers.to_string(),
+            connections: settings.connections.map(u64::from),
+            server_seconds: seconds,
+            clock,
+            driver_seconds: self.driver_seconds,
+            history_seconds: self.history_seconds,
+            rows_per_second: rate(rows),
+            syncs_per_second: rate(syncs),
+            remote_seconds: Distribution::of(times.collect()),
+            cpu_seconds: self.cpu,
+            server_peak_bytes: self.peak,
+            retries: report.retries,
+            conflicts: report.conflicts,
+            refused: report.refused,
+            bytes_sent: report.bytes_sent,
+            bytes_received: report.bytes_received,
+            phases: Phases::shared(report.phases, syncs),
+        }
     }
 }

@@ -1,297 +1,191 @@
-//! The processes of a benchmark: PostgreSQL, a server, a remote.
-//!
-//! Server and remote are this program again, started with a hidden command, so that
-//! each has its own memory to measure.
+//! What the system knows of a process: processor time, memory, children, cores; and the clock
+//! that all processes of a machine share.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::fs;
+use std::io;
+use std::time::Duration;
 
-use anyhow::Context;
-use tempfile::TempDir;
+use rustix::process::{Pid, Signal};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
-use tidewater_centre::records::UserRecord;
-use tidewater_client::{Remote, SyncDirection};
-use tidewater_server::{Config, Environment, Server, hash_password};
-use tidewater_testing::postgres::{Postgres, PostgresOptions};
-use tidewater_testing::purchase;
-
-const USER: &str = "bench";
-pub(crate) const PASSWORD: &str = "bench-password";
-
-/// A PostgreSQL that syncs to disk, as in production.
-pub(crate) struct Centre {
-    postgres: Postgres,
+/// Nanoseconds of the monotonic clock, comparable between processes of one machine.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-impl Centre {
-    pub(crate) fn start() -> anyhow::Result<Centre> {
-        let settings = [
-            ("shared_buffers", "512MB"),
-            ("max_wal_size", "8GB"),
-            ("checkpoint_timeout", "30min"),
-        ];
-        let options = PostgresOptions {
-            durable: true,
-            settings: settings
-                .map(|(name, value)| (name.into(), value.into()))
-                .to_vec(),
-        };
-        Ok(Centre {
-            postgres: Postgres::start_with(options)?,
+/// What a line of `/proc/PID/stat` says: see proc(5).
+struct Stat {
+    name: String,
+    parent: u32,
+    /// Ticks of the process itself, user and system.
+    own: u64,
+    /// Ticks of its children that have ended and were waited for.
+    ended_children: u64,
+}
+
+impl Stat {
+    fn of(process: &str) -> Option<Stat> {
+        let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The second field is the program's name in parentheses, and may hold anything.
+        let (before, after) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = after.split_ascii_whitespace().collect();
+        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        Some(Stat {
+            name: before.split_once('(')?.1.to_owned(),
+            parent: number(1)? as u32,
+            own: number(11)? + number(12)?,
+            ended_children: number(13)? + number(14)?,
         })
-    }
-
-    /// Makes an empty database; returns its URL.
-    pub(crate) fn database(&self, name: &str) -> anyhow::Result<String> {
-        self.postgres.create_database(name)?;
-        Ok(self.postgres.url(name))
-    }
-
-    /// Makes the purchase table with so many rows.
-    pub(crate) fn load(&self, url: &str, rows: i32) -> anyhow::Result<()> {
-        tokio::runtime::Runtime::new()?.block_on(async {
-            let client = tidewater_testing::postgres::connect(url).await?;
-            client.batch_execute(purchase::postgres_schema()).await?;
-            let rows = purchase::purchases(purchase::FIRST_EMP_ID, 0..rows);
-            purchase::load_postgres(&client, rows).await?;
-            client.batch_execute("VACUUM ANALYZE purchase").await?;
-            Ok(())
-        })
-    }
-
-    /// Deploys the purchase table.
-    pub(crate) async fn deploy(
-        &self,
-        url: &str,
-        tracking: &str,
-        direction: &str,
-    ) -> anyhow::Result<()> {
-        let config = Config::parse(&configuration(url, tracking, direction))?;
-        let centre = tidewater_server::databases::connect(url).await?;
-        centre.deploy(&config.publications, false, now_ms()).await?;
-        add_user(&*centre, USER).await
     }
 }
 
-/// Adds a user with the [`PASSWORD`].
-pub(crate) async fn add_user(
-    centre: &dyn tidewater_centre::Centre,
-    name: &str,
-) -> anyhow::Result<()> {
-    let user = UserRecord {
-        name: name.into(),
-        password_hash: hash_password(&Environment::real(), PASSWORD)?,
-        disabled: false,
-        created_ms: now_ms(),
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Processor time of a process so far, user and system.
+pub(crate) fn cpu_seconds(process: u32) -> Option<f64> {
+    Some(seconds(Stat::of(&process.to_string())?.own))
+}
+
+/// Processor time of this process so far.
+pub(crate) fn own_cpu_seconds() -> f64 {
+    Stat::of("self").map_or(0.0, |stat| seconds(stat.own))
+}
+
+/// The first process of the PostgreSQL that one of its sessions belongs to; none if there is no
+/// such process here.
+pub(crate) fn postmaster(session: u32) -> Option<u32> {
+    let stat = Stat::of(&session.to_string())?;
+    stat.name.starts_with("postgres").then_some(stat.parent)
+}
+
+/// Processor time of a process, of its children, and of those that it had: whoever is waited for
+/// between two looks is among the latter.
+pub(crate) fn family_cpu_seconds(process: u32) -> Option<f64> {
+    let parent = Stat::of(&process.to_string())?;
+    let mut ticks = parent.own + parent.ended_children;
+    for child in children(process) {
+        ticks += Stat::of(&child.to_string()).map_or(0, |stat| stat.own);
+    }
+    Some(seconds(ticks))
+}
+
+/// The children of a process.
+pub(crate) fn children(process: u32) -> Vec<u32> {
+    numbers_in("/proc")
+        .filter(|child| Stat::of(&child.to_string()).is_some_and(|stat| stat.parent == process))
+        .collect()
+}
+
+fn numbers_in(folder: &str) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Forgets the peak of a process's memory, where the system lets us.
+pub(crate) fn reset_peak(process: u32) {
+    // What is refused only means that the peak is that of more than this run.
+    let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
+}
+
+/// The most memory that a process had resident: `VmHWM`.
+pub(crate) fn peak_bytes(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The cores that this process may use.
+pub(crate) fn allowed_cores() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else {
+        return Vec::new();
     };
-    centre.add_user(&user).await?;
+    (0..CpuSet::MAX_CPU)
+        .filter(|&core| set.is_set(core))
+        .collect()
+}
+
+/// Confines a process and all its threads to some cores.
+pub(crate) fn confine(process: u32, cores: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for &core in cores {
+        set.set(core);
+    }
+    for thread in numbers_in(&format!("/proc/{process}/task")) {
+        let Some(thread) = Pid::from_raw(thread as i32) else {
+            continue;
+        };
+        match sched_setaffinity(Some(thread), &set) {
+            // It has ended meanwhile.
+            Err(error) if error == rustix::io::Errno::SRCH => {}
+            other => other?,
+        }
+    }
     Ok(())
 }
 
-fn configuration(url: &str, tracking: &str, direction: &str) -> String {
-    format!(
-        "[server]\n\
-         listen = [\"tcp://127.0.0.1:0\"]\n\
-         consolidated = {url:?}\n\n\
-         [[publication]]\n\
-         name = \"bench\"\n\n\
-         [[publication.table]]\n\
-         name = \"purchase\"\n\
-         partition = {{ columns = [\"emp_id\"], values = \"SELECT {}\" }}\n\
-         direction = \"{direction}\"\n\
-         tracking = \"{tracking}\"\n",
-        purchase::FIRST_EMP_ID
-    )
-}
-
-/// The most memory that a process had resident.
-#[derive(Clone, Copy)]
-pub(crate) struct Peak {
-    pub(crate) kib: u64,
-}
-
-impl Peak {
-    /// Of this process so far: `VmHWM` of proc(5).
-    fn own() -> anyhow::Result<Peak> {
-        let status = std::fs::read_to_string("/proc/self/status")?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        let kib = kib
-            .context("/proc/self/status has no VmHWM")?
-            .trim()
-            .parse()?;
-        Ok(Peak { kib })
+/// Asks a process to end.
+pub(crate) fn terminate(process: u32) {
+    if let Some(process) = Pid::from_raw(process as i32) {
+        // It may have ended already.
+        let _ = rustix::process::kill_process(process, Signal::TERM);
     }
 }
 
-/// Processor time of this process so far, user and system: `utime` and `stime` of
-/// proc(5), in the hundredths of a second that Linux counts them in.
-fn own_cpu() -> anyhow::Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The second field is the program's name in parentheses, and may hold anything.
-    let fields = stat
-        .rsplit_once(')')
-        .context("/proc/self/stat has no name")?
-        .1;
-    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-    let field = |index: usize| fields.get(index).context("/proc/self/stat is too short");
-    let ticks = field(11)?.parse::<u64>()? + field(12)?.parse::<u64>()?;
-    Ok(Duration::from_millis(ticks * 10))
+/// Files that this process may have open; raised as far as the system lets it, up to what is
+/// wanted. None if there is no limit.
+pub(crate) fn raise_open_files(wanted: u64) -> Option<u64> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < wanted) {
+        let before = limit.current;
+        limit.current = Some(limit.maximum.map_or(wanted, |most| most.min(wanted)));
+        if setrlimit(Resource::Nofile, limit).is_err() {
+            limit.current = before;
+        }
+    }
+    limit.current
 }
 
-/// What a remote's process tells.
-pub(crate) struct Synced {
-    /// From before the connection to after the commit.
-    pub(crate) elapsed: Duration,
-    /// Processor time of the remote in between.
-    pub(crate) cpu: Duration,
-    pub(crate) peak: Peak,
-    /// What `tidewater sync --json` would print.
-    pub(crate) report: serde_json::Value,
+/// Files that a process of ours could have open, if it asked for that.
+pub(crate) fn most_open_files() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum
 }
 
-/// A server, and a folder with remotes.
-pub(crate) struct Fleet {
-    folder: TempDir,
-    server: Child,
-    url: String,
-}
+/// How often something is looked at that tells nobody when it changes.
+pub(crate) const GLANCE: Duration = Duration::from_millis(20);
 
-impl Fleet {
-    /// Deploys and starts a server process.
-    pub(crate) fn start(
-        centre: &Centre,
-        url: &str,
-        tracking: &str,
-        direction: &str,
-    ) -> anyhow::Result<Fleet> {
-        let runtime = tokio::runtime::Runtime::new()?;
-        runtime.block_on(centre.deploy(url, tracking, direction))?;
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("tidewater.toml");
-        std::fs::write(&path, configuration(url, tracking, direction))?;
-        let mut server = Command::new(std::env::current_exe()?)
-            .arg("serve")
-            .arg(&path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = server
-            .stdout
-            .as_mut()
-            .context("the server has no standard output")?;
-        let mut line = String::new();
-        BufReader::with_capacity(1, output).read_line(&mut line)?;
-        let url = line.trim().to_owned();
-        anyhow::ensure!(!url.is_empty(), "the server did not start");
-        Ok(Fleet {
-            folder,
-            server,
-            url,
-        })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_number() {
+        let own = std::process::id();
+        assert!(cpu_seconds(own).is_some());
+        assert!(peak_bytes(own).unwrap() > 100_000);
+        assert!(family_cpu_seconds(own).unwrap() >= cpu_seconds(own).unwrap());
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        assert!(children(own).contains(&child.id()));
+        assert_eq!(postmaster(child.id()), None);
+        terminate(child.id());
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(cpu_seconds(child.id()), None);
     }
 
-    /// A file of the folder.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+    #[test]
+    fn the_clock_goes_forward() {
+        let before = monotonic_ns();
+        assert!(before > 0 && monotonic_ns() >= before);
     }
-
-    /// Syncs a remote in a process of its own.
-    pub(crate) fn sync(&self, name: &str, options: &[&str]) -> anyhow::Result<Synced> {
-        let output = Command::new(std::env::current_exe()?)
-            .arg("sync")
-            .arg(self.path(name))
-            .arg(&self.url)
-            .args(options)
-            .stderr(Stdio::inherit())
-            .output()?;
-        anyhow::ensure!(output.status.success(), "the remote's process failed");
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-        let number = |name: &str| told[name].as_u64().context("the remote did not tell");
-        Ok(Synced {
-            elapsed: Duration::from_nanos(number("elapsed_ns")?),
-            cpu: Duration::from_nanos(number("cpu_ns")?),
-            peak: Peak {
-                kib: number("peak_kib")?,
-            },
-            report: told["report"].clone(),
-        })
-    }
-
-    /// Ends the server; returns its peak.
-    pub(crate) fn stop(mut self) -> anyhow::Result<Peak> {
-        drop(self.server.stdin.take());
-        let mut told = String::new();
-        let output = self
-            .server
-            .stdout
-            .as_mut()
-            .context("the server has no standard output")?;
-        output.read_to_string(&mut told)?;
-        self.server.wait()?;
-        Ok(Peak {
-            kib: told.trim().parse()?,
-        })
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        // It is gone already after `stop`; otherwise the end of its input ends it.
-        drop(self.server.stdin.take());
-        let _ = self.server.wait();
-    }
-}
-
-/// The hidden command `serve`: prints the URL, serves until standard input ends, prints
-/// the peak of memory in KiB.
-pub(crate) fn serve(configuration: &Path) -> anyhow::Result<()> {
-    let config = Config::load(configuration)?;
-    tokio::runtime::Runtime::new()?.block_on(async {
-        let centre = tidewater_server::databases::connect(&config.server.consolidated).await?;
-        let running = Server::start(config, centre, Environment::real()).await?;
-        println!("{}", running.addresses[0]);
-        std::io::stdout().flush()?;
-        tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
-        running.shutdown().await;
-        println!("{}", Peak::own()?.kib);
-        Ok(())
-    })
-}
-
-/// The arguments of the hidden command `sync`.
-#[derive(clap::Args)]
-pub(crate) struct SyncArguments {
-    file: PathBuf,
-    server: String,
-    #[arg(long)]
-    upload_only: bool,
-}
-
-/// The hidden command `sync`: syncs once and prints one JSON object.
-pub(crate) fn sync(arguments: &SyncArguments) -> anyhow::Result<()> {
-    let mut remote = Remote::open(&arguments.file)?;
-    remote.subscribe(&arguments.server, USER, &["bench"])?;
-    remote.set_password(PASSWORD);
-    if arguments.upload_only {
-        remote.set_direction(SyncDirection::UploadOnly);
-    }
-    let (start, cpu_before) = (Instant::now(), own_cpu()?);
-    let report = remote.sync(&mut |_| ControlFlow::Continue(()))?;
-    let elapsed = start.elapsed();
-    let told = serde_json::json!({
-        "elapsed_ns": u64::try_from(elapsed.as_nanos())?,
-        "cpu_ns": u64::try_from((own_cpu()? - cpu_before).as_nanos())?,
-        "peak_kib": Peak::own()?.kib,
-        "report": report,
-    });
-    println!("{told}");
-    Ok(())
-}
-
-fn now_ms() -> i64 {
-    Environment::real().clock.now_ms()
 }

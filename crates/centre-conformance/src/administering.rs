@@ -7,7 +7,7 @@ use tidewater_centre::records::{
 use tidewater_protocol::RemoteId;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, insert, update};
+use crate::remote::{Remote, insert, session_state, update};
 use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, asked, shop};
 
 async fn world<F: Fixture>() -> World<F> {
@@ -53,12 +53,14 @@ pub async fn users_are_kept<F: Fixture>() {
     assert_eq!(names, ["anna", "berta", odd]);
     assert_eq!((&*users[0].password_hash, users[2].disabled), ("new", true));
     let mut worker = world.worker().await;
-    let state = worker.session_state(odd, None, &[]).await.unwrap();
+    let state = session_state(&mut worker, odd, None, &[]).await.unwrap();
     assert!(state.user.unwrap().disabled);
     assert!(centre.set_disabled(odd, false).await.unwrap());
     assert!(centre.remove_user("berta").await.unwrap());
     assert!(!centre.remove_user("berta").await.unwrap());
-    let state = worker.session_state("berta", None, &[]).await.unwrap();
+    let state = session_state(&mut worker, "berta", None, &[])
+        .await
+        .unwrap();
     assert_eq!(state.user, None);
     assert_eq!(centre.status().await.unwrap().users, [2, 0]);
 }
@@ -78,8 +80,7 @@ pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
     };
     worker.save_remote(&rotated).await.unwrap();
     let publications = [asked(PUBLICATION)];
-    let state = worker
-        .session_state("anna", Some(first.id), &publications)
+    let state = session_state(&mut worker, "anna", Some(first.id), &publications)
         .await
         .unwrap();
     assert_eq!(state.user, Some(user("anna")));
@@ -88,7 +89,7 @@ pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
     // Late, of an older rotation: the one before now still counts.
     let forget = worker.forget_previous_credential(first.id, vec![8; 32]);
     forget.await.unwrap();
-    let state = worker.session_state("anna", Some(first.id), &publications);
+    let state = session_state(&mut worker, "anna", Some(first.id), &publications);
     assert_eq!(state.await.unwrap().remote, Some(rotated.clone()));
     let previous = first.credential_hash.clone();
     let forget = worker.forget_previous_credential(first.id, previous);
@@ -111,8 +112,7 @@ pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
     assert!(!world.centre.restore_remote(unknown).await.unwrap());
     assert_eq!(world.centre.status().await.unwrap().remotes, [2, 0]);
     assert!(world.centre.revoke_remote(first.id).await.unwrap());
-    let state = worker
-        .session_state("anna", Some(unknown), &publications)
+    let state = session_state(&mut worker, "anna", Some(unknown), &publications)
         .await
         .unwrap();
     assert_eq!(state.remote, None);
@@ -131,11 +131,14 @@ pub async fn a_removed_user_takes_remotes_and_subscriptions_with_him<F: Fixture>
         .await;
     assert!(world.centre.remove_user("anna").await.unwrap());
     assert!(world.centre.remotes().await.unwrap().is_empty());
-    let state = anna
-        .worker
-        .session_state("anna", Some(anna.id), &[asked(PUBLICATION)])
-        .await
-        .unwrap();
+    let state = session_state(
+        &mut anna.worker,
+        "anna",
+        Some(anna.id),
+        &[asked(PUBLICATION)],
+    )
+    .await
+    .unwrap();
     assert_eq!((state.remote, state.subscriptions), (None, vec![None]));
 }
 

@@ -9,6 +9,7 @@ use tidewater_protocol::{Code, Direction};
 
 use crate::fixture::Fixture;
 use crate::remote::Remote;
+use crate::remote::session_state;
 use crate::world::{
     NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, asked, everyone, partitioned, shop,
 };
@@ -54,10 +55,10 @@ pub async fn a_history_is_known_or_not<F: Fixture>() {
     });
     let (known, unknown) = (Some(History::Known), Some(History::Unknown));
     for remote_id in [None, Some(anna.id)] {
-        let state = anna.worker.session_state("anna", remote_id, &asked).await;
+        let state = session_state(&mut anna.worker, "anna", remote_id, &asked).await;
         assert_eq!(state.unwrap().histories, [known, unknown, None]);
         let mut worker = another.worker().await;
-        let state = worker.session_state("anna", remote_id, &asked).await;
+        let state = session_state(&mut worker, "anna", remote_id, &asked).await;
         assert_eq!(state.unwrap().histories, [unknown, unknown, None]);
     }
     let retention = Retention {
@@ -73,7 +74,7 @@ pub async fn a_history_is_known_or_not<F: Fixture>() {
         world.centre.prune(retention, berta.now_ms).await.unwrap();
     }
     world.centre.prune(retention, berta.now_ms).await.unwrap();
-    let state = anna.worker.session_state("anna", None, &asked).await;
+    let state = session_state(&mut anna.worker, "anna", None, &asked).await;
     // Marks go by their age and entries by what others still see, so it may look like
     // another history as well.
     let histories = state.unwrap().histories;

@@ -492,6 +492,64 @@ pub async fn a_log_that_is_pruned_under_an_open_download_skips_nothing<F: Fixtur
     assert_eq!(anna.rows("big").len(), 9_999);
 }
 
+/// Entries of the same row are dropped but for the last, whoever has seen which of them.
+pub async fn what_a_log_says_again_and_again_is_compacted_and_nothing_is_missed<F: Fixture>() {
+    const UPDATES: usize = 20;
+    let retention = Retention {
+        log_ms: i64::MAX,
+        history_ms: i64::MAX,
+        conflicts_ms: i64::MAX,
+    };
+    let world = world::<F>().await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let mut berta = Remote::synced(&world, "berta").await;
+    let update = async |round: usize| {
+        let name = format!("UPDATE customer SET name = 'name {round}' WHERE customer_id = 2");
+        world.execute(&name).await;
+    };
+    for round in 0..UPDATES {
+        update(round).await;
+        if round == UPDATES / 2 {
+            berta.download().await;
+        }
+    }
+    // A row that moved, and one that is gone.
+    world
+        .execute("UPDATE customer SET region = 'south' WHERE customer_id = 1")
+        .await;
+    world
+        .execute("DELETE FROM purchase WHERE purchase_id = 10")
+        .await;
+    // Of a row that nobody has touched since the last time, all entries may still be needed. As long
+    // as other tests have older transactions open, nothing is known to have ended.
+    let mut compacted = 0;
+    for round in 0..200 {
+        compacted += world
+            .centre
+            .prune(retention, NOW_MS)
+            .await
+            .unwrap()
+            .log_entries;
+        update(1_000 + round).await;
+        if compacted >= UPDATES as u64 - 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+    }
+    assert!(compacted >= UPDATES as u64 - 1, "{compacted}");
+    for remote in [&mut anna, &mut berta] {
+        let received = remote.download().await;
+        assert_eq!(received.replaced, [""; 0]);
+        let customers = "SELECT customer_id, region, name, email FROM customer
+                         WHERE region = 'north' ORDER BY 1";
+        assert_eq!(
+            remote.rows("customer"),
+            world.fixture.query(customers).await
+        );
+        assert_eq!(remote.rows("purchase"), [""; 0]);
+    }
+}
+
 pub async fn an_emptied_table_is_emptied_everywhere<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = Remote::synced(&world, "anna").await;

@@ -7,6 +7,7 @@ use tidewater_protocol::RemoteId;
 
 use crate::administering;
 use crate::fixture::Fixture;
+use crate::remote::session_state;
 use crate::remote::{Remote, delete, fresh_id, insert};
 use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, asked, shop};
 
@@ -124,7 +125,7 @@ pub async fn the_centre_and_former_ids_are_known_again<F: Fixture>() {
             ..asked(PUBLICATION)
         }];
         let mut worker = world.worker().await;
-        let state = worker.session_state(user, Some(id), &asked).await;
+        let state = session_state(&mut worker, user, Some(id), &asked).await;
         state.unwrap()
     };
     let state = session("anna", anna.id, &[unknown, anna.id, clara.id]).await;
@@ -153,6 +154,6 @@ pub async fn the_centre_and_former_ids_are_known_again<F: Fixture>() {
     );
     let another = self::world::<F>().await;
     let mut worker = another.worker().await;
-    let other = worker.session_state("anna", None, &[]).await.unwrap();
+    let other = session_state(&mut worker, "anna", None, &[]).await.unwrap();
     assert_ne!(other.centre, state.centre);
 }

@@ -27,6 +27,7 @@ pub mod redeploying;
 pub mod refusing;
 pub mod scopes;
 pub mod setting;
+pub mod sharing;
 pub mod uploading;
 pub mod waiting;
 pub mod windows;
@@ -102,6 +103,7 @@ macro_rules! suite {
             downloading::an_unknown_mark_means_everything_anew,
             downloading::a_pruned_log_means_everything_anew,
             downloading::a_log_that_is_pruned_under_an_open_download_skips_nothing,
+            downloading::what_a_log_says_again_and_again_is_compacted_and_nothing_is_missed,
             downloading::an_emptied_table_is_emptied_everywhere,
             downloading::an_untracked_table_is_sent_whole,
             downloading::an_upload_only_table_is_not_downloaded,
@@ -159,6 +161,11 @@ macro_rules! suite {
             refusing::a_column_that_is_not_published_any_more_is_ignored,
             refusing::a_child_of_a_refused_parent_does_not_attach_to_somebody_elses_row,
             refusing::what_refers_to_a_child_of_a_refused_parent_is_refused_too,
+            sharing::one_poisonous_row_among_fifty_uploads_is_refused_alone,
+            sharing::uploads_of_one_list_come_to_others_who_hold_the_rows,
+            sharing::what_one_upload_of_a_list_may_not_write_keeps_no_other_out,
+            sharing::an_upload_that_is_twice_in_a_list_takes_effect_once,
+            sharing::downloads_of_one_snapshot_go_to_their_remotes,
             uploading::inserts_updates_and_deletes_take_effect,
             uploading::a_repeated_upload_is_applied_once_and_tells_the_same,
             uploading::an_upload_out_of_sequence_is_not_applied,

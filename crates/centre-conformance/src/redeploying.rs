@@ -6,6 +6,7 @@ use tidewater_centre::records::UserRecord;
 use tidewater_centre::{Centre, CentreError, Deployed};
 
 use crate::fixture::Fixture;
+use crate::remote::session_state;
 use crate::remote::{Remote, insert};
 use crate::world::{
     NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, asked, everyone, partitioned, publication, shop,
@@ -65,7 +66,9 @@ pub async fn a_deployment_is_noticed_by_a_centre_that_serves<F: Fixture>() {
         let now = refreshed(&other).await;
         assert_ne!(now.number, before.number);
         let mut session = other.worker().await.unwrap();
-        let state = session.session_state("anna", None, &[]).await.unwrap();
+        let state = session_state(&mut session, "anna", None, &[])
+            .await
+            .unwrap();
         assert_eq!(state.deployment, now.number);
         before = now;
     }
@@ -209,11 +212,11 @@ pub async fn a_copy_that_gets_a_name_of_its_own_knows_no_remotes<F: Fixture>() {
     };
     let asked = [asked(PUBLICATION)];
     let mut worker = world.worker().await;
-    let before = worker.session_state("anna", Some(anna.id), &asked).await;
+    let before = session_state(&mut worker, "anna", Some(anna.id), &asked).await;
     let before = before.unwrap();
     assert!(before.subscriptions[0].is_some());
     assert!(world.centre.rename(NOW_MS).await.unwrap());
-    let after = worker.session_state("anna", Some(anna.id), &asked).await;
+    let after = session_state(&mut worker, "anna", Some(anna.id), &asked).await;
     let after = after.unwrap();
     assert_eq!(after.subscriptions, [None]);
     assert_eq!((&after.remote, after.removed), (&None, false));

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidewater_centre::records::{AskedSession, AskedSubscription, SessionState};
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
-    GainedPartitions, OwnUpload, Parameters, RowsChunk, SyncContext, SyncUpload, TableCompare,
-    TableRequest, UploadOutcome, UploadResult, UploadTable, Worker,
+    Downloading, GainedPartitions, OwnUpload, Parameters, RowsChunk, SyncContext, SyncUpload,
+    TableCompare, TableRequest, UploadOutcome, UploadResult, UploadTable, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::TableBegin;
@@ -449,6 +450,13 @@ impl Remote {
         &mut self,
         requests: &[(&str, &str)],
     ) -> Result<Received, CentreError> {
+        let job = self.download_job(requests);
+        let mut sink = self.sink();
+        self.worker.download_one(job, &mut sink).await?;
+        Ok(self.take(sink))
+    }
+
+    fn download_job(&mut self, requests: &[(&str, &str)]) -> DownloadJob {
         let requests = requests.iter().map(|(name, row)| {
             let table = self.schema.table(name).unwrap();
             let values = values(table, row);
@@ -462,7 +470,7 @@ impl Remote {
                 rows: writer.take().into(),
             }
         });
-        let job = DownloadJob {
+        DownloadJob {
             context: self.context(),
             subscriptions: vec![DownloadSubscription {
                 schema: self.schema.clone(),
@@ -474,8 +482,11 @@ impl Remote {
                 own: self.own.take(),
                 gained: std::mem::take(&mut self.gained),
             }],
-        };
-        let mut sink = Sink {
+        }
+    }
+
+    fn sink(&mut self) -> Sink {
+        Sink {
             schema: self.schema.clone(),
             rows: self.rows.clone(),
             table: None,
@@ -483,8 +494,11 @@ impl Remote {
             meanwhile: self.meanwhile.take(),
             expected_rows: None,
             received: Received::default(),
-        };
-        self.worker.download(job, &mut sink).await?;
+        }
+    }
+
+    /// Applies a download that has come whole.
+    fn take(&mut self, sink: Sink) -> Received {
         let outcome = sink.received.outcome.as_ref().expect("end() was called");
         if let Some(checkpoint) = &outcome.checkpoint {
             // What a remote presents has gone over the wire.
@@ -492,8 +506,35 @@ impl Remote {
             assert_eq!(self.checkpoint.as_ref(), Some(checkpoint));
         }
         self.rows = sink.rows;
-        Ok(sink.received)
+        sink.received
     }
+}
+
+/// Downloads for several remotes at once, by the worker of the first one; again for those of which
+/// nothing was read.
+pub async fn download_together(remotes: &mut [Remote]) -> Vec<Result<Received, CentreError>> {
+    let mut results: Vec<Option<Result<Received, CentreError>>> = Vec::new();
+    results.resize_with(remotes.len(), || None);
+    while results.iter().any(Option::is_none) {
+        let mut waiting = Vec::new();
+        for (place, remote) in remotes.iter_mut().enumerate() {
+            if results[place].is_none() {
+                waiting.push((place, remote.download_job(&[]), remote.sink()));
+            }
+        }
+        let downloads = waiting.iter_mut().map(|(_, job, sink)| Downloading {
+            job: job.clone(),
+            sink,
+        });
+        let downloads = downloads.collect();
+        let outcomes = remotes[0].worker.download(downloads).await.unwrap();
+        assert_eq!(outcomes.len(), waiting.len());
+        assert!(outcomes[0].is_some(), "the first one is always read");
+        for (outcome, (place, _, sink)) in outcomes.into_iter().zip(waiting) {
+            results[place] = outcome.map(|outcome| outcome.map(|()| remotes[place].take(sink)));
+        }
+    }
+    results.into_iter().flatten().collect()
 }
 
 /// Applies a download to rows in memory.
@@ -603,4 +644,21 @@ impl DownloadSink for Sink {
         self.all_came();
         self.received.outcome = Some(outcome);
     }
+}
+
+/// Looks up what one session needs.
+pub async fn session_state(
+    worker: &mut Box<dyn Worker>,
+    user: &str,
+    remote_id: Option<RemoteId>,
+    subscriptions: &[AskedSubscription],
+) -> Result<SessionState, CentreError> {
+    let asked = AskedSession {
+        user: user.to_owned(),
+        remote_id,
+        subscriptions: subscriptions.to_vec(),
+    };
+    let mut states = worker.session_states(vec![asked]).await?;
+    assert_eq!(states.len(), 1);
+    Ok(states.remove(0))
 }

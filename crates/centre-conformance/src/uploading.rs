@@ -7,6 +7,7 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Code, ColumnType, Direction};
 
 use crate::fixture::Fixture;
+use crate::remote::session_state;
 use crate::remote::{Remote, delete, insert, result_text, update};
 use crate::world::{SHOP_DDL, World, asked, everyone, partitioned, shop};
 
@@ -110,11 +111,14 @@ pub async fn an_upload_out_of_sequence_is_not_applied<F: Fixture>() {
         anna.apply(next).await,
         UploadOutcome::Applied { .. }
     ));
-    let state = anna
-        .worker
-        .session_state("anna", Some(anna.id), &[asked("sales"), asked("other")])
-        .await
-        .unwrap();
+    let state = session_state(
+        &mut anna.worker,
+        "anna",
+        Some(anna.id),
+        &[asked("sales"), asked("other")],
+    )
+    .await
+    .unwrap();
     assert_eq!(state.subscriptions[0].as_ref().unwrap().sequence, 2);
     assert_eq!(state.subscriptions[1], None);
 }

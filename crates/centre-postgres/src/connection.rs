@@ -82,6 +82,8 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
         ("synchronous_commit", "on".into()),
         // Compiling a plan takes longer than all of our statements run.
         ("jit", "off".into()),
+        // Nor would another plan than the first help them: all look for keys, by lists of them.
+        ("plan_cache_mode", "force_generic_plan".into()),
         ("default_transaction_isolation", "read\\ committed".into()),
     ] {
         options.push_str(&format!(" -c {name}={value}"));
@@ -190,14 +192,20 @@ impl Connection {
         &mut self,
         result: Result<T, CentreError>,
     ) -> Result<T, CentreError> {
-        if result.is_err() && !self.is_closed() {
-            // What a failed job holds must not be held until the next one.
-            self.unfinished = self.client.batch_execute("ROLLBACK").await.is_err();
-            self.forget_statements();
-        } else {
-            self.unfinished = false;
+        match result.is_err() {
+            true => self.abandon().await,
+            false => self.unfinished = false,
         }
         result
+    }
+
+    /// Ends a job that has failed.
+    pub(super) async fn abandon(&mut self) {
+        if !self.is_closed() {
+            // What it holds must not be held until the next one.
+            self.unfinished = self.client.batch_execute("ROLLBACK").await.is_err();
+            self.forget_statements();
+        }
     }
 
     /// The process that serves it.

@@ -4,14 +4,15 @@ use std::sync::{Arc, PoisonError};
 
 use super::connection::Connection;
 use super::download::DatabaseSnapshot;
-use super::publication::PublishedTable;
+use super::publication::{Publication, PublishedTable};
 use super::rows::UploadRows;
 use super::waits::watched;
 use super::{Postgres, Served, Shared, download, fill_random, tracked};
 use tidewater_centre::centre::CentreResult;
-use tidewater_centre::download::{DownloadJob, DownloadSink};
+use tidewater_centre::download::{DownloadJob, Downloaded, Downloading};
 use tidewater_centre::engine;
 use tidewater_centre::engine::database::{Database, Job, Lane};
+use tidewater_centre::engine::download::Reading;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 
@@ -59,21 +60,28 @@ impl Lane for PostgresLane {
         })
     }
 
-    fn download<'a>(
-        &'a mut self,
-        job: DownloadJob,
-        sink: &'a mut dyn DownloadSink,
-    ) -> CentreResult<'a, ()> {
+    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
         Box::pin(async move {
-            let now_ms = job.context.now_ms;
+            let mut downloads = downloads;
+            let now_ms = downloads.first().map_or(0, |it| it.job.context.now_ms);
             self.enter(now_ms).await?;
             let backend = self.connection.backend();
-            let work = read_download(&mut self.connection, &self.shared, &job, sink);
+            let work = read_downloads(&mut self.connection, &self.shared, &mut downloads);
             let result = watched(&self.shared, backend, now_ms, work).await;
             if let Err(CentreError::Locked { .. }) = result {
                 self.shared.waits.in_vain(now_ms);
             }
-            self.connection.leave(result).await
+            match result {
+                Ok(Reading {
+                    outcomes,
+                    is_broken: true,
+                }) => {
+                    self.connection.abandon().await;
+                    Ok(outcomes)
+                }
+                Ok(Reading { outcomes, .. }) => self.connection.leave(Ok(outcomes)).await,
+                Err(error) => self.connection.leave(Err(error)).await,
+            }
         })
     }
 }
@@ -116,13 +124,39 @@ impl Database for Postgres {
     }
 }
 
-async fn read_download(
+/// Several at once as long as nobody's rows are read under a role: whose it is and who syncs is said
+/// for all of a transaction.
+async fn read_downloads(
     connection: &mut Connection,
     shared: &Shared,
-    job: &DownloadJob,
-    sink: &mut dyn DownloadSink,
-) -> Result<(), CentreError> {
-    let publications = download::publications(shared, job)?;
-    let mut snapshot = DatabaseSnapshot::open(connection, shared, job, &publications).await?;
-    engine::download::download(&mut snapshot, job, sink).await
+    downloads: &mut [Downloading<'_>],
+) -> Result<Reading, CentreError> {
+    let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
+    let publications = download::publications(shared, &jobs)?;
+    let acts = publications.iter().any(|it| it.act_as.is_some());
+    if acts && downloads.len() > 1 {
+        let of_first = jobs[0].subscriptions.len();
+        let (first, rest) = downloads.split_at_mut(1);
+        let reading = read_some(connection, shared, first, &publications[..of_first]).await?;
+        return Ok(Reading {
+            outcomes: reading
+                .outcomes
+                .into_iter()
+                .chain(rest.iter().map(|_| None))
+                .collect(),
+            ..reading
+        });
+    }
+    read_some(connection, shared, downloads, &publications).await
+}
+
+async fn read_some(
+    connection: &mut Connection,
+    shared: &Shared,
+    downloads: &mut [Downloading<'_>],
+    publications: &[Arc<Publication>],
+) -> Result<Reading, CentreError> {
+    let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
+    let mut snapshot = DatabaseSnapshot::open(connection, shared, &jobs, publications).await?;
+    engine::download::download(&mut snapshot, downloads).await
 }

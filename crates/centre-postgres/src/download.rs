@@ -34,37 +34,38 @@ use tidewater_centre::engine::download::{
 use tidewater_centre::engine::scope::{Purpose, ScopeChange, Serials, Standing};
 use tidewater_centre::engine::watermark::Presented;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::scope::{self, HeldRule, Scope};
+use tidewater_centre::scope::{self, HeldRule, Partitions, Scope};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// How long nothing is done again about partitions that could not be tracked.
 pub(super) const ADOPT_AGAIN_MS: u64 = 60_000;
 
-/// `$1`: mark, `$2`: snapshot of the watermark; both NULL without one. `$3` and `$4`: remote and
-/// publication. The columns: the snapshot; when the mark was made, NULL if there is none or its
-/// snapshot is from before the logs begin; the logs of which everything is sent; the serials of the
-/// subscription's scopes. Says who syncs (`$5` and `$6`), for the application's policies.
+/// Of subscriptions, `$1`: mark, `$2`: snapshot of the watermark; both NULL without one. `$3` and
+/// `$4`: remote and publication. The columns: the subscription's number from 1; the snapshot; when
+/// the mark was made, NULL if there is none or its snapshot is from before the logs begin; the logs
+/// of which everything is sent; the serials of the subscription's scopes.
 const STATE: &str = "
-SELECT pg_catalog.pg_current_snapshot()::text,
-  (SELECT created_ms FROM tidewater.mark WHERE id = $1
-    AND pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot) >= (SELECT log_floor FROM tidewater.history)),
+SELECT v.n, pg_catalog.pg_current_snapshot()::text,
+  (SELECT created_ms FROM tidewater.mark WHERE id = v.mark
+    AND pg_catalog.pg_snapshot_xmin(v.known::pg_snapshot) >= (SELECT log_floor FROM tidewater.history)),
   ARRAY (SELECT log_id FROM tidewater.everything
-    WHERE version >= (SELECT pg_catalog.pg_snapshot_xmin($2::text::pg_snapshot))
-      AND NOT pg_catalog.pg_visible_in_snapshot(version, (SELECT $2::text::pg_snapshot))
+    WHERE version >= pg_catalog.pg_snapshot_xmin(v.known::pg_snapshot)
+      AND NOT pg_catalog.pg_visible_in_snapshot(version, v.known::pg_snapshot)
     UNION ALL SELECT log_id FROM tidewater.untracked),
   (SELECT ARRAY[scope_serial, previous_serial, graced_serial, given_back_serial]
-    FROM tidewater.subscription WHERE remote_id = $3 AND publication = $4),
-  pg_catalog.set_config('tidewater.username', $5, true),
-  pg_catalog.set_config('tidewater.remote_id', $6, true)";
+    FROM tidewater.subscription WHERE remote_id = v.remote AND publication = v.publication)
+FROM unnest($1::bytea[], $2::text[], $3::bytea[], $4::text[])
+  WITH ORDINALITY AS v(mark, known, remote, publication, n)";
+
+/// Says who syncs, for the application's policies and the operator's queries.
+const WHO: &str = "SELECT pg_catalog.set_config('tidewater.username', $1, true),
+  pg_catalog.set_config('tidewater.remote_id', $2, true)";
 
 /// What a remote presented and holds, as far as it can be understood.
 struct Known<'c> {
     presented: Presented<'c>,
     snapshot: String,
-    /// The question whether the logs have anything new for it; `None` if there is no
-    /// log to ask.
-    check: Option<(Statement, Vec<Array>)>,
 }
 
 /// See [`Snapshot`].
@@ -92,10 +93,10 @@ impl<'p> DatabaseSnapshot<'p> {
     pub(super) async fn open(
         connection: &'p mut Connection,
         shared: &'p Shared,
-        job: &DownloadJob,
+        jobs: &[&DownloadJob],
         publications: &'p [Arc<Publication>],
     ) -> Result<DatabaseSnapshot<'p>, CentreError> {
-        let found = open_adopting(connection, shared, job, publications).await?;
+        let found = open_adopting(connection, shared, jobs, publications).await?;
         let (opened, logs) = found.into_iter().unzip();
         Ok(DatabaseSnapshot {
             connection,
@@ -219,12 +220,12 @@ impl Snapshot for DatabaseSnapshot<'_> {
     }
 }
 
-/// The publications of a job.
+/// The publications of some jobs, one for each subscription.
 pub(super) fn publications(
     shared: &Shared,
-    job: &DownloadJob,
+    jobs: &[&DownloadJob],
 ) -> Result<Vec<Arc<Publication>>, CentreError> {
-    let names = job.subscriptions.iter();
+    let names = jobs.iter().flat_map(|job| &job.subscriptions);
     names
         .map(|it| shared.publication(&it.publication))
         .collect()
@@ -237,11 +238,12 @@ type Found = Vec<(Opened, LogReading)>;
 async fn open_adopting(
     connection: &mut Connection,
     shared: &Shared,
-    job: &DownloadJob,
+    jobs: &[&DownloadJob],
     publications: &[Arc<Publication>],
 ) -> Result<Found, CentreError> {
-    let (found, strange) = open(connection, job, publications).await?;
-    if strange.is_empty() || !shared.may_adopt(job.context.now_ms) {
+    let (found, strange) = open(connection, jobs, publications).await?;
+    let now_ms = jobs.first().map_or(0, |job| job.context.now_ms);
+    if strange.is_empty() || !shared.may_adopt(now_ms) {
         return Ok(found);
     }
     let rules = publications
@@ -255,7 +257,7 @@ async fn open_adopting(
         if matches!(error, CentreError::Unavailable { .. }) {
             return Err(error);
         }
-        shared.adopt_failed(job.context.now_ms);
+        shared.adopt_failed(now_ms);
         let tables: Vec<&str> = logs.iter().map(|log| log.title.as_str()).collect();
         tracing::warn!(
             %error,
@@ -267,78 +269,101 @@ async fn open_adopting(
     }
     let rollback = connection.client().batch_execute("ROLLBACK").await;
     rollback.map_err(refused("opening a download"))?;
-    Ok(open(connection, job, publications).await?.0)
+    Ok(open(connection, jobs, publications).await?.0)
 }
 
 /// Opens the snapshot and finds out what each subscription needs; with the change logs
 /// whose table has other partitions than are tracked.
 async fn open(
     connection: &mut Connection,
-    job: &DownloadJob,
+    jobs: &[&DownloadJob],
     publications: &[Arc<Publication>],
 ) -> Result<(Found, Vec<i32>), CentreError> {
-    let compiled: Vec<&Publication> = publications.iter().map(|it| &**it).collect();
-    let queries =
-        ScopeQueries::prepare(connection, &job.context, &compiled, Purpose::Reading).await?;
-    let state = connection.prepare(STATE, &[]).await?;
-    let partitioned = Partitioned::of(connection, &compiled).await?;
-    let mut helds = Vec::with_capacity(compiled.len());
-    for (subscription, publication) in job.subscriptions.iter().zip(&compiled) {
-        helds.push(Known::of(connection, publication, subscription).await?);
-    }
-    let mut roles = Vec::with_capacity(compiled.len());
-    for publication in &compiled {
-        roles.push(RoleQuery::prepare(connection, &job.context, publication).await?);
-    }
-    let client = connection.client();
-    let remote = job.context.remote_id.0.as_slice();
-    let remote_name = job.context.remote_id.to_string();
-    let states = helds.iter().zip(&job.subscriptions);
-    let states = states.map(|(held, subscription)| {
-        let (state, remote_name) = (&state, &remote_name);
-        async move {
-            let mark = held
-                .as_ref()
-                .map(|it| it.presented.watermark.mark.as_slice());
-            let snapshot = held.as_ref().map(|it| it.snapshot.as_str());
-            let parameters: [&(dyn ToSql + Sync); 6] = [
-                &mark,
-                &snapshot,
-                &remote,
-                &subscription.publication,
-                &job.context.user,
-                remote_name,
-            ];
-            let row = client.query_one(state, &parameters).await;
-            row.map_err(refused("opening a download"))
+    let of_jobs = jobs.iter().enumerate();
+    let subscriptions =
+        of_jobs.flat_map(|(at, job)| job.subscriptions.iter().map(move |it| (at, it)));
+    let subscriptions: Vec<(usize, &DownloadSubscription)> = subscriptions.collect();
+    let mut rest = publications;
+    let mut asking = Vec::with_capacity(jobs.len());
+    let who = connection.prepare(WHO, &[]).await?;
+    for job in jobs {
+        let (own, others) = rest.split_at(job.subscriptions.len());
+        rest = others;
+        let own: Vec<&Publication> = own.iter().map(|it| &**it).collect();
+        let queries = ScopeQueries::prepare(connection, &job.context, &own, Purpose::Reading);
+        let queries = queries.await?;
+        let mut roles = Vec::with_capacity(own.len());
+        for publication in own {
+            roles.push(RoleQuery::prepare(connection, &job.context, publication).await?);
         }
-    });
-    let checks = helds.iter().zip(&job.subscriptions);
-    let checks =
-        checks.map(|(held, subscription)| Known::news(held.as_ref(), client, subscription));
+        asking.push(Asking {
+            user: &job.context.user,
+            remote: job.context.remote_id.to_string(),
+            queries,
+            roles,
+        });
+    }
+    let served = distinct(publications);
+    let state = connection.prepare(STATE, &[]).await?;
+    let partitioned = Partitioned::of(connection, &served).await?;
+    let helds: Vec<Option<Known<'_>>> = subscriptions.iter().map(|(_, it)| Known::of(it)).collect();
+    let news = News::of(connection, &served, publications, &subscriptions, &helds).await?;
+    let client = connection.client();
+    let known = || helds.iter().map(Option::as_ref);
+    let marks = known().map(|it| it.map(|it| it.presented.watermark.mark.as_slice()));
+    let marks: Vec<Option<&[u8]>> = marks.collect();
+    let snapshots: Vec<Option<&str>> = known().map(|it| it.map(|it| &*it.snapshot)).collect();
+    let remotes = subscriptions.iter();
+    let remotes = remotes.map(|(job, _)| jobs[*job].context.remote_id.0.as_slice());
+    let remotes: Vec<&[u8]> = remotes.collect();
+    let names = subscriptions.iter().map(|(_, it)| &*it.publication);
+    let names: Vec<&str> = names.collect();
+    let parameters: [&(dyn ToSql + Sync); 4] = [&marks, &snapshots, &remotes, &names];
     // One flight: each future sends when it is first polled, in this order.
-    let begin = begin(&compiled);
-    let (begun, (states, ((results, news), strange, roles))) = join(
+    let begin = begin(&served);
+    let (begun, (states, ((news, strange), answers))) = join(
         client.batch_execute(&begin),
         join(
-            join_all(states),
-            join3(
-                join(queries.run(client), join_all(checks)),
-                Partitioned::changed(partitioned.as_ref(), client),
-                join_all(roles.iter().map(|role| role.ask(client))),
+            client.query(&state, &parameters),
+            join(
+                join(
+                    join_all(news.iter().map(|it| it.ask(client))),
+                    Partitioned::changed(partitioned.as_ref(), client),
+                ),
+                join_all(asking.iter().map(|it| it.ask(client, &who))),
             ),
         ),
     )
     .await;
     begun.map_err(refused("opening a download"))?;
-    let (results, strange) = (results?, strange?);
-    let mut found = Vec::with_capacity(states.len());
-    let states = states.into_iter().zip(helds).zip(news).zip(roles);
-    for (index, (((row, held), news), acting)) in states.enumerate() {
-        let row = row?;
-        let publication = compiled[index];
-        let marked_ms: Option<i64> = row.get(1);
-        let mut restarted: Vec<i32> = row.get(2);
+    let states = states.map_err(refused("opening a download"))?;
+    let mut has_news = vec![false; subscriptions.len()];
+    for numbers in news {
+        for number in numbers? {
+            has_news[number] = true;
+        }
+    }
+    let strange = strange?;
+    let mut scopes = Vec::with_capacity(subscriptions.len());
+    for (asking, answers) in asking.iter().zip(answers) {
+        let (results, roles) = answers?;
+        for (index, acting) in roles.into_iter().enumerate() {
+            scopes.push((asking.queries.scope(index, &results)?, acting));
+        }
+    }
+    let mut rows: Vec<Option<&Row>> = vec![None; subscriptions.len()];
+    for row in &states {
+        rows[row.get::<_, i64>(0) as usize - 1] = Some(row);
+    }
+    let mut found = Vec::with_capacity(subscriptions.len());
+    let of_subscriptions = rows.into_iter().zip(helds).zip(scopes).enumerate();
+    for (number, ((row, held), (scope, acting))) in of_subscriptions {
+        let row = row.ok_or_else(|| CentreError::Internal {
+            message: "the state of a subscription is missing".into(),
+        })?;
+        let publication = &*publications[number];
+        let marked_ms: Option<i64> = row.get(2);
+        let mut restarted: Vec<i32> = row.get(3);
         restarted.extend(&strange);
         let tables = publication.tables.iter().flat_map(|it| &it.rules);
         let rules = tables.zip(&*publication.rules).map(|(table, rule)| Held {
@@ -347,11 +372,10 @@ async fn open(
                 && table.log.is_some()
                 && !restarted.contains(&table.log_id),
         });
-        let subscription = &job.subscriptions[index];
+        let rules = rules.collect();
+        let subscription = subscriptions[number].1;
         let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
-        let acting = acting?;
-        let scope = queries.scope(index, &results)?;
-        let mut news = news?;
+        let mut news = held.is_none() || has_news[number];
         if let Some(held) = held.as_ref().filter(|_| !news && marked_ms.is_some()) {
             let own = own_version(subscription);
             news = held
@@ -360,11 +384,11 @@ async fn open(
         }
         let opened = Opened {
             published: publication.published(),
-            position: row.get::<_, String>(0).into_bytes(),
+            position: row.get::<_, String>(1).into_bytes(),
             scope,
             role: acting.role().to_owned(),
-            held: rules.collect(),
-            standing: Standing::of(serial, serials(&row)),
+            held: rules,
+            standing: Standing::of(serial, serials(row)),
             news,
             marked_ms,
         };
@@ -378,9 +402,50 @@ async fn open(
     Ok((found, strange))
 }
 
+/// Each of some publications once.
+fn distinct(publications: &[Arc<Publication>]) -> Vec<&Publication> {
+    let mut distinct: Vec<&Publication> = Vec::new();
+    for publication in publications {
+        if !distinct.iter().any(|it| std::ptr::eq(*it, &**publication)) {
+            distinct.push(publication);
+        }
+    }
+    distinct
+}
+
+/// What is asked for one job, in the name of its user.
+struct Asking<'j> {
+    user: &'j str,
+    remote: String,
+    queries: ScopeQueries<'j>,
+    /// By publication.
+    roles: Vec<RoleQuery>,
+}
+
+impl Asking<'_> {
+    /// Says who syncs, and asks what he holds and under which roles he reads.
+    async fn ask(
+        &self,
+        client: &Client,
+        who: &Statement,
+    ) -> Result<(Vec<Arc<Partitions>>, Vec<Acting>), CentreError> {
+        let parameters: [&(dyn ToSql + Sync); 2] = [&self.user, &self.remote];
+        let roles = self.roles.iter().map(|role| role.ask(client));
+        let (said, results, roles) = join3(
+            client.query_one(who, &parameters),
+            self.queries.run(client),
+            join_all(roles),
+        )
+        .await;
+        said.map_err(refused("opening a download"))?;
+        let roles = roles.into_iter().collect::<Result<_, _>>()?;
+        Ok((results?, roles))
+    }
+}
+
 /// The serials of a subscription's scopes, in a row of [`STATE`].
 fn serials(row: &Row) -> Option<Serials> {
-    let serials: Option<Vec<Option<i64>>> = row.get(3);
+    let serials: Option<Vec<Option<i64>>> = row.get(4);
     let number = |serial: Option<i64>| serial.and_then(|it| u64::try_from(it).ok());
     match *serials? {
         [last, previous, graced, given_back] => Some((
@@ -446,27 +511,30 @@ impl Partitioned {
 /// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
 /// partition values from the parameter `first` on.
 pub(super) fn new_entries(rule: &TableRule, first: usize) -> String {
-    let mut from = format!("{} l", rule.log_table());
-    let mut conditions = String::new();
-    if !rule.columns.is_empty() {
-        let columns = &rule.columns;
+    let columns = &rule.columns;
+    let (mut from, mut conditions) = (String::new(), String::new());
+    if !columns.is_empty() {
         let parameters = columns.iter().enumerate();
         let parameters = parameters.map(|(at, it)| Array::parameter(it.kind, first + at));
         let names = (0..columns.len()).map(|at| format!("s{at}"));
-        from.push_str(&format!(
-            ", unnest({}) AS s({})",
+        from = format!(
+            "unnest({}) AS s({}), ",
             parameters.collect::<Vec<_>>().join(", "),
             names.collect::<Vec<_>>().join(", ")
-        ));
+        );
         for (at, column) in columns.iter().enumerate() {
             let equal = format!("l.c{at} = {}", column.held(&format!("s.s{at}")));
             conditions.push_str(&format!("{equal} AND "));
         }
     }
+    // By its index for each partition, however many entries there are: OFFSET keeps PostgreSQL from
+    // reading all of the log once instead.
     format!(
-        "FROM {from} WHERE {conditions}l.version >= (SELECT $2::text::xid8) \
+        "FROM {from}LATERAL (SELECT * FROM {} l WHERE {conditions}\
+         l.version >= (SELECT $2::text::xid8) \
          AND NOT pg_catalog.pg_visible_in_snapshot(l.version, (SELECT $1::text::pg_snapshot)) \
-         AND l.version <> (SELECT $3::text::xid8)"
+         AND l.version <> (SELECT $3::text::xid8) OFFSET 0) l",
+        rule.log_table()
     )
 }
 
@@ -481,54 +549,117 @@ fn own_version(subscription: &DownloadSubscription) -> String {
     own.map_or(0, |own| own.version).to_string()
 }
 
-impl<'c> Known<'c> {
-    /// What a remote presented, unless it presented nothing, or something of another database.
+/// The question for which of some subscriptions the log of a rule has anything new.
+struct News {
+    statement: Statement,
+    /// Of the subscriptions that may: their numbers, the snapshots that they know, the versions that
+    /// they leave out; for each partition that they hold.
+    numbers: Vec<i32>,
+    snapshots: Vec<String>,
+    own_versions: Vec<String>,
+    partitions: Vec<Array>,
+}
+
+impl News {
+    /// The questions that have to be asked.
     async fn of(
         connection: &mut Connection,
-        publication: &Publication,
-        subscription: &'c DownloadSubscription,
-    ) -> Result<Option<Known<'c>>, CentreError> {
-        let presented = subscription.checkpoint.as_ref().and_then(Presented::of);
-        let Some(presented) = presented else {
-            return Ok(None);
-        };
-        let Some(snapshot) = snapshot(&presented.watermark.position).map(str::to_owned) else {
-            return Ok(None);
-        };
-        let mut parameters = Vec::new();
+        served: &[&Publication],
+        publications: &[Arc<Publication>],
+        subscriptions: &[(usize, &DownloadSubscription)],
+        helds: &[Option<Known<'_>>],
+    ) -> Result<Vec<News>, CentreError> {
         let mut questions = Vec::new();
-        let tables = publication.tables.iter().flat_map(|it| &it.rules);
-        for (table, rule) in tables.zip(&*publication.rules) {
-            let Some(held) = presented.held(rule.id).filter(|_| table.log.is_some()) else {
-                continue;
-            };
-            let mut partitions = Vec::new();
-            if !table.columns.is_empty() {
-                match &held.partitions {
-                    scope::Held::Listed(listed) if listed.is_empty() => continue,
-                    scope::Held::Listed(listed) => {
-                        partitions = partition_arrays(table, listed.iter().map(Vec::as_slice))?;
-                    }
-                    // Of many it is asked when it is known whether they are still the same.
-                    scope::Held::Digest(_) => continue,
+        for publication in served {
+            let tables = publication.tables.iter().flat_map(|it| &it.rules);
+            for (table, rule) in tables.zip(&*publication.rules) {
+                if table.log.is_none() {
+                    continue;
                 }
+                let (mut numbers, mut listed) = (Vec::new(), Vec::<&[u8]>::new());
+                for (number, held) in helds.iter().enumerate() {
+                    let Some(held) = held else { continue };
+                    if !std::ptr::eq(&*publications[number], *publication) {
+                        continue;
+                    }
+                    let Some(held) = held.presented.held(rule.id) else {
+                        continue;
+                    };
+                    match &held.partitions {
+                        _ if table.columns.is_empty() => numbers.push(number),
+                        scope::Held::Listed(partitions) => {
+                            numbers.extend(partitions.iter().map(|_| number));
+                            listed.extend(partitions.iter().map(Vec::as_slice));
+                        }
+                        // Of many it is asked when it is known whether they are still the same.
+                        scope::Held::Digest(_) => {}
+                    }
+                }
+                if numbers.is_empty() {
+                    continue;
+                }
+                let known = |&number: &usize| helds[number].as_ref();
+                let snapshots = numbers.iter().filter_map(known);
+                let own_versions = numbers.iter().map(|&it| own_version(subscriptions[it].1));
+                questions.push(News {
+                    statement: connection.prepare(&news(table), &[]).await?,
+                    snapshots: snapshots.map(|it| it.snapshot.clone()).collect(),
+                    own_versions: own_versions.collect(),
+                    partitions: partition_arrays(table, listed.into_iter())?,
+                    numbers: numbers.into_iter().map(|it| it as i32).collect(),
+                });
             }
-            let entries = new_entries(table, 4 + parameters.len());
-            questions.push(format!("EXISTS (SELECT {entries})"));
-            parameters.extend(partitions);
         }
-        let check = match questions.is_empty() {
-            true => None,
-            false => {
-                let question = format!("SELECT {}", questions.join(" OR "));
-                Some((connection.prepare(&question, &[]).await?, parameters))
-            }
-        };
-        Ok(Some(Known {
+        Ok(questions)
+    }
+
+    /// The numbers of the subscriptions for which there is something new.
+    async fn ask(&self, client: &Client) -> Result<Vec<usize>, CentreError> {
+        let mut parameters: Vec<&(dyn ToSql + Sync)> =
+            vec![&self.numbers, &self.snapshots, &self.own_versions];
+        parameters.extend(self.partitions.iter().map(|it| it as &(dyn ToSql + Sync)));
+        let rows = client.query(&self.statement, &parameters).await;
+        let rows = rows.map_err(refused("looking for changes"))?;
+        Ok(rows
+            .iter()
+            .map(|row| row.get::<_, i32>(0) as usize)
+            .collect())
+    }
+}
+
+/// The text of [`News`]. By the log's index for each partition, however many entries there are:
+/// LIMIT keeps PostgreSQL from reading all of the log once instead.
+fn news(rule: &TableRule) -> String {
+    let columns = rule.columns.iter().enumerate();
+    let parameters = columns.clone();
+    let parameters = parameters.map(|(at, it)| format!(", {}", Array::parameter(it.kind, 4 + at)));
+    let names = (0..rule.columns.len()).map(|at| format!(", s{at}"));
+    let equal = columns.map(|(at, column)| {
+        let held = column.held(&format!("s.s{at}"));
+        format!("l.c{at} = {held} AND ")
+    });
+    let (parameters, names): (String, String) = (parameters.collect(), names.collect());
+    format!(
+        "SELECT s.n FROM (SELECT n, known::pg_snapshot AS known, \
+         pg_catalog.pg_snapshot_xmin(known::pg_snapshot) AS low, own::xid8 AS own{names} \
+         FROM unnest($1::int4[], $2::text[], $3::text[]{parameters}) AS u(n, known, own{names}) \
+         OFFSET 0) s, LATERAL (SELECT FROM {} l WHERE {}l.version >= s.low \
+         AND NOT pg_catalog.pg_visible_in_snapshot(l.version, s.known) \
+         AND l.version <> s.own LIMIT 1) l",
+        rule.log_table(),
+        equal.collect::<String>(),
+    )
+}
+
+impl<'c> Known<'c> {
+    /// What a remote presented, unless it presented nothing, or something of another database.
+    fn of(subscription: &'c DownloadSubscription) -> Option<Known<'c>> {
+        let presented = subscription.checkpoint.as_ref().and_then(Presented::of)?;
+        let snapshot = snapshot(&presented.watermark.position)?.to_owned();
+        Some(Known {
             presented,
             snapshot,
-            check,
-        }))
+        })
     }
 
     /// Whether the logs have anything new for rules of which the checkpoint has but a digest of the
@@ -561,23 +692,5 @@ impl<'c> Known<'c> {
             }
         }
         Ok(false)
-    }
-
-    /// Asks whether the logs have anything new.
-    async fn news(
-        held: Option<&Self>,
-        client: &Client,
-        subscription: &DownloadSubscription,
-    ) -> Result<bool, CentreError> {
-        let Some(held) = held else { return Ok(true) };
-        let Some((statement, arrays)) = &held.check else {
-            return Ok(false);
-        };
-        let (snapshot, own) = (&held.snapshot, own_version(subscription));
-        let xmin = xmin(snapshot);
-        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![snapshot, &xmin, &own];
-        parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
-        let row = client.query_one(statement, &parameters).await;
-        Ok(row.map_err(refused("looking for changes"))?.get(0))
     }
 }

@@ -68,7 +68,9 @@ struct Shared {
 
 /// What tells that a table is still as it was loaded: its rules, triggers and columns. Then,
 /// as of now: whether a trigger can change the key of a row before it is inserted, or keep it
-/// out; whether a unique constraint can be deferred; whether row security holds for us.
+/// out; whether a unique constraint can be deferred; whether row security holds for us; whether
+/// what a default, a check or an index computes looks at settings, or depends on a function of the
+/// application, which may.
 const FINGERPRINTS: &str = "
 SELECT c.oid, c.relhasrules::text
   || ';' || coalesce((SELECT string_agg(t.oid::text || t.tgenabled::text, ',' ORDER BY t.oid)
@@ -80,7 +82,18 @@ SELECT c.oid, c.relhasrules::text
     WHERE (t.tgrelid = c.oid OR c.relkind = 'p'
         AND t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p)) AND (t.tgtype & 7) = 7 AND t.tgenabled IN ('O', 'A')),
   EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND NOT i.indimmediate),
-  pg_catalog.row_security_active(c.oid)
+  pg_catalog.row_security_active(c.oid),
+  EXISTS (SELECT FROM pg_catalog.pg_attrdef d WHERE d.adrelid = c.oid
+    AND (pg_catalog.pg_get_expr(d.adbin, d.adrelid) ~* 'current_setting' OR EXISTS (
+      SELECT FROM pg_catalog.pg_depend p WHERE p.classid = 'pg_catalog.pg_attrdef'::regclass
+        AND p.objid = d.oid AND p.refclassid = 'pg_catalog.pg_proc'::regclass)))
+  OR EXISTS (SELECT FROM pg_catalog.pg_constraint o WHERE o.conrelid = c.oid AND o.contype = 'c'
+    AND (pg_catalog.pg_get_constraintdef(o.oid) ~* 'current_setting' OR EXISTS (
+      SELECT FROM pg_catalog.pg_depend p WHERE p.classid = 'pg_catalog.pg_constraint'::regclass
+        AND p.objid = o.oid AND p.refclassid = 'pg_catalog.pg_proc'::regclass)))
+  OR EXISTS (SELECT FROM pg_catalog.pg_depend p JOIN pg_catalog.pg_index i ON i.indexrelid = p.objid
+    WHERE i.indrelid = c.oid AND p.classid = 'pg_catalog.pg_class'::regclass
+      AND p.refclassid = 'pg_catalog.pg_proc'::regclass)
 FROM pg_catalog.pg_class c WHERE c.oid = ANY($1)";
 
 /// Tells whether anything of tables is not as it was when they were loaded: what [`FINGERPRINTS`]

@@ -13,12 +13,28 @@ use tokio_postgres::{Client, Statement};
 use tidewater_protocol::Value;
 
 use super::connection::{Connection, centre_error, refused};
-use tidewater_centre::engine::connection::{self, Answer, Durability, Own, Row};
+use tidewater_centre::engine::connection::{self, Answer, Durability, Own, Row, split_rows};
 use tidewater_centre::error::CentreError;
 
-/// Spells neutral SQL.
+/// Spells neutral SQL. Rows are arrays, one for each column.
 pub(super) fn spell(sql: &str) -> String {
-    sql.replace('?', "$")
+    let sql = sql.replace('?', "$");
+    let Some((before, types, behind)) = split_rows(&sql) else {
+        return sql;
+    };
+    let (mut arrays, mut names) = (Vec::new(), Vec::new());
+    for (kind, at) in types.zip(1..) {
+        let kind = match kind {
+            "INTEGER" => "bigint",
+            "BOOLEAN" => "boolean",
+            "BLOB" => "bytea",
+            _ => "text",
+        };
+        arrays.push(format!("${at}::{kind}[]"));
+        names.push(format!("c{at}"));
+    }
+    let (arrays, names) = (arrays.join(", "), names.join(", "));
+    format!("{before}unnest({arrays}) WITH ORDINALITY AS v({names}, n){behind}")
 }
 
 /// A parameter, encoded as the type that PostgreSQL gave it.
@@ -83,10 +99,17 @@ async fn run(
     statement: &Statement,
     own: &Own,
 ) -> Result<Answer, tokio_postgres::Error> {
-    let parameters = own.parameters.iter().map(Bound);
-    let rows = client
-        .query_raw(statement, parameters.collect::<Vec<_>>())
-        .await?;
+    let rows = match split_rows(own.sql) {
+        None => {
+            let parameters = own.parameters.iter().map(Bound);
+            client.query_raw(statement, parameters).await?
+        }
+        Some((_, types, _)) => {
+            let column = |at: usize| own.rows.iter().map(move |row| Bound(&row[at]));
+            let arrays = (0..types.count()).map(|at| column(at).collect::<Vec<_>>());
+            client.query_raw(statement, arrays).await?
+        }
+    };
     pin_mut!(rows);
     let mut answer = Answer::default();
     while let Some(row) = rows.next().await {

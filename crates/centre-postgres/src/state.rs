@@ -74,10 +74,12 @@ CREATE TABLE tidewater.mark (
   id bytea PRIMARY KEY,
   created_ms bigint NOT NULL
 );
--- At this time, all transactions below this one had ended.
+-- At this time, all transactions below the first one had ended, and from the second one on none had
+-- begun.
 CREATE TABLE tidewater.horizon (
   at_ms bigint NOT NULL,
-  oldest_running xid8 NOT NULL
+  oldest_running xid8 NOT NULL,
+  next_to_begin xid8 NOT NULL
 );
 -- Which triggers track changes.
 CREATE TABLE tidewater.tracked (

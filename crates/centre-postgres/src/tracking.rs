@@ -21,7 +21,7 @@ use super::{
 use tidewater_centre::engine::acting::Assumed;
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{Published, WhichRule};
-use tidewater_centre::engine::connection::{Answer, Connection as _, Own, own};
+use tidewater_centre::engine::connection::{Answer, Connection as _, Own, each, own, own_row};
 use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, RoleAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::scope::ScopeQuery;
@@ -249,10 +249,12 @@ impl Tracking for Postgres {
     }
 
     fn ask_pruned(position: &[u8]) -> Vec<Own> {
-        let pruned = "SELECT pg_catalog.pg_snapshot_xmin(?1::text::pg_snapshot) < log_floor
-            FROM tidewater.history";
-        let snapshot = watermark::snapshot(position);
-        snapshot.into_iter().map(|it| own!(pruned, it)).collect()
+        let pruned = "SELECT v.n, pg_catalog.pg_snapshot_xmin(v.c1::pg_snapshot) < log_floor
+            FROM {rows TEXT}, tidewater.history";
+        let snapshot = watermark::snapshot(position).into_iter();
+        snapshot
+            .map(|it| each(pruned, vec![own_row![it]]))
+            .collect()
     }
 
     fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
@@ -324,9 +326,14 @@ impl Tracking for Postgres {
         // in every snapshot that is taken from now on; it goes when the last watermark from
         // before now is older than the retention time.
         let horizon = own!(
-            "INSERT INTO tidewater.horizon (at_ms, oldest_running)
-             VALUES (?1, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()))",
+            "INSERT INTO tidewater.horizon (at_ms, oldest_running, next_to_begin)
+             VALUES (?1, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()),
+               pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()))",
             now_ms
+        );
+        let last_horizon = own!(
+            "SELECT oldest_running::text, next_to_begin::text FROM tidewater.horizon
+             ORDER BY next_to_begin DESC LIMIT 1"
         );
         let floor = own!(
             "UPDATE tidewater.history SET log_floor = h.oldest_running
@@ -338,14 +345,21 @@ impl Tracking for Postgres {
         );
         let logs = own!("SELECT id FROM tidewater.change_log ORDER BY id");
         let answers = connection
-            .flight(what, &[marks, horizon, floor, logs])
+            .flight(what, &[marks, last_horizon, horizon, floor, logs])
             .await?;
-        let Some(floor) = answers[2].rows.first() else {
+        if let Some(horizon) = answers[1].rows.first() {
+            let horizon: (String, String) = (horizon.get(0)?, horizon.get(1)?);
+            for log in &answers[4].rows {
+                let log = log.get::<i64>(0)? as i32;
+                *entries += compact(connection, log, &horizon).await?;
+            }
+        }
+        let Some(floor) = answers[3].rows.first() else {
             return Ok(());
         };
         let floor: String = floor.get(0)?;
         let client = connection.client();
-        for log in &answers[3].rows {
+        for log in &answers[4].rows {
             let log = LogSpec::log_table(log.get::<i64>(0)? as i32);
             let delete = format!("DELETE FROM {log} WHERE version < $1::text::xid8");
             let count = client.execute(&delete, &[&floor]).await;
@@ -360,6 +374,50 @@ impl Tracking for Postgres {
         }
         Ok(())
     }
+}
+
+/// Drops entries of a log that say no more than later ones of the same key and partition; counts
+/// them. What is dropped had ended before the horizon, what stays for it began after that: so no
+/// watermark sees the one that stays and not the other. A download that is being read sees both.
+async fn compact(
+    connection: &mut Connection,
+    log: i32,
+    (oldest_running, next_to_begin): &(String, String),
+) -> Result<u64, CentreError> {
+    let what = "compacting change logs";
+    let client = connection.client();
+    let columns = "SELECT pg_catalog.quote_ident(attname) FROM pg_catalog.pg_attribute
+        WHERE attrelid = pg_catalog.to_regclass($1) AND attnum > 0 AND NOT attisdropped
+          AND attname <> 'version' ORDER BY attnum";
+    let table = LogSpec::log_table(log);
+    let columns = client.query(columns, &[&table]).await;
+    let columns = columns.map_err(refused(what))?;
+    let columns: Vec<&str> = columns.iter().map(|row| row.get(0)).collect();
+    if columns.is_empty() {
+        return Ok(0);
+    }
+    // By what they look like: remotes tell spellings apart that are equal to their types.
+    let texts = |alias: &str| {
+        let texts = columns.iter();
+        texts
+            .map(move |column| format!("{alias}.{column}::text COLLATE \"C\""))
+            .collect::<Vec<_>>()
+    };
+    let selected = texts("l").into_iter().enumerate();
+    let selected = selected.map(|(at, text)| format!("{text} AS t{at}"));
+    let selected = selected.collect::<Vec<_>>().join(", ");
+    let same = texts("d").into_iter().enumerate();
+    let same = same.map(|(at, text)| format!("{text} = n.t{at}"));
+    let same = same.collect::<Vec<_>>().join(" AND ");
+    let delete = format!(
+        "DELETE FROM {table} d USING (SELECT DISTINCT {selected} FROM {table} l
+           WHERE l.version >= $2::text::xid8) n
+         WHERE d.version < $1::text::xid8 AND {same}"
+    );
+    let deleted = client
+        .execute(&delete, &[oldest_running, next_to_begin])
+        .await;
+    deleted.map_err(refused(what))
 }
 
 /// A change log, as the registry says.

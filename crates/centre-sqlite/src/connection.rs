@@ -8,7 +8,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef as Stored};
 use tidewater_protocol::Value;
 
 use super::failure;
-use tidewater_centre::engine::connection::{self, Answer, Durability, Own, Row};
+use tidewater_centre::engine::connection::{self, Answer, Durability, Own, Row, split_rows};
 use tidewater_centre::error::CentreError;
 
 /// A connection to the file.
@@ -33,7 +33,15 @@ pub(super) const PREFIX: &str = "tidewater_";
 
 /// Spells neutral SQL.
 pub(super) fn spell(sql: &str) -> String {
-    sql.replace("tidewater.", PREFIX)
+    let sql = sql.replace("tidewater.", PREFIX);
+    let Some((before, types, behind)) = split_rows(&sql) else {
+        return sql;
+    };
+    let columns = types
+        .zip(2..)
+        .map(|(_, at)| format!(", ?{at} AS c{}", at - 1));
+    let columns: String = columns.collect();
+    format!("{before}(SELECT ?1 AS n{columns}) AS v{behind}")
 }
 
 /// A parameter.
@@ -61,11 +69,33 @@ fn value(stored: Stored<'_>) -> Value {
     }
 }
 
-/// Runs one statement of the server's own.
+/// Runs one statement of the server's own; for rows one after the other.
 pub(super) fn run(connection: &rusqlite::Connection, own: &Own) -> rusqlite::Result<Answer> {
     let mut statement = connection.prepare_cached(&spell(own.sql))?;
+    if own.rows.is_empty() {
+        return match split_rows(own.sql) {
+            None => run_once(connection, &mut statement, own.parameters.iter()),
+            Some(_) => Ok(Answer::default()),
+        };
+    }
+    let mut all = Answer::default();
+    for (row, number) in own.rows.iter().zip(1..) {
+        let number = Value::Integer(number);
+        let parameters = std::iter::once(&number).chain(row);
+        let answer = run_once(connection, &mut statement, parameters)?;
+        all.rows.extend(answer.rows);
+        all.changed += answer.changed;
+    }
+    Ok(all)
+}
+
+fn run_once<'v>(
+    connection: &rusqlite::Connection,
+    statement: &mut rusqlite::Statement<'_>,
+    parameters: impl Iterator<Item = &'v Value>,
+) -> rusqlite::Result<Answer> {
     let columns = statement.column_count();
-    let parameters = params_from_iter(own.parameters.iter().map(Bound));
+    let parameters = params_from_iter(parameters.map(Bound));
     if columns == 0 {
         let changed = statement.execute(parameters)? as u64;
         return Ok(Answer {

@@ -12,7 +12,7 @@ use super::served::refresh;
 use super::watermark::Marker;
 use super::{SharedServed, SqliteCentre};
 use tidewater_centre::centre::CentreResult;
-use tidewater_centre::download::{DownloadJob, DownloadSink};
+use tidewater_centre::download::{Downloaded, Downloading};
 use tidewater_centre::engine;
 use tidewater_centre::engine::database::{Database, Job, Lane};
 use tidewater_centre::engine::deploy::Loaded;
@@ -53,17 +53,18 @@ impl Lane for SqliteLane {
         }))
     }
 
-    fn download<'a>(
-        &'a mut self,
-        job: DownloadJob,
-        sink: &'a mut dyn DownloadSink,
-    ) -> CentreResult<'a, ()> {
+    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
         let (served, marker) = (self.served.clone(), self.marker.clone());
-        Box::pin(self.thread.download(sink, move |connection, sink| {
-            let served = refresh(connection, &served)?;
-            let mut snapshot = FileSnapshot::open(connection, &served, &marker, &job)?;
-            at_once(engine::download::download(&mut snapshot, &job, sink))
-        }))
+        Box::pin(
+            self.thread
+                .download(downloads, move |connection, downloads| {
+                    let served = refresh(connection, &served)?;
+                    let jobs = downloads.iter().map(|it| &it.job);
+                    let mut snapshot = FileSnapshot::open(connection, &served, &marker, jobs)?;
+                    let read = at_once(engine::download::download(&mut snapshot, downloads))?;
+                    Ok(read.outcomes)
+                }),
+        )
     }
 }
 

@@ -44,11 +44,11 @@ pub(super) struct FileSnapshot<'p> {
 
 impl<'p> FileSnapshot<'p> {
     /// Takes the snapshot, and looks what each subscription has.
-    pub(super) fn open(
+    pub(super) fn open<'j>(
         connection: &'p mut Connection,
         served: &'p Served,
         marker: &'p Marker,
-        job: &DownloadJob,
+        jobs: impl Iterator<Item = &'j DownloadJob>,
     ) -> Result<FileSnapshot<'p>> {
         let reading = failure("reading a download");
         connection.execute_batch("BEGIN").map_err(reading)?;
@@ -61,12 +61,14 @@ impl<'p> FileSnapshot<'p> {
             connection,
             served,
             marker,
-            publications: Vec::with_capacity(job.subscriptions.len()),
-            opened: Vec::with_capacity(job.subscriptions.len()),
-            since: Vec::with_capacity(job.subscriptions.len()),
+            publications: Vec::new(),
+            opened: Vec::new(),
+            since: Vec::new(),
         };
-        for subscription in &job.subscriptions {
-            snapshot.look(subscription, &job.context)?;
+        for job in jobs {
+            for subscription in &job.subscriptions {
+                snapshot.look(subscription, &job.context)?;
+            }
         }
         Ok(snapshot)
     }

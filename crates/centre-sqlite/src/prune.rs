@@ -51,6 +51,41 @@ pub(super) fn begin(connection: &Connection) -> Result<bool, CentreError> {
     impatient.map(|()| true).map_err(failure("pruning"))
 }
 
+/// Drops entries of a log that say no more than later ones of the same key and partition; counts
+/// them. Whoever has not seen the one that is dropped has not seen the one that stays.
+fn compact(connection: &Connection, log: i64) -> Result<u64, CentreError> {
+    let compacting = failure("compacting the change logs");
+    let table = quote(&state::log_table(log));
+    let columns: Vec<String> = connection
+        .prepare(&format!("SELECT * FROM {table} LIMIT 0"))
+        .map_err(compacting)?
+        .column_names()
+        .into_iter()
+        .filter(|name| *name != "id")
+        .map(quote)
+        .collect();
+    let superseded = format!(
+        "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY {} ORDER BY id DESC) AS number
+         FROM {table}) WHERE number > 1",
+        columns.join(", ")
+    );
+    let mut statement = connection.prepare(&superseded).map_err(compacting)?;
+    let ids = statement.query_map([], |row| row.get(0));
+    let ids: Vec<i64> = ids.and_then(Iterator::collect).map_err(compacting)?;
+    drop(statement);
+    let delete = format!("DELETE FROM {table} WHERE id = ?1");
+    for some in ids.chunks(ENTRIES_AT_ONCE as usize) {
+        let transaction = connection.unchecked_transaction().map_err(compacting)?;
+        let mut delete = transaction.prepare_cached(&delete).map_err(compacting)?;
+        for id in some {
+            delete.execute([id]).map_err(compacting)?;
+        }
+        drop(delete);
+        transaction.commit().map_err(compacting)?;
+    }
+    Ok(ids.len() as u64)
+}
+
 /// Drops entries of change logs, and the marks that are of no more use.
 ///
 /// Entries have no time of their own: a mark says how far each log was when it was
@@ -75,6 +110,9 @@ pub(super) fn logs(
     }
     if newest != Some(stamp) {
         insert_mark(connection, mark, now_ms)?;
+    }
+    for log in state::logs(connection)? {
+        *entries += compact(connection, log)?;
     }
     let expired: Option<(i64, Vec<u8>)> = connection
         .query_row(

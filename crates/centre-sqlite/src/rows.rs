@@ -19,12 +19,12 @@ use super::scope;
 use super::served::Served;
 use super::{deferred_violations, failure};
 use tidewater_centre::engine::connection::{Connection as _, Own, own};
-use tidewater_centre::engine::exact::Membership;
 use tidewater_centre::engine::scope::Purpose;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Failed, Image, Met, OnDelete, Part, Refusal, Rows, TargetTable, Written,
+    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, Part, Refusal, Rows, TargetTable,
+    Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -49,7 +49,9 @@ pub(super) struct UploadRows<'c> {
     connection: &'c mut Connection,
     served: &'c Served,
     publication: Option<&'c Publication>,
-    /// The upload's number in its list.
+    /// The transaction has begun.
+    has_begun: bool,
+    /// The number of what was begun.
     number: usize,
     /// Whether keys that could wait are checked after each row.
     immediate: bool,
@@ -83,6 +85,7 @@ impl<'c> UploadRows<'c> {
             connection,
             served,
             publication: None,
+            has_begun: false,
             number: 0,
             immediate: false,
             endings: HashMap::new(),
@@ -184,7 +187,7 @@ impl<'c> Rows for UploadRows<'c> {
 
     async fn begin(&mut self, number: usize) -> Result<()> {
         self.number = number;
-        if number == 0 {
+        if !std::mem::replace(&mut self.has_begun, true) {
             self.has_ended = false;
             self.run("beginning to apply uploads", "BEGIN IMMEDIATE")?;
         }
@@ -214,6 +217,7 @@ impl<'c> Rows for UploadRows<'c> {
     }
 
     async fn is_tried_again(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
+        self.has_begun = false;
         if !self.connection.is_autocommit() {
             self.run("rolling back uploads", "ROLLBACK")?;
         }
@@ -224,29 +228,44 @@ impl<'c> Rows for UploadRows<'c> {
     async fn admit<'u>(
         &mut self,
         publication: &'u Publication,
-        upload: &'u SyncUpload,
+        uploads: &[&'u SyncUpload],
         _: &[Incoming<'u>],
-    ) -> Result<Option<Admitted>> {
-        self.publication = Some(self.served.publication(&upload.publication)?);
-        let take = upload::take(upload);
-        let taking = "taking an upload's number";
-        let answers = self.connection.flight(taking, &take).await?;
-        let Some(serials) = upload::taken(&answers)? else {
-            return Ok(None);
+    ) -> Result<Vec<Option<Admitted>>> {
+        let Some(first) = uploads.first() else {
+            return Ok(Vec::new());
         };
-        let who = [
-            own!("DELETE FROM tidewater.uploading"),
-            own!(
-                "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
-                upload.context.user,
-                upload.context.remote_id.to_string(),
-            ),
-        ];
-        self.connection.flight("saying who uploads", &who).await?;
-        Ok(Some(Admitted {
-            serials,
-            scope: self.scope(publication, upload).await?,
-        }))
+        self.publication = Some(self.served.publication(&first.publication)?);
+        let take = upload::take(uploads);
+        let taking = "taking the numbers of uploads";
+        let answers = self.connection.flight(taking, &take).await?;
+        let mut admitted = Vec::with_capacity(uploads.len());
+        for (serials, upload) in upload::taken(&answers, uploads)?.into_iter().zip(uploads) {
+            admitted.push(match serials {
+                None => None,
+                Some(serials) => Some(Admitted {
+                    serials,
+                    scope: self.scope(publication, upload).await?,
+                }),
+            });
+        }
+        // Nobody looks who uploads if there are several.
+        if let ([upload], [Some(_)]) = (uploads, &admitted[..]) {
+            let who = [
+                own!("DELETE FROM tidewater.uploading"),
+                own!(
+                    "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
+                    upload.context.user,
+                    upload.context.remote_id.to_string(),
+                ),
+            ];
+            self.connection.flight("saying who uploads", &who).await?;
+        }
+        Ok(admitted)
+    }
+
+    fn is_shared(&self, table: &Incoming<'_>) -> bool {
+        let takes_along = !table.deletes.is_empty() && !table.table.children.is_empty();
+        !table.table.guarded && !takes_along
     }
 
     async fn begin_rows(&mut self, immediate: bool) -> Result<()> {
@@ -274,7 +293,7 @@ impl<'c> Rows for UploadRows<'c> {
         None
     }
 
-    async fn load(&mut self, _: &Incoming<'_>, _: Membership<'_>) -> Result<bool> {
+    async fn load(&mut self, _: &Incoming<'_>, _: &mut MayWrite<'_>) -> Result<bool> {
         Ok(false)
     }
 

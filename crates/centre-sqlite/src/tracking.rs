@@ -15,7 +15,7 @@ use super::watermark::Positions;
 use super::{SqliteCentre, failure, numbers, prune, quote, scope, state};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{Published, WhichRule};
-use tidewater_centre::engine::connection::{self, Answer, Own, own};
+use tidewater_centre::engine::connection::{self, Answer, Own, each, own_row};
 use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
 use tidewater_centre::engine::scope::ScopeQuery;
@@ -213,9 +213,11 @@ impl Tracking for SqliteCentre {
 
     fn ask_pruned(position: &[u8]) -> Vec<Own> {
         let positions = Positions::decode(position).unwrap_or_default();
-        let pruned = "SELECT 1 FROM tidewater.change_log WHERE id = ?1 AND floor > ?2";
+        let pruned = "SELECT v.n FROM {rows INTEGER INTEGER}
+            JOIN tidewater.change_log ON id = v.c1 AND floor > v.c2";
         let logs = positions.logs.iter();
-        logs.map(|it| own!(pruned, it.log, it.position)).collect()
+        logs.map(|it| each(pruned, vec![own_row![it.log, it.position]]))
+            .collect()
     }
 
     fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {

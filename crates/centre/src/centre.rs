@@ -7,11 +7,11 @@ use futures_util::future::BoxFuture;
 use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
-use crate::download::{DownloadJob, DownloadSink};
+use crate::download::{DownloadJob, DownloadSink, Downloaded, Downloading};
 use crate::error::CentreError;
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
+    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome};
@@ -163,13 +163,8 @@ pub trait Worker: Send {
         true
     }
 
-    /// Looks up everything that opening a session needs, in one round trip.
-    fn session_state<'a>(
-        &'a mut self,
-        user: &'a str,
-        remote_id: Option<RemoteId>,
-        subscriptions: &'a [AskedSubscription],
-    ) -> CentreResult<'a, SessionState>;
+    /// Looks up everything that opening some sessions needs, in one round trip; in their order.
+    fn session_states(&mut self, asked: Vec<AskedSession>) -> CentreResult<'_, Vec<SessionState>>;
 
     /// Those of these remotes that may go on no longer, with the reason.
     fn shut_out<'a>(
@@ -205,13 +200,29 @@ pub trait Worker: Send {
         publication: &'a str,
     ) -> CentreResult<'a, Option<crate::upload::UploadResult>>;
 
-    /// Reads the downloads of one sync from one snapshot into the sink. Before the
-    /// first row reaches the sink, the mark of the new watermark is durable.
-    fn download<'a>(
+    /// Reads the downloads of some syncs from one snapshot into their sinks. Before the
+    /// first row reaches a sink, the mark of the new watermark is durable.
+    ///
+    /// # Errors
+    /// Nothing was read for anybody.
+    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded>;
+
+    /// Reads the downloads of one sync.
+    fn download_one<'a>(
         &'a mut self,
         job: DownloadJob,
         sink: &'a mut dyn DownloadSink,
-    ) -> CentreResult<'a, ()>;
+    ) -> CentreResult<'a, ()> {
+        Box::pin(async move {
+            let downloaded = self.download(vec![Downloading { job, sink }]).await?;
+            let first = downloaded.into_iter().flatten().next();
+            first.unwrap_or_else(|| {
+                Err(CentreError::Internal {
+                    message: "a download has come to nothing".into(),
+                })
+            })
+        })
+    }
 
     /// Adds syncs to the history and notes when their remotes last synced, with few
     /// commits for many.

@@ -21,6 +21,18 @@ pub struct DownloadJob {
     pub subscriptions: Vec<DownloadSubscription>,
 }
 
+/// The downloads of one sync on their way.
+pub struct Downloading<'a> {
+    /// What to read.
+    pub job: DownloadJob,
+    /// Where it goes.
+    pub sink: &'a mut dyn DownloadSink,
+}
+
+/// What became of the downloads of several syncs, in their order; `None`: nothing was read of it,
+/// because those before it had so much.
+pub type Downloaded = Vec<Option<Result<(), CentreError>>>;
+
 /// The download of one subscription.
 #[derive(Clone, Debug)]
 pub struct DownloadSubscription {

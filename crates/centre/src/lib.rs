@@ -21,7 +21,8 @@ pub mod upload;
 pub use centre::{Centre, Worker};
 pub use context::{Parameters, SyncContext};
 pub use download::{
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableCompare, TableRequest,
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, Downloaded, Downloading,
+    TableCompare, TableRequest,
 };
 pub use error::CentreError;
 pub use nearest::nearest;

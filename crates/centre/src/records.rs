@@ -25,6 +25,17 @@ pub struct SessionState {
     pub histories: Vec<Option<History>>,
 }
 
+/// A session that is to be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedSession {
+    /// The user's login name.
+    pub user: String,
+    /// The remote's id, if it has one.
+    pub remote_id: Option<RemoteId>,
+    /// What it subscribes to.
+    pub subscriptions: Vec<AskedSubscription>,
+}
+
 /// A subscription that a session asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedSubscription {

@@ -78,6 +78,7 @@ pub(crate) enum Command {
     Conflicts(command::conflicts::ConflictsArgs),
     Ping(command::ping::PingArgs),
     Cert(command::cert::CertArgs),
+    Bench(command::bench::BenchArgs),
     Demo(crate::demo::DemoArgs),
     Completions(command::completions::CompletionsArgs),
 }
@@ -98,6 +99,7 @@ impl Command {
             Command::Refused(args) => args.wants_json(),
             Command::Conflicts(args) => args.wants_json(),
             Command::Ping(args) => args.json,
+            Command::Bench(args) => args.wants_json(),
             _ => false,
         }
     }

@@ -194,8 +194,7 @@ impl Remote {
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<Report, ClientError> {
         let uploads = self.options.direction != SyncDirection::DownloadOnly;
-        let subscriptions = self.database()?.subscriptions()?;
-        let in_flight = uploads && subscriptions.iter().any(|it| it.taken.is_some());
+        let in_flight = uploads && self.database()?.has_upload_under_way()?;
         let mut report = self.sync_once(progress)?;
         let adopts = uploads && self.options.adopt == Some(Adopt::Mine);
         if in_flight || adopts {

@@ -33,7 +33,8 @@ pub fn config(data: &[u8]) {
         }
     }
     let limits = &config.server.limits;
-    assert!(limits.connections > 0 && limits.upload_workers > 0 && limits.download_workers > 0);
+    assert!(limits.connections > 0);
+    assert!(limits.upload_workers != Some(0) && limits.download_workers != Some(0));
     assert!(!config.server.listen.is_empty() && !config.server.consolidated.is_empty());
     // What is logged of it tells no password.
     let again = Config::parse_with(text, &variable).expect("it was just read");

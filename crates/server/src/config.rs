@@ -112,10 +112,10 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Database connections that look up who signs in.
     pub session_workers: usize,
-    /// Database connections that apply uploads.
-    pub upload_workers: usize,
-    /// Database connections that read downloads.
-    pub download_workers: usize,
+    /// Database connections that apply uploads; `None`: as many as get the most done.
+    pub upload_workers: Option<usize>,
+    /// Database connections that read downloads; `None`: as many as get the most done.
+    pub download_workers: Option<usize>,
     /// Packed bytes of the uploads of one sync.
     pub upload_bytes: u64,
     /// Rows of the uploads of one sync.
@@ -146,8 +146,8 @@ impl Default for Limits {
             backlog: 5_000,
             memory_bytes: 256 << 20,
             session_workers: 2,
-            upload_workers: 4,
-            download_workers: 4,
+            upload_workers: None,
+            download_workers: None,
             upload_bytes: 4 << 30,
             upload_rows: 50_000_000,
             row_bytes: 80 << 20,

@@ -65,6 +65,16 @@ impl<T> Lane<T> {
         self.queue().tasks.len()
     }
 
+    /// Its name, how many workers may work, how many of all that there are do, and what waits.
+    pub(crate) fn figures(
+        &self,
+        name: &'static str,
+        (level, workers): (usize, usize),
+    ) -> (&'static str, usize, usize, usize) {
+        let busy = workers.saturating_sub(self.resting.count());
+        (name, level, busy, self.waiting())
+    }
+
     /// How many tasks wait before this one.
     pub(crate) fn ahead(&self, ticket: Ticket) -> u64 {
         ticket.0.saturating_sub(self.taken.load(Ordering::Relaxed))

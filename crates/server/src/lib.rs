@@ -26,6 +26,7 @@ mod session;
 mod sign_in;
 mod signal;
 mod spool;
+mod tuner;
 mod wire;
 mod worker;
 

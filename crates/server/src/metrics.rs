@@ -157,7 +157,7 @@ impl Metrics {
             phases: make.phases(),
             connections: make.plain("connections", "Connections that there are"),
             backlog: make.plain("backlog", "What waits for a worker, by lane"),
-            workers: make.plain("workers", "Workers, by lane"),
+            workers: make.plain("workers", "Workers that may be at work, by lane"),
             busy_workers: make.plain("busy_workers", "Workers that are at work, by lane"),
             memory: make.with_unit("memory", Unit::Bytes, "Memory that rows on their way hold"),
             spooled: make.with_unit(
@@ -263,10 +263,9 @@ impl Metrics {
     /// # Errors
     /// There is no text that is no text.
     pub(crate) fn render(&self, server: &Shared) -> Result<String, fmt::Error> {
-        for (lane, all, resting, waiting) in server.workers.lanes(&server.limits) {
+        for (lane, level, busy, waiting) in server.workers.lanes(&server.limits) {
             let label = [("lane", lane)];
-            self.workers.get_or_create(&label).set(signed(all));
-            let busy = all.saturating_sub(resting);
+            self.workers.get_or_create(&label).set(signed(level));
             self.busy_workers.get_or_create(&label).set(signed(busy));
             self.backlog.get_or_create(&label).set(signed(waiting));
         }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use tidewater_centre::CentreError;
 use tidewater_centre::records::{
-    AskedSubscription, RemoteRecord, SessionState, ShutOut, UserRecord,
+    AskedSession, AskedSubscription, RemoteRecord, SessionState, ShutOut, UserRecord,
 };
 use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn, negotiate};
 use tidewater_protocol::{Code, RemoteId};
@@ -344,9 +344,11 @@ pub(crate) async fn look_up(
 ) -> Result<SessionState, Fault> {
     let (reply, answer) = oneshot::channel();
     server.workers.sessions.submit(SessionTask::Open {
-        user: user.to_owned(),
-        remote_id,
-        subscriptions,
+        session: AskedSession {
+            user: user.to_owned(),
+            remote_id,
+            subscriptions,
+        },
         reply,
     });
     answered(answer).await

@@ -160,6 +160,8 @@ pub(crate) struct SpoolWriter {
     /// Whether something was pushed already.
     begun: bool,
     finished: bool,
+    /// How many rows were read.
+    rows: u64,
 }
 
 /// The connection's end. Dropping it cancels the download.
@@ -186,6 +188,7 @@ pub(crate) fn download_spool(budget: &MemoryBudget) -> (SpoolWriter, SpoolReader
         shared: shared.clone(),
         begun: false,
         finished: false,
+        rows: 0,
     };
     let reader = SpoolReader {
         shared,
@@ -203,6 +206,11 @@ impl SpoolWriter {
     /// Whether anything has been handed to the reader.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun
+    }
+
+    /// How many rows were read.
+    pub(crate) fn row_count(&self) -> u64 {
+        self.rows
     }
 
     /// A stored result, before anything else.
@@ -279,6 +287,7 @@ impl DownloadSink for SpoolWriter {
     }
 
     fn end(&mut self, index: usize, outcome: DownloadOutcome) {
+        self.rows += outcome.upserts + outcome.removals;
         self.push(SpoolItem::End(index, outcome));
     }
 }

@@ -6,17 +6,19 @@
 //! list; it never waits for more. Nothing here ever waits for a network.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 
 use tidewater_centre::records::{
-    AskedSubscription, NumbersWanted, RemoteRecord, SessionState, ShutOut, SyncRecord,
+    AskedSession, NumbersWanted, RemoteRecord, SessionState, ShutOut, SyncRecord,
 };
-use tidewater_centre::{Centre, CentreError, DownloadJob, SyncUpload, UploadOutcome, Worker};
+use tidewater_centre::{
+    Centre, CentreError, DownloadJob, Downloading, SyncUpload, UploadOutcome, Worker,
+};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::NumberBlock;
 
@@ -26,11 +28,19 @@ use crate::memory::Reservation;
 use crate::metrics::{Phase, Timer};
 use crate::registry::Standing;
 use crate::spool::SpoolWriter;
+use crate::tuner::{Gate, Turn, tune};
 
 /// What one transaction takes at most, beyond the first sync of the list.
 const BATCH_SYNCS: usize = 64;
 const BATCH_ROWS: u64 = 20_000;
 const BATCH_BYTES: u64 = 16 << 20;
+
+/// So many downloads are read from one snapshot at most.
+const BATCH_DOWNLOADS: usize = 32;
+
+/// Workers of a lane that finds out by itself how many it should have: at first, and at most.
+const FIRST_WORKERS: usize = 3;
+const MOST_WORKERS: usize = 16;
 
 /// How long the history lags behind at most.
 const HISTORY_LAG: Duration = Duration::from_millis(50);
@@ -42,9 +52,7 @@ const RECONNECT_AFTER: Duration = Duration::from_millis(500);
 pub(crate) enum SessionTask {
     /// Everything that opening a session needs.
     Open {
-        user: String,
-        remote_id: Option<RemoteId>,
-        subscriptions: Vec<AskedSubscription>,
+        session: AskedSession,
         reply: oneshot::Sender<Result<SessionState, CentreError>>,
     },
     /// Which of these remotes may go on no longer.
@@ -101,8 +109,11 @@ pub(crate) struct Workers {
     pub(crate) sessions: Arc<Lane<SessionTask>>,
     pub(crate) uploads: Arc<Lane<ApplyTask>>,
     pub(crate) downloads: Arc<Lane<DownloadTask>>,
+    /// Of uploads and of downloads, with how many workers there are.
+    gates: OnceLock<[(Arc<Gate>, usize); 2]>,
     history: Arc<History>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    tuners: Mutex<Vec<AbortHandle>>,
 }
 
 impl Workers {
@@ -112,8 +123,10 @@ impl Workers {
             sessions: Lane::new(),
             uploads: Lane::new(),
             downloads: Lane::new(),
+            gates: OnceLock::new(),
             history: Arc::default(),
             tasks: Mutex::new(Vec::new()),
+            tuners: Mutex::new(Vec::new()),
         };
         let (history, lane) = (workers.history.clone(), workers.sessions.clone());
         workers.keep(move || keep_history(history.clone(), lane.clone()));
@@ -126,15 +139,47 @@ impl Workers {
             let (lane, connector) = (workers.sessions.clone(), connector.clone());
             workers.keep(move || run_sessions(lane.clone(), Connection::new(&connector)));
         }
-        for _ in 0..limits.upload_workers {
-            let (lane, connector) = (workers.uploads.clone(), connector.clone());
-            workers.keep(move || run_uploads(lane.clone(), Connection::new(&connector)));
+        let (gate, most) = workers.gate(limits.upload_workers, &workers.uploads);
+        let uploads = (gate.clone(), most);
+        for _ in 0..most {
+            let (lane, gate, connector) =
+                (workers.uploads.clone(), gate.clone(), connector.clone());
+            workers
+                .keep(move || run_uploads(lane.clone(), gate.clone(), Connection::new(&connector)));
         }
-        for _ in 0..limits.download_workers {
-            let (lane, connector) = (workers.downloads.clone(), connector.clone());
-            workers.keep(move || run_downloads(lane.clone(), Connection::new(&connector)));
+        let (gate, most) = workers.gate(limits.download_workers, &workers.downloads);
+        for _ in 0..most {
+            let (lane, gate, connector) =
+                (workers.downloads.clone(), gate.clone(), connector.clone());
+            workers.keep(move || {
+                run_downloads(lane.clone(), gate.clone(), Connection::new(&connector))
+            });
         }
+        // It is set once.
+        let _ = workers.gates.set([uploads, (gate, most)]);
         workers
+    }
+
+    /// The gate of a lane with so many workers, and how many there are to be. Without a number,
+    /// what is best is found by trying.
+    fn gate<T: Send + 'static>(
+        &self,
+        fixed: Option<usize>,
+        lane: &Arc<Lane<T>>,
+    ) -> (Arc<Gate>, usize) {
+        let Some(most) = fixed else {
+            let gate = Gate::new(FIRST_WORKERS);
+            let lane = lane.clone();
+            let tuning = tune(gate.clone(), MOST_WORKERS, move || lane.waiting() > 0);
+            // It has nothing to finish at shutdown, and ends with the runtime.
+            self.tuners().push(tokio::spawn(tuning).abort_handle());
+            return (gate, MOST_WORKERS);
+        };
+        (Gate::new(most), most)
+    }
+
+    fn tuners(&self) -> MutexGuard<'_, Vec<AbortHandle>> {
+        self.tuners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a worker, and another one should it panic: a defect costs the tasks that
@@ -163,34 +208,19 @@ impl Workers {
         self.uploads.waiting() + self.downloads.waiting()
     }
 
-    /// Of each lane its name, the workers that it has and those of them that have nothing to do, and
-    /// what waits for one.
+    /// Of each lane its name, how many workers may work, how many are at work, and what waits for
+    /// one.
     pub(crate) fn lanes(&self, limits: &Limits) -> [(&'static str, usize, usize, usize); 3] {
-        let Workers {
-            sessions,
-            uploads,
-            downloads,
-            ..
-        } = self;
+        let of = |index: usize| {
+            let gates = self.gates.get();
+            gates.map_or((0, 0), |it| (it[index].0.level(), it[index].1))
+        };
+        let [uploads, downloads] = [of(0), of(1)];
+        let sessions = (limits.session_workers, limits.session_workers);
         [
-            (
-                "sessions",
-                limits.session_workers,
-                sessions.resting.count(),
-                sessions.waiting(),
-            ),
-            (
-                "uploads",
-                limits.upload_workers,
-                uploads.resting.count(),
-                uploads.waiting(),
-            ),
-            (
-                "downloads",
-                limits.download_workers,
-                downloads.resting.count(),
-                downloads.waiting(),
-            ),
+            self.sessions.figures("sessions", sessions),
+            self.uploads.figures("uploads", uploads),
+            self.downloads.figures("downloads", downloads),
         ]
     }
 
@@ -202,6 +232,7 @@ impl Workers {
 
     /// Finishes what is queued and ends the workers.
     pub(crate) async fn close(&self, deadline: Duration) {
+        self.tuners().drain(..).for_each(|tuner| tuner.abort());
         self.history.closed.store(true, Ordering::Relaxed);
         self.history.ready.notify_one();
         self.history.hand_over(&self.sessions);
@@ -340,23 +371,28 @@ impl Connection {
         result
     }
 
-    async fn session_state(
+    async fn session_states(
         &mut self,
-        user: &str,
-        remote_id: Option<RemoteId>,
-        subscriptions: &[AskedSubscription],
-    ) -> Result<SessionState, CentreError> {
+        asked: Vec<AskedSession>,
+    ) -> Result<Vec<SessionState>, CentreError> {
+        let expected = asked.len();
         let mut again = self.worker.is_some();
-        loop {
+        let states = loop {
             let result = match self.open().await {
-                Ok(worker) => worker.session_state(user, remote_id, subscriptions).await,
+                Ok(worker) => worker.session_states(asked.clone()).await,
                 Err(error) => Err(error),
             };
             let result = self.judge(result);
             if !repeats(&result, &mut again) {
-                return result;
+                break result?;
             }
+        };
+        if states.len() != expected {
+            return Err(CentreError::Internal {
+                message: format!("the states of {} of {expected} sessions", states.len()),
+            });
         }
+        Ok(states)
     }
 
     async fn save_remote(&mut self, remote: &RemoteRecord) -> Result<(), CentreError> {
@@ -421,28 +457,54 @@ fn repeats<T>(result: &Result<T, CentreError>, again: &mut bool) -> bool {
 }
 
 async fn run_sessions(lane: Arc<Lane<SessionTask>>, mut connection: Connection) {
-    while let Some(tasks) = lane.next(|_| false).await {
+    loop {
+        let mut sessions = 0;
+        let tasks = lane.next(|_| {
+            sessions += 1;
+            sessions <= BATCH_SYNCS
+        });
+        let Some(tasks) = tasks.await else {
+            return;
+        };
+        let (mut asked, mut replies) = (Vec::new(), Vec::new());
         for task in tasks {
-            run_session_task(task, &mut connection).await;
+            match task {
+                SessionTask::Open { reply, .. } if reply.is_closed() => {}
+                SessionTask::Open { session, reply } => {
+                    asked.push(session);
+                    replies.push(reply);
+                }
+                task => run_session_task(task, &mut connection).await,
+            }
         }
+        open_sessions(asked, replies, &mut connection).await;
+    }
+}
+
+/// Looks up what sessions need, all at once; each alone if one of them is not well.
+async fn open_sessions(
+    asked: Vec<AskedSession>,
+    replies: Vec<oneshot::Sender<Result<SessionState, CentreError>>>,
+    connection: &mut Connection,
+) {
+    if asked.len() > 1
+        && let Ok(states) = connection.session_states(asked.clone()).await
+    {
+        for (reply, state) in replies.into_iter().zip(states) {
+            let _ = reply.send(Ok(state));
+        }
+        return;
+    }
+    for (session, reply) in asked.into_iter().zip(replies) {
+        let states = connection.session_states(vec![session]).await;
+        let _ = reply.send(states.map(|mut states| states.remove(0)));
     }
 }
 
 async fn run_session_task(task: SessionTask, connection: &mut Connection) {
     match task {
-        SessionTask::Open {
-            user,
-            remote_id,
-            subscriptions,
-            reply,
-        } => {
-            if reply.is_closed() {
-                return;
-            }
-            let result = connection
-                .session_state(&user, remote_id, &subscriptions)
-                .await;
-            let _ = reply.send(result);
+        SessionTask::Open { session, reply } => {
+            open_sessions(vec![session], vec![reply], connection).await;
         }
         SessionTask::ShutOut { remotes, reply } => {
             let _ = reply.send(connection.shut_out(&remotes).await);
@@ -480,8 +542,11 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
     }
 }
 
-async fn run_uploads(lane: Arc<Lane<ApplyTask>>, mut connection: Connection) {
+async fn run_uploads(lane: Arc<Lane<ApplyTask>>, gate: Arc<Gate>, mut connection: Connection) {
     loop {
+        let rest = lane.resting.begin();
+        let turn = gate.turn().await;
+        drop(rest);
         let (mut syncs, mut rows, mut bytes) = (0, 0, 0);
         let batch = lane.next(|task| {
             syncs += 1;
@@ -493,7 +558,9 @@ async fn run_uploads(lane: Arc<Lane<ApplyTask>>, mut connection: Connection) {
             return;
         };
         batch.iter_mut().for_each(|it| it.timer.next(Phase::Apply));
-        apply_batch(batch, &mut connection).await;
+        let (syncs, rows) = (batch.len(), batch.iter().map(|task| task.rows).sum());
+        apply_batch(batch, &turn, &mut connection).await;
+        turn.done(syncs, rows);
     }
 }
 
@@ -533,7 +600,7 @@ async fn turn_away(batch: Vec<ApplyTask>, connection: &mut Connection) -> Vec<Ap
     admitted
 }
 
-async fn apply_batch(batch: Vec<ApplyTask>, connection: &mut Connection) {
+async fn apply_batch(batch: Vec<ApplyTask>, turn: &Turn<'_>, connection: &mut Connection) {
     let batch = turn_away(batch, connection).await;
     if batch.len() > 1 {
         let all = batch.iter().flat_map(|task| task.uploads.iter().cloned());
@@ -555,6 +622,7 @@ async fn apply_batch(batch: Vec<ApplyTask>, connection: &mut Connection) {
             }
             // Not one of them could begin.
             Err(CentreError::Locked { message }) => {
+                turn.was_locked();
                 for task in batch {
                     let message = message.clone();
                     let _ = task.reply.send(Err(CentreError::Locked { message }));
@@ -575,34 +643,140 @@ async fn apply_batch(batch: Vec<ApplyTask>, connection: &mut Connection) {
     }
 }
 
-async fn run_downloads(lane: Arc<Lane<DownloadTask>>, mut connection: Connection) {
-    while let Some(tasks) = lane.next(|_| false).await {
-        for mut task in tasks {
-            if task.spool.is_cancelled() {
-                continue;
+async fn run_downloads(lane: Arc<Lane<DownloadTask>>, gate: Arc<Gate>, mut connection: Connection) {
+    loop {
+        let rest = lane.resting.begin();
+        let turn = gate.turn().await;
+        drop(rest);
+        let mut syncs = 0;
+        let tasks = lane.next(|task| {
+            syncs += 1;
+            syncs <= BATCH_DOWNLOADS && task.is_light()
+        });
+        let Some(mut tasks) = tasks.await else {
+            return;
+        };
+        tasks.iter_mut().for_each(|it| it.timer.next(Phase::Read));
+        let tasks = turn_away_downloads(tasks, &mut connection).await;
+        download_batch(tasks, &turn, &mut connection).await;
+    }
+}
+
+impl DownloadTask {
+    fn finish(self, result: Result<(), CentreError>, turn: &Turn<'_>) {
+        turn.done(1, self.spool.row_count());
+        drop(self.reservation);
+        self.spool.finish(result);
+    }
+
+    /// Whether it can be expected not to keep others waiting that are read from the same snapshot:
+    /// the remote has something already, and compares nothing.
+    fn is_light(&self) -> bool {
+        let mut subscriptions = self.job.iter().flat_map(|job| &job.subscriptions);
+        subscriptions.all(|it| it.checkpoint.is_some() && it.compares.is_empty())
+    }
+}
+
+/// Ends the downloads of remotes that were shut out since they signed in; gives the others.
+async fn turn_away_downloads(
+    mut tasks: Vec<DownloadTask>,
+    connection: &mut Connection,
+) -> Vec<DownloadTask> {
+    tasks.retain(|task| !task.spool.is_cancelled());
+    let doubtful = tasks.iter().filter(|task| !task.standing.is_certain());
+    let doubtful: Vec<RemoteId> = doubtful.map(|task| task.remote_id).collect();
+    if doubtful.is_empty() {
+        return tasks;
+    }
+    let shut_out = connection.shut_out(&doubtful).await;
+    let mut admitted = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        let verdict = match &shut_out {
+            _ if task.standing.is_certain() => None,
+            Ok(list) => {
+                let of_task = list.iter().find(|(id, _)| *id == task.remote_id);
+                of_task.map(|(_, reason)| CentreError::ShutOut(*reason))
             }
-            task.timer.next(Phase::Read);
-            if !task.standing.is_certain() {
-                let shut_out = connection.shut_out(&[task.remote_id]).await;
-                let verdict = shut_out.map(|list| list.first().map(|(_, reason)| *reason));
-                if let Some(error) = verdict.map_or_else(Some, |it| it.map(CentreError::ShutOut)) {
-                    task.spool.finish(Err(error));
-                    continue;
-                }
-            }
-            let mut again = connection.worker.is_some();
-            let result = loop {
-                let result = download(&mut task, &mut connection).await;
-                let result = connection.judge(result);
-                // What the remote has been told cannot be said once more.
-                if task.spool.has_begun() || !repeats(&result, &mut again) {
-                    break result;
-                }
-            };
-            drop(task.reservation);
-            task.spool.finish(result);
+            Err(error) => Some(CentreError::Unavailable {
+                message: error.to_string(),
+            }),
+        };
+        match verdict {
+            Some(error) => task.spool.finish(Err(error)),
+            None => admitted.push(task),
         }
     }
+    admitted
+}
+
+/// Reads downloads, as many as can from one snapshot. If one of them fails, it is read again by
+/// itself, and so are those that were not read because of it.
+async fn download_batch(tasks: Vec<DownloadTask>, turn: &Turn<'_>, connection: &mut Connection) {
+    // What was applied before is looked up for each.
+    let is_plain = |task: &DownloadTask| task.stored.is_empty() && task.job.is_some();
+    let (mut plain, mut alone): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_plain);
+    while plain.len() > 1 {
+        let (left, failed) = download_together(plain, turn, connection).await;
+        plain = left;
+        alone.extend(failed);
+    }
+    for task in plain.into_iter().chain(alone) {
+        download_alone(task, turn, connection).await;
+    }
+}
+
+/// Reads downloads from one snapshot. Gives those of which nothing was read, because others had so
+/// much; and those that are to be read alone.
+async fn download_together(
+    mut tasks: Vec<DownloadTask>,
+    turn: &Turn<'_>,
+    connection: &mut Connection,
+) -> (Vec<DownloadTask>, Vec<DownloadTask>) {
+    let result = match connection.open().await {
+        Ok(worker) => {
+            let downloads = tasks.iter_mut().filter_map(|task| {
+                Some(Downloading {
+                    job: task.job.clone()?,
+                    sink: &mut task.spool,
+                })
+            });
+            worker.download(downloads.collect()).await
+        }
+        Err(error) => Err(error),
+    };
+    let Ok(outcomes) = connection.judge(result) else {
+        return (Vec::new(), tasks);
+    };
+    let (mut left, mut failed) = (Vec::new(), Vec::new());
+    let mut is_broken = false;
+    for (task, outcome) in tasks.into_iter().zip(outcomes) {
+        match outcome {
+            None if is_broken => failed.push(task),
+            None => left.push(task),
+            Some(outcome) => {
+                is_broken = outcome.is_err();
+                match outcome {
+                    // What the remote has been told cannot be said once more.
+                    Err(_) if !task.spool.has_begun() => failed.push(task),
+                    outcome => task.finish(connection.judge(outcome), turn),
+                }
+            }
+        }
+    }
+    (left, failed)
+}
+
+async fn download_alone(mut task: DownloadTask, turn: &Turn<'_>, connection: &mut Connection) {
+    let mut again = connection.worker.is_some();
+    let result = loop {
+        let result = download(&mut task, connection).await;
+        let result = connection.judge(result);
+        // As above.
+        if task.spool.has_begun() || !repeats(&result, &mut again) {
+            break result;
+        }
+    };
+    task.finish(result, turn);
 }
 
 async fn download(task: &mut DownloadTask, connection: &mut Connection) -> Result<(), CentreError> {
@@ -616,7 +790,7 @@ async fn download(task: &mut DownloadTask, connection: &mut Connection) -> Resul
         task.spool.stored(*index, result);
     }
     match task.job.clone() {
-        Some(job) => worker.download(job, &mut task.spool).await,
+        Some(job) => worker.download_one(job, &mut task.spool).await,
         None => Ok(()),
     }
 }

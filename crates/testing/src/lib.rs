@@ -10,7 +10,6 @@ pub mod disk;
 pub mod generate;
 pub mod postgres;
 pub mod proxy;
-pub mod purchase;
 pub mod scripted;
 
 mod copy;
@@ -19,3 +18,4 @@ mod old_sqlite;
 pub use old_sqlite::old_sqlite;
 pub use postgres::{Postgres, PostgresOptions, shared_postgres};
 pub use proxy::FrameProxy;
+pub use tidewater_purchase as purchase;

@@ -163,11 +163,11 @@ impl Reader<'_> {
             };
             format!("t.{} = l.{name}{collate}", column.sql)
         });
+        // Key by key, for the same reason as the entries partition by partition.
         let sql = format!(
-            "SELECT {}, t.{} IS NOT NULL, {} FROM (SELECT DISTINCT * FROM ({logs}) AS n) l \
-             LEFT JOIN {} ON {}",
+            "SELECT {}, j.* FROM (SELECT DISTINCT * FROM ({logs}) AS n) l \
+             LEFT JOIN LATERAL (SELECT true, {} FROM {} WHERE {} OFFSET 0) j ON true",
             table.key_outputs("l.", &names),
-            table.columns[table.key[0]].sql,
             table.read(),
             table.joined(),
             joined.collect::<Vec<_>>().join(" AND "),
@@ -252,16 +252,16 @@ impl Reader<'_> {
             column.equals(&format!("t.{}", column.sql), &format!("i.{name}"))
         });
         let sql = format!(
-            "SELECT {}, t.{} IS NOT NULL, {} FROM unnest({}) AS i({}) LEFT JOIN {} ON {}",
+            "SELECT {}, j.* FROM unnest({}) AS i({}) \
+             LEFT JOIN LATERAL (SELECT true, {} FROM {} WHERE {} OFFSET 0) j ON true",
             names
                 .iter()
                 .map(|name| format!("i.{name}"))
                 .collect::<Vec<_>>()
                 .join(", "),
-            table.columns[table.key[0]].sql,
-            table.read(),
             parameters.collect::<Vec<_>>().join(", "),
             names.join(", "),
+            table.read(),
             table.joined(),
             joined.collect::<Vec<_>>().join(" AND "),
         );
@@ -271,7 +271,7 @@ impl Reader<'_> {
             .await
     }
 
-    /// Reads a result of keys, whether there is a row, and the row.
+    /// Reads a result of keys, whether there is a row (NULL if not), and the row.
     async fn stream_rows(
         &self,
         connection: &Connection,
@@ -293,8 +293,8 @@ impl Reader<'_> {
             let mut row_values = recycle(values);
             keys.result(&row, 0, &mut row_key)?;
             decoder.result(&row, table.key.len() + 1, &mut row_values)?;
-            let exists: bool = row.get(table.key.len());
-            take(&row_key, exists.then_some(&row_values[..]))?;
+            let exists: Option<bool> = row.get(table.key.len());
+            take(&row_key, exists.map(|_| &row_values[..]))?;
             key = recycle(row_key);
             values = recycle(row_values);
         }

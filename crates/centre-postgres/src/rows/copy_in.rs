@@ -16,8 +16,8 @@ use crate::connection::{Connection, refused};
 use crate::decoder::recycle;
 use crate::quote::ident_list;
 use crate::values::Kind;
-use tidewater_centre::engine::exact::Membership;
 use tidewater_centre::engine::upload::incoming::malformed;
+use tidewater_centre::engine::upload::rows::MayWrite;
 use tidewater_centre::error::CentreError;
 
 /// What goes into one message of COPY.
@@ -56,7 +56,7 @@ fn statement(incoming: &Incoming<'_>) -> String {
 pub(super) async fn copy_in(
     connection: &mut Connection,
     incoming: &Incoming<'_>,
-    mut membership: Membership<'_>,
+    may_write: &mut MayWrite<'_>,
 ) -> Result<Option<bool>, CentreError> {
     let statement = connection.prepare(&statement(incoming), &[]).await?;
     let client = connection.client();
@@ -72,7 +72,7 @@ pub(super) async fn copy_in(
     let mut suitable = true;
     for chunk in 0..incoming.chunk_count() {
         let bytes = incoming.chunk(chunk)?;
-        if !encoder.chunk(incoming, &bytes, &mut membership)? {
+        if !encoder.chunk(incoming, &bytes, &mut |row| may_write(chunk, row))? {
             suitable = false;
             break;
         }
@@ -139,7 +139,7 @@ impl Encoder {
         &mut self,
         incoming: &Incoming<'_>,
         bytes: &[u8],
-        membership: &mut Membership<'_>,
+        may_write: &mut (dyn FnMut(&[Datum<'_>]) -> bool + Send),
     ) -> Result<bool, CentreError> {
         let mut reader = RowsReader::new(&incoming.map.shape, bytes);
         let mut row = Row::default();
@@ -147,7 +147,7 @@ impl Encoder {
             .next(&mut row)
             .map_err(|error| malformed(&error.to_string()))?
         {
-            if row.op == Some(Op::Insert) && !self.insert(incoming, &row, membership) {
+            if row.op == Some(Op::Insert) && !self.insert(incoming, &row, may_write) {
                 return Ok(false);
             }
         }
@@ -159,12 +159,12 @@ impl Encoder {
         &mut self,
         incoming: &Incoming<'_>,
         row: &Row<'_>,
-        membership: &mut Membership<'_>,
+        may_write: &mut (dyn FnMut(&[Datum<'_>]) -> bool + Send),
     ) -> bool {
         let columns = &incoming.table.columns;
         let mut buffer = recycle(std::mem::take(&mut self.buffer));
         let values = incoming.arranged(&row.new, &mut buffer);
-        if membership.barrier_to_new(values).is_some() {
+        if !may_write(values) {
             return false;
         }
         let count = self.written.len() as i16;

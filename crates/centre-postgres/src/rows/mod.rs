@@ -30,12 +30,11 @@ use super::scope::ScopeQueries;
 use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, Shared, fill_random};
 use tidewater_centre::engine::connection::Own;
-use tidewater_centre::engine::exact::Membership;
 use tidewater_centre::engine::scope::Purpose;
 use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming::RowRef;
 use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Image, Met, OnDelete, Part, Rows, TargetTable, Written,
+    Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, Rows, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -64,6 +63,8 @@ pub(super) struct UploadRows<'c> {
     shared: &'c Shared,
     /// When the list was handed over.
     now_ms: i64,
+    /// The transaction has begun.
+    has_begun: bool,
     /// An upload has waited for a lock in vain.
     hurries: bool,
     /// The transaction's.
@@ -90,6 +91,9 @@ struct Live {
     defers_unique: bool,
     /// Row security holds for us: COPY does not work then.
     row_security: bool,
+    /// What a default, a check or an index computes may depend on who uploads: it calls functions
+    /// of the application, or looks at settings.
+    calls_application: bool,
 }
 
 impl TargetTable for PublishedTable {
@@ -116,6 +120,7 @@ impl<'c> UploadRows<'c> {
             connection,
             shared,
             now_ms,
+            has_begun: false,
             hurries: false,
             version: 0,
             acting: Acting::default(),
@@ -153,13 +158,13 @@ impl Rows for UploadRows<'_> {
         self.shared.publication(name)
     }
 
-    async fn begin(&mut self, number: usize) -> Result<()> {
-        let begin = match number {
-            0 => "BEGIN; SAVEPOINT tidewater_upload".to_owned(),
-            _ if self.hurries => format!(
+    async fn begin(&mut self, _: usize) -> Result<()> {
+        let begin = match std::mem::replace(&mut self.has_begun, true) {
+            false => "BEGIN; SAVEPOINT tidewater_upload".to_owned(),
+            true if self.hurries => format!(
                 "{DEFER_AGAIN}; SET LOCAL lock_timeout = {HURRIED_MS}; SAVEPOINT tidewater_upload"
             ),
-            _ => format!("{DEFER_AGAIN}; SAVEPOINT tidewater_upload"),
+            true => format!("{DEFER_AGAIN}; SAVEPOINT tidewater_upload"),
         };
         self.batch_execute("applying uploads", &begin).await
     }
@@ -197,6 +202,7 @@ impl Rows for UploadRows<'_> {
             return Ok(false);
         }
         self.connection.forget_statements();
+        self.has_begun = false;
         self.batch_execute("ending a failed upload", "ROLLBACK")
             .await?;
         // Two that met in a deadlock must not meet again at the same pace.
@@ -211,24 +217,37 @@ impl Rows for UploadRows<'_> {
     async fn admit<'u>(
         &mut self,
         publication: &'u Publication,
-        upload: &'u SyncUpload,
+        uploads: &[&'u SyncUpload],
         tables: &[Incoming<'u>],
-    ) -> Result<Option<Admitted>> {
+    ) -> Result<Vec<Option<Admitted>>> {
         let error = |error| refused("admitting an upload")(error);
         self.acting = Acting::default();
         let connection = &mut *self.connection;
-        let (context, publications) = (&upload.context, [publication]);
-        let queries = ScopeQueries::prepare(connection, context, &publications, Purpose::Writing);
-        let queries = queries.await?;
-        let role = RoleQuery::prepare(connection, context, publication).await?;
-        let take = upload::take(upload);
+        let publications = [publication];
+        let mut queries = Vec::with_capacity(uploads.len());
+        for upload in uploads {
+            let (context, purpose) = (&upload.context, Purpose::Writing);
+            let of_upload = ScopeQueries::prepare(connection, context, &publications, purpose);
+            queries.push(of_upload.await?);
+        }
+        // Nobody looks who uploads if there are several.
+        let context = match uploads {
+            [upload] => Some(&upload.context),
+            _ => None,
+        };
+        let role = match context {
+            Some(context) => Some(RoleQuery::prepare(connection, context, publication).await?),
+            None => None,
+        };
+        let user = context.map_or("", |it| &it.user);
+        let remote = context.map_or_else(String::new, |it| it.remote_id.to_string());
+        let who: [&(dyn ToSql + Sync); 2] = [&user, &remote];
+        let take = upload::take(uploads);
         let taking = connection.prepare_own(&take).await?;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
         let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
         let oids: Vec<u32> = tables.iter().map(|it| it.table.oid).collect();
         let lock = lock(tables);
-        let remote = upload.context.remote_id.to_string();
-        let who: [&(dyn ToSql + Sync); 2] = [&upload.context.user, &remote];
         let client = connection.client();
         let (locked, taken, transaction, (live, results, acting)) = future::join4(
             client.batch_execute(&lock),
@@ -236,15 +255,16 @@ impl Rows for UploadRows<'_> {
             client.query_one(&transaction, &who),
             future::join3(
                 client.query(&fingerprints, &[&oids]),
-                queries.run(client),
-                role.ask(client),
+                future::join_all(queries.iter().map(|it| it.run(client))),
+                future::OptionFuture::from(role.as_ref().map(|it| it.ask(client))),
             ),
         )
         .await;
         locked.map_err(error)?;
-        let Some(serials) = upload::taken(&taken.map_err(error)?)? else {
-            return Ok(None);
-        };
+        let taken = upload::taken(&taken.map_err(error)?, uploads)?;
+        if taken.iter().all(Option::is_none) {
+            return Ok(taken.into_iter().map(|_| None).collect());
+        }
         let version: String = transaction.map_err(error)?.get(0);
         self.version = version.parse().unwrap_or(0);
         let live = live.map_err(error)?;
@@ -256,11 +276,30 @@ impl Rows for UploadRows<'_> {
             edits_inserts: row.get(2),
             defers_unique: row.get(3),
             row_security: row.get(4),
+            calls_application: row.get(5),
         });
         self.live = live.collect();
-        let scope = queries.scope(0, &results?)?;
-        self.acting = acting?;
-        Ok(Some(Admitted { serials, scope }))
+        self.acting = acting.transpose()?.unwrap_or_default();
+        let mut admitted = Vec::with_capacity(uploads.len());
+        for ((serials, queries), results) in taken.into_iter().zip(&queries).zip(results) {
+            admitted.push(match serials {
+                None => None,
+                Some(serials) => Some(Admitted {
+                    serials,
+                    scope: queries.scope(0, &results?)?,
+                }),
+            });
+        }
+        Ok(admitted)
+    }
+
+    fn is_shared(&self, table: &Incoming<'_>) -> bool {
+        let live = self.live(table.table);
+        let effects = table.table.effects;
+        let sets_off_more = effects.always
+            || effects.on_delete && !table.deletes.is_empty()
+            || effects.on_update && !(table.updates.is_empty() && table.moves.is_empty());
+        live.as_loaded && !live.calls_application && !live.row_security && !sets_off_more
     }
 
     async fn begin_rows(&mut self, immediate: bool) -> Result<()> {
@@ -308,12 +347,12 @@ impl Rows for UploadRows<'_> {
         unfit
     }
 
-    async fn load(&mut self, table: &Incoming<'_>, membership: Membership<'_>) -> Result<bool> {
+    async fn load(&mut self, table: &Incoming<'_>, may_write: &mut MayWrite<'_>) -> Result<bool> {
         // Row security may hold for another role; COPY does not work then.
         if self.acting.is_another() || !copy_in::is_possible(table, self.live(table.table)) {
             return Ok(false);
         }
-        let loaded = copy_in::copy_in(self.connection, table, membership).await?;
+        let loaded = copy_in::copy_in(self.connection, table, may_write).await?;
         self.exact &= loaded.unwrap_or(true);
         Ok(loaded.is_some())
     }

@@ -11,12 +11,12 @@ use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
 use super::{deploy, numbers, prune, recorded, records, session, state};
 use crate::centre::{Centre, CentreResult, Worker};
-use crate::download::{DownloadJob, DownloadSink};
+use crate::download::{Downloaded, Downloading};
 use crate::engine::evolution::Mode;
 use crate::error::CentreError;
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
+    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
@@ -264,15 +264,9 @@ impl<D: Database> Worker for EngineWorker<D> {
         self.0.is_usable()
     }
 
-    fn session_state<'a>(
-        &'a mut self,
-        user: &'a str,
-        remote_id: Option<RemoteId>,
-        subscriptions: &'a [AskedSubscription],
-    ) -> CentreResult<'a, SessionState> {
-        let (user, asked) = (user.to_owned(), subscriptions.to_vec());
-        let state = job!(|connection| session::state::<D>(connection, &user, remote_id, &asked));
-        self.0.run(state)
+    fn session_states(&mut self, asked: Vec<AskedSession>) -> CentreResult<'_, Vec<SessionState>> {
+        self.0
+            .run(job!(|connection| session::states::<D>(connection, &asked)))
     }
 
     fn shut_out<'a>(
@@ -323,12 +317,8 @@ impl<D: Database> Worker for EngineWorker<D> {
         }))
     }
 
-    fn download<'a>(
-        &'a mut self,
-        job: DownloadJob,
-        sink: &'a mut dyn DownloadSink,
-    ) -> CentreResult<'a, ()> {
-        self.0.download(job, sink)
+    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+        self.0.download(downloads)
     }
 
     fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {

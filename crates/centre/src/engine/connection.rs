@@ -15,6 +15,8 @@ pub struct Own {
     pub sql: &'static str,
     /// The values of `?1`, `?2` and so on.
     pub parameters: Vec<Value>,
+    /// The rows of `{rows ...}`, if the text has it: see [`each`].
+    pub rows: Vec<Vec<Value>>,
 }
 
 /// Makes an [`Own`] of a text and its parameters.
@@ -24,10 +26,38 @@ macro_rules! own {
         $crate::engine::connection::Own {
             sql: $sql,
             parameters: vec![$($crate::engine::connection::Parameter::value(&$parameter)),*],
+            rows: Vec::new(),
         }
     };
 }
 pub use crate::own;
+
+/// The values of one row, for [`each`].
+#[macro_export]
+macro_rules! own_row {
+    ($($value:expr),* $(,)?) => {
+        vec![$($crate::engine::connection::Parameter::value(&$value)),*]
+    };
+}
+pub use crate::own_row;
+
+/// A statement that does for each of some rows what it would do for it alone. `{rows BLOB TEXT}`
+/// in its text is a relation `v` of these rows, with columns `c1`, `c2` and so on of these types, and
+/// `n`, the row's number from 1; a database may take all of them at once, or one after the other.
+pub fn each(sql: &'static str, rows: Vec<Vec<Value>>) -> Own {
+    Own {
+        sql,
+        parameters: Vec::new(),
+        rows,
+    }
+}
+
+/// The place of the rows in a neutral text: what is before it, the types, and what is behind it.
+pub fn split_rows(sql: &str) -> Option<(&str, impl Iterator<Item = &str>, &str)> {
+    let (before, rest) = sql.split_once("{rows ")?;
+    let (types, behind) = rest.split_once('}')?;
+    Some((before, types.split(' '), behind))
+}
 
 /// What a statement gave.
 #[derive(Debug, Default)]
@@ -94,6 +124,52 @@ pub trait Connection: Send {
 
     /// How the adapter spells neutral SQL.
     fn spell(sql: &str) -> String;
+
+    /// Runs statements that read, most of them something for one row ([`each`]), whose number they
+    /// yield first: all of the same text at once. The answers are without the numbers.
+    fn gather(
+        &mut self,
+        what: &'static str,
+        statements: Vec<Own>,
+    ) -> impl Future<Output = Result<Vec<Answer>, CentreError>> + Send {
+        async move {
+            let mut merged: Vec<Own> = Vec::new();
+            // By the merged statement and its row: the statement that it came from.
+            let mut places: Vec<Vec<usize>> = Vec::new();
+            let mut answers = Vec::new();
+            answers.resize_with(statements.len(), Answer::default);
+            for (place, own) in statements.into_iter().enumerate() {
+                let mut others = merged.iter();
+                let same = others.position(|it| !own.rows.is_empty() && it.sql == own.sql);
+                match same {
+                    Some(at) => {
+                        merged[at].rows.extend(own.rows);
+                        places[at].push(place);
+                    }
+                    None => {
+                        merged.push(own);
+                        places.push(vec![place]);
+                    }
+                }
+            }
+            let found = self.flight(what, &merged).await?;
+            for ((found, own), places) in found.into_iter().zip(&merged).zip(&places) {
+                if own.rows.is_empty() {
+                    answers[places[0]] = found;
+                    continue;
+                }
+                for mut row in found.rows {
+                    let number: u64 = row.get(0)?;
+                    row.0.remove(0);
+                    let place = places.get(number as usize - 1);
+                    if let Some(&place) = place {
+                        answers[place].rows.push(row);
+                    }
+                }
+            }
+            Ok(answers)
+        }
+    }
 
     /// One statement.
     fn run_one(

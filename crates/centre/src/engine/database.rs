@@ -14,7 +14,7 @@ use super::deploy::{InPlace, Loaded, Lock, Step};
 use super::publication::{Publication, ServedTable};
 use super::scope::ScopeQuery;
 use crate::centre::CentreResult;
-use crate::download::{DownloadJob, DownloadSink};
+use crate::download::{Downloaded, Downloading};
 use crate::engine::script::Dialect;
 use crate::error::CentreError;
 use crate::publication::DeployStep;
@@ -212,7 +212,8 @@ pub trait Tracking: Send + Sync + 'static {
         tables: impl Iterator<Item = &'t Self::Table> + Send,
     ) -> impl Future<Output = Result<String, CentreError>> + Send;
 
-    /// What has to be asked to tell whether change logs go back to a position.
+    /// What has to be asked to tell whether change logs go back to a position, for
+    /// [`Connection::gather`].
     fn ask_pruned(position: &[u8]) -> Vec<Own>;
 
     /// Judges the answers to [`Self::ask_pruned`].
@@ -293,11 +294,7 @@ pub trait Lane: Send + 'static {
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
 
     /// See [`crate::Worker::download`].
-    fn download<'a>(
-        &'a mut self,
-        job: DownloadJob,
-        sink: &'a mut dyn DownloadSink,
-    ) -> CentreResult<'a, ()>;
+    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded>;
 }
 
 /// A database that can be a centre.

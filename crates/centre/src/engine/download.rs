@@ -28,7 +28,8 @@ use super::scope::{Difference, Differences, ScopeChange, Standing, keep};
 use super::watermark::Watermark;
 use crate::centre::CentreResult;
 use crate::download::{
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, TableRequest,
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription, Downloaded, Downloading,
+    TableRequest,
 };
 use crate::engine::comparing::{self, Comparison};
 use crate::engine::upload::columns::{Announced, ColumnMap};
@@ -44,10 +45,10 @@ pub type TakeRow<'t> = &'t mut (dyn FnMut(&[Datum<'_>]) -> Result<()> + Send);
 /// Takes keys (or rows), each with the row that is there now.
 pub type TakeKey<'t> = &'t mut (dyn FnMut(&[Datum<'_>], Option<&[Datum<'_>]>) -> Result<()> + Send);
 
-/// A table of a download: the subscription's place in the job, the table's in the publication.
+/// A table of a download: the subscription's number in the snapshot, the table's in the publication.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Index of the subscription.
+    /// The number of the subscription, counted over all jobs.
     pub subscription: usize,
     /// Index of the table in its publication.
     pub table: usize,
@@ -189,19 +190,86 @@ pub struct Mark {
     pub serials: Vec<u64>,
 }
 
-/// Reads the downloads of a job.
+/// What reading from a snapshot came to.
+pub struct Reading {
+    /// What became of the downloads.
+    pub outcomes: Downloaded,
+    /// Nothing more can be read from the snapshot.
+    pub is_broken: bool,
+}
+
+/// So many rows are read from one snapshot before those that wait have to wait for another one.
+const ENOUGH_ROWS: u64 = 20_000;
+
+/// Reads the downloads of some jobs, whose subscriptions are numbered one job after the other.
 pub async fn download(
     snapshot: &mut dyn Snapshot,
+    downloads: &mut [Downloading<'_>],
+) -> Result<Reading> {
+    let mut opened = snapshot.take_opened().into_iter();
+    let mut all: Vec<Result<Planned>> = Vec::with_capacity(downloads.len());
+    let mut first = 0;
+    let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
+    for job in &jobs {
+        let opened: Vec<Opened> = opened.by_ref().take(job.subscriptions.len()).collect();
+        all.push(plan(snapshot, job, first, opened).await?);
+        first += job.subscriptions.len();
+    }
+    mark(snapshot, &jobs, &mut all).await?;
+    let mut rows = 0;
+    let mut outcomes = Vec::with_capacity(all.len());
+    let mut is_broken = false;
+    for (planned, Downloading { job, sink }) in all.into_iter().zip(downloads) {
+        if is_broken || rows > ENOUGH_ROWS {
+            outcomes.push(None);
+            continue;
+        }
+        let outcome = match planned {
+            Ok(planned) => match planned.read(snapshot, job, *sink, &mut rows).await {
+                Err(error) => {
+                    is_broken = !matches!(error, CentreError::Cancelled);
+                    Err(error)
+                }
+                read => read,
+            },
+            Err(error) => Err(error),
+        };
+        outcomes.push(Some(outcome));
+    }
+    if !is_broken {
+        snapshot.end().await?;
+    }
+    Ok(Reading {
+        outcomes,
+        is_broken,
+    })
+}
+
+/// What is going to be read of one job.
+struct Planned {
+    /// The number of its first subscription.
+    first: usize,
+    plans: Vec<Plan>,
+    /// The mark, if one was due.
+    mark: Vec<u8>,
+}
+
+/// Finds out what a job needs.
+///
+/// # Errors
+/// The snapshot is of no more use; the inner error is the job's own.
+async fn plan(
+    snapshot: &mut dyn Snapshot,
     job: &DownloadJob,
-    sink: &mut dyn DownloadSink,
-) -> Result<()> {
-    let opened = snapshot.take_opened();
+    first: usize,
+    opened: Vec<Opened>,
+) -> Result<Result<Planned>> {
     let told = job.subscriptions.iter().map(|it| &it.schema);
     let mut told = opened.iter().zip(told);
     if let Some((now, _)) = told.find(|(now, told)| now.published.announced != **told) {
-        return Err(CentreError::Redeployed {
+        return Ok(Err(CentreError::Redeployed {
             publication: now.published.announced.name.clone(),
-        });
+        }));
     }
     let mut plans: Vec<Plan> = Vec::with_capacity(job.subscriptions.len());
     for (opened, subscription) in opened.into_iter().zip(&job.subscriptions) {
@@ -209,61 +277,103 @@ pub async fn download(
         let now_ms = job.context.now_ms;
         plans.push(Plan::new(subscription, opened, differences, now_ms));
     }
-    let mut mark = None;
-    if plans.iter().any(|plan| plan.is_due) {
-        let due = plans.iter().zip(&job.subscriptions);
-        let due = due.filter(|(plan, _)| plan.is_due && plan.serial.is_none());
-        let changes = due.map(|(plan, subscription)| ScopeChange {
-            remote_id: job.context.remote_id,
-            publication: subscription.publication.clone(),
-            presented: subscription.checkpoint.as_ref().map(|it| it.serial),
-            arrived: plan.arrived,
-            kept: keep(&plan.scope.rules, job.context.now_ms),
-        });
-        mark = Some(snapshot.mark(job.context.now_ms, changes.collect()).await?);
-    }
-    let serials: Vec<u64> = mark.iter().flat_map(|it| it.serials.clone()).collect();
-    let mut serials = serials.into_iter();
-    for (index, (plan, subscription)) in plans.into_iter().zip(&job.subscriptions).enumerate() {
-        let mut counts = Counts::default();
-        let mut checkpoint = None;
-        sink.begin(index, plan.scope_changed);
-        if let Some(mark) = mark.as_ref().filter(|_| plan.is_due) {
-            let noted = match plan.serial {
-                Some(serial) => Some(serial),
-                None => serials.next(),
-            };
-            let serial = noted.ok_or_else(|| CentreError::Internal {
-                message: "a scope has got no serial".into(),
-            })?;
-            let reading = Reading {
-                snapshot: &mut *snapshot,
-                subscription,
-                index,
-                plan: &plan,
-            };
-            reading.read(&mut counts, sink).await?;
-            let rules = plan.published.rules.iter();
-            let watermark = Watermark {
-                mark: mark.id.clone(),
-                rules: rules.map(|rule| rule.id).collect(),
-                position: plan.position,
-                role: plan.role,
-            };
-            checkpoint = Some(Checkpoint {
-                serial,
-                watermark: watermark.encode_to_vec(),
-                rules: plan.scope.rules.iter().map(RuleScope::held).collect(),
-            });
+    Ok(Ok(Planned {
+        first,
+        plans,
+        mark: Vec::new(),
+    }))
+}
+
+/// Makes one mark for all plans that need one, and has it note what became of their scopes.
+async fn mark(
+    snapshot: &mut dyn Snapshot,
+    jobs: &[&DownloadJob],
+    all: &mut [Result<Planned>],
+) -> Result<()> {
+    let mut changes = Vec::new();
+    let mut now_ms = None;
+    for (planned, job) in all.iter().zip(jobs) {
+        let plans = planned.iter().flat_map(|it| &it.plans);
+        for (plan, subscription) in plans.zip(&job.subscriptions) {
+            if !plan.is_due {
+                continue;
+            }
+            now_ms = now_ms.max(Some(job.context.now_ms));
+            if plan.serial.is_none() {
+                changes.push(ScopeChange {
+                    remote_id: job.context.remote_id,
+                    publication: subscription.publication.clone(),
+                    presented: subscription.checkpoint.as_ref().map(|it| it.serial),
+                    arrived: plan.arrived,
+                    kept: keep(&plan.scope.rules, job.context.now_ms),
+                });
+            }
         }
-        let outcome = DownloadOutcome {
-            checkpoint,
-            upserts: counts.upserts,
-            removals: counts.removals,
-        };
-        sink.end(index, outcome);
     }
-    snapshot.end().await
+    let Some(now_ms) = now_ms else {
+        return Ok(());
+    };
+    let made = snapshot.mark(now_ms, changes).await?;
+    let mut serials = made.serials.into_iter();
+    for planned in all.iter_mut().flatten() {
+        planned.mark.clone_from(&made.id);
+        for plan in planned.plans.iter_mut().filter(|plan| plan.is_due) {
+            if plan.serial.is_none() {
+                plan.serial = serials.next();
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Planned {
+    async fn read(
+        self,
+        snapshot: &mut dyn Snapshot,
+        job: &DownloadJob,
+        sink: &mut dyn DownloadSink,
+        rows: &mut u64,
+    ) -> Result<()> {
+        for (index, (plan, subscription)) in
+            self.plans.into_iter().zip(&job.subscriptions).enumerate()
+        {
+            let mut counts = Counts::default();
+            let mut checkpoint = None;
+            sink.begin(index, plan.scope_changed);
+            if plan.is_due {
+                let serial = plan.serial.ok_or_else(|| CentreError::Internal {
+                    message: "a scope has got no serial".into(),
+                })?;
+                let reading = SubscriptionReading {
+                    snapshot: &mut *snapshot,
+                    subscription,
+                    number: self.first + index,
+                    plan: &plan,
+                };
+                reading.read(&mut counts, sink).await?;
+                let rules = plan.published.rules.iter();
+                let watermark = Watermark {
+                    mark: self.mark.clone(),
+                    rules: rules.map(|rule| rule.id).collect(),
+                    position: plan.position,
+                    role: plan.role,
+                };
+                checkpoint = Some(Checkpoint {
+                    serial,
+                    watermark: watermark.encode_to_vec(),
+                    rules: plan.scope.rules.iter().map(RuleScope::held).collect(),
+                });
+            }
+            *rows += counts.upserts + counts.removals;
+            let outcome = DownloadOutcome {
+                checkpoint,
+                upserts: counts.upserts,
+                removals: counts.removals,
+            };
+            sink.end(index, outcome);
+        }
+        Ok(())
+    }
 }
 
 /// How the scope differs from what the remote holds, by rule.
@@ -287,14 +397,15 @@ async fn differences(
 }
 
 /// One subscription as it is read.
-struct Reading<'a> {
+struct SubscriptionReading<'a> {
     snapshot: &'a mut dyn Snapshot,
     subscription: &'a DownloadSubscription,
-    index: usize,
+    /// Its number in the snapshot.
+    number: usize,
     plan: &'a Plan,
 }
 
-impl Reading<'_> {
+impl SubscriptionReading<'_> {
     async fn read(self, counts: &mut Counts, sink: &mut dyn DownloadSink) -> Result<()> {
         let PublishedSchema {
             schema,
@@ -311,7 +422,7 @@ impl Reading<'_> {
                 continue;
             }
             let place = Place {
-                subscription: self.index,
+                subscription: self.number,
                 table: index,
             };
             let shape = &shapes[index];
@@ -335,7 +446,7 @@ impl Reading<'_> {
             };
             if !only_compared {
                 let own = self.subscription.own.as_ref().filter(|it| !it.skip_version);
-                reading.planned(what, own).await?;
+                reading.planned(what, own, self.plan.has_changes).await?;
                 let added = &self.plan.added[index];
                 if let (TablePlan::Changes(_), false) = (what, added.is_empty()) {
                     reading.new_columns(added).await?;
@@ -356,7 +467,7 @@ impl Reading<'_> {
             let mut reading = TableReading {
                 snapshot: &mut *self.snapshot,
                 place: Place {
-                    subscription: self.index,
+                    subscription: self.number,
                     table: index,
                 },
                 shape,

@@ -1,9 +1,11 @@
 //! What operators see and do: signing keys, users, remotes, conflicts, refused rows, the history
 //! of syncs, figures.
 
-use tidewater_protocol::RemoteId;
+use std::collections::HashSet;
 
-use super::connection::{Connection, Durability, Own, Row, own};
+use tidewater_protocol::{RemoteId, Value};
+
+use super::connection::{Connection, Durability, Own, Row, each, own, own_row};
 use super::numbers;
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
@@ -109,9 +111,11 @@ pub(super) async fn users(connection: &mut impl Connection) -> Result<Vec<UserRe
     list(connection, "reading users", users, user).await
 }
 
-/// Finds a user; [`found_user`] reads the answer.
+/// Finds a user, for [`Connection::gather`]; [`found_user`] reads the answer.
 pub(super) fn find_user(name: &str) -> Own {
-    own!(select_user!("WHERE name = ?1"), name)
+    let select = "SELECT v.n, name, password_hash, disabled, created_ms
+                  FROM {rows TEXT} JOIN tidewater.user_account ON name = v.c1";
+    each(select, vec![own_row![name]])
 }
 
 pub(super) fn found_user(rows: &[Row]) -> Result<Option<UserRecord>> {
@@ -246,9 +250,12 @@ pub(super) async fn remotes(connection: &mut impl Connection) -> Result<Vec<Remo
     list(connection, "reading remotes", remotes, remote).await
 }
 
-/// Finds a remote; [`found_remote`] reads the answer.
+/// Finds a remote, for [`Connection::gather`]; [`found_remote`] reads the answer.
 pub(super) fn find_remote(id: RemoteId) -> Own {
-    own!(select_remote!("WHERE id = ?1"), id)
+    let select = "SELECT v.n, id, user_name, revoked, credential_hash, previous_credential_hash,
+                  rotated_ms, created_ms, last_sync_ms
+                  FROM {rows BLOB} JOIN tidewater.remote ON id = v.c1";
+    each(select, vec![own_row![id]])
 }
 
 pub(super) fn found_remote(rows: &[Row]) -> Result<Option<RemoteRecord>> {
@@ -437,14 +444,24 @@ pub(super) async fn record_syncs(
     records: &[SyncRecord],
 ) -> Result<()> {
     for records in records.chunks(SYNCS_AT_ONCE) {
-        let mut statements = Vec::with_capacity(2 * records.len());
+        let incidents = records.iter().flat_map(|record| &record.incidents);
+        let mut statements: Vec<Own> = incidents.map(insert_incident).collect();
+        statements.push(insert_syncs(records));
+        // Of two syncs of one remote a statement for all may take either: the later ones go alone.
+        let mut remotes = HashSet::new();
+        let mut rounds: Vec<Vec<Vec<Value>>> = vec![Vec::new()];
         for record in records {
-            statements.push(insert_sync(record));
-            statements.extend(record.incidents.iter().map(insert_incident));
-            if let Some(id) = record.remote_id {
-                statements.push(update_remote(id, record));
+            let Some(id) = record.remote_id else { continue };
+            if !remotes.insert(id) {
+                rounds.push(Vec::new());
+                remotes.clear();
+                remotes.insert(id);
+            }
+            if let Some(round) = rounds.last_mut() {
+                round.push(synced(id, record));
             }
         }
+        statements.extend(rounds.into_iter().map(update_remotes));
         // Nobody waits for the disk for the sake of the history.
         let soon = Durability::Soon;
         connection
@@ -454,15 +471,23 @@ pub(super) async fn record_syncs(
     Ok(())
 }
 
-fn insert_sync(record: &SyncRecord) -> Own {
-    let [inserts, updates, deletes] = record.uploaded;
-    let [upserts, removals] = record.downloaded;
-    let [received, sent] = record.bytes;
-    own!(
+fn insert_syncs(records: &[SyncRecord]) -> Own {
+    each(
         "INSERT INTO tidewater.sync_history (remote_id, user_name, publications, started_ms,
          duration_ms, inserts, updates, deletes, upserts, removals, conflicts, refused,
          bytes_received, bytes_sent, error)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15 FROM {rows BLOB TEXT \
+         TEXT INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER \
+         INTEGER TEXT}",
+        records.iter().map(as_history).collect(),
+    )
+}
+
+fn as_history(record: &SyncRecord) -> Vec<Value> {
+    let [inserts, updates, deletes] = record.uploaded;
+    let [upserts, removals] = record.downloaded;
+    let [received, sent] = record.bytes;
+    own_row![
         record.remote_id,
         record.user,
         record.publications,
@@ -478,7 +503,7 @@ fn insert_sync(record: &SyncRecord) -> Own {
         received,
         sent,
         record.error,
-    )
+    ]
 }
 
 /// Records an incident.
@@ -495,20 +520,24 @@ pub fn insert_incident(incident: &IncidentRecord) -> Own {
     )
 }
 
-fn update_remote(id: RemoteId, record: &SyncRecord) -> Own {
+/// A row of [`update_remotes`].
+fn synced(id: RemoteId, record: &SyncRecord) -> Vec<Value> {
     let duration = i64::try_from(record.duration_ms).unwrap_or(i64::MAX);
     // A sync that failed is in the history, but it was none.
     let ended = match record.error.is_empty() {
         true => record.started_ms.saturating_add(duration),
         false => 0,
     };
-    own!(
+    own_row![id, ended, encode_known(&record.schemas)]
+}
+
+/// Notes that each of some remotes synced.
+fn update_remotes(synced: Vec<Vec<Value>>) -> Own {
+    each(
         "UPDATE tidewater.remote SET
-         last_sync_ms = CASE WHEN last_sync_ms < ?2 THEN ?2 ELSE last_sync_ms END,
-         schemas = CASE ?3 WHEN '' THEN schemas ELSE ?3 END
-         WHERE id = ?1",
-        id,
-        ended,
-        encode_known(&record.schemas),
+         last_sync_ms = CASE WHEN last_sync_ms < v.c2 THEN v.c2 ELSE last_sync_ms END,
+         schemas = CASE v.c3 WHEN '' THEN schemas ELSE v.c3 END
+         FROM {rows BLOB INTEGER TEXT} WHERE id = v.c1",
+        synced,
     )
 }

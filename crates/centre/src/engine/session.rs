@@ -1,66 +1,78 @@
 //! What opening a session needs to know, and what it changes.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
 
 use tidewater_protocol::RemoteId;
 
-use super::connection::{Answer, Connection, Own, Parameter, Row, own};
+use super::connection::{Answer, Connection, Own, Row, each, own, own_row};
 use super::database::Tracking;
 use super::records::{find_remote, find_user, found_remote, found_user};
 use super::watermark::Watermark;
 use crate::error::CentreError;
 use crate::records::{
-    AskedSubscription, FormerRecord, History, RemoteRecord, SessionState, ShutOut,
+    AskedSession, AskedSubscription, FormerRecord, History, RemoteRecord, SessionState, ShutOut,
     SubscriptionRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
 
-/// See [`crate::Worker::session_state`]: one flight.
-pub(super) async fn state<T: Tracking>(
+/// See [`crate::Worker::session_states`]: one flight.
+pub(super) async fn states<T: Tracking>(
     connection: &mut impl Connection,
-    user: &str,
-    remote_id: Option<RemoteId>,
-    asked: &[AskedSubscription],
-) -> Result<SessionState> {
-    let mut statements = vec![
-        find_user(user),
-        own!("SELECT centre, deployment FROM tidewater.meta"),
-    ];
-    if let Some(id) = remote_id {
-        statements.push(find_remote(id));
-        statements.push(was_removed(id));
-    }
-    let mut history_lengths = Vec::with_capacity(asked.len());
-    for subscription in asked {
-        statements.extend(remote_id.map(|id| last_upload(id, &subscription.publication)));
-        for &former in &subscription.formers {
-            statements.push(was_removed(former));
-            statements.push(last_upload_of(user, former, &subscription.publication));
+    asked: &[AskedSession],
+) -> Result<Vec<SessionState>> {
+    let mut statements = Vec::new();
+    let mut counts = Vec::with_capacity(asked.len());
+    for session in asked {
+        let before = statements.len();
+        statements.push(find_user(&session.user));
+        if let Some(id) = session.remote_id {
+            statements.push(find_remote(id));
+            statements.push(was_removed(id));
         }
-        let watermark = subscription.watermark.as_deref().and_then(Watermark::read);
-        let history = watermark
-            .map(|it| ask_history::<T>(&it))
-            .unwrap_or_default();
-        history_lengths.push(history.len());
-        statements.extend(history);
+        for subscription in &session.subscriptions {
+            let publication = &subscription.publication;
+            statements.extend(session.remote_id.map(|id| last_upload(id, publication)));
+            for &former in &subscription.formers {
+                statements.push(was_removed(former));
+                statements.push(last_upload_of(&session.user, former, publication));
+            }
+            statements.extend(ask_history::<T>(subscription));
+        }
+        counts.push(statements.len() - before);
     }
-    let answers = connection.flight("opening a session", &statements).await?;
+    statements.push(own!("SELECT centre, deployment FROM tidewater.meta"));
+    let answers = connection.gather("opening sessions", statements).await?;
+    let mut answers = answers.into_iter();
+    let of_sessions: Vec<Vec<Answer>> = counts
+        .into_iter()
+        .map(|count| answers.by_ref().take(count).collect())
+        .collect();
+    let (centre, deployment) = centre(&answers.next().unwrap_or_default())?;
+    let mut states = Vec::with_capacity(asked.len());
+    for (session, answers) in asked.iter().zip(of_sessions) {
+        let mut state = state::<T>(session, answers)?;
+        (state.centre, state.deployment) = (centre.clone(), deployment);
+        states.push(state);
+    }
+    Ok(states)
+}
+
+/// The state of one session, from the answers to what was asked for it.
+fn state<T: Tracking>(session: &AskedSession, answers: Vec<Answer>) -> Result<SessionState> {
     let mut answers = answers.into_iter();
     let mut next = || answers.next().unwrap_or_default();
     let mut state = SessionState {
         user: found_user(&next().rows)?,
         ..SessionState::default()
     };
-    (state.centre, state.deployment) = centre(&next())?;
-    if remote_id.is_some() {
+    if session.remote_id.is_some() {
         state.remote = found_remote(&next().rows)?;
         let was_removed = !next().rows.is_empty();
         state.removed = state.remote.is_none() && was_removed;
     }
-    for (subscription, length) in asked.iter().zip(history_lengths) {
-        let last = match remote_id {
+    for subscription in &session.subscriptions {
+        let last = match session.remote_id {
             Some(_) => found_subscription(&next())?,
             None => None,
         };
@@ -73,7 +85,8 @@ pub(super) async fn state<T: Tracking>(
             });
         }
         state.formers.push(formers);
-        let history: Vec<Answer> = (0..length).map(|_| next()).collect();
+        let asked = ask_history::<T>(subscription).len();
+        let history: Vec<Answer> = (0..asked).map(|_| next()).collect();
         let presented = subscription.watermark.is_some();
         let history = presented.then(|| judge_history::<T>(&history));
         state.histories.push(history.transpose()?);
@@ -81,10 +94,17 @@ pub(super) async fn state<T: Tracking>(
     Ok(state)
 }
 
-/// What tells whether a watermark belongs to the database's history.
-fn ask_history<T: Tracking>(watermark: &Watermark) -> Vec<Own> {
-    let mark = own!("SELECT 1 FROM tidewater.mark WHERE id = ?1", watermark.mark);
-    let mut asked = vec![mark];
+/// What tells whether the watermark of a subscription belongs to the database's history.
+fn ask_history<T: Tracking>(subscription: &AskedSubscription) -> Vec<Own> {
+    let watermark = subscription.watermark.as_deref().and_then(Watermark::read);
+    let Some(watermark) = watermark else {
+        return Vec::new();
+    };
+    // A query of its own for each: a database that planned this when there were no marks would go on
+    // reading all of them.
+    let mark = "SELECT v.n FROM {rows BLOB}
+                WHERE (SELECT id FROM tidewater.mark WHERE id = v.c1) IS NOT NULL";
+    let mut asked = vec![each(mark, vec![own_row![watermark.mark]])];
     asked.extend(T::ask_pruned(&watermark.position));
     asked
 }
@@ -107,27 +127,25 @@ fn centre(answer: &Answer) -> Result<(String, i64)> {
 }
 
 fn was_removed(id: RemoteId) -> Own {
-    own!("SELECT 1 FROM tidewater.removed_remote WHERE id = ?1", id)
+    let select = "SELECT v.n FROM {rows BLOB} JOIN tidewater.removed_remote ON id = v.c1";
+    each(select, vec![own_row![id]])
 }
 
 fn last_upload(id: RemoteId, publication: &str) -> Own {
-    own!(
-        "SELECT sequence, upload_id FROM tidewater.subscription
-         WHERE remote_id = ?1 AND publication = ?2",
-        id,
-        publication,
+    each(
+        "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT}
+         JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2",
+        vec![own_row![id, publication]],
     )
 }
 
 /// The same if the remote is of this user.
 fn last_upload_of(user: &str, id: RemoteId, publication: &str) -> Own {
-    own!(
-        "SELECT sequence, upload_id FROM tidewater.subscription
-         WHERE remote_id = ?1 AND publication = ?2
-         AND EXISTS (SELECT 1 FROM tidewater.remote WHERE id = ?1 AND user_name = ?3)",
-        id,
-        publication,
-        user,
+    each(
+        "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT TEXT}
+         JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2
+         JOIN tidewater.remote ON id = v.c1 AND user_name = v.c3",
+        vec![own_row![id, publication, user]],
     )
 }
 
@@ -141,37 +159,21 @@ fn found_subscription(answer: &Answer) -> Result<Option<SubscriptionRecord>> {
     answer.rows.first().map(read).transpose()
 }
 
-/// So many remotes one statement looks for: a server asks for all that are connected every second.
-const IDS_AT_ONCE: usize = 64;
-
-/// How those of [`IDS_AT_ONCE`] remotes stand that there are.
-static STANDING: LazyLock<String> = LazyLock::new(|| {
-    let ids: Vec<String> = (1..=IDS_AT_ONCE).map(|at| format!("?{at}")).collect();
-    format!(
-        "SELECT r.id, r.revoked, u.disabled FROM tidewater.remote r
-         LEFT JOIN tidewater.user_account u ON u.name = r.user_name WHERE r.id IN ({})",
-        ids.join(", ")
-    )
-});
-
 /// See [`crate::Worker::shut_out`].
 pub(super) async fn shut_out(
     connection: &mut impl Connection,
     remotes: &[RemoteId],
 ) -> Result<Vec<(RemoteId, ShutOut)>> {
-    let standing = |ids: &[RemoteId]| {
-        // The last one fills the places that are left.
-        let ids = ids.iter().chain(ids.last().into_iter().cycle());
-        Own {
-            sql: &STANDING,
-            parameters: ids.take(IDS_AT_ONCE).map(Parameter::value).collect(),
-        }
-    };
-    let statements: Vec<Own> = remotes.chunks(IDS_AT_ONCE).map(standing).collect();
+    let standing = each(
+        "SELECT r.id, r.revoked, u.disabled FROM {rows BLOB}
+         JOIN tidewater.remote r ON r.id = v.c1
+         LEFT JOIN tidewater.user_account u ON u.name = r.user_name",
+        remotes.iter().map(|id| own_row![id]).collect(),
+    );
     let what = "looking for remotes that are shut out";
-    let answers = connection.flight(what, &statements).await?;
+    let answer = connection.run_one(what, standing).await?;
     let mut found: HashMap<RemoteId, Option<ShutOut>> = HashMap::new();
-    for row in answers.iter().flat_map(|answer| &answer.rows) {
+    for row in &answer.rows {
         let reason = match (row.get(1)?, row.get(2)?) {
             (false, Some(false)) => None,
             (true, _) => Some(ShutOut::RemoteRevoked),

@@ -1,6 +1,7 @@
 //! A connection of a driver that blocks, and the thread that owns it: async code must not block.
 //! In a simulation it is a task ([`Jobs::Tasks`]).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use tidewater_protocol::message::TableBegin;
 
-use crate::download::{DownloadOutcome, DownloadSink};
+use crate::download::{DownloadOutcome, DownloadSink, Downloaded, Downloading};
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -95,12 +96,14 @@ impl<C: Owned> ConnectionThread<C> {
         wait.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Runs a job that reads a download, and passes it on to the sink.
+    /// Runs a job that reads downloads, and passes them on to their sinks.
     pub async fn download(
         &self,
-        sink: &mut dyn DownloadSink,
-        read: impl FnOnce(&mut C::Connection, &mut dyn DownloadSink) -> Result<()> + Send + 'static,
-    ) -> Result<()> {
+        downloads: Vec<Downloading<'_>>,
+        read: impl FnOnce(&mut C::Connection, &mut [Downloading<'_>]) -> Result<Downloaded>
+        + Send
+        + 'static,
+    ) -> Result<Downloaded> {
         let may_block = matches!(self, ConnectionThread::Thread(_));
         let ahead = match may_block {
             true => CHUNKS_AHEAD,
@@ -108,18 +111,64 @@ impl<C: Owned> ConnectionThread<C> {
         };
         let (events, mut arriving) = tokio::sync::mpsc::channel(ahead);
         let (result, wait) = oneshot::channel();
-        let mut away = AwaySink { events, may_block };
-        self.begin(move |connection| read(connection, &mut away), result)?;
-        while let Some(event) = arriving.recv().await {
-            match event {
-                Event::Begin(index, scope_changed) => sink.begin(index, scope_changed),
-                Event::Table(begin) => sink.table(begin),
-                Event::Rows(rows) => sink.rows(rows)?,
-                Event::Comparing => sink.comparing()?,
-                Event::End(index, outcome) => sink.end(index, outcome),
+        let (mut jobs, mut sinks) = (Vec::new(), Vec::new());
+        for (number, Downloading { job, sink }) in downloads.into_iter().enumerate() {
+            let is_gone = Arc::new(AtomicBool::new(false));
+            let away = AwaySink {
+                number,
+                events: events.clone(),
+                may_block,
+                is_gone: is_gone.clone(),
+            };
+            jobs.push((job, away));
+            sinks.push((sink, is_gone));
+        }
+        // The channel ends with the job.
+        drop(events);
+        let work = move |connection: &mut C::Connection| {
+            let downloads = jobs.iter_mut().map(|(job, sink)| Downloading {
+                job: job.clone(),
+                sink,
+            });
+            read(connection, &mut downloads.collect::<Vec<_>>())
+        };
+        self.begin(work, result)?;
+        while let Some((number, event)) = arriving.recv().await {
+            let (sink, is_gone) = &mut sinks[number];
+            if is_gone.load(Ordering::Relaxed) {
+                continue;
+            }
+            let taken = match event {
+                Event::Begin(index, scope_changed) => {
+                    sink.begin(index, scope_changed);
+                    Ok(())
+                }
+                Event::Table(begin) => {
+                    sink.table(begin);
+                    Ok(())
+                }
+                Event::Rows(rows) => sink.rows(rows),
+                Event::Comparing => sink.comparing(),
+                Event::End(index, outcome) => {
+                    sink.end(index, outcome);
+                    Ok(())
+                }
+            };
+            match taken {
+                Ok(()) => {}
+                // Only this one stops.
+                Err(CentreError::Cancelled) => is_gone.store(true, Ordering::Relaxed),
+                Err(error) => return Err(error),
             }
         }
-        wait.await.unwrap_or_else(|_| Err(ended()))
+        let mut downloaded = wait.await.unwrap_or_else(|_| Err(ended()))?;
+        // It may have been read to its end before it was noticed.
+        for (outcome, (_, is_gone)) in downloaded.iter_mut().zip(&sinks) {
+            if is_gone.load(Ordering::Relaxed) {
+                *outcome = Some(Err(CentreError::Cancelled));
+            }
+        }
+        Ok(downloaded)
     }
 
     /// Begins a job without waiting for its result.
@@ -186,12 +235,18 @@ enum Event {
 
 /// Passes a download on to the sink. If that is gone, the next rows tell.
 struct AwaySink {
-    events: tokio::sync::mpsc::Sender<Event>,
+    number: usize,
+    events: tokio::sync::mpsc::Sender<(usize, Event)>,
     may_block: bool,
+    is_gone: Arc<AtomicBool>,
 }
 
 impl AwaySink {
     fn send(&self, event: Event) -> Result<()> {
+        if self.is_gone.load(Ordering::Relaxed) {
+            return Err(CentreError::Cancelled);
+        }
+        let event = (self.number, event);
         let sent = match self.may_block {
             true => self.events.blocking_send(event).is_ok(),
             false => self.events.try_send(event).is_ok(),

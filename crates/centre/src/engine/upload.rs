@@ -22,18 +22,20 @@ pub mod rows;
 mod scoped;
 mod settle;
 mod settled;
+mod shared;
 mod ties;
 mod unpublished;
 
 pub use apply::apply;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost::Message;
 
-use tidewater_protocol::{Code, Op, UploadId};
+use tidewater_protocol::{Code, Op, RemoteId, UploadId, Value};
 
-use super::connection::{Answer, Connection, Own, own};
+use super::connection::{Answer, Connection, Own, each, own, own_row};
 use super::exact::Membership;
 use super::publication::{Publication, Rule};
 use super::scope::Difference;
@@ -49,23 +51,31 @@ pub const DOWNLOAD_ONLY: &str = "this table takes no changes from remotes";
 /// So many records go in one flight.
 const RECORDS_AT_ONCE: usize = 500;
 
-/// Takes an upload's number; [`taken`] reads the answers. Whoever comes second finds it used.
-pub fn take(upload: &SyncUpload) -> [Own; 2] {
-    [
-        own!(
-            "INSERT INTO tidewater.subscription (remote_id, publication) VALUES (?1, ?2)
-             ON CONFLICT DO NOTHING",
-            upload.context.remote_id,
-            upload.publication,
-        ),
-        own!(
-            "UPDATE tidewater.subscription SET sequence = ?3, upload_id = ?4
-             WHERE remote_id = ?1 AND publication = ?2 AND sequence + 1 = ?3
-             RETURNING scope_serial, previous_serial, graced_serial",
+/// Takes the numbers of uploads; [`taken`] reads the answers. Whoever comes second finds his used.
+pub fn take(uploads: &[&SyncUpload]) -> [Own; 2] {
+    let subscriptions = uploads.iter();
+    let subscriptions =
+        subscriptions.map(|upload| own_row![upload.context.remote_id, upload.publication]);
+    let numbers = uploads.iter().map(|upload| {
+        own_row![
             upload.context.remote_id,
             upload.publication,
             upload.sequence,
             upload.upload_id,
+        ]
+    });
+    [
+        each(
+            "INSERT INTO tidewater.subscription (remote_id, publication)
+             SELECT v.c1, v.c2 FROM {rows BLOB TEXT} WHERE true ON CONFLICT DO NOTHING",
+            subscriptions.collect(),
+        ),
+        each(
+            "UPDATE tidewater.subscription SET sequence = v.c3, upload_id = v.c4
+             FROM {rows BLOB TEXT INTEGER BLOB}
+             WHERE remote_id = v.c1 AND publication = v.c2 AND sequence + 1 = v.c3
+             RETURNING upload_id, remote_id, scope_serial, previous_serial, graced_serial",
+            numbers.collect(),
         ),
     ]
 }
@@ -80,16 +90,23 @@ pub struct Serials {
     graced: u64,
 }
 
-/// What the subscription says; `None` if the number does not follow, see [`last`].
-pub fn taken(answers: &[Answer]) -> Result<Option<Serials>> {
-    let Some(row) = answers.last().and_then(|taken| taken.rows.first()) else {
-        return Ok(None);
-    };
-    Ok(Some(Serials {
-        last: row.get(0)?,
-        previous: row.get(1)?,
-        graced: row.get(2)?,
-    }))
+/// What the subscriptions say, in the order of the uploads; `None` if the number does not follow,
+/// see [`last`].
+pub fn taken(answers: &[Answer], uploads: &[&SyncUpload]) -> Result<Vec<Option<Serials>>> {
+    let mut taken = HashMap::new();
+    for row in answers.last().iter().flat_map(|taken| &taken.rows) {
+        let id: (UploadId, RemoteId) = (row.get(0)?, row.get(1)?);
+        let serials = Serials {
+            last: row.get(2)?,
+            previous: row.get(3)?,
+            graced: row.get(4)?,
+        };
+        taken.insert(id, serials);
+    }
+    let ids = uploads.iter();
+    let ids = ids.map(|upload| (upload.upload_id, upload.context.remote_id));
+    // The same upload twice in a list is taken once.
+    Ok(ids.map(|id| taken.remove(&id)).collect())
 }
 
 /// What becomes of an upload whose number does not follow.
@@ -184,6 +201,14 @@ impl Admission {
         }
     }
 
+    /// What of a table the remote may write.
+    fn writable<'a, T>(&'a self, publication: &'a Publication<T>, table: usize) -> Membership<'a> {
+        let written = publication.writes[table].rule.as_ref();
+        self.held(publication, table)
+            .written_by(written, &self.scope.writes[table])
+            .of_any_age()
+    }
+
     /// What of a table the remote holds.
     fn held<'a, T>(&'a self, publication: &'a Publication<T>, table: usize) -> Membership<'a> {
         let rules = publication.rules_of(table);
@@ -196,19 +221,26 @@ impl Admission {
         self.graced = self.graced.max(before.graced);
     }
 
-    /// Completes the result of the upload, and keeps it with the subscription.
-    pub fn store(&self, upload: &SyncUpload, result: &mut UploadResult) -> Own {
+    /// Completes the result of the upload; for [`store`].
+    fn complete(&self, upload: &SyncUpload, result: &mut UploadResult) -> Vec<Value> {
         result.gained.clone_from(&self.gained);
         result.held = self.held;
-        own!(
-            "UPDATE tidewater.subscription SET result = ?3, graced_serial = ?4
-             WHERE remote_id = ?1 AND publication = ?2",
+        own_row![
             upload.context.remote_id,
             upload.publication,
             result.encode_to_vec(),
             self.graced,
-        )
+        ]
     }
+}
+
+/// Keeps results with their subscriptions.
+fn store(completed: Vec<Vec<Value>>) -> Own {
+    each(
+        "UPDATE tidewater.subscription SET result = v.c3, graced_serial = v.c4
+         FROM {rows BLOB TEXT BLOB INTEGER} WHERE remote_id = v.c1 AND publication = v.c2",
+        completed,
+    )
 }
 
 /// Adds the partitions of the signed scope that the remote has lost since, so that changes which

@@ -1,5 +1,6 @@
 //! One file per command: its arguments, its help, and what it does.
 
+pub(crate) mod bench;
 pub(crate) mod cert;
 pub(crate) mod completions;
 pub(crate) mod conflicts;
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Refused(args) => refused::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Cert(args) => cert::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Demo(args) => crate::demo::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

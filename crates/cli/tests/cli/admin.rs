@@ -15,7 +15,7 @@ fn shop(centre: fn(&Place) -> Centre) -> (Place, Centre, String) {
     let centre = centre(&place);
     centre.execute(SCHEMA);
     let address = free_url().replace("tcp://", "");
-    let server = format!("admin = \"http://{address}\"");
+    let server = format!("admin = \"http://{address}\"\n[server.limits]\nupload_workers = 3");
     configure(&place, &centre, &server, TABLES);
     place.tidewater(&["deploy"]).done();
     add_user(&place, "nancy");
@@ -79,7 +79,7 @@ fn the_figures_follow_what_happens() {
             ("tidewater_conflicts_total", 0.0),
             ("tidewater_connections_limit", 10_000.0),
             ("tidewater_backlog{lane=\"downloads\"}", 0.0),
-            ("tidewater_workers{lane=\"uploads\"}", 4.0),
+            ("tidewater_workers{lane=\"uploads\"}", 3.0),
             ("tidewater_busy_workers{lane=\"uploads\"}", 0.0),
             ("tidewater_memory_bytes", 0.0),
             ("tidewater_spooled_bytes", 0.0),

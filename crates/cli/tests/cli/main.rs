@@ -5,6 +5,8 @@ mod accidents;
 mod admin;
 mod administration;
 mod assignments;
+#[cfg(target_os = "linux")]
+mod bench;
 mod centre;
 mod choosing;
 mod conflicts;

@@ -101,7 +101,7 @@ impl Place {
 }
 
 impl Run {
-    fn of(command: &mut Command) -> Run {
+    pub(crate) fn of(command: &mut Command) -> Run {
         command.output().expect("the program runs").into()
     }
 

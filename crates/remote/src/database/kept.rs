@@ -486,19 +486,34 @@ pub(crate) fn keep(
         upload.write(connection, now_ms).doing(doing)?;
     }
     let too_old = now_ms.saturating_sub(MAX_AGE_MS);
-    while let Some((id, at, _)) = oldest(connection, "TRUE").doing(doing)?
+    let limit = i64::try_from(limits.total_bytes).unwrap_or(i64::MAX);
+    let mut first = oldest(connection, "TRUE").doing(doing)?;
+    while let Some((id, at, _)) = first
         && at < too_old
     {
         connection
             .execute("DELETE FROM tidewater_kept WHERE id = ?1", [id])
             .doing(doing)?;
+        first = oldest(connection, "TRUE").doing(doing)?;
     }
-    while let Some((id, _, bytes)) = oldest(connection, "bytes <> x''").doing(doing)?
-        && bytes > i64::try_from(limits.total_bytes).unwrap_or(i64::MAX)
-    {
-        connection
-            .execute("UPDATE tidewater_kept SET bytes = x'' WHERE id = ?1", [id])
-            .doing(doing)?;
+    let is_gap = |keep: &Keep| match keep {
+        Keep::New { upload, .. } => matches!(upload, Copied::TooLarge),
+        Keep::Again { .. } => false,
+    };
+    let mut new_gaps = acknowledged.iter().any(is_gap);
+    // What is older than the oldest that has bytes has none.
+    if first.is_some_and(|(_, _, bytes)| bytes > limit) {
+        while let Some((id, _, bytes)) = oldest(connection, "bytes <> x''").doing(doing)?
+            && bytes > limit
+        {
+            connection
+                .execute("UPDATE tidewater_kept SET bytes = x'' WHERE id = ?1", [id])
+                .doing(doing)?;
+            new_gaps = true;
+        }
+    }
+    if !new_gaps {
+        return Ok(());
     }
     // The newest gap says as much as all; the others are only for knowing uploads by their ids.
     connection

@@ -16,6 +16,9 @@ pub(crate) const PREFIX: &str = "tidewater_";
 /// Makes the internal tables.
 ///
 /// `tidewater_state.centre` is the name of the centre that gave the remote its id.
+/// `checked_schema_version` is the file's schema version under which tracking was last found in
+/// order, `plain_schema_version` the same where nothing of the application's own was on a synced
+/// table: see [`super::triggers::are_plain`].
 /// `tidewater_subscription.compare_due`: see [`super::subscription::CompareDue`].
 /// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
 /// refused by the very sync that changed the scope or the schema, and stays listed until then.
@@ -40,6 +43,7 @@ CREATE TABLE tidewater_state (
   token BLOB,
   ca TEXT,
   checked_schema_version INTEGER NOT NULL DEFAULT -1,
+  plain_schema_version INTEGER NOT NULL DEFAULT -1,
   centre TEXT NOT NULL DEFAULT ''
 );
 INSERT INTO tidewater_state (one, format_version) VALUES (1, 1);
@@ -164,6 +168,19 @@ pub(crate) fn ensure(connection: &mut Connection) -> Result<(), RemoteError> {
         }
     }
     transaction.commit().doing(doing)
+}
+
+/// Everything in `tidewater_state`, read by one statement wherever something of it is wanted.
+pub(crate) const STATE: &str = "SELECT format_version, remote_id, server, user, credential, \
+     token, ca, centre, checked_schema_version, plain_schema_version FROM tidewater_state";
+
+/// Whether the file has the internal tables of this program's format, as almost every one does that
+/// is opened. The statement is one that a sync needs anyway.
+pub(crate) fn is_ours(connection: &Connection) -> bool {
+    let version = connection
+        .prepare_cached(STATE)
+        .and_then(|mut statement| statement.query_row([], |row| row.get::<_, i64>(0)));
+    version == Ok(FORMAT_VERSION)
 }
 
 fn version(connection: &Connection) -> Result<Option<i64>, RemoteError> {

@@ -38,6 +38,7 @@ pub use refused::{RefusedRow, Which};
 pub use status::{StaleRow, Status, SubscriptionStatus, TableStatus};
 pub use subscription::{CompareDue, SubscriptionState};
 pub use unsubscribe::LeftTable;
+pub(crate) use upload::UploadBeginning;
 pub use upload::{UploadChunk, UploadCursor};
 
 use std::path::{Path, PathBuf};
@@ -66,6 +67,8 @@ pub struct Database {
     /// Another session of the same sync follows the last one.
     goes_on: bool,
     kept_limits: KeptLimits,
+    /// Write-ahead logging is known to be on.
+    has_wal: bool,
 }
 
 /// Whom the remote belongs to, and how it proves it.
@@ -115,11 +118,14 @@ impl Database {
             refused_at: None,
             goes_on: false,
             kept_limits: KeptLimits::default(),
+            has_wal: false,
         };
         // SQLite looks into the file only when it is used for the first time.
-        let prepared = configure(&database.connection)
-            .doing("opening the file")
-            .and_then(|()| layout::obstacle(&database.connection));
+        let prepared = configure(&database.connection).doing("opening the file");
+        if prepared.is_ok() && layout::is_ours(&database.connection) {
+            return Ok(database);
+        }
+        let prepared = prepared.and_then(|()| layout::obstacle(&database.connection));
         let prepared = match prepared {
             Ok(Some(obstacle)) => return Err(not_a_remote(obstacle.into())),
             Ok(None) => layout::ensure(&mut database.connection),
@@ -166,22 +172,20 @@ impl Database {
     /// # Errors
     /// SQLite failed.
     pub fn account(&self) -> Result<Account, RemoteError> {
-        let sql =
-            "SELECT remote_id, server, user, credential, token, ca, centre FROM tidewater_state";
         let read = |row: &rusqlite::Row<'_>| {
-            let remote_id: Option<Vec<u8>> = row.get(0)?;
+            let remote_id: Option<Vec<u8>> = row.get(1)?;
             Ok(Account {
                 remote_id: remote_id.and_then(|bytes| RemoteId::from_slice(&bytes)),
-                server: row.get(1)?,
-                user: row.get(2)?,
-                credential: row.get(3)?,
-                token: row.get(4)?,
-                ca: row.get(5)?,
-                centre: row.get(6)?,
+                server: row.get(2)?,
+                user: row.get(3)?,
+                credential: row.get(4)?,
+                token: row.get(5)?,
+                ca: row.get(6)?,
+                centre: row.get(7)?,
             })
         };
         self.connection
-            .prepare_cached(sql)
+            .prepare_cached(layout::STATE)
             .and_then(|mut statement| statement.query_row([], read))
             .doing("reading the account")
     }
@@ -283,6 +287,16 @@ impl Database {
         centre: &str,
     ) -> Result<(), RemoteError> {
         let doing = "storing the sign-in";
+        if token.is_none() && credential.is_none() && said == Some(remote_id) {
+            // A session token was good: mostly there is nothing to store.
+            let account = self.account()?;
+            if account.remote_id != said {
+                return Err(RemoteError::AnotherSyncWentAhead);
+            }
+            if centre.is_empty() || account.centre == centre {
+                return Ok(());
+            }
+        }
         let said = said.map(|id| id.0);
         self.connection
             .prepare_cached(
@@ -387,6 +401,18 @@ impl Database {
     /// SQLite failed, or a stored schema cannot be decoded.
     pub fn subscriptions(&self) -> Result<Vec<SubscriptionState>, RemoteError> {
         subscription::load_all(&self.connection)
+    }
+
+    /// Whether an upload was taken whose result has not been stored.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn has_upload_under_way(&self) -> Result<bool, RemoteError> {
+        let sql = "SELECT 1 FROM tidewater_subscription WHERE taken_upload_id IS NOT NULL";
+        self.connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.exists([]))
+            .doing("looking for an upload under way")
     }
 
     /// Whether nothing is in the file yet, neither of a subscription nor of the application:
@@ -495,7 +521,7 @@ fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
 fn configure(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(128);
-    connection.pragma_update(None, "foreign_keys", false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
     // The CHECKs are for what the application writes: what arrives is canonical already,
     // and the centre's row counts, whatever rule was added here.
     connection.pragma_update(None, "ignore_check_constraints", true)?;

@@ -182,6 +182,12 @@ impl Database {
         let doing = "reading stale rows";
         let mut count = 0;
         let mut rows = Vec::new();
+        let any = self
+            .connection
+            .prepare_cached("SELECT 1 FROM tidewater_stale");
+        if !any.and_then(|mut any| any.exists([])).doing(doing)? {
+            return Ok((count, rows));
+        }
         for subscription in self.subscriptions()? {
             let Some(schema) = &subscription.schema else {
                 continue;

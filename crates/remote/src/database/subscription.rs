@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rusqlite::Connection;
+use rusqlite::types::ValueRef;
 use tidewater_protocol::message::Parameter;
 use tidewater_protocol::{PublicationSchema, UploadId};
 
@@ -72,6 +73,12 @@ pub struct SubscriptionState {
     /// When the newest kept upload of the file was acknowledged, or given back, in milliseconds
     /// since 1970.
     pub(crate) last_kept_ms: Option<i64>,
+    /// When it last synced, in milliseconds since 1970.
+    pub(crate) last_sync_ms: Option<i64>,
+    /// Whether the file has refused changes, of whatever subscription.
+    pub(crate) any_refused: bool,
+    /// Whether the file has stale rows, of whatever subscription.
+    pub(crate) any_stale: bool,
     /// How many numbers are left for the rows of its tables, where there are any.
     pub(crate) numbers: Vec<(String, u64)>,
     /// What the remote has set.
@@ -116,42 +123,71 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
         .prepare_cached(
             "SELECT id, publication, sequence, upload_id, taken_upload_id, checkpoint, schema, \
              schema_hash, generation, taken_generation, compare_due, \
-             (SELECT at FROM tidewater_kept ORDER BY id DESC LIMIT 1) \
-             FROM tidewater_subscription ORDER BY id",
+             (SELECT at FROM tidewater_kept ORDER BY id DESC LIMIT 1), last_sync_at, \
+             EXISTS (SELECT 1 FROM tidewater_kept WHERE subscription = s.id AND giving = 1), \
+             EXISTS (SELECT 1 FROM tidewater_kept \
+             WHERE subscription = s.id AND remote_id IS NOT NULL), \
+             EXISTS (SELECT 1 FROM tidewater_identity_block), \
+             EXISTS (SELECT 1 FROM tidewater_parameter), \
+             EXISTS (SELECT 1 FROM tidewater_refused), \
+             EXISTS (SELECT 1 FROM tidewater_stale) \
+             FROM tidewater_subscription AS s ORDER BY id",
         )
         .doing(doing)?;
     let mut rows = statement.query([]).doing(doing)?;
     let mut subscriptions = Vec::new();
     while let Some(row) = rows.next().doing(doing)? {
-        let (subscription, schema) = read(row).doing(doing)?;
-        let giving = kept::giving(connection, subscription.id, kept::End::First).doing(doing)?;
-        let formers = kept::formers(connection, subscription.id).doing(doing)?;
-        let numbers = numbers::left(connection, subscription.id).doing(doing)?;
-        let parameters = parameter::of(connection, &subscription.publication).doing(doing)?;
-        let schema = match schema {
-            Some(bytes) => Some(Arc::new(PublicationSchema::decode(&bytes)?)),
-            None => None,
-        };
-        subscriptions.push(SubscriptionState {
-            schema,
-            giving,
-            formers,
-            numbers,
-            parameters,
-            ..subscription
-        });
+        let (mut subscription, has) = read(row).doing(doing)?;
+        let id = subscription.id;
+        if has.giving {
+            subscription.giving = kept::giving(connection, id, kept::End::First).doing(doing)?;
+        }
+        if has.formers {
+            subscription.formers = kept::formers(connection, id).doing(doing)?;
+        }
+        if has.numbers {
+            subscription.numbers = numbers::left(connection, id).doing(doing)?;
+        }
+        if has.parameters {
+            subscription.parameters =
+                parameter::of(connection, &subscription.publication).doing(doing)?;
+        }
+        if let Some(schema) = row.get_ref(6).and_then(as_blob).doing(doing)? {
+            subscription.schema = Some(Arc::new(PublicationSchema::decode(schema)?));
+        }
+        subscriptions.push(subscription);
     }
     Ok(subscriptions)
 }
 
-fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Option<Vec<u8>>)> {
-    let id = |bytes: Option<Vec<u8>>| bytes.and_then(|bytes| UploadId::from_slice(&bytes));
+/// What most files have nothing of, and is only then read.
+struct Has {
+    giving: bool,
+    formers: bool,
+    numbers: bool,
+    parameters: bool,
+}
+
+fn as_blob(value: ValueRef<'_>) -> rusqlite::Result<Option<&[u8]>> {
+    Ok(value.as_blob_or_null()?)
+}
+
+fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Has)> {
+    let id = |column| -> rusqlite::Result<Option<UploadId>> {
+        Ok(as_blob(row.get_ref(column)?)?.and_then(UploadId::from_slice))
+    };
+    let has = Has {
+        giving: row.get(13)?,
+        formers: row.get(14)?,
+        numbers: row.get(15)?,
+        parameters: row.get(16)?,
+    };
     let subscription = SubscriptionState {
         id: row.get(0)?,
         publication: row.get(1)?,
         sequence: row.get::<_, i64>(2)?.unsigned_abs(),
-        upload_id: id(row.get(3)?),
-        taken: id(row.get(4)?),
+        upload_id: id(3)?,
+        taken: id(4)?,
         checkpoint: row.get::<_, Option<Vec<u8>>>(5)?.unwrap_or_default(),
         schema: None,
         schema_hash: row.get::<_, Option<Vec<u8>>>(7)?.unwrap_or_default(),
@@ -164,7 +200,10 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<(SubscriptionState, Option<
         formers: Vec::new(),
         parameters: Vec::new(),
         last_kept_ms: row.get(11)?,
+        last_sync_ms: row.get(12)?,
+        any_refused: row.get(17)?,
+        any_stale: row.get(18)?,
         compares: false,
     };
-    Ok((subscription, row.get(6)?))
+    Ok((subscription, has))
 }

@@ -16,6 +16,9 @@ use super::layout::PREFIX;
 use super::{quote, row};
 use crate::error::{Doing, RemoteError};
 
+/// So many tables are looked at by one statement: what SQLite takes in one is limited.
+pub(crate) const TABLES_AT_ONCE: usize = 100;
+
 /// The names of a published table in SQL, quoted.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {

@@ -9,7 +9,7 @@ use tidewater_protocol::{PublicationSchema, Table, UploadId};
 
 use super::refused;
 use super::subscription::load_all;
-use super::tables::Names;
+use super::tables::{Names, TABLES_AT_ONCE, change_table};
 use super::{
     CompareDue, Database, SubscriptionState, changes, compare, data_version, quote, row, triggers,
 };
@@ -35,41 +35,40 @@ impl Database {
         direction: SyncDirection,
         new_upload_id: &mut dyn FnMut() -> UploadId,
     ) -> Result<Vec<SubscriptionState>, RemoteError> {
-        let subscriptions = load_all(&self.connection)?;
-        let in_order = triggers::are_checked(&self.connection)?;
         let compares_next = self.compares_next;
+        let doing = "beginning a sync";
         // Most syncs find nothing to take: then nothing is written either.
+        let snapshot = self.connection.unchecked_transaction().doing(doing)?;
+        let mut subscriptions = load_all(&snapshot)?;
+        let seen = data_version(&snapshot).doing(doing)?;
+        let in_order = triggers::are_checked(&snapshot)?;
         let mut to_take = false;
         if direction != SyncDirection::DownloadOnly {
             for subscription in &subscriptions {
-                to_take |= can_take(&self.connection, subscription, direction, compares_next)?;
+                to_take |= can_take(&snapshot, subscription, direction, compares_next)?;
             }
         }
+        snapshot.commit().doing(doing)?;
         if in_order && !to_take {
             return Ok(subscriptions);
         }
-        let doing = "beginning a sync";
         let transaction = self.write(doing)?;
-        let mut subscriptions = load_all(&transaction)?;
+        let data_version = data_version(&transaction).doing(doing)?;
+        // Mostly nobody has written between the look and the lock.
+        if data_version != seen {
+            subscriptions = load_all(&transaction)?;
+        }
         if !triggers::are_checked(&transaction)? {
             let untracked = triggers::ensure(&transaction, &subscriptions)?;
             compare::note_untracked(&transaction, &untracked).doing(doing)?;
             subscriptions = load_all(&transaction)?;
         }
-        let mut taken_now = Vec::new();
         if direction != SyncDirection::DownloadOnly {
-            for subscription in &subscriptions {
+            for subscription in &mut subscriptions {
                 if can_take(&transaction, subscription, direction, compares_next)? {
                     take(&transaction, subscription, new_upload_id())?;
-                    taken_now.push(subscription.id);
+                    subscription.taken_under = Some(data_version);
                 }
-            }
-        }
-        let mut subscriptions = load_all(&transaction)?;
-        let data_version = data_version(&transaction).doing(doing)?;
-        for subscription in &mut subscriptions {
-            if taken_now.contains(&subscription.id) {
-                subscription.taken_under = Some(data_version);
             }
         }
         transaction.commit().doing(doing)?;
@@ -96,19 +95,11 @@ fn can_take(
     }
     // What a restored centre has forgotten to have refused could not go with an upload that had
     // been taken before. Applications may write on and on: what they do has to wait.
-    if compares_next {
-        return refused::wait_for_another_try(connection, &subscription.publication);
+    if !compares_next && has_generation(connection, schema, subscription.generation)? {
+        return Ok(true);
     }
-    for table in schema
-        .tables
-        .iter()
-        .filter(|table| table.direction.uploads())
-    {
-        if has_generation(connection, table, subscription.generation)? {
-            return Ok(true);
-        }
-    }
-    refused::wait_for_another_try(connection, &subscription.publication)
+    Ok(subscription.any_refused
+        && refused::wait_for_another_try(connection, &subscription.publication)?)
 }
 
 /// Whether a table was untracked, and is not compared yet: nobody knows what its changes were made
@@ -133,29 +124,44 @@ fn is_unreliable(
     Ok(false)
 }
 
+/// Whether any table has changes of this generation.
 fn has_generation(
     connection: &Connection,
-    table: &Table,
+    schema: &PublicationSchema,
     generation: i64,
 ) -> Result<bool, RemoteError> {
-    let change = Names::of(table).change;
-    connection
-        .prepare_cached(&format!(
-            "SELECT EXISTS (SELECT 1 FROM {change} WHERE generation = ?1)"
-        ))
-        .and_then(|mut statement| statement.query_row([generation], |row| row.get(0)))
-        .doing("looking for changes")
+    let tables = schema.tables.iter().filter(|it| it.direction.uploads());
+    let changed: Vec<String> = tables
+        .map(|table| {
+            let change = quote::name(&change_table(&table.name));
+            format!("SELECT 1 FROM {change} WHERE generation = ?1")
+        })
+        .collect();
+    for changed in changed.chunks(TABLES_AT_ONCE) {
+        let found = connection
+            .prepare_cached(&changed.join(" UNION ALL "))
+            .and_then(|mut statement| statement.exists([generation]))
+            .doing("looking for changes")?;
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn take(
     connection: &Connection,
-    subscription: &SubscriptionState,
+    subscription: &mut SubscriptionState,
     upload_id: UploadId,
 ) -> Result<(), RemoteError> {
-    refused::unpark_waiting(connection, subscription)?;
+    if subscription.any_refused {
+        refused::unpark_waiting(connection, subscription)?;
+    }
     if let Some(schema) = &subscription.schema {
         for table in &schema.tables {
-            adopt_parked(connection, table, subscription.generation)?;
+            if subscription.any_refused {
+                adopt_parked(connection, table, subscription.generation)?;
+            }
             changes::keep_whole(connection, &Names::of(table), subscription.generation)
                 .doing("taking an upload")?;
         }
@@ -166,8 +172,11 @@ fn take(
              generation = generation + 1, taken_upload_id = ?2 WHERE id = ?1",
         )
         .and_then(|mut statement| statement.execute(params![subscription.id, upload_id.0]))
-        .map(drop)
-        .doing("taking an upload")
+        .doing("taking an upload")?;
+    subscription.taken = Some(upload_id);
+    subscription.taken_generation = Some(subscription.generation);
+    subscription.generation += 1;
+    Ok(())
 }
 
 /// A refused change that was changed again goes up with the new one: the change of the

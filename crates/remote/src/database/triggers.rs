@@ -26,11 +26,13 @@ use rusqlite::{Connection, OptionalExtension};
 use tidewater_protocol::Table;
 
 pub(crate) use altered::{Lack, lack, missing_columns};
+use unique::has_unique_index;
 pub(crate) use unique::{UniqueIndex, unique_indexes};
 
 use super::SubscriptionState;
-use super::layout::PREFIX;
+use super::layout::{PREFIX, STATE};
 use super::tables::{self, Names};
+use super::upload::in_step;
 use super::{numbers, quote};
 use crate::error::{Doing, RemoteError};
 use writer::Writer;
@@ -82,6 +84,7 @@ fn ensure_all(
 ) -> Result<Vec<Untracked>, RemoteError> {
     let mut untracked = Vec::new();
     let existing = existing(connection)?;
+    let mut is_plain = true;
     for subscription in subscriptions {
         let Some(schema) = &subscription.schema else {
             continue;
@@ -97,31 +100,53 @@ fn ensure_all(
                     missed,
                 });
             }
+            is_plain = is_plain && table_is_plain(connection, table).doing("looking at a table")?;
         }
     }
-    remember_checked(connection)?;
+    remember_checked(connection, is_plain)?;
     Ok(untracked)
+}
+
+/// See [`are_plain`].
+fn table_is_plain(connection: &Connection, table: &Table) -> rusqlite::Result<bool> {
+    let has_trigger = connection
+        .prepare_cached(
+            "SELECT 1 FROM sqlite_master WHERE type = 'trigger' \
+             AND tbl_name = ?1 COLLATE NOCASE AND name NOT GLOB ?2",
+        )?
+        .exists([&table.name, &format!("{PREFIX}*")])?;
+    Ok(!has_trigger && !has_unique_index(connection, &table.name)? && in_step(connection, table)?)
 }
 
 /// Whether the schema is the one that [`ensure`] last saw.
 pub(crate) fn are_checked(connection: &Connection) -> Result<bool, RemoteError> {
-    let doing = "reading the schema version";
-    let checked: i64 = connection
-        .prepare_cached("SELECT checked_schema_version FROM tidewater_state")
-        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
-        .doing(doing)?;
-    Ok(schema_version(connection).doing(doing)? == checked)
+    is_version_of(connection, 8).doing("reading the schema version")
 }
 
-/// Notes that the triggers fit the schema as it is now.
-fn remember_checked(connection: &Connection) -> Result<(), RemoteError> {
+/// Whether the synced tables are as they were made: no trigger of the application's and no unique
+/// index of its own is on any, and each is read in the order of its changes. [`ensure`] has found
+/// that out; as long as the schema stays what it was then, nobody need look again.
+pub(crate) fn are_plain(connection: &Connection) -> rusqlite::Result<bool> {
+    is_version_of(connection, 9)
+}
+
+/// Whether the file's schema version is the one in this column of [`STATE`].
+fn is_version_of(connection: &Connection, column: usize) -> rusqlite::Result<bool> {
+    let noted: i64 = connection
+        .prepare_cached(STATE)?
+        .query_row([], |row| row.get(column))?;
+    Ok(schema_version(connection)? == noted)
+}
+
+/// Notes that the triggers fit the schema as it is now, and whether the tables are plain.
+fn remember_checked(connection: &Connection, is_plain: bool) -> Result<(), RemoteError> {
     let doing = "noting the schema version";
     let version = schema_version(connection).doing(doing)?;
     connection
         .execute(
-            "UPDATE tidewater_state SET checked_schema_version = ?1 \
-             WHERE checked_schema_version <> ?1",
-            [version],
+            "UPDATE tidewater_state SET checked_schema_version = ?1, plain_schema_version = ?2 \
+             WHERE checked_schema_version <> ?1 OR plain_schema_version <> ?2",
+            [version, if is_plain { version } else { -1 }],
         )
         .map(drop)
         .doing(doing)

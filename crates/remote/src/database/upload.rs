@@ -10,21 +10,24 @@ mod packer;
 mod read;
 mod too_long;
 
+use std::collections::VecDeque;
+
 use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Op, RowsWriter, Table, Value};
 
+pub(super) use self::read::in_step;
 use self::read::{Part, Piece, read};
-use super::tables::Names;
-use super::triggers::schema_version;
-use super::{Database, SubscriptionState, data_version, row};
+use super::tables::{Names, TABLES_AT_ONCE, change_table};
+use super::triggers::{self, schema_version};
+use super::{Database, SubscriptionState, data_version, quote, row};
 use crate::error::{Doing, RemoteError};
 
 /// A piece ends after the row that reaches so many packed bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// So many rows are packed to estimate the size of an upload.
-const SAMPLE_ROWS: u64 = 64;
+pub(super) const SAMPLE_ROWS: u64 = 64;
 
 /// How far an upload was read.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +43,11 @@ pub struct UploadCursor {
     /// The file's schema version, and whether changes and table are read side by side
     /// under it.
     in_step: Option<(i64, bool)>,
+    /// The tables that have changes, where that was looked at; else any may have some.
+    changed: Option<Vec<usize>>,
+    /// There are so few rows that looking each of them up costs less than to find out whether
+    /// changes and table are read side by side.
+    looks_up: bool,
 }
 
 /// What is known of changes that the application made to a table after the taking.
@@ -53,6 +61,17 @@ enum Later {
     None { data_version: i64 },
     /// There may be some: every row has to be looked up.
     Possible,
+}
+
+/// The beginning of an upload that is read.
+pub(crate) struct UploadBeginning {
+    pub(crate) cursor: UploadCursor,
+    /// Its first pieces, if it is small.
+    pub(crate) read: VecDeque<UploadChunk>,
+    /// An upper bound of its rows.
+    pub(crate) rows: u64,
+    /// An estimate of its packed bytes.
+    pub(crate) bytes: u64,
 }
 
 /// A piece of an upload: rows of one table.
@@ -87,7 +106,9 @@ impl Database {
             return Ok(None);
         };
         while let Some(table) = schema.tables.get(cursor.table) {
-            if table.direction.uploads() {
+            let changed = cursor.changed.as_ref();
+            let is_changed = changed.is_none_or(|changed| changed.contains(&cursor.table));
+            if table.direction.uploads() && is_changed {
                 let piece = self
                     .read_piece(table, generation, subscription.taken_under, cursor)
                     .doing("reading an upload")?;
@@ -145,8 +166,9 @@ impl Database {
         };
         let schema_version = schema_version(snapshot)?;
         let in_step = match cursor.in_step {
+            _ if cursor.looks_up => false,
             Some((version, in_step)) if version == schema_version => in_step,
-            _ => read::in_step(snapshot, table)?,
+            _ => triggers::are_plain(snapshot)? || in_step(snapshot, table)?,
         };
         cursor.in_step = Some((schema_version, in_step));
         let part = Part {
@@ -179,6 +201,93 @@ impl Database {
         mark().doing("marking rows to ask for again")
     }
 
+    /// Where to begin reading the taken upload, and how many rows each table may have in it.
+    fn upload_counts(
+        &self,
+        subscription: &SubscriptionState,
+    ) -> Result<(UploadCursor, Vec<u64>), RemoteError> {
+        let doing = "estimating an upload";
+        let tables = subscription.schema.iter().flat_map(|it| &it.tables);
+        let tables: Vec<&Table> = tables.collect();
+        let mut counts = vec![0; tables.len()];
+        let mut cursor = UploadCursor::default();
+        let Some(generation) = subscription.taken_generation else {
+            return Ok((cursor, counts));
+        };
+        let taken_under = subscription.taken_under;
+        let only_taken = taken_under == Some(data_version(&self.connection).doing(doing)?);
+        let uploads: Vec<usize> = (0..tables.len())
+            .filter(|&index| tables[index].direction.uploads())
+            .collect();
+        for some in uploads.chunks(TABLES_AT_ONCE) {
+            let sql = quote::list(some, " UNION ALL ", |&index| {
+                count_sql(tables[index], index, only_taken)
+            });
+            let mut count = || -> rusqlite::Result<()> {
+                let mut statement = self.connection.prepare_cached(&sql)?;
+                let mut rows = match only_taken {
+                    true => statement.query([])?,
+                    false => statement.query([generation])?,
+                };
+                while let Some(row) = rows.next()? {
+                    counts[row.get::<_, usize>(0)?] = row.get::<_, i64>(1)?.unsigned_abs();
+                }
+                Ok(())
+            };
+            count().doing(doing)?;
+        }
+        let changed = uploads.into_iter().filter(|&index| counts[index] > 0);
+        cursor.changed = Some(changed.collect());
+        cursor.looks_up = counts.iter().sum::<u64>() <= SAMPLE_ROWS;
+        Ok((cursor, counts))
+    }
+
+    /// Begins to read the taken upload: an upper bound of its rows, an estimate of its packed
+    /// bytes, and what of it was read for that.
+    ///
+    /// # Errors
+    /// SQLite failed, or the file is locked.
+    pub(crate) fn begin_upload(
+        &self,
+        subscription: &SubscriptionState,
+    ) -> Result<UploadBeginning, RemoteError> {
+        let (mut cursor, counts) = self.upload_counts(subscription)?;
+        let rows: u64 = counts.iter().sum();
+        let mut read = VecDeque::new();
+        if !cursor.looks_up {
+            let bytes = self.sampled_bytes(subscription, &counts)?;
+            return Ok(UploadBeginning {
+                cursor,
+                read,
+                rows,
+                bytes,
+            });
+        }
+        let mut bytes = 0;
+        while bytes < CHUNK_BYTES {
+            let Some(chunk) = self.upload_chunk(subscription, &mut cursor)? else {
+                let bytes = bytes as u64;
+                return Ok(UploadBeginning {
+                    cursor,
+                    read,
+                    rows,
+                    bytes,
+                });
+            };
+            bytes += chunk.rows.len();
+            read.push_back(chunk);
+        }
+        let packed = read.iter().map(|it| it.inserts + it.updates + it.deletes);
+        let packed = packed.sum::<u64>().max(1);
+        let bytes = (bytes as u64 / packed + 1) * rows.max(packed);
+        Ok(UploadBeginning {
+            cursor,
+            read,
+            rows,
+            bytes,
+        })
+    }
+
     /// An upper bound of the rows of the taken upload, and an estimate of its packed bytes.
     ///
     /// # Errors
@@ -187,32 +296,21 @@ impl Database {
         &self,
         subscription: &SubscriptionState,
     ) -> Result<(u64, u64), RemoteError> {
-        let doing = "estimating an upload";
-        let (mut rows, mut bytes) = (0, 0);
-        let (Some(schema), Some(generation)) =
-            (&subscription.schema, subscription.taken_generation)
-        else {
-            return Ok((0, 0));
-        };
-        let taken_under = subscription.taken_under;
-        let only_taken = taken_under == Some(data_version(&self.connection).doing(doing)?);
-        for table in schema
-            .tables
-            .iter()
-            .filter(|table| table.direction.uploads())
-        {
-            let count: i64 = self
-                .connection
-                .prepare_cached(&count_sql(table, only_taken))
-                .and_then(|mut statement| match only_taken {
-                    true => statement.query_row([], |row| row.get(0)),
-                    false => statement.query_row([generation], |row| row.get(0)),
-                })
-                .doing(doing)?;
-            let count = count.unsigned_abs();
-            if count == 0 {
-                continue;
-            }
+        let (_, counts) = self.upload_counts(subscription)?;
+        let bytes = self.sampled_bytes(subscription, &counts)?;
+        Ok((counts.iter().sum(), bytes))
+    }
+
+    /// An estimate of the packed bytes of so many changes of each table, by the first ones.
+    fn sampled_bytes(
+        &self,
+        subscription: &SubscriptionState,
+        counts: &[u64],
+    ) -> Result<u64, RemoteError> {
+        let tables = subscription.schema.iter().flat_map(|it| &it.tables);
+        let generation = subscription.taken_generation.unwrap_or_default();
+        let mut bytes = 0;
+        for (table, &count) in tables.zip(counts).filter(|(_, count)| **count > 0) {
             let part = Part {
                 generation,
                 may_have_later: true,
@@ -220,16 +318,15 @@ impl Database {
                 limit_bytes: CHUNK_BYTES,
                 limit_rows: SAMPLE_ROWS,
             };
-            let sample = read(&self.connection, table, None, part).doing(doing)?;
+            let sample = read(&self.connection, table, None, part).doing("estimating an upload")?;
             let size = sample.chunk.rows.len() as u64;
-            rows += count;
             bytes += match sample.packed_rows {
                 0 => count * 16,
                 packed if packed >= count => size,
                 packed => (size / packed + 1) * count,
             };
         }
-        Ok((rows, bytes))
+        Ok(bytes)
     }
 
     /// The stale rows to ask for: per table a header and packed `Request` rows. Rows that
@@ -246,6 +343,10 @@ impl Database {
         let Some(schema) = &subscription.schema else {
             return Ok(requests);
         };
+        // Reading an upload may have added some.
+        if !subscription.any_stale && subscription.taken.is_none() {
+            return Ok(requests);
+        }
         for table in &schema.tables {
             let taken = subscription.taken_generation;
             let (rows, packed) =
@@ -329,11 +430,13 @@ fn has_later(connection: &Connection, table: &Table, generation: i64) -> rusqlit
 
 /// Counts the changes of a generation; or all of a table where nothing was changed after
 /// the taking (refused changes make it an upper bound): SQLite counts these page by page,
-/// those of a generation one by one.
-fn count_sql(table: &Table, only_taken: bool) -> String {
-    let change = Names::of(table).change;
-    match only_taken {
-        true => format!("SELECT count(*) FROM {change}"),
-        false => format!("SELECT count(*) FROM {change} WHERE generation = ?1"),
-    }
+/// those of a generation one by one. `index` is the table's number.
+fn count_sql(table: &Table, index: usize, only_taken: bool) -> String {
+    let change = quote::name(&change_table(&table.name));
+    let of_generation = if only_taken {
+        ""
+    } else {
+        " WHERE generation = ?1"
+    };
+    format!("SELECT {index}, count(*) FROM {change}{of_generation}")
 }

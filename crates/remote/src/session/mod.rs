@@ -169,6 +169,8 @@ pub(crate) struct Session {
     spooled: usize,
     /// Whether a table is made, changed or replaced.
     alters: bool,
+    /// Whether there is anything in what has come for the file to keep.
+    brings_something: bool,
     report: Report,
     progress: Progress,
 }
@@ -202,6 +204,7 @@ impl Session {
             spool: Some(options.spool),
             spooled: 0,
             alters: false,
+            brings_something: false,
             report: Report::default(),
             progress: Progress::default(),
         }

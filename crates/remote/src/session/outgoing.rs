@@ -17,7 +17,9 @@ use tidewater_protocol::{Row, RowShape, RowsReader, Table};
 use super::error::SyncError;
 use super::progress::{Phase, Progress};
 use crate::database::kept::{self, Copies, UploadCopy};
-use crate::database::{Database, SubscriptionState, UploadCursor, compare};
+use crate::database::{
+    Database, SubscriptionState, UploadBeginning, UploadChunk, UploadCursor, compare,
+};
 
 /// How many bytes of keys one sync asks for again; the rest is for the next. A server takes
 /// at least so many.
@@ -59,6 +61,8 @@ enum Sending {
 struct Upload {
     subscription: usize,
     cursor: UploadCursor,
+    /// What was read already.
+    read: VecDeque<UploadChunk>,
     copy: UploadCopy,
 }
 
@@ -226,10 +230,16 @@ impl Outgoing {
                     self.control(control);
                     return Ok(());
                 }
-                let (rows, bytes) = database.upload_estimate(subscription)?;
+                let UploadBeginning {
+                    cursor,
+                    read,
+                    rows,
+                    bytes,
+                } = database.begin_upload(subscription)?;
                 self.sending = Some(Sending::Upload(Box::new(Upload {
                     subscription: index,
-                    cursor: UploadCursor::default(),
+                    cursor,
+                    read,
                     copy: UploadCopy::new(database.kept_limits()),
                 })));
                 Control::UploadBegin(UploadBegin {
@@ -299,7 +309,11 @@ impl Outgoing {
         progress: &mut Progress,
     ) -> Result<Option<Sending>, SyncError> {
         let subscription = &subscriptions[upload.subscription];
-        let Some(chunk) = database.upload_chunk(subscription, &mut upload.cursor)? else {
+        let chunk = match upload.read.pop_front() {
+            Some(chunk) => Some(chunk),
+            None => database.upload_chunk(subscription, &mut upload.cursor)?,
+        };
+        let Some(chunk) = chunk else {
             self.control(Control::UploadEnd(upload.copy.end()));
             self.copies
                 .sent(upload.subscription, subscription, upload.copy)?;

@@ -10,7 +10,7 @@ use super::welcome::Answer;
 use super::work::{Beginning, Work};
 use super::{MOVING, Outcome, ProofKind, Session, Stage, Store, SyncDirection, SyncError, Verify};
 use crate::connection::Admission;
-use crate::database::{ApplySummary, NewIdentity, Said};
+use crate::database::{ApplySummary, CompareDue, NewIdentity, Said, SubscriptionState};
 use crate::report::Uploaded;
 
 /// So many bytes of rows are applied in no time.
@@ -82,6 +82,12 @@ impl Session {
             Control::TableBegin(begin) => {
                 progress.table(Phase::Downloading, &begin.table, begin.expected_rows);
                 self.alters |= begin.replace || !begin.ranges.is_empty();
+                self.brings_something = true;
+            }
+            Control::DownloadBegin(begin) => self.brings_something |= begin.scope_changed,
+            Control::DownloadEnd(end) => {
+                let is_empty = end.upserts == 0 && end.removals == 0 && end.checkpoint.is_empty();
+                self.brings_something |= !is_empty;
             }
             Control::ResultEnd(end) => {
                 self.report.uploaded.add(Uploaded {
@@ -161,7 +167,8 @@ impl Session {
             // At once: they are ours whatever becomes of the sync.
             database.store_numbers(self.remote_id, &answer.blocks)?;
         }
-        let is_new = database.is_new()?;
+        let has_tables = self.subscriptions.iter().any(|it| it.schema.is_some());
+        let is_new = !has_tables && database.is_new()?;
         self.agree(answer)?;
         // Nobody uses tables that are not there yet: no need to wait until all has come.
         if is_new && self.direction != SyncDirection::UploadOnly {
@@ -283,18 +290,35 @@ impl Session {
         let mut spool = self.spool.take().ok_or(MOVING)?;
         spool.rewind().map_err(SyncError::Spool)?;
         let short = !self.alters && self.spooled <= SHORT_BYTES;
+        let idle_since_ms = self.idle_since_ms();
         let beginning = self.beginning();
         let progress = self.progress.clone();
         self.store = match std::mem::replace(&mut self.store, Store::Moving) {
             Store::Idle(database) => {
                 let work = Work::replay(database, beginning, spool, progress, short);
-                Store::Ready(Box::new(work))
+                Store::Ready(Box::new(work.idle_since(idle_since_ms)))
             }
             Store::Applying(applier) => Store::Ready(Box::new(Work::commit(applier, progress))),
             other => other,
         };
         self.stage = Stage::Work;
         Ok(())
+    }
+
+    /// When the file last synced, if applying what has come would change nothing else. Of refused
+    /// changes some may wait for the end of a sync.
+    fn idle_since_ms(&self) -> Option<i64> {
+        let is_idle = |it: &SubscriptionState| {
+            let has_upload = it.next_upload().is_some();
+            let compares = it.compares || it.compare_due != CompareDue::No;
+            it.schema.is_some() && !has_upload && !compares && !it.any_refused
+        };
+        let changes_schemas = self.schemas.iter().any(Option::is_some);
+        if self.brings_something || changes_schemas || !self.subscriptions.iter().all(is_idle) {
+            return None;
+        }
+        // The earliest, and none if there is one that never did.
+        self.subscriptions.iter().map(|it| it.last_sync_ms).min()?
     }
 
     pub(super) fn committed(&mut self, summary: ApplySummary) {

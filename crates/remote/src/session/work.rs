@@ -51,7 +51,14 @@ pub struct Work {
     progress: Progress,
     result: Option<Result<ApplySummary, SyncError>>,
     short: bool,
+    /// Nothing has come, and nothing of the file would change but the time of the last sync,
+    /// which is this.
+    idle_since_ms: Option<i64>,
 }
+
+/// An idle sync that comes so soon after the last one leaves the file as it is. A commit would cost
+/// more than all the rest of it, and its time is for people only.
+const SAME_TIME_MS: i64 = 60_000;
 
 impl Work {
     /// Work that begins with the spool.
@@ -70,7 +77,15 @@ impl Work {
             progress,
             result: None,
             short,
+            idle_since_ms: None,
         }
+    }
+
+    /// Nothing has come: it is enough that the file says when it last synced. It does, to the
+    /// minute.
+    pub(super) fn idle_since(mut self, last_sync_ms: Option<i64>) -> Work {
+        self.idle_since_ms = last_sync_ms;
+        self
     }
 
     /// Work that has only the commit left: all was applied while it came.
@@ -83,6 +98,7 @@ impl Work {
             progress,
             result: None,
             short: false,
+            idle_since_ms: None,
         }
     }
 
@@ -112,6 +128,15 @@ impl Work {
     }
 
     fn try_step(&mut self, now: Now) -> Result<(), SyncError> {
+        let is_same_time = |last: i64| {
+            let passed = now.unix_ms.checked_sub(last);
+            passed.is_some_and(|passed| (0..SAME_TIME_MS).contains(&passed))
+        };
+        if self.idle_since_ms.take().is_some_and(is_same_time) {
+            self.result = Some(Ok(ApplySummary::default()));
+            self.progress.phase(Phase::Done);
+            return Ok(());
+        }
         self.begin()?;
         let Store::Applying(applier) = &mut self.store else {
             return Err(super::MOVING);

@@ -235,16 +235,8 @@ impl RawLimits {
                 self.session_workers,
                 default.session_workers,
             )?,
-            upload_workers: count(
-                "upload_workers",
-                self.upload_workers,
-                default.upload_workers,
-            )?,
-            download_workers: count(
-                "download_workers",
-                self.download_workers,
-                default.download_workers,
-            )?,
+            upload_workers: workers("upload_workers", self.upload_workers)?,
+            download_workers: workers("download_workers", self.download_workers)?,
             upload_bytes: bytes("upload_bytes", self.upload_bytes, default.upload_bytes)?,
             upload_rows: rows("upload_rows", self.upload_rows, default.upload_rows)?,
             row_bytes: usize::try_from(bytes(
@@ -277,6 +269,11 @@ fn count(key: &str, value: Option<u64>, default: usize) -> Result<usize, ServerE
             "write a number from 1 to 1000000",
         )),
     }
+}
+
+/// Nothing said: as many as get the most done.
+fn workers(key: &str, value: Option<u64>) -> Result<Option<usize>, ServerError> {
+    value.map(|value| count(key, Some(value), 1)).transpose()
 }
 
 fn rows(key: &str, value: Option<u64>, default: u64) -> Result<u64, ServerError> {

@@ -13,13 +13,14 @@ use tokio::sync::watch;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, FormerRecord, History, NumbersWanted, Pruned,
+    AskedSession, CentreStatus, ConflictRecord, FormerRecord, History, NumbersWanted, Pruned,
     RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord,
     SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
     Centre, CentreError, Checkpoint, DeployReport, DownloadJob, DownloadOutcome, DownloadSink,
-    ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome, UploadResult, Worker,
+    Downloaded, Downloading, ListedTable, OwnUpload, PublicationSpec, SyncUpload, UploadOutcome,
+    UploadResult, Worker,
 };
 use tidewater_centre::{ResultTable, TableCompare, TableRequest};
 use tidewater_protocol::compare::{Intervals, Ranges};
@@ -473,54 +474,62 @@ async fn pass(gate: &watch::Sender<bool>) {
     let _ = gate.subscribe().wait_for(|open| *open).await;
 }
 
+impl MemoryWorker {
+    fn session_state(&self, session: &AskedSession) -> SessionState {
+        let AskedSession {
+            user,
+            remote_id,
+            subscriptions: asked,
+        } = session;
+        let remote_id = *remote_id;
+        let state = self.0.state();
+        let histories = asked.iter().map(|it| {
+            let (history, _) = watermark(it.watermark.as_ref()?);
+            Some(match history == state.history_number {
+                true => History::Known,
+                false => History::Unknown,
+            })
+        });
+        let subscriptions = asked.iter().map(|it| {
+            let key = (remote_id?, it.publication.clone());
+            let stored = state.subscriptions.get(&key)?;
+            Some(SubscriptionRecord {
+                sequence: stored.sequence,
+                upload_id: stored.upload_id,
+            })
+        });
+        let formers = asked.iter().map(|it| {
+            let formers = it.formers.iter().map(|id| FormerRecord {
+                removed: state.removed.contains(id),
+                last: (state.subscriptions.get(&(*id, it.publication.clone()))).map(|stored| {
+                    SubscriptionRecord {
+                        sequence: stored.sequence,
+                        upload_id: stored.upload_id,
+                    }
+                }),
+            });
+            formers.collect()
+        });
+        SessionState {
+            user: state.users.get(user).cloned(),
+            remote: remote_id.and_then(|id| state.remotes.get(&id).cloned()),
+            subscriptions: subscriptions.collect(),
+            histories: histories.collect(),
+            centre: NAME.into(),
+            removed: remote_id.is_some_and(|id| state.removed.contains(&id)),
+            formers: formers.collect(),
+            deployment: 0,
+        }
+    }
+}
+
 impl Worker for MemoryWorker {
-    fn session_state<'a>(
-        &'a mut self,
-        user: &'a str,
-        remote_id: Option<RemoteId>,
-        asked: &'a [AskedSubscription],
-    ) -> CentreResult<'a, SessionState> {
+    fn session_states(&mut self, asked: Vec<AskedSession>) -> CentreResult<'_, Vec<SessionState>> {
         Box::pin(async move {
             pass(&self.0.session_gate).await;
             self.check()?;
-            let state = self.0.state();
-            let histories = asked.iter().map(|it| {
-                let (history, _) = watermark(it.watermark.as_ref()?);
-                Some(match history == state.history_number {
-                    true => History::Known,
-                    false => History::Unknown,
-                })
-            });
-            let subscriptions = asked.iter().map(|it| {
-                let key = (remote_id?, it.publication.clone());
-                let stored = state.subscriptions.get(&key)?;
-                Some(SubscriptionRecord {
-                    sequence: stored.sequence,
-                    upload_id: stored.upload_id,
-                })
-            });
-            let formers = asked.iter().map(|it| {
-                let formers = it.formers.iter().map(|id| FormerRecord {
-                    removed: state.removed.contains(id),
-                    last: (state.subscriptions.get(&(*id, it.publication.clone()))).map(|stored| {
-                        SubscriptionRecord {
-                            sequence: stored.sequence,
-                            upload_id: stored.upload_id,
-                        }
-                    }),
-                });
-                formers.collect()
-            });
-            Ok(SessionState {
-                user: state.users.get(user).cloned(),
-                remote: remote_id.and_then(|id| state.remotes.get(&id).cloned()),
-                subscriptions: subscriptions.collect(),
-                histories: histories.collect(),
-                centre: NAME.into(),
-                removed: remote_id.is_some_and(|id| state.removed.contains(&id)),
-                formers: formers.collect(),
-                deployment: 0,
-            })
+            let states = asked.iter().map(|session| self.session_state(session));
+            Ok(states.collect())
         })
     }
 
@@ -602,7 +611,17 @@ impl Worker for MemoryWorker {
         })
     }
 
-    fn download<'a>(
+    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+        Box::pin(async move {
+            let mut downloaded = Vec::with_capacity(downloads.len());
+            for Downloading { job, sink } in downloads {
+                downloaded.push(Some(self.download_one(job, sink).await));
+            }
+            Ok(downloaded)
+        })
+    }
+
+    fn download_one<'a>(
         &'a mut self,
         job: DownloadJob,
         sink: &'a mut dyn DownloadSink,

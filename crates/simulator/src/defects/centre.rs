@@ -11,14 +11,14 @@ use tokio::time::sleep;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSubscription, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
+    AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SubscriptionRecord, SyncRecord,
     UserImport, UserRecord,
 };
 use tidewater_centre::{
     Centre, CentreError, Checkpoint, DeployReport, Deployed, DownloadJob, DownloadOutcome,
-    DownloadSink, ListedTable, OwnUpload, Parameters, PublicationSpec, SyncContext, SyncUpload,
-    UploadOutcome, UploadResult, Worker,
+    DownloadSink, Downloaded, Downloading, ListedTable, OwnUpload, Parameters, PublicationSpec,
+    SyncContext, SyncUpload, UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
@@ -183,24 +183,21 @@ impl Worker for MeddlingWorker {
         self.inner.is_usable()
     }
 
-    fn session_state<'a>(
-        &'a mut self,
-        user: &'a str,
-        remote_id: Option<RemoteId>,
-        subscriptions: &'a [AskedSubscription],
-    ) -> CentreResult<'a, SessionState> {
+    fn session_states(&mut self, asked: Vec<AskedSession>) -> CentreResult<'_, Vec<SessionState>> {
         Box::pin(async move {
-            let state = self.inner.session_state(user, remote_id, subscriptions);
-            let mut state = state.await?;
-            if is_on(Defect::CopyUnnoticed)
-                && let Some(claimed) = remote_id.and_then(believed)
-            {
-                let records = state.subscriptions.iter_mut().flatten();
-                for record in records.filter(|it| it.sequence >= claimed.sequence) {
-                    *record = claimed.clone();
+            let remotes: Vec<Option<RemoteId>> = asked.iter().map(|it| it.remote_id).collect();
+            let mut states = self.inner.session_states(asked).await?;
+            for (state, remote_id) in states.iter_mut().zip(remotes) {
+                if is_on(Defect::CopyUnnoticed)
+                    && let Some(claimed) = remote_id.and_then(believed)
+                {
+                    let records = state.subscriptions.iter_mut().flatten();
+                    for record in records.filter(|it| it.sequence >= claimed.sequence) {
+                        *record = claimed.clone();
+                    }
                 }
             }
-            Ok(state)
+            Ok(states)
         })
     }
 
@@ -274,7 +271,20 @@ impl Worker for MeddlingWorker {
         })
     }
 
-    fn download<'a>(
+    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+        if current().is_none() {
+            return self.inner.download(downloads);
+        }
+        Box::pin(async move {
+            let mut downloaded = Vec::with_capacity(downloads.len());
+            for Downloading { job, sink } in downloads {
+                downloaded.push(Some(self.download_one(job, sink).await));
+            }
+            Ok(downloaded)
+        })
+    }
+
+    fn download_one<'a>(
         &'a mut self,
         job: DownloadJob,
         sink: &'a mut dyn DownloadSink,
@@ -313,12 +323,12 @@ impl Worker for MeddlingWorker {
                 outcome: None,
             };
             let again = is_on(Defect::WatermarkAfterReads).then(|| job.clone());
-            self.inner.download(job, &mut filter).await?;
+            self.inner.download_one(job, &mut filter).await?;
             let outcome = filter.outcome.take();
             if let (Some(again), Some((index, outcome))) = (again, outcome) {
                 sleep(Duration::from_secs(1)).await;
                 let mut later = Later(None);
-                self.inner.download(again, &mut later).await?;
+                self.inner.download_one(again, &mut later).await?;
                 let checkpoint = later.0.or(outcome.checkpoint);
                 let outcome = DownloadOutcome {
                     checkpoint,

@@ -12,6 +12,7 @@ use super::PostgresWorld;
 use crate::fixture::PostgresFixture;
 use crate::fixture::{Fixture, Transaction};
 use tidewater_centre_conformance::offline::{hand_out_of, numbered, numbers};
+use tidewater_centre_conformance::remote::session_state;
 use tidewater_centre_conformance::remote::{Remote, insert, update};
 use tidewater_centre_conformance::world::{
     NOW_MS, PUBLICATION, SHOP_DDL, World, asked, everyone, publication, shop,
@@ -193,7 +194,9 @@ async fn a_database_without_our_schema_is_told_as_such() {
     let error = centre.users().await.unwrap_err();
     assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
     let mut worker = centre.worker().await.unwrap();
-    let error = worker.session_state("anna", None, &[]).await.unwrap_err();
+    let error = session_state(&mut worker, "anna", None, &[])
+        .await
+        .unwrap_err();
     assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
 }
 
@@ -205,7 +208,7 @@ async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
         watermark: anna.checkpoint.as_ref().map(|it| it.watermark.clone()),
         ..asked(PUBLICATION)
     }];
-    let state = anna.worker.session_state("anna", None, &asked).await;
+    let state = session_state(&mut anna.worker, "anna", None, &asked).await;
     assert_eq!(state.unwrap().histories, [Some(History::Known)]);
     // The marks are there, but transaction ids begin anew.
     world
@@ -215,7 +218,7 @@ async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
     assert!(matches!(error, CentreError::NotDeployed { .. }), "{error}");
     let report = world.deploy().await.unwrap();
     assert_eq!(report.steps.len(), 1, "{report:?}");
-    let state = anna.worker.session_state("anna", None, &asked).await;
+    let state = session_state(&mut anna.worker, "anna", None, &asked).await;
     assert_eq!(state.unwrap().histories, [Some(History::Unknown)]);
     assert_eq!(
         anna.compare(&["customer", "product", "purchase"], 1)

@@ -50,6 +50,8 @@ pub(super) struct Plan {
     pub(super) serial: Option<u64>,
     pub(super) arrived: bool,
     pub(super) is_due: bool,
+    /// Whether the change logs may have something new.
+    pub(super) has_changes: bool,
 }
 
 impl Plan {
@@ -115,6 +117,8 @@ impl Plan {
             matches!(opened.standing, Standing::Known | Standing::Arrived) && !scope_changed;
         let arrived = stays && opened.standing == Standing::Arrived;
         let own = subscription.own.as_ref();
+        // What is new was only looked for in the partitions that the remote held.
+        let has_changes = opened.news || tables.iter().any(TablePlan::is_due);
         let is_due = opened.news
             || watermark::is_old(opened.marked_ms, now_ms)
             || !stays
@@ -135,6 +139,7 @@ impl Plan {
             serial: checkpoint.map(|it| it.serial).filter(|_| stays && !arrived),
             arrived,
             is_due,
+            has_changes,
         }
     }
 }

@@ -35,11 +35,12 @@ fn slices(partitions: &[Vec<u8>]) -> Vec<&[u8]> {
 
 impl<'a> TableReading<'a, '_> {
     /// Sends what is planned for a table: removals before rows, so that a row that moved
-    /// between partitions stays.
+    /// between partitions stays. Without `has_changes` the change logs have nothing new.
     pub(super) async fn planned(
         &mut self,
         what: &TablePlan,
         own: Option<&OwnUpload>,
+        has_changes: bool,
     ) -> Result<()> {
         match what {
             TablePlan::Nothing => Ok(()),
@@ -59,7 +60,10 @@ impl<'a> TableReading<'a, '_> {
                 for (rule, plan) in plans.iter().enumerate() {
                     self.gained(rule, plan).await?;
                 }
-                self.changes(plans, own).await
+                match has_changes {
+                    true => self.changes(plans, own).await,
+                    false => Ok(()),
+                }
             }
         }
     }

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use tidewater_protocol::{Code, Op};
+use tidewater_protocol::{Code, Datum, Op};
 
 use super::incoming::{FEW_INSERTS, Incoming, RowRef};
 use super::made;
@@ -19,7 +19,8 @@ use super::own;
 use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable};
 use super::scoped::BeforeHandingOver;
 use super::settled;
-use super::{Admission, DOWNLOAD_ONLY, Serials, last, note_given_back};
+use super::shared;
+use super::{Admission, DOWNLOAD_ONLY, Serials, last, note_given_back, store};
 use crate::engine::connection::Connection as _;
 use crate::engine::publication::Publication;
 use crate::engine::scope::Differences;
@@ -51,30 +52,40 @@ pub async fn apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<U
 }
 
 async fn try_apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<UploadOutcome>> {
-    let mut outcomes = Vec::with_capacity(uploads.len());
+    if uploads.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut outcomes = shared::apply(rows, uploads).await?;
     for (number, upload) in uploads.iter().enumerate() {
+        if outcomes.contains_key(&number) {
+            continue;
+        }
         rows.begin(number).await?;
-        let outcome = one(rows, upload, uploads.len() == 1).await;
-        outcomes.push(match outcome {
+        let outcome = match one(rows, upload, uploads.len() == 1).await {
             Ok(outcome) => outcome,
             Err(error) if fails_alone(&error) && rows.is_usable() => {
-                rows.undo().await?;
-                if let CentreError::Locked { .. } = error {
-                    rows.hurry();
-                }
+                undo(rows, &error).await?;
                 UploadOutcome::Failed { error }
             }
             Err(error) => return Err(error),
-        });
+        };
+        outcomes.insert(number, outcome);
     }
-    if !uploads.is_empty() {
-        rows.commit().await?;
+    rows.commit().await?;
+    Ok(outcomes.into_values().collect())
+}
+
+/// Undoes what has failed alone.
+pub(super) async fn undo(rows: &mut impl Rows, error: &CentreError) -> Result<()> {
+    rows.undo().await?;
+    if let CentreError::Locked { .. } = error {
+        rows.hurry();
     }
-    Ok(outcomes)
+    Ok(())
 }
 
 /// Whether an error is one upload's own, and the others of the list can go on.
-fn fails_alone(error: &CentreError) -> bool {
+pub(super) fn fails_alone(error: &CentreError) -> bool {
     !error.is_retryable() && !matches!(error, CentreError::Unavailable { .. })
 }
 
@@ -92,7 +103,8 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
             Announced::Unpublished(refused) => unpublished.push((table, refused)),
         }
     }
-    let Some(admitted) = rows.admit(&publication, upload, &tables).await? else {
+    let admitted = rows.admit(&publication, &[upload], &tables).await?;
+    let Some(admitted) = admitted.into_iter().flatten().next() else {
         rows.undo().await?;
         return last(rows.connection(), upload).await;
     };
@@ -122,7 +134,7 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
 }
 
 /// Rows of an older schema without what tells who may write them cannot be judged.
-fn judgeable<T>(publication: &Publication<T>, announced: Announced) -> Announced {
+pub(super) fn judgeable<T>(publication: &Publication<T>, announced: Announced) -> Announced {
     let Announced::Published(index, map) = announced else {
         return announced;
     };
@@ -228,7 +240,7 @@ enum Filled {
 
 /// What is done with rows of a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Delete,
     Move,
     Insert,
@@ -325,8 +337,8 @@ impl<'r, R: Rows> Run<'r, R> {
         let connection = self.rows.connection();
         settled::forget(connection, self.upload, schema, self.tables, &records).await?;
         records.store(self.rows.connection(), self.upload).await?;
-        let store = admission.store(self.upload, &mut result);
-        self.rows.keep(store).await?;
+        let completed = admission.complete(self.upload, &mut result);
+        self.rows.keep(store(vec![completed])).await?;
         Ok(Filled::All(result))
     }
 
@@ -381,8 +393,10 @@ impl<'r, R: Rows> Run<'r, R> {
         let is_possible =
             table.inserts > FEW_INSERTS && table.is_open && !progress.outcomes.concerns(table);
         let is_in = is_possible && {
-            let membership = self.membership(table);
-            self.rows.load(table, membership).await?
+            let mut membership = self.membership(table);
+            let mut may_write =
+                |_, values: &[Datum<'_>]| membership.barrier_to_new(values).is_none();
+            self.rows.load(table, &mut may_write).await?
         };
         if is_in {
             progress.outcomes.applied(Op::Insert, table.inserts);
@@ -410,11 +424,11 @@ impl<'r, R: Rows> Run<'r, R> {
 }
 
 /// The places of tables, and what is done with rows of them.
-type Steps = Vec<(usize, Step)>;
+pub(super) type Steps = Vec<(usize, Step)>;
 
 /// What is done first; then rows are handed over, as all the others are judged by whose they are
 /// before that; and the deletes that come afterwards.
-fn order<T: TargetTable>(tables: &[Incoming<'_, T>]) -> [Steps; 3] {
+pub(super) fn order<T: TargetTable>(tables: &[Incoming<'_, T>]) -> [Steps; 3] {
     let mut parents_first: Vec<usize> = (0..tables.len()).collect();
     parents_first.sort_by_key(|&place| tables[place].index);
     let deletes = parents_first.iter().rev().map(|&it| (it, Step::Delete));

@@ -137,6 +137,11 @@ impl ColumnMap {
         })
     }
 
+    /// Whether the remote sends columns that are not published any more.
+    pub fn has_dropped(&self) -> bool {
+        self.sources.iter().flatten().count() < self.shape.columns.len()
+    }
+
     /// Whether the remote sends every published column.
     pub fn is_complete(&self) -> bool {
         self.sources.iter().all(Option::is_some)

@@ -23,6 +23,11 @@ pub struct RowRef {
 }
 
 impl RowRef {
+    /// The number of its chunk.
+    pub fn chunk(self) -> usize {
+        self.chunk as usize
+    }
+
     /// The bytes between two rows of a chunk; nothing is known across chunks.
     pub fn distance(self, next: RowRef) -> usize {
         if self.chunk == next.chunk {

@@ -31,29 +31,43 @@ pub(super) async fn note<R: Rows>(
         if !rows.makes_something(table) && !are_completed {
             continue;
         }
-        let shape = &publication.shapes[table.index];
+        let mut membership = admission.held(publication, table.index).of_any_age();
         for (op, taken) in taken(publication, table, outcomes)? {
-            for some in taken.chunks(ROWS_AT_ONCE) {
-                let found = rows.find(table, op, some, Image::New).await?;
-                let mut membership = admission.held(publication, table.index).of_any_age();
-                let mut number = found.iter();
-                table.images(some, |_, uploaded| {
-                    // What is gone, or cannot be sent, is the download's affair.
-                    let Some(met) = number.next().and_then(Option::as_ref) else {
-                        return Ok(());
-                    };
-                    if !met.central.is_whole {
-                        return Ok(());
-                    }
-                    let central = met.central.values(&publication.row_types[table.index])?;
-                    let new = uploaded.new.unwrap_or_default();
-                    if differs(shape, &table.sent, new, &central) && membership.has(&central) {
-                        outcomes.made(table, &central);
-                    }
-                    Ok(())
-                })?;
-            }
+            let mut made = |_, central: &[Datum<'_>]| {
+                if membership.has(central) {
+                    outcomes.made(table, central);
+                }
+            };
+            find(rows, publication, table, (op, &taken), &mut made).await?;
         }
+    }
+    Ok(())
+}
+
+/// Finds those of some rows that took effect which differ in the centre from what was uploaded;
+/// `made` gets the centre's, as they are read.
+pub(super) async fn find<R: Rows>(
+    rows: &mut R,
+    publication: &Publication<R::Table>,
+    table: &Incoming<'_, R::Table>,
+    (op, taken): (Op, &[RowRef]),
+    made: &mut (dyn FnMut(RowRef, &[Datum<'_>]) + Send),
+) -> Result<()> {
+    let shape = &publication.shapes[table.index];
+    for some in taken.chunks(ROWS_AT_ONCE) {
+        let found = rows.find(table, op, some, Image::New).await?;
+        table.images(some, |at, uploaded| {
+            // What is gone, or cannot be sent, is the download's affair.
+            let Some(met) = found[at].as_ref().filter(|met| met.central.is_whole) else {
+                return Ok(());
+            };
+            let central = met.central.values(&publication.row_types[table.index])?;
+            let new = uploaded.new.unwrap_or_default();
+            if differs(shape, &table.sent, new, &central) {
+                made(some[at], &central);
+            }
+            Ok(())
+        })?;
     }
     Ok(())
 }

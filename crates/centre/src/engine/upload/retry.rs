@@ -168,6 +168,7 @@ impl<'r, R: Rows> Run<'r, R> {
                 let sorted = self.sort(table, op, &refs, progress)?;
                 if sorted
                     .ready
+                    .sets
                     .iter()
                     .map(|(_, rows)| rows.len())
                     .sum::<usize>()
@@ -178,7 +179,11 @@ impl<'r, R: Rows> Run<'r, R> {
                 if refs.is_empty() {
                     continue;
                 }
-                let changed = sorted.ready.into_iter().flat_map(|(columns, _)| columns);
+                let changed = sorted
+                    .ready
+                    .sets
+                    .into_iter()
+                    .flat_map(|(columns, _)| columns);
                 let changed: BTreeSet<usize> = changed.collect();
                 parts.push(Part {
                     table,

@@ -7,7 +7,7 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, pack};
 use super::Serials;
 use super::incoming::{Incoming, RowRef};
 use crate::engine::connection::{Connection, Own};
-use crate::engine::exact::{Barrier, Membership, pack_row, unpack};
+use crate::engine::exact::{Barrier, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::error::CentreError;
 use crate::scope::Scope;
@@ -165,6 +165,9 @@ impl Central {
     }
 }
 
+/// Tells by the number of a row's chunk, and by its values, whether it may be written.
+pub type MayWrite<'m> = dyn FnMut(usize, &[Datum<'_>]) -> bool + Send + 'm;
+
 /// Rows of one operation of one table that are applied with others.
 pub struct Part<'b, 'u, T> {
     /// The table.
@@ -194,17 +197,18 @@ pub trait Rows: Send {
     /// A publication that is served.
     fn publication(&self, name: &str) -> Result<Arc<Publication<Self::Table>>>;
 
-    /// Begins the upload with this number of the list, and with the first one the transaction.
+    /// Begins an upload, or several that share statements, and with the first ones the
+    /// transaction. The number is the same whenever the list is tried again.
     fn begin(&mut self, number: usize) -> impl Future<Output = Result<()>> + Send;
 
-    /// Keeps the upload, and with it its result.
+    /// Keeps what was begun, and with it its result.
     fn keep(&mut self, result: Own) -> impl Future<Output = Result<()>> + Send;
 
     /// An upload of the list has waited for a lock in vain: the next ones do not wait for long, so
     /// that somebody's transaction holds up only who needs what it holds.
     fn hurry(&mut self) {}
 
-    /// Undoes the upload.
+    /// Undoes what was begun.
     fn undo(&mut self) -> impl Future<Output = Result<()>> + Send;
 
     /// Commits all of the list.
@@ -218,14 +222,18 @@ pub trait Rows: Send {
         attempts: u32,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Takes an upload's number, sees to it that nobody changes its tables, and evaluates the
-    /// scope. `None` if the number does not follow.
+    /// Takes the numbers of uploads of one publication, sees to it that nobody changes their
+    /// tables, and evaluates their scopes, in their order. `None` if the number does not follow.
     fn admit<'u>(
         &mut self,
         publication: &'u Publication<Self::Table>,
-        upload: &'u SyncUpload,
+        uploads: &[&'u SyncUpload],
         tables: &[Incoming<'u, Self::Table>],
-    ) -> impl Future<Output = Result<Option<Admitted>>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<Admitted>>>> + Send;
+
+    /// Whether rows of several uploads can be written to a table by the same statements: nothing
+    /// that happens then looks at who uploads.
+    fn is_shared(&self, table: &Incoming<'_, Self::Table>) -> bool;
 
     /// Begins to write the rows of an upload. With `immediate` all constraints are checked as soon
     /// as a row is written, also those that could wait.
@@ -248,11 +256,12 @@ pub trait Rows: Send {
         row: &[Datum<'_>],
     ) -> Option<String>;
 
-    /// Inserts all inserts of a table in bulk, or none of them; whether they are in.
+    /// Inserts all inserts of a table in bulk, or none of them; whether they are in. `may_write`
+    /// tells by the number of its chunk whether a row may be written by who sent it.
     fn load(
         &mut self,
         table: &Incoming<'_, Self::Table>,
-        membership: Membership<'_>,
+        may_write: &mut MayWrite<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Writes rows, in their order.

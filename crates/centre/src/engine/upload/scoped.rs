@@ -5,7 +5,7 @@
 //! after everything else of their upload, and what that did to rows below them is judged by whose
 //! they were until then.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use tidewater_protocol::{Datum, Op, pack};
 
@@ -16,7 +16,7 @@ use super::made;
 use super::rows::{Image, Rows};
 use super::settle::ROWS_AT_ONCE;
 use crate::engine::exact::{Barrier, Membership};
-use crate::engine::publication::Rule;
+use crate::engine::publication::{Publication, Rule};
 use crate::engine::upload::decided::{RowKey, RowKeys, pack_key};
 use crate::error::CentreError;
 
@@ -49,6 +49,16 @@ pub(super) struct BeforeHandingOver {
     own: RowKeys,
 }
 
+/// Whether a query for scopes names a table.
+pub(super) fn decides_scopes<T>(publication: &Publication<T>, table: usize) -> bool {
+    let written = publication.writes.iter();
+    let written = written.filter_map(|it| it.rule.as_ref());
+    let rules = publication.rules.iter().chain(written);
+    let mut queries = rules.filter_map(|it| it.query.as_ref());
+    let name = &publication.schema.tables[table].name;
+    queries.any(|query| query.inner.contains(name.as_str()))
+}
+
 impl<'r, R: Rows> Run<'r, R> {
     /// What of a table the remote may write, by the scope before the upload.
     pub(super) fn membership(&self, table: &Incoming<'_, R::Table>) -> Membership<'r> {
@@ -63,11 +73,7 @@ impl<'r, R: Rows> Run<'r, R> {
     where
         'r: 'm,
     {
-        let written = self.publication.writes[table.index].rule.as_ref();
-        admission
-            .held(self.publication, table.index)
-            .written_by(written, &admission.scope.writes[table.index])
-            .of_any_age()
+        admission.writable(self.publication, table.index)
     }
 
     /// What of a table the remote is shown: a window limits that, and not what may be written.
@@ -301,15 +307,8 @@ impl<'r, R: Rows> Run<'r, R> {
 
     /// Whether the upload changes a table that a query for scopes names.
     fn changes_scopes(&self) -> bool {
-        let written = self.publication.writes.iter();
-        let written = written.filter_map(|it| it.rule.as_ref());
-        let rules = self.publication.rules.iter().chain(written);
-        let queries = rules.filter_map(|it| it.query.as_ref());
-        let queries: HashSet<&str> = queries.map(|it| it.inner.as_str()).collect();
-        self.tables.iter().any(|table| {
-            let name = &self.publication.schema.tables[table.index].name;
-            table.count() > 0 && queries.iter().any(|query| query.contains(name.as_str()))
-        })
+        let mut tables = self.tables.iter();
+        tables.any(|table| table.count() > 0 && decides_scopes(self.publication, table.index))
     }
 
     /// Rows that were taken, and may not be written now.

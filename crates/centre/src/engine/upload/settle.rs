@@ -9,6 +9,7 @@ use super::apply::{Earlier, Progress, Run};
 use super::incoming::{Incoming, RowRef, Uploaded};
 use super::rows::{Batch, Failed, Image, Met, OnDelete, Refusal, Rows, TargetTable, Written};
 use crate::engine::exact::{Barrier, canonical};
+use crate::engine::publication::Publication;
 use crate::engine::upload::decided::{Decision, pack_key};
 use crate::error::CentreError;
 
@@ -25,11 +26,51 @@ const MOST_LEVELS: usize = 32;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
+/// Rows to be written; updates by the set of columns that they change.
+#[derive(Default)]
+pub(super) struct Ready {
+    pub(super) sets: Vec<(Vec<usize>, Vec<RowRef>)>,
+    /// Where a set of columns is among these.
+    places: HashMap<Vec<usize>, usize>,
+}
+
+impl Ready {
+    /// Adds a row that changes these columns.
+    pub(super) fn add<T>(
+        &mut self,
+        table: &Incoming<'_, T>,
+        changed: &mut Vec<usize>,
+        row: RowRef,
+    ) {
+        let set = match self.places.get(changed) {
+            Some(&set) => set,
+            None => {
+                if self.places.len() >= MAX_CHANGE_SETS {
+                    let is_key = |it: &usize| table.is_key(*it);
+                    let key: Vec<usize> = changed.iter().copied().filter(is_key).collect();
+                    let all = table.updatable.iter().copied();
+                    changed.clear();
+                    changed.extend(all.filter(|it| key.contains(it) || !is_key(it)));
+                }
+                let sets = &mut self.sets;
+                *self
+                    .places
+                    .entry(changed.clone())
+                    .or_insert_with_key(|changed| {
+                        sets.push((changed.clone(), Vec::new()));
+                        sets.len() - 1
+                    })
+            }
+        };
+        self.sets[set].1.push(row);
+    }
+}
+
 /// What the rows of one operation are sorted into before any is written.
 #[derive(Default)]
 pub(super) struct Sorted {
-    /// To be written; for updates by the set of changed columns.
-    pub(super) ready: Vec<(Vec<usize>, Vec<RowRef>)>,
+    /// To be written.
+    pub(super) ready: Ready,
     /// Cannot be written as they are; what they lost against has to be read.
     pub(super) unready: Vec<RowRef>,
     /// Lose whatever the centre has.
@@ -60,6 +101,56 @@ fn decide(op: Op, met: &Met, barrier: Option<Barrier>) -> Verdict {
     }
 }
 
+/// Why a row can never be what it is to be, if that is known without the database.
+pub(super) fn obstacle<R: Rows>(
+    rows: &mut R,
+    publication: &Publication<R::Table>,
+    table: &Incoming<'_, R::Table>,
+    uploaded: &Uploaded<'_, '_>,
+    changed: &[usize],
+) -> Option<Refusal> {
+    let new = uploaded.new?;
+    let schema = &publication.schema.tables[table.index];
+    let name = |column: usize| &schema.columns[column].name;
+    let refusal = |code, reason| Some(Refusal { code, reason });
+    let differs = |&&column: &&usize| {
+        let old = uploaded.old;
+        old.is_some_and(|old| !pack::same(&old[column], &new[column]))
+    };
+    if let Some(&column) = table.read_only.iter().find(differs) {
+        let reason = format!("the column {} is not written by remotes", name(column));
+        return refusal(Code::RowDownloadOnly, reason);
+    }
+    for &column in &schema.key {
+        if new[column] == Datum::Null {
+            let reason = format!("the key column {} is NULL", name(column));
+            return refusal(Code::RowNotNull, reason);
+        }
+        let is_other = uploaded
+            .old
+            .is_some_and(|old| !pack::same(&old[column], &new[column]));
+        if is_other && !changed.contains(&column) {
+            let reason = format!("the key column {} cannot be updated", name(column));
+            return refusal(Code::RowBadValue, reason);
+        }
+    }
+    let reason = rows.unfit(table, Image::New, new)?;
+    refusal(Code::RowBadValue, reason)
+}
+
+/// Finds the columns that an update sets; of other operations there are none.
+pub(super) fn find_changed<T>(
+    table: &Incoming<'_, T>,
+    uploaded: &Uploaded<'_, '_>,
+    changed: &mut Vec<usize>,
+) {
+    changed.clear();
+    if let (Some(old), Some(new)) = (uploaded.old, uploaded.new) {
+        let differs = |index: &usize| !pack::same(&old[*index], &new[*index]);
+        changed.extend(table.updatable.iter().copied().filter(differs));
+    }
+}
+
 impl<R: Rows> Run<'_, R> {
     /// Writes rows of one operation; gives back those that the database refused, and deletes that
     /// would do something to children.
@@ -74,12 +165,12 @@ impl<R: Rows> Run<'_, R> {
         let mut sorted = self.sort(table, op, refs, progress)?;
         let mut failed = Vec::new();
         if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
-            for (_, rows) in &mut sorted.ready {
+            for (_, rows) in &mut sorted.ready.sets {
                 self.leave_parents(table, rows, false, &mut failed).await?;
             }
         }
         let mut unready = sorted.unready;
-        for (changed, refs) in &sorted.ready {
+        for (changed, refs) in &sorted.ready.sets {
             let batch = Batch {
                 table,
                 op,
@@ -147,7 +238,6 @@ impl<R: Rows> Run<'_, R> {
         progress: &mut Progress<'_>,
     ) -> Result<Sorted> {
         let mut sorted = Sorted::default();
-        let mut sets: HashMap<Vec<usize>, usize> = HashMap::new();
         let mut membership = self.membership(table);
         let hands_over = self.hands_over(table, op);
         let Progress {
@@ -169,12 +259,8 @@ impl<R: Rows> Run<'_, R> {
                 }
                 None => {}
             }
-            changed.clear();
-            if let (Some(old), Some(new)) = (uploaded.old, uploaded.new) {
-                let differs = |index: &usize| !pack::same(&old[*index], &new[*index]);
-                changed.extend(table.updatable.iter().copied().filter(differs));
-            }
-            let mut refusal = self.obstacle(table, uploaded, &changed);
+            find_changed(table, uploaded, &mut changed);
+            let mut refusal = obstacle(self.rows, self.publication, table, uploaded, &changed);
             let judged = uploaded.new.filter(|_| refusal.is_none() && !hands_over);
             if let Some(barrier) = judged.and_then(|new| membership.barrier_to_new(new)) {
                 // It may come into scope by the upload itself.
@@ -194,62 +280,10 @@ impl<R: Rows> Run<'_, R> {
                 sorted.unready.push(refs[at]);
                 return Ok(());
             }
-            let set = match sets.get(&changed) {
-                Some(&set) => set,
-                None => {
-                    if sets.len() >= MAX_CHANGE_SETS {
-                        let is_key = |it: &usize| table.is_key(*it);
-                        let key: Vec<usize> = changed.iter().copied().filter(is_key).collect();
-                        let all = table.updatable.iter().copied();
-                        changed.clear();
-                        changed.extend(all.filter(|it| key.contains(it) || !is_key(it)));
-                    }
-                    *sets.entry(changed.clone()).or_insert_with_key(|changed| {
-                        sorted.ready.push((changed.clone(), Vec::new()));
-                        sorted.ready.len() - 1
-                    })
-                }
-            };
-            sorted.ready[set].1.push(refs[at]);
+            sorted.ready.add(table, &mut changed, refs[at]);
             Ok(())
         })?;
         Ok(sorted)
-    }
-
-    /// Why a row can never be what it is to be, if that is known without the database.
-    fn obstacle(
-        &mut self,
-        table: &Incoming<'_, R::Table>,
-        uploaded: &Uploaded<'_, '_>,
-        changed: &[usize],
-    ) -> Option<Refusal> {
-        let new = uploaded.new?;
-        let schema = &self.publication.schema.tables[table.index];
-        let name = |column: usize| &schema.columns[column].name;
-        let refusal = |code, reason| Some(Refusal { code, reason });
-        let differs = |&&column: &&usize| {
-            let old = uploaded.old;
-            old.is_some_and(|old| !pack::same(&old[column], &new[column]))
-        };
-        if let Some(&column) = table.read_only.iter().find(differs) {
-            let reason = format!("the column {} is not written by remotes", name(column));
-            return refusal(Code::RowDownloadOnly, reason);
-        }
-        for &column in &schema.key {
-            if new[column] == Datum::Null {
-                let reason = format!("the key column {} is NULL", name(column));
-                return refusal(Code::RowNotNull, reason);
-            }
-            let is_other = uploaded
-                .old
-                .is_some_and(|old| !pack::same(&old[column], &new[column]));
-            if is_other && !changed.contains(&column) {
-                let reason = format!("the key column {} cannot be updated", name(column));
-                return refusal(Code::RowBadValue, reason);
-            }
-        }
-        let reason = self.rows.unfit(table, Image::New, new)?;
-        refusal(Code::RowBadValue, reason)
     }
 
     /// Reads the rows of the centre that uploaded ones met, and settles who wins.
@@ -384,11 +418,11 @@ impl<R: Rows> Run<'_, R> {
         let mut sorted = self.sort(table, op, rows, progress)?;
         let mut passed_over = sorted.unready;
         if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
-            for (_, rows) in &mut sorted.ready {
+            for (_, rows) in &mut sorted.ready.sets {
                 self.leave_parents(table, rows, true, failed).await?;
             }
         }
-        for (changed, rows) in &sorted.ready {
+        for (changed, rows) in &sorted.ready.sets {
             let batch = Batch {
                 table,
                 op,

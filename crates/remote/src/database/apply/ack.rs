@@ -5,13 +5,12 @@ use rusqlite::{Connection, params};
 use tidewater_protocol::{Datum, Op, PublicationSchema, Row, Value};
 
 use super::rows::Sink;
-use super::table::is_not_empty;
 use super::{ApplySummary, ConflictSummary};
 use crate::database::kept::Giving;
 use crate::database::refused::{self, Refusal};
-use crate::database::tables::Names;
+use crate::database::tables::{TABLES_AT_ONCE, change_table, rekeyed_table};
 use crate::database::take::PARKED;
-use crate::database::{SubscriptionState, changes, row};
+use crate::database::{SubscriptionState, changes, quote, row};
 use crate::error::{Doing, RemoteError};
 use crate::report::ROWS_TOLD;
 
@@ -26,7 +25,9 @@ pub(super) fn acknowledge(
         return Ok(());
     };
     if let Some(schema) = &subscription.schema {
-        refused::settle_written(connection, subscription, generation)?;
+        if subscription.any_refused {
+            refused::settle_written(connection, subscription, generation)?;
+        }
         forget(connection, schema, generation)?;
     }
     connection
@@ -68,12 +69,32 @@ pub(in crate::database) fn forget(
     schema: &PublicationSchema,
     generation: i64,
 ) -> Result<(), RemoteError> {
-    for table in &schema.tables {
-        let names = Names::of(table);
-        forget_generation(connection, &names.change, generation).doing(DOING)?;
-        forget_generation(connection, &names.rekeyed, generation).doing(DOING)?;
+    let tables = schema.tables.iter().flat_map(|table| {
+        let names = [change_table(&table.name), rekeyed_table(&table.name)];
+        names.map(|name| quote::name(&name))
+    });
+    let tables: Vec<String> = tables.collect();
+    for tables in tables.chunks(TABLES_AT_ONCE) {
+        for table in not_empty(connection, tables).doing(DOING)? {
+            forget_generation(connection, table, generation).doing(DOING)?;
+        }
     }
     Ok(())
+}
+
+/// Those of the tables that have any row.
+fn not_empty<'t>(
+    connection: &Connection,
+    tables: &'t [String],
+) -> rusqlite::Result<Vec<&'t String>> {
+    let sql = quote::list(
+        tables.iter().enumerate(),
+        " UNION ALL ",
+        |(index, table)| format!("SELECT {index} WHERE EXISTS (SELECT 1 FROM {table})"),
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let found = statement.query_map([], |row| row.get::<_, usize>(0))?;
+    found.map(|index| Ok(&tables[index?])).collect()
 }
 
 fn forget_generation(
@@ -81,9 +102,6 @@ fn forget_generation(
     change: &str,
     generation: i64,
 ) -> rusqlite::Result<()> {
-    if !is_not_empty(connection, change)? {
-        return Ok(());
-    }
     let others: bool = connection
         .prepare_cached(&format!(
             "SELECT EXISTS (SELECT 1 FROM {change} WHERE generation <> ?1)"

@@ -17,6 +17,7 @@ impl Applier {
     /// The table or its columns are not those of the schema, or SQLite failed.
     pub fn table_begin(&mut self, begin: &TableBegin) -> Result<(), RemoteError> {
         self.finish_table()?;
+        self.uploads.had_rows = true;
         let (index, result) = match self.phase {
             Phase::Idle => return Err(out_of_order("rows")),
             Phase::Given(_) => return self.given()?.begin(begin),

@@ -17,9 +17,9 @@ impl Applier {
     pub fn commit(mut self, now_ms: i64) -> (Database, Result<ApplySummary, RemoteError>) {
         let result = self.finish(now_ms);
         let summary = std::mem::take(&mut self.summary);
-        let database = self.abort();
-        if result.is_ok() {
-            prefer_wal(&database.connection);
+        let mut database = self.abort();
+        if result.is_ok() && !database.has_wal {
+            database.has_wal = prefer_wal(&database.connection);
         }
         (database, result.map(|()| *summary))
     }
@@ -31,6 +31,13 @@ impl Applier {
         // Cannot fail: it only sets a flag of the connection.
         let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false);
         self.database
+    }
+
+    /// Whether anything may be among the refused changes: from before, or because a row came or
+    /// left, or columns did.
+    fn may_have_refused(&self) -> bool {
+        let mut subscriptions = self.subscriptions.iter();
+        self.uploads.had_rows || subscriptions.any(|it| it.state.any_refused || it.kept_dropped)
     }
 
     fn finish(&mut self, now_ms: i64) -> Result<(), RemoteError> {
@@ -64,13 +71,15 @@ impl Applier {
         // Values that were kept before there was a session have no time either. What was set aside
         // because it is too long gets its own with the result of its upload.
         let all = self.summary.refused > 0 || self.schema_changed || refused_before;
-        connection
-            .prepare_cached(
-                "UPDATE tidewater_refused SET at = ?1 WHERE at = ?2 \
-                 AND (?3 OR row_values IS NOT NULL)",
-            )
-            .and_then(|mut statement| statement.execute(params![now_ms, TIME_UNKNOWN, all]))
-            .doing(doing)?;
+        if all || self.may_have_refused() {
+            connection
+                .prepare_cached(
+                    "UPDATE tidewater_refused SET at = ?1 WHERE at = ?2 \
+                     AND (?3 OR row_values IS NOT NULL)",
+                )
+                .and_then(|mut statement| statement.execute(params![now_ms, TIME_UNKNOWN, all]))
+                .doing(doing)?;
+        }
         for subscription in self.subscriptions.iter().filter(|each| each.synced) {
             connection
                 .prepare_cached(

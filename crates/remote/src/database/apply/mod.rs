@@ -95,6 +95,8 @@ struct Uploads {
     given: Option<Given>,
     /// What the result under way refused.
     refused: kept::Refused,
+    /// Rows of a result or a download came.
+    had_rows: bool,
     /// Those that are acknowledged, to be kept at the end.
     kept: Vec<Keep>,
 }
@@ -285,7 +287,9 @@ impl Applier {
             self.phase = Phase::Given(subscription);
             return Ok(());
         }
-        refused::tell_set_aside(&self.database.connection, &state, &mut self.summary)?;
+        if state.any_refused {
+            refused::tell_set_aside(&self.database.connection, &state, &mut self.summary)?;
+        }
         self.keep_dropped_columns(subscription)?;
         self.phase = Phase::Result(subscription);
         Ok(())
@@ -521,12 +525,16 @@ fn out_of_order(what: &str) -> RemoteError {
 }
 
 /// Write-ahead logging lets the application read and write while we sync. It cannot be
-/// switched on while somebody else uses the file; the next sync tries again.
-fn prefer_wal(connection: &Connection) {
-    let mode = connection
-        .prepare_cached("PRAGMA journal_mode")
-        .and_then(|mut statement| statement.query_row([], |row| row.get::<_, String>(0)));
-    if mode.is_ok_and(|mode| mode != "wal" && mode != "memory") {
-        let _ = connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()));
+/// switched on while somebody else uses the file; the next sync tries again. Whether it is on:
+/// nobody switches it off while the file is open here.
+fn prefer_wal(connection: &Connection) -> bool {
+    let mode = connection.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0));
+    match mode.as_deref() {
+        Ok("wal") => true,
+        Ok("memory") | Err(_) => false,
+        Ok(_) => {
+            let _ = connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()));
+            false
+        }
     }
 }

@@ -139,12 +139,7 @@ impl<'a> Sink<'a> {
 
     /// Whether there is a row under a key.
     pub(super) fn exists(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<bool> {
-        let names = &self.table.names;
-        let mut statement = self.connection.prepare_cached(&format!(
-            "SELECT 1 FROM {} WHERE {}",
-            names.table,
-            names.key_is_bound()
-        ))?;
+        let mut statement = self.connection.prepare_cached(&self.table.row_sql.exists)?;
         row::bind_key(&mut statement, key, &mut self.scratch)?;
         let found = statement.raw_query().next()?.is_some();
         Ok(found)
@@ -231,24 +226,14 @@ impl<'a> Sink<'a> {
 
     /// The newest generation with a change of this key; parked ones count.
     pub(super) fn newest_change(&mut self, key: &[Datum<'_>]) -> Result<Option<i64>, RemoteError> {
-        self.change(key, "DESC").doing(DOING)
+        let sql = &self.table.row_sql.newest_change;
+        generation(self.connection, sql, key, &mut self.scratch).doing(DOING)
     }
 
     /// The oldest one.
     pub(super) fn oldest_change(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<Option<i64>> {
-        self.change(key, "ASC")
-    }
-
-    fn change(&mut self, key: &[Datum<'_>], order: &str) -> rusqlite::Result<Option<i64>> {
-        let names = &self.table.names;
-        let mut statement = self.connection.prepare_cached(&format!(
-            "SELECT generation FROM {} WHERE {} ORDER BY generation {order} LIMIT 1",
-            names.change,
-            names.change_key_is_bound()
-        ))?;
-        row::bind_key(&mut statement, key, &mut self.scratch)?;
-        let mut rows = statement.raw_query();
-        rows.next()?.map(|found| found.get(0)).transpose()
+        let sql = &self.table.row_sql.oldest_change;
+        generation(self.connection, sql, key, &mut self.scratch)
     }
 
     pub(super) fn mark_stale(&mut self, key: &[Datum<'_>]) -> Result<(), RemoteError> {
@@ -270,12 +255,7 @@ impl<'a> Sink<'a> {
 
     /// Deletes a row; returns how many there were (none or one).
     pub(super) fn delete_row(&mut self, key: &[Datum<'_>]) -> rusqlite::Result<u64> {
-        let names = &self.table.names;
-        let mut statement = self.connection.prepare_cached(&format!(
-            "DELETE FROM {} WHERE {}",
-            names.table,
-            names.key_is_bound()
-        ))?;
+        let mut statement = self.connection.prepare_cached(&self.table.row_sql.delete)?;
         row::bind_key(&mut statement, key, &mut self.scratch)?;
         Ok(statement.raw_execute()? as u64)
     }
@@ -286,13 +266,8 @@ impl<'a> Sink<'a> {
         key: &[Datum<'_>],
         generation: i64,
     ) -> rusqlite::Result<()> {
-        let names = &self.table.names;
-        let mut statement = self.connection.prepare_cached(&format!(
-            "DELETE FROM {} WHERE {} AND generation = ?{}",
-            names.change,
-            names.change_key_is_bound(),
-            key.len() + 1
-        ))?;
+        let sql = &self.table.row_sql.delete_change;
+        let mut statement = self.connection.prepare_cached(sql)?;
         row::bind_key(&mut statement, key, &mut self.scratch)?;
         statement.raw_bind_parameter(key.len() + 1, generation)?;
         statement.raw_execute().map(drop)
@@ -343,6 +318,19 @@ impl<'a> Sink<'a> {
         };
         fill().doing(DOING)
     }
+}
+
+/// The generation that a statement finds for a key.
+fn generation(
+    connection: &Connection,
+    sql: &str,
+    key: &[Datum<'_>],
+    scratch: &mut String,
+) -> rusqlite::Result<Option<i64>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    row::bind_key(&mut statement, key, scratch)?;
+    let mut rows = statement.raw_query();
+    rows.next()?.map(|found| found.get(0)).transpose()
 }
 
 fn hash(types: &[tidewater_protocol::ColumnType], key: &[Datum<'_>]) -> u64 {

@@ -10,7 +10,7 @@ use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
 use super::own_columns::Aside;
 use crate::database::tables::Names;
-use crate::database::triggers::{UniqueIndex, unique_indexes};
+use crate::database::triggers::{self, UniqueIndex, unique_indexes};
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{Doing, RemoteError};
 
@@ -27,6 +27,7 @@ pub(super) struct TableApply {
     /// The rows have the columns of the schema. Otherwise only their keys are used.
     pub(super) same_layout: bool,
     pub(super) upsert_sql: String,
+    pub(super) row_sql: RowSql,
     /// The change table is not empty.
     pub(super) has_changes: bool,
     /// There are stale rows.
@@ -61,6 +62,40 @@ pub(super) struct TableApply {
     /// Columns that the schema has since this apply, or that were made again in an untracked
     /// table, as indexes into the schema's.
     pub(super) added: Vec<usize>,
+}
+
+/// Statements about the row of one key, put together once: as text they cost as much as to run.
+#[derive(Debug)]
+pub(super) struct RowSql {
+    /// Its newest change, its oldest one.
+    pub(super) newest_change: String,
+    pub(super) oldest_change: String,
+    pub(super) delete_change: String,
+    pub(super) exists: String,
+    pub(super) delete: String,
+}
+
+impl RowSql {
+    fn of(names: &Names) -> RowSql {
+        let (table, change) = (&names.table, &names.change);
+        let (key, change_key) = (names.key_is_bound(), names.change_key_is_bound());
+        let generation = names.key.len() + 1;
+        let first_change = |order: &str| {
+            format!(
+                "SELECT generation FROM {change} WHERE {change_key} \
+                 ORDER BY generation {order} LIMIT 1"
+            )
+        };
+        RowSql {
+            newest_change: first_change("DESC"),
+            oldest_change: first_change("ASC"),
+            delete_change: format!(
+                "DELETE FROM {change} WHERE {change_key} AND generation = ?{generation}"
+            ),
+            exists: format!("SELECT 1 FROM {table} WHERE {key}"),
+            delete: format!("DELETE FROM {table} WHERE {key}"),
+        }
+    }
 }
 
 impl TableApply {
@@ -149,15 +184,20 @@ impl TableApply {
             .and_then(|mut statement| statement.query_row([&table.name], |row| row.get(0)))
             .doing(doing)?;
         let needed_by = needed_by(connection, &schema, table).doing(doing)?;
+        let unique = match triggers::are_plain(connection).doing(doing)? {
+            true => Vec::new(),
+            false => unique_indexes(connection, &table.name)?,
+        };
         Ok(TableApply {
             upsert_sql: upsert_sql(&names),
+            row_sql: RowSql::of(&names),
             key_types: row::key_types(table),
             shape,
             same_layout,
             has_changes,
             has_stale,
             needed_by,
-            unique: unique_indexes(connection, &table.name)?,
+            unique,
             written: HashSet::new(),
             parked_unseen: HashSet::new(),
             aside: None,

@@ -51,6 +51,9 @@ impl UserTriggers {
             return Ok(());
         }
         self.switched = true;
+        if triggers::are_plain(connection).doing(DOING)? {
+            return Ok(());
+        }
         let all = application_triggers(connection).doing(DOING)?;
         let is_synced = |table: &str| {
             let mut tables = schemas.iter().flat_map(|schema| &schema.tables);

@@ -1,6 +1,7 @@
 //! Reading an upload: the same rows, whichever way the table is read.
 
 use super::*;
+use crate::database::upload::SAMPLE_ROWS;
 
 fn words() -> PublicationSchema {
     publication(vec![table(
@@ -55,6 +56,32 @@ fn an_upload_is_the_same_in_whatever_order_the_table_is_kept() {
         remote.begin();
         assert_eq!(history(&mut remote), expected, "{definition}");
     }
+}
+
+#[test]
+fn a_small_upload_is_the_same_when_it_is_read_once_more() {
+    let mut remote = Remote::new(words());
+    history(&mut remote);
+    remote.acknowledge(|_| {});
+    remote.run(
+        "UPDATE word SET x = 5 WHERE n BETWEEN 110 AND 140; DELETE FROM word WHERE n = 150; \
+         INSERT INTO word VALUES ('z', 1, NULL), ('\u{1d11e}', 2, NULL), ('', 3, NULL)",
+    );
+    let state = remote.begin();
+    let beginning = remote.database().begin_upload(&state).unwrap();
+    let (mut cursor, mut pieces) = (beginning.cursor, beginning.read);
+    while let Some(piece) = remote.database().upload_chunk(&state, &mut cursor).unwrap() {
+        pieces.push_back(piece);
+    }
+    let small: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.rows).collect();
+    assert_eq!(beginning.bytes, small.len() as u64);
+    assert!(
+        (30..=SAMPLE_ROWS).contains(&beginning.rows),
+        "{}",
+        beginning.rows
+    );
+    let again = remote.packed_upload(&state);
+    assert!(small == again[0].1, "the order differs");
 }
 
 #[test]

@@ -75,6 +75,15 @@ impl UniqueIndex {
     }
 }
 
+/// Whether a table has any unique index but its primary key.
+pub(super) fn has_unique_index(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached(
+            "SELECT 1 FROM pragma_index_list(?1, 'main') WHERE \"unique\" AND origin <> 'pk'",
+        )?
+        .exists([table])
+}
+
 /// The unique indexes of a table but its primary key.
 pub(crate) fn unique_indexes(
     connection: &Connection,

@@ -117,7 +117,10 @@ fn equal(same: &[String], last: &str, operator: &str) -> String {
 }
 
 /// Whether the changes of a table and the table itself are read in the same order.
-pub(super) fn in_step(connection: &Connection, table: &Table) -> rusqlite::Result<bool> {
+pub(in crate::database) fn in_step(
+    connection: &Connection,
+    table: &Table,
+) -> rusqlite::Result<bool> {
     let key = |prefix: &str| -> Vec<String> {
         let columns = table.key_columns();
         columns

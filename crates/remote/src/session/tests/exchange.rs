@@ -2,7 +2,7 @@
 
 use tidewater_protocol::frame::INITIAL_CREDIT_BYTES;
 use tidewater_protocol::message::{
-    Busy, Control, Credit, DownloadEnd, Failure, Ping, Proof, UploadState, Waiting,
+    Busy, Control, Credit, DownloadEnd, Failure, Ping, Proof, SignedIn, UploadState, Waiting,
 };
 use tidewater_protocol::{Code, Datum, Op, RowsWriter};
 
@@ -11,7 +11,7 @@ use crate::scripted::{
     NOW, REMOTE_ID, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply,
     options, schema,
 };
-use crate::session::{Outcome, Phase, ProofKind, SessionOptions, SyncDirection, SyncError};
+use crate::session::{Now, Outcome, Phase, ProofKind, SessionOptions, SyncDirection, SyncError};
 
 fn report(outcome: Outcome) -> crate::report::Report {
     match outcome {
@@ -41,6 +41,66 @@ fn a_first_sync_signs_in_by_password_and_makes_the_tables() {
     let subscription = &sent.hello().subscriptions[0];
     assert_eq!(subscription.checkpoint, b"checkpoint");
     assert_eq!(subscription.schema_hash, schema().hash());
+}
+
+/// What a server says when nothing has happened.
+fn nothing() -> Reply {
+    Reply::default()
+        .welcome(UploadState::InSequence, None)
+        .control(download_begin(0))
+        .control(Control::DownloadEnd(DownloadEnd::default()))
+        .end()
+}
+
+/// A sync by token at which nothing happens, so long after the last one.
+fn idle_sync(remote: &Remote, after_ms: i64) {
+    let now = Now {
+        unix_ms: NOW.unix_ms + after_ms,
+        ..NOW
+    };
+    let mut connection = remote.session(options());
+    connection.poll_transmit();
+    let reply = Reply::default().connection(Control::SignedIn(SignedIn {
+        token: Vec::new(),
+        credential: Vec::new(),
+        ..match tidewater_testing::scripted::signed_in(REMOTE_ID) {
+            Control::SignedIn(signed_in) => signed_in,
+            other => panic!("{other:?}"),
+        }
+    }));
+    connection.handle_bytes(&reply.0, now);
+    let rest = nothing().0.split_off(Reply::default().signed_in().0.len());
+    connection.handle_bytes(&rest, now);
+    connection.work(now);
+    let (_, outcome) = connection.end_sync().unwrap();
+    assert_eq!(report(outcome), crate::report::Report::default());
+}
+
+#[test]
+fn an_idle_sync_leaves_the_file_as_it_is_but_for_the_minute() {
+    let remote = Remote::synced();
+    let last_sync = || remote.open().status().unwrap().subscriptions[0].last_sync_at_ms;
+    let observer = rusqlite::Connection::open(remote.path()).unwrap();
+    let commits = || -> i64 {
+        let version = observer.query_row("PRAGMA data_version", [], |row| row.get(0));
+        version.unwrap()
+    };
+    let before = commits();
+    for after_ms in [0, 1_000, 59_999] {
+        idle_sync(&remote, after_ms);
+        assert_eq!(commits(), before, "{after_ms}");
+        assert_eq!(last_sync(), Some(NOW.unix_ms));
+    }
+    for after_ms in [60_000, -1] {
+        let before = commits();
+        idle_sync(&remote, after_ms);
+        assert_ne!(commits(), before, "{after_ms}");
+        assert_eq!(last_sync(), Some(NOW.unix_ms + after_ms));
+    }
+    // What the application writes goes up with the next one.
+    remote.run("INSERT INTO item VALUES (3, 'three')");
+    let (outcome, _) = remote.sync(later_reply);
+    assert_eq!(report(outcome).uploaded.inserts, 1);
 }
 
 #[test]

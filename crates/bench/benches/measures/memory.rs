@@ -1,6 +1,6 @@
 //! Peak memory of a server and a remote that move a large table.
 
-use tidewater_testing::purchase;
+use tidewater_purchase as purchase;
 
 use crate::processes::{Centre, Fleet, Peak};
 

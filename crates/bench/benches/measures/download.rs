@@ -1,8 +1,8 @@
 //! The first download of a remote, against a prepared insert of the same rows.
 
-use tidewater_testing::purchase;
+use tidewater_purchase as purchase;
 
-use crate::measure::{Samples, Spread, goal, line, time};
+use crate::measure::{Samples, goal, line, of_rates, time};
 use crate::processes::{Centre, Fleet};
 
 /// The rate, relative to SQLite's own, that the first download has to reach.
@@ -47,7 +47,7 @@ pub(crate) fn run(rows: i32, runs: usize) -> anyhow::Result<()> {
     );
     goal(
         "rate of the first download to that of the insert",
-        &Spread::of_rates(&download, &insert),
+        &of_rates(&download, &insert),
         GOAL,
     );
     Ok(())

@@ -312,7 +312,7 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
     };
     let mut sink = Counting::default();
     let start = Instant::now();
-    worker.download(job, &mut sink).await?;
+    worker.download_one(job, &mut sink).await?;
     let elapsed = start.elapsed();
     let expected = u64::from((ROWS + PARENTS).cast_unsigned());
     anyhow::ensure!(sink.rows == expected, "{} rows came", sink.rows);

@@ -1,10 +1,10 @@
 //! The upload of inserted rows, against a binary COPY of the same rows into the same
 //! table.
 
-use tidewater_testing::purchase;
+use tidewater_purchase as purchase;
 
 use crate::copy;
-use crate::measure::{Samples, Spread, goal, line};
+use crate::measure::{Samples, goal, line, of_rates};
 use crate::processes::{Centre, Fleet};
 
 /// The rate, relative to COPY's, that the upload has to reach.
@@ -62,7 +62,7 @@ fn measure(tracking: &str, rows: i32, runs: usize) -> anyhow::Result<()> {
     );
     goal(
         "rate of the upload to that of COPY",
-        &Spread::of_rates(&uploaded, &copied),
+        &of_rates(&uploaded, &copied),
         GOAL,
     );
     Ok(())

@@ -38,6 +38,10 @@ struct Arguments {
     #[arg(long, global = true, default_value_t = 5)]
     runs: usize,
 
+    /// What `cargo bench` gives to every benchmark.
+    #[arg(long, global = true, hide = true)]
+    bench: bool,
+
     /// Rows for the measurement of memory.
     #[arg(long, global = true, default_value_t = 2_000_000)]
     memory_rows: i32,

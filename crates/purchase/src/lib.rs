@@ -3,15 +3,19 @@
 //! Owns the table's definition and a generator whose rows are the same at every run: 92 bytes
 //! each (three integers of 4, 8 for the cost, 8 for the date, 64 of notes), partitioned by
 //! `emp_id`. What is measured with them belongs to the benchmark.
+//!
+//! A crate of its own, because both the load generator, which is part of the program, and the
+//! tests of what is below it need the same rows, and neither may depend on the other.
 
 use std::fmt::Write;
 use std::ops::Range;
+use std::pin::pin;
 
+use anyhow::Context;
 use bytes::Bytes;
+use futures_util::SinkExt;
 use tidewater_protocol::datetime::push_timestamp;
 use tokio_postgres::Client;
-
-use crate::copy::copy_in;
 
 /// The `purch_id` of the row with number 0: large, so that no integer packs into few bytes.
 pub const FIRST_PURCH_ID: i32 = 1_000_000_000;
@@ -77,8 +81,10 @@ pub async fn load_postgres(
     rows: impl IntoIterator<Item = Purchase>,
 ) -> anyhow::Result<u64> {
     let mut rows = rows.into_iter().peekable();
-    let pieces = std::iter::from_fn(move || {
-        rows.peek()?;
+    let statement = format!("COPY purchase ({COLUMNS}) FROM STDIN");
+    let sink = client.copy_in(&statement).await;
+    let mut sink = pin!(sink.context("COPY purchase was refused")?);
+    while rows.peek().is_some() {
         let mut piece = String::with_capacity(COPY_PIECE_BYTES + 256);
         while piece.len() < COPY_PIECE_BYTES
             && let Some(row) = rows.next()
@@ -95,14 +101,9 @@ pub async fn load_postgres(
                 row.notes
             );
         }
-        Some(Bytes::from(piece))
-    });
-    copy_in(
-        client,
-        &format!("COPY purchase ({COLUMNS}) FROM STDIN"),
-        pieces,
-    )
-    .await
+        sink.send(Bytes::from(piece)).await?;
+    }
+    sink.finish().await.context("COPY purchase failed")
 }
 
 /// Inserts rows into the table, in the transaction that is open, or in one of its own; returns

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
-use tidewater_testing::purchase;
+use tidewater_purchase as purchase;
 
 use crate::measure::{Samples, Spread, line};
 use crate::processes::Centre;

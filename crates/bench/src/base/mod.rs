@@ -1,0 +1,215 @@
+//! The consolidated database as bench needs it: its own tables, made and dropped; the edits of
+//! the centre's application; what the server wrote into its history; processor time.
+//!
+//! Goes past [`tidewater_centre::Centre`] on purpose: an application of the centre knows nothing
+//! of Tidewater either.
+
+mod postgres;
+mod sqlite;
+
+pub(crate) use self::postgres::connect;
+
+use std::ops::Range;
+
+use anyhow::Context;
+use tidewater_centre::records::UserRecord;
+use tidewater_server::{Config, Environment};
+
+use crate::error::BadInput;
+
+/// The table that says that everything beside it is bench's own.
+pub(crate) const MARKER: &str = "tidewater_bench";
+
+/// A consolidated database.
+pub(crate) trait Base {
+    /// How the server reaches it.
+    fn url(&self) -> &str;
+
+    /// Looks what is there.
+    fn found(&mut self) -> anyhow::Result<Found>;
+
+    /// Runs statements in a transaction.
+    fn execute(&mut self, sql: &str) -> anyhow::Result<()>;
+
+    /// Inserts the rows with the numbers below `rows` of these employees.
+    fn insert(&mut self, employees: Range<i32>, rows: u32) -> anyhow::Result<()>;
+
+    /// How many rows there are of a table, with or without a condition.
+    fn count(&mut self, table: &str) -> anyhow::Result<u64>;
+
+    /// Brings bench's tables in order after many changes.
+    fn settle(&mut self) -> anyhow::Result<()>;
+
+    /// The number of the newest sync in the server's history.
+    fn history_position(&mut self) -> anyhow::Result<i64>;
+
+    /// What the history tells of the syncs after a position.
+    fn history_after(&mut self, position: i64) -> anyhow::Result<History>;
+
+    /// Kind, version, and settings that decide about speed.
+    fn describe(&mut self) -> anyhow::Result<String>;
+
+    /// The first of its processes here, where it has any of its own here.
+    fn process(&self) -> Option<u32>;
+
+    /// Whether it runs in the server's process.
+    fn is_embedded(&self) -> bool;
+
+    /// Removes what is left when all tables are dropped.
+    fn remove(&mut self) -> anyhow::Result<()>;
+}
+
+/// What is in a database before bench begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing that bench would touch.
+    Nothing,
+    /// What bench itself has left.
+    Ours,
+    /// Tables of the same names, which bench has not made.
+    Foreign(Vec<String>),
+}
+
+impl Found {
+    /// Of these tables; `state` are those of the server.
+    fn of(marker: bool, tables: Vec<String>) -> Found {
+        match (marker, tables.is_empty()) {
+            (true, _) => Found::Ours,
+            (false, true) => Found::Nothing,
+            (false, false) => Found::Foreign(tables),
+        }
+    }
+}
+
+/// What the server's history tells of some syncs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct History {
+    /// How many there were that went well.
+    pub(crate) syncs: u64,
+    /// From the first start to the last end.
+    pub(crate) span_ms: u64,
+}
+
+/// Opens what a URL names.
+pub(crate) fn open(url: &str) -> anyhow::Result<Box<dyn Base>> {
+    tidewater_server::databases::check_url(url)?;
+    match url.strip_prefix("sqlite:") {
+        Some(path) => Ok(Box::new(sqlite::Sqlite::open(url, path)?)),
+        None => Ok(Box::new(postgres::Postgres::connect(url)?)),
+    }
+}
+
+/// Tables that bench makes beside [`MARKER`], which come and go with it.
+const TABLES: [&str; 3] = ["purchase", "bench_user", "bench_limit"];
+
+/// Makes an empty database ready: nothing but bench's own tables in it.
+pub(crate) fn prepare(base: &mut dyn Base) -> anyhow::Result<()> {
+    match base.found()? {
+        Found::Nothing => {}
+        // A run before this one did not come to its end, or was told to keep everything.
+        Found::Ours => clear(base)?,
+        Found::Foreign(tables) => {
+            return Err(BadInput::error(
+                format!(
+                    "the database is not empty: it has {}, and the table {MARKER}, by which bench \
+                     knows its own, is not there",
+                    tables.join(", ")
+                ),
+                "name an empty database; bench drops what it finds in its own",
+            ));
+        }
+    }
+    // First of all, so that whatever else is there can be known for bench's own.
+    base.execute(&format!("CREATE TABLE {MARKER} (version INT NOT NULL)"))
+        .context("bench cannot make its tables")?;
+    base.execute(&format!(
+        "INSERT INTO {MARKER} (version) VALUES (1); \
+         {} \
+         CREATE TABLE bench_user (login VARCHAR(64) NOT NULL PRIMARY KEY, emp_id INT NOT NULL)",
+        tidewater_purchase::postgres_schema()
+    ))
+}
+
+/// Sees that a database with tables of the user's own may be changed.
+pub(crate) fn check_marker(base: &mut dyn Base) -> anyhow::Result<()> {
+    match base.found()? {
+        Found::Ours => Ok(()),
+        _ => Err(BadInput::error(
+            format!(
+                "the database has no table {MARKER}, so nobody has said that bench may change it"
+            ),
+            format!(
+                "take a copy of yours, for it will be changed, and say so in it: \
+                 CREATE TABLE {MARKER} (version INT)"
+            ),
+        )),
+    }
+}
+
+/// Gives a user that there is already another password.
+pub(crate) fn set_password(base: &dyn Base, name: &str, hash: &str) -> anyhow::Result<()> {
+    let is_there = runtime()?.block_on(async {
+        let centre = tidewater_server::databases::connect(base.url()).await?;
+        anyhow::Ok(centre.set_password(name, hash).await?)
+    })?;
+    match is_there {
+        true => Ok(()),
+        false => Err(BadInput::error(
+            format!("the database has no user {name:?}, who is the file's"),
+            "name a copy of the database that the file was synced with",
+        )),
+    }
+}
+
+/// Drops everything that bench has made.
+pub(crate) fn clear(base: &mut dyn Base) -> anyhow::Result<()> {
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let centre = tidewater_server::databases::connect(base.url()).await?;
+        centre.undeploy(false).await?;
+        anyhow::Ok(())
+    })?;
+    for table in TABLES {
+        base.execute(&format!("DROP TABLE IF EXISTS {table}"))?;
+    }
+    base.execute(&format!("DROP TABLE IF EXISTS {MARKER}"))?;
+    base.remove()
+}
+
+/// Does what `tidewater deploy` does.
+pub(crate) fn deploy(base: &dyn Base, configuration: &str) -> anyhow::Result<()> {
+    let config = Config::parse(configuration)?;
+    runtime()?.block_on(async {
+        let centre = tidewater_server::databases::connect(base.url()).await?;
+        centre.deploy(&config.publications, false, now_ms()).await?;
+        Ok(())
+    })
+}
+
+/// Adds users, all with the same password hash.
+pub(crate) fn add_users(base: &dyn Base, names: &[String], hash: &str) -> anyhow::Result<()> {
+    let user = |name: &String| UserRecord {
+        name: name.clone(),
+        password_hash: hash.into(),
+        disabled: false,
+        created_ms: now_ms(),
+    };
+    let users: Vec<UserRecord> = names.iter().map(user).collect();
+    runtime()?.block_on(async {
+        let centre = tidewater_server::databases::connect(base.url()).await?;
+        centre.import_users(&users, true).await?;
+        Ok(())
+    })
+}
+
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let builder = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    builder.context("cannot start a runtime")
+}
+
+fn now_ms() -> i64 {
+    Environment::real().clock.now_ms()
+}

@@ -1,0 +1,161 @@
+//! A PostgreSQL as bench needs it.
+
+use std::ops::Range;
+
+use anyhow::Context;
+use tidewater_purchase::{load_postgres, purchases};
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, NoTls};
+
+use super::{Base, Found, History, MARKER, TABLES};
+use crate::error::BadInput;
+use crate::processes;
+
+/// Rows of one COPY: the triggers of change tracking see them as one statement.
+const ROWS_AT_ONCE: u32 = 100_000;
+
+/// See the module.
+pub(super) struct Postgres {
+    url: String,
+    runtime: Runtime,
+    client: Client,
+    /// The first process, if it runs here.
+    process: Option<u32>,
+}
+
+impl Postgres {
+    pub(super) fn connect(url: &str) -> anyhow::Result<Postgres> {
+        let runtime = super::runtime()?;
+        let client = runtime.block_on(connect(url))?;
+        let session = "SELECT pg_backend_pid()";
+        let session: i32 = runtime.block_on(client.query_one(session, &[]))?.get(0);
+        // A process of this number here is another one, if the server is elsewhere.
+        let is_here = is_here(url);
+        let process = is_here.then(|| processes::postmaster(session as u32));
+        Ok(Postgres {
+            url: url.to_owned(),
+            runtime,
+            client,
+            process: process.flatten(),
+        })
+    }
+
+    fn number(&self, sql: &str) -> anyhow::Result<i64> {
+        Ok(self
+            .runtime
+            .block_on(self.client.query_one(sql, &[]))?
+            .get(0))
+    }
+}
+
+/// Connects without TLS. The server may do better: bench's own statements carry nothing secret.
+pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.map_err(|error| {
+        let text = anyhow::Error::new(error);
+        BadInput::error(
+            format!("the consolidated database cannot be reached: {text:#}"),
+            "see that it runs, and that the URL, the user and the password are right",
+        )
+    })?;
+    // Whoever uses the client sees the error.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(client)
+}
+
+fn is_here(url: &str) -> bool {
+    let Ok(config) = url.parse::<tokio_postgres::Config>() else {
+        return false;
+    };
+    config.get_hosts().iter().all(|host| match host {
+        tokio_postgres::config::Host::Tcp(host) => {
+            host == "localhost"
+                || host
+                    .parse()
+                    .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        }
+        #[cfg(unix)]
+        tokio_postgres::config::Host::Unix(_) => true,
+    })
+}
+
+impl Base for Postgres {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn found(&mut self) -> anyhow::Result<Found> {
+        let marker = format!("SELECT count(*) FROM pg_class WHERE oid = to_regclass('{MARKER}')");
+        let marker = self.number(&marker)? > 0;
+        let mut tables = Vec::new();
+        for table in TABLES {
+            let there = format!("SELECT count(*) FROM pg_class WHERE oid = to_regclass('{table}')");
+            if self.number(&there)? > 0 {
+                tables.push(format!("the table {table}"));
+            }
+        }
+        if self.number("SELECT count(*) FROM pg_namespace WHERE nspname = 'tidewater'")? > 0 {
+            tables.push("what a Tidewater server keeps".into());
+        }
+        Ok(Found::of(marker, tables))
+    }
+
+    fn execute(&mut self, sql: &str) -> anyhow::Result<()> {
+        Ok(self.runtime.block_on(self.client.batch_execute(sql))?)
+    }
+
+    fn insert(&mut self, employees: Range<i32>, rows: u32) -> anyhow::Result<()> {
+        let each = (ROWS_AT_ONCE / rows.max(1)).max(1) as usize;
+        for first in employees.clone().step_by(each) {
+            let last = employees.end.min(first.saturating_add(each as i32));
+            let rows = (first..last).flat_map(|employee| purchases(employee, 0..rows as i32));
+            self.runtime.block_on(load_postgres(&self.client, rows))?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, table: &str) -> anyhow::Result<u64> {
+        Ok(self.number(&format!("SELECT count(*) FROM {table}"))? as u64)
+    }
+
+    fn settle(&mut self) -> anyhow::Result<()> {
+        self.execute("VACUUM ANALYZE purchase, bench_user")
+    }
+
+    fn history_position(&mut self) -> anyhow::Result<i64> {
+        self.number("SELECT coalesce(max(id), 0)::bigint FROM tidewater.sync_history")
+    }
+
+    fn history_after(&mut self, position: i64) -> anyhow::Result<History> {
+        let sql =
+            "SELECT count(*), coalesce(max(started_ms + duration_ms) - min(started_ms), 0)::bigint
+                   FROM tidewater.sync_history WHERE id > $1::bigint AND error = ''";
+        let row = self
+            .runtime
+            .block_on(self.client.query_one(sql, &[&position]))?;
+        Ok(History {
+            syncs: row.get::<_, i64>(0) as u64,
+            span_ms: row.get::<_, i64>(1) as u64,
+        })
+    }
+
+    fn describe(&mut self) -> anyhow::Result<String> {
+        let sql = "SELECT concat('PostgreSQL ', current_setting('server_version'), ', fsync ',
+                   current_setting('fsync'), ', synchronous_commit ',
+                   current_setting('synchronous_commit'), ', shared_buffers ',
+                   current_setting('shared_buffers'))";
+        let row = self.runtime.block_on(self.client.query_one(sql, &[]));
+        Ok(row.context("reading PostgreSQL's settings")?.get(0))
+    }
+
+    fn process(&self) -> Option<u32> {
+        self.process
+    }
+
+    fn is_embedded(&self) -> bool {
+        false
+    }
+
+    fn remove(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,446 @@
+//! The remotes of a driver: real files, real syncs, a thread for each that is at it.
+//!
+//! A remote is open only while it is at something. So ten thousand of them cost ten thousand
+//! files on the disk between two gates, and nothing else.
+
+use std::mem::discriminant;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use tidewater_client::{self as client, Phase, Progress, Remote, Report, SyncDirection};
+use tidewater_purchase::FIRST_EMP_ID;
+
+use super::edits::{edit, replay};
+use super::line::Relay;
+use crate::error::BadInput;
+use crate::gate::{Group, GroupReport, Moved, Retry, Setup, Step, StepReport, Sync, Task};
+use crate::processes::{monotonic_ns, own_cpu_seconds, raise_open_files};
+use crate::report::{Operation, Phases};
+
+/// Only touched pages count; SQLite needs some.
+const STACK_BYTES: usize = 512 << 10;
+/// First syncs at once: their passwords are checked a few at a time anyway.
+const BEGINNING_AT_ONCE: usize = 16;
+/// Files that are written at once, between gates.
+const EDITING_AT_ONCE: usize = 4;
+/// What a remote that syncs has open: its file, SQLite's two beside it, what it receives, a
+/// socket.
+const FILES_EACH: u64 = 5;
+/// What else a driver has open.
+const OTHER_FILES: u64 = 64;
+/// How long a server may be silent: it has thousands of remotes.
+const TIMEOUT: Duration = Duration::from_secs(1_800);
+/// How often a thread that waits looks whether it is still to wait.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The user of a remote.
+pub(crate) fn user(number: u32) -> String {
+    format!("b{number}")
+}
+
+/// The `emp_id` of a remote: its partition.
+pub(crate) fn employee(number: u32) -> i32 {
+    FIRST_EMP_ID + number as i32
+}
+
+/// How many remotes can sync at once in a process that may open so many files.
+pub(crate) fn room(open_files: u64) -> u64 {
+    (open_files.saturating_sub(OTHER_FILES) / FILES_EACH).max(1)
+}
+
+/// Where the threads of a step wait, and by what they are told to give up.
+#[derive(Default)]
+pub(super) struct Gate {
+    /// When it was opened, and the driver's processor time until then.
+    opened: Mutex<Option<(Instant, f64)>>,
+    changed: Condvar,
+    closed: AtomicBool,
+}
+
+impl Gate {
+    pub(super) fn open(&self) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        *opened = Some((Instant::now(), own_cpu_seconds()));
+        self.changed.notify_all();
+    }
+
+    /// Whoever waits or syncs gives up.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it opens; none if that is not to be expected any more.
+    fn wait(&self) -> Option<(Instant, f64)> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        while opened.is_none() && !self.is_closed() {
+            let waited = self.changed.wait_timeout(opened, TICK);
+            opened = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        opened.filter(|_| !self.is_closed())
+    }
+
+    /// Sleeps, unless it is closed meanwhile.
+    fn sleep(&self, duration: Duration) {
+        let until = Instant::now() + duration;
+        while !self.is_closed() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::sleep(left.min(TICK));
+        }
+    }
+}
+
+/// A driver's share of the remotes.
+pub(super) struct Share {
+    folder: PathBuf,
+    setup: Setup,
+    server: SocketAddr,
+}
+
+/// A group of a step, while it is done.
+struct Doing<'a> {
+    group: &'a Group,
+    remotes: Vec<u32>,
+    next: AtomicUsize,
+    relay: Option<Relay>,
+    report: Mutex<GroupReport>,
+}
+
+impl Share {
+    pub(super) fn new(folder: PathBuf, setup: Setup, server: SocketAddr) -> anyhow::Result<Share> {
+        anyhow::ensure!(setup.drivers > 0, "there are no drivers");
+        Ok(Share {
+            folder,
+            setup,
+            server,
+        })
+    }
+
+    /// Does a step: `ready` is called when all wait for the gate.
+    pub(super) fn step(
+        &self,
+        step: &Step,
+        gate: &Gate,
+        ready: &(dyn Fn() + std::marker::Sync),
+    ) -> anyhow::Result<StepReport> {
+        let doing = step.groups.iter().map(|group| self.doing(group));
+        let doing: Vec<Doing<'_>> = doing.collect::<anyhow::Result<_>>()?;
+        let threads = |doing: &Doing<'_>| {
+            let most = match doing.group.task {
+                Task::Begin { timed: false } => BEGINNING_AT_ONCE,
+                Task::Edit { .. } | Task::Replay { .. } => EDITING_AT_ONCE,
+                Task::Begin { timed: true } | Task::Sync(_) | Task::Churn { .. } => {
+                    step.at_once.map_or(usize::MAX, |most| most as usize)
+                }
+            };
+            doing.remotes.len().min(most.max(1))
+        };
+        let all: usize = doing.iter().map(threads).sum();
+        make_room(all as u64)?;
+        let arrived = AtomicUsize::new(0);
+        let failed = Mutex::new(None);
+        thread::scope(|scope| {
+            for doing in &doing {
+                for _ in 0..threads(doing) {
+                    let (arrived, failed) = (&arrived, &failed);
+                    let work = move || {
+                        if arrived.fetch_add(1, Ordering::Relaxed) + 1 == all {
+                            ready();
+                        }
+                        if let Err(error) = self.work(doing, gate) {
+                            gate.close();
+                            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                            failed.get_or_insert(error);
+                        }
+                    };
+                    let thread = thread::Builder::new().stack_size(STACK_BYTES);
+                    if let Err(error) = thread.spawn_scoped(scope, work) {
+                        gate.close();
+                        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                        failed.get_or_insert(no_thread(&error, all));
+                        return;
+                    }
+                }
+            }
+            if all == 0 {
+                ready();
+            }
+        });
+        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        // Without remotes nobody has waited for it yet.
+        let (_, cpu_before) = gate.wait().context("the step was given up")?;
+        let report = |doing: Doing<'_>| {
+            let report = doing.report.into_inner();
+            report.unwrap_or_else(PoisonError::into_inner)
+        };
+        Ok(StepReport {
+            groups: doing.into_iter().map(report).collect(),
+            cpu_seconds: own_cpu_seconds() - cpu_before,
+        })
+    }
+
+    fn doing<'a>(&self, group: &'a Group) -> anyhow::Result<Doing<'a>> {
+        let ours = |number: &u32| number % self.setup.drivers == self.setup.driver;
+        let relay = group.line.map(|speed| Relay::start(self.server, speed));
+        Ok(Doing {
+            group,
+            remotes: (group.first..group.first + group.count)
+                .filter(ours)
+                .collect(),
+            next: AtomicUsize::new(0),
+            relay: relay.transpose()?,
+            report: Mutex::default(),
+        })
+    }
+
+    /// One thread of a group: takes one remote after the other.
+    fn work(&self, doing: &Doing<'_>, gate: &Gate) -> anyhow::Result<()> {
+        let Some((opened, _)) = gate.wait() else {
+            return Ok(());
+        };
+        gate.sleep(Duration::from_millis(doing.group.delay_ms));
+        let mut mine = GroupReport::default();
+        while !gate.is_closed()
+            && let Some(&number) = doing
+                .remotes
+                .get(doing.next.fetch_add(1, Ordering::Relaxed))
+        {
+            let done = self.one(doing, number, gate, opened);
+            mine.add(done.with_context(|| format!("remote {}", user(number)))?);
+        }
+        let mut report = doing.report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.add(mine);
+        Ok(())
+    }
+
+    fn one(
+        &self,
+        doing: &Doing<'_>,
+        number: u32,
+        gate: &Gate,
+        opened: Instant,
+    ) -> anyhow::Result<GroupReport> {
+        let path = self.path(number);
+        match &doing.group.task {
+            Task::Begin { .. } => self.begin(number, gate),
+            Task::Replay { tables } => {
+                replay(&path, tables, number)?;
+                Ok(GroupReport::default())
+            }
+            Task::Edit { operation, rows } => {
+                edit(&path, employee(number), *operation, *rows, 0)?;
+                Ok(GroupReport::default())
+            }
+            Task::Sync(sync) => {
+                let relay = doing.relay.as_ref().map(Relay::address);
+                self.sync(number, sync, relay, gate)
+            }
+            Task::Churn { rows, seconds } => {
+                let until = opened + Duration::from_secs_f64(*seconds);
+                let sync = Sync {
+                    expected: Some(Moved::by(Operation::Update, u64::from(*rows))),
+                    ..Sync::default()
+                };
+                let mut report = GroupReport::default();
+                let mut times = 0;
+                while Instant::now() < until && !gate.is_closed() {
+                    edit(&path, employee(number), Operation::Update, *rows, times)?;
+                    report.add(self.sync(number, &sync, None, gate)?);
+                    times += 1;
+                }
+                Ok(report)
+            }
+        }
+    }
+
+    fn path(&self, number: u32) -> PathBuf {
+        self.folder.join(format!("{}.db", user(number)))
+    }
+
+    /// The first sync of a remote.
+    fn begin(&self, number: u32, gate: &Gate) -> anyhow::Result<GroupReport> {
+        let mut syncing = Syncing::start(gate, Retry::Advised);
+        let mut remote = Remote::open(self.path(number))?;
+        let server = format!("tcp://{}", self.server);
+        let publications: Vec<&str> = self.setup.publications.iter().map(String::as_str).collect();
+        remote.subscribe(&server, &self.user(number), &publications)?;
+        for (name, value) in &self.setup.parameters {
+            remote.set_parameter(name, Some(value))?;
+        }
+        remote.set_password(self.setup.password.clone());
+        let report = syncing.run(&mut remote)?;
+        Ok(syncing.report(&report))
+    }
+
+    fn user(&self, number: u32) -> String {
+        let common = self.setup.user.as_ref();
+        common.cloned().unwrap_or_else(|| user(number))
+    }
+
+    fn sync(
+        &self,
+        number: u32,
+        sync: &Sync,
+        relay: Option<SocketAddr>,
+        gate: &Gate,
+    ) -> anyhow::Result<GroupReport> {
+        let mut syncing = Syncing::start(gate, sync.retry);
+        let mut remote = Remote::open(self.path(number))?;
+        if sync.upload_only {
+            remote.set_direction(SyncDirection::UploadOnly);
+        }
+        let home = sync.home.then_some(self.server);
+        if let Some(address) = relay.or(home) {
+            // It subscribes to all that it is to already.
+            remote.subscribe(&format!("tcp://{address}"), &self.user(number), &[])?;
+        }
+        let report = syncing.run(&mut remote)?;
+        let moved = moved(&report);
+        if let Some(expected) = sync.expected
+            && (moved != expected || report.conflicts + report.refused > 0)
+        {
+            bail!(
+                "the sync moved {moved:?} with {} conflicts and {} refused rows, and should have \
+                 moved {expected:?}",
+                report.conflicts,
+                report.refused
+            );
+        }
+        Ok(syncing.report(&report))
+    }
+}
+
+/// One sync, watched.
+struct Syncing<'a> {
+    gate: &'a Gate,
+    retry: Retry,
+    start_ns: u64,
+    end_ns: u64,
+    phases: Phases,
+    /// What it is at, since when; none while the file is opened.
+    at: Option<Phase>,
+    since: Instant,
+}
+
+impl<'a> Syncing<'a> {
+    fn start(gate: &'a Gate, retry: Retry) -> Syncing<'a> {
+        Syncing {
+            gate,
+            retry,
+            start_ns: monotonic_ns(),
+            end_ns: 0,
+            phases: Phases::default(),
+            at: None,
+            since: Instant::now(),
+        }
+    }
+
+    /// Syncs; comes back as often as the server sends the remote away.
+    fn run(&mut self, remote: &mut Remote) -> anyhow::Result<Report> {
+        remote.set_timeout(TIMEOUT);
+        remote.set_retry(match self.retry {
+            Retry::Advised => client::Retry::AsAdvised { limit: None },
+            Retry::FixedMs(delay) => client::Retry::Fixed {
+                delay: Duration::from_millis(delay),
+                limit: None,
+            },
+        });
+        self.enter(Some(Phase::Connecting));
+        let report = remote.sync(&mut |progress| self.watch(progress))?;
+        self.end_ns = monotonic_ns();
+        self.enter(Some(Phase::Done));
+        Ok(report)
+    }
+
+    fn report(self, report: &Report) -> GroupReport {
+        GroupReport {
+            starts_ns: vec![self.start_ns],
+            ends_ns: vec![self.end_ns],
+            moved: moved(report),
+            conflicts: report.conflicts,
+            refused: report.refused,
+            retries: report.retries,
+            bytes_sent: report.bytes_sent,
+            bytes_received: report.bytes_received,
+            phases: self.phases,
+        }
+    }
+
+    fn watch(&mut self, progress: &Progress) -> ControlFlow<()> {
+        let is_another = |at: Phase| discriminant(&at) != discriminant(&progress.phase);
+        if self.at.is_none_or(is_another) {
+            self.enter(Some(progress.phase));
+        }
+        if self.gate.is_closed() {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn enter(&mut self, phase: Option<Phase>) {
+        let now = Instant::now();
+        let phases = &mut self.phases;
+        let spent = match self.at {
+            None => &mut phases.open,
+            Some(Phase::Connecting) => &mut phases.connect,
+            Some(Phase::Uploading | Phase::Comparing) => &mut phases.upload,
+            Some(Phase::Waiting { .. }) => &mut phases.wait,
+            Some(Phase::Downloading) => &mut phases.download,
+            Some(Phase::Retrying { .. }) => &mut phases.retry,
+            Some(_) => &mut phases.apply,
+        };
+        *spent += (now - self.since).as_secs_f64();
+        self.at = phase;
+        self.since = now;
+    }
+}
+
+fn moved(report: &Report) -> Moved {
+    Moved {
+        inserts: report.uploaded.inserts,
+        updates: report.uploaded.updates,
+        deletes: report.uploaded.deletes,
+        upserts: report.downloaded.upserts,
+        removals: report.downloaded.removals,
+    }
+}
+
+fn make_room(at_once: u64) -> anyhow::Result<()> {
+    let wanted = at_once * FILES_EACH + OTHER_FILES;
+    match raise_open_files(wanted) {
+        Some(open_files) if open_files < wanted => Err(BadInput::error(
+            format!(
+                "{at_once} remotes at once in one driver need {wanted} open files, and the \
+                 system's limit is {open_files}"
+            ),
+            format!(
+                "raise it (ulimit -n {wanted}), take more drivers, or let fewer remotes sync at \
+                 once (--at-once {})",
+                room(open_files)
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn no_thread(error: &std::io::Error, all: usize) -> anyhow::Error {
+    BadInput::error(
+        format!("the system has no threads for {all} remotes at once: {error}"),
+        "raise its limit of processes (ulimit -u), or let fewer remotes sync at once (--at-once)",
+    )
+}

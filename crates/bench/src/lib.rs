@@ -1,0 +1,51 @@
+//! The load generator behind `tidewater bench`: real remotes over real sockets against any
+//! consolidated database, in step, and what came of it as one report.
+//!
+//! The supervisor prepares the database, starts a server and drivers (or waits for drivers on
+//! other machines), and leads them from gate to gate. A driver is a process with a share of the
+//! remotes. Owns the scenarios, their processes and the report; how a sync works is what is
+//! measured, so nothing here knows more of it than an application does.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `options`, `report`, `table` | what can be asked for, and how it is told |
+//! | `scenario`, `measure` | what is varied, and the timed syncs of one point |
+//! | `fleet` | everything that a scenario needs, made before it and removed after it |
+//! | `supervisor`, `gate`, `driver` | drivers and their remotes, and how they are kept in step |
+//! | `server`, `guardian`, `processes` | the server's process, and what the system knows of it |
+//! | `base` | the consolidated database, as an application of the centre sees it |
+
+#![cfg(unix)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a load generator is about real time, and nothing replays it"
+)]
+
+mod base;
+pub mod copy;
+mod driver;
+mod error;
+mod fleet;
+mod gate;
+mod guardian;
+mod limit;
+mod machine;
+mod measure;
+mod options;
+mod own;
+mod password;
+mod processes;
+pub mod report;
+mod scenario;
+mod server;
+pub mod spread;
+mod supervisor;
+mod table;
+
+pub use driver::{DriveOptions, drive};
+pub use error::BadInput;
+pub use gate::Retry;
+pub use options::{Files, Options, Scenario, Supervise, Tracking, Workers};
+pub use scenario::run;
+pub use supervisor::Watcher;
+pub use table::table;

@@ -1,0 +1,398 @@
+//! `tidewater bench`: the load generator. Owns its arguments; everything else is
+//! `tidewater-bench`'s.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use tidewater_bench::{
+    BadInput, DriveOptions, Files, Options, Retry, Scenario, Supervise, Tracking, Watcher, Workers,
+};
+use tidewater_centre::CentreError;
+use tidewater_client::ClientError;
+use tidewater_protocol::Code;
+use tidewater_server::ServerError;
+
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output;
+
+/// Measure a deployment under load: thousands of real remotes, kept in step
+///
+/// Starts a server and processes with remotes (SQLite files) of their own, and lets all of them
+/// sync at once with a consolidated database: downloads, updates, deletes, inserts. Prints a
+/// table of how long that took and where the time went. The database has to be empty, and is
+/// empty again afterwards.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench remotes                                     # an SQLite file, two minutes
+  tidewater bench remotes --consolidated postgres://me@127.0.0.1/empty
+  tidewater bench workers --consolidated postgres://me@127.0.0.1/empty --repeat 3 --json
+  tidewater bench supervise remotes --listen 10.0.0.1:7450 --wait-for 4 --remotes 10000
+  tidewater bench drive --supervisor 10.0.0.1:7450            # on each of four machines"))]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    /// From few remotes with many rows each to many with few
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench remotes
+  tidewater bench remotes --remotes 10000 --rows 1000 --tracking off --consolidated postgres://me@127.0.0.1/empty"))]
+    Remotes(RunArgs),
+    /// From one row a sync to ten thousand, at the same number of rows altogether
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench size
+  tidewater bench size --rows 100,10000 --total 1000000 --remotes 1000 --sets 10"))]
+    Size(RunArgs),
+    /// Numbers of workers in the server
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench workers --repeat 3
+  tidewater bench workers --workers 1,4,16,auto --consolidated postgres://me@127.0.0.1/empty"))]
+    Workers(RunArgs),
+    /// What the databases do with the same rows when nothing of Tidewater is between
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench limit
+  tidewater bench limit --rows 1000 --remotes 1000 --consolidated postgres://me@127.0.0.1/empty"))]
+    Limit(RunArgs),
+    /// A limit of connections, and when remotes come back that were sent away
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench retry --repeat 3
+  tidewater bench retry --remotes 10000 --rows 1000 --connections 1024 --retry advised,0,5,50"))]
+    Retry(RunArgs),
+    /// Subscribers that update rows of their own and sync, again and again
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench merge --seconds 30
+  tidewater bench merge --remotes 1200 --rows 1000 --seconds 600 --consolidated postgres://me@127.0.0.1/empty"))]
+    Merge(RunArgs),
+    /// Remotes with slow lines beside remotes with fast ones
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench slow
+  tidewater bench slow --remotes 1000 --fast 100 --line 480 --workers 10"))]
+    Slow(RunArgs),
+    /// Server and database confined to some cores
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench cpus --cpus 1,2,4"))]
+    Cpus(RunArgs),
+    /// Your own configuration and data: what one synced file has pending, many times over
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench own -c tidewater.toml --remote nancy.db --remotes 100 --consolidated postgres://me@127.0.0.1/copy"))]
+    Own(RunArgs),
+    /// Run a scenario with drivers on other machines
+    ///
+    /// Waits until so many have come (tidewater bench drive --supervisor HOST:PORT), and begins.
+    /// The server is started here, at the same address.
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench supervise remotes --listen 10.0.0.1:7450 --wait-for 4 --remotes 10000"))]
+    Supervise(SuperviseArgs),
+    /// Drive remotes for a supervisor on another machine
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench drive --supervisor 10.0.0.1:7450
+  tidewater bench drive --supervisor 10.0.0.1:7450 --files /var/tmp"))]
+    Drive(DriveArgs),
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// The consolidated database: postgres://user@host:5432/database or sqlite:path; it has to be
+    /// empty [default: an SQLite file in a temporary folder]
+    #[arg(long, value_name = "URL")]
+    consolidated: Option<String>,
+    /// Remotes that sync at once
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    remotes: Vec<u32>,
+    /// Rows of each sync
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    rows: Vec<u32>,
+    /// Rows of all syncs together, where the scenario keeps that the same
+    #[arg(long, value_name = "NUMBER")]
+    total: Option<u64>,
+    /// Sets, each of remotes of its own; their times are added up
+    #[arg(long, value_name = "NUMBER")]
+    sets: Option<u32>,
+    /// Workers for uploads and for downloads: numbers, or auto
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = workers)]
+    workers: Vec<Workers>,
+    /// Processes that drive remotes [default: one for each core]
+    #[arg(long, value_name = "NUMBER")]
+    drivers: Option<u32>,
+    /// The server's limit of connections [default: none]
+    #[arg(long, value_name = "NUMBER")]
+    connections: Option<u32>,
+    /// Change tracking in the centre
+    #[arg(long, value_name = "log|off", default_value = "log")]
+    tracking: TrackingArg,
+    /// Measure each point so often, in alternation
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    repeat: u32,
+    /// Measure what the databases do alone, too
+    #[arg(long)]
+    with_limit: bool,
+    /// The setting of the published papers: takes long, and many cores
+    #[arg(long)]
+    paper: bool,
+    /// Where remotes have their files: memory, or a folder
+    #[arg(long, value_name = "memory|FOLDER", default_value = "memory", value_parser = files)]
+    files: Files,
+    /// Remotes of one driver that sync at once [default: all]
+    #[arg(long, value_name = "NUMBER")]
+    at_once: Option<u32>,
+    /// When remotes that were sent away come back: advised (by the server), or after so many
+    /// seconds
+    #[arg(long, value_name = "DELAYS", value_delimiter = ',', value_parser = retry)]
+    retry: Vec<Retry>,
+    /// How long subscribers go on (merge)
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+    /// The speed of slow lines (slow)
+    #[arg(long, value_name = "BYTES A SECOND")]
+    line: Option<u64>,
+    /// Remotes with fast lines (slow)
+    #[arg(long, value_name = "NUMBER")]
+    fast: Option<u32>,
+    /// Cores for server and database (cpus)
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    cpus: Vec<u32>,
+    /// Your configuration (own)
+    #[arg(short = 'c', long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Your synced file, with pending changes (own)
+    #[arg(long, value_name = "FILE")]
+    remote: Option<PathBuf>,
+    /// Leave the tables in the database
+    #[arg(long)]
+    keep: bool,
+    /// Print one JSON object; docs/bench.md tells its fields
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct SuperviseArgs {
+    /// The scenario
+    scenario: ScenarioArg,
+    /// Where drivers reach the supervisor; the server listens at the same host
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: String,
+    /// How many drivers there will be
+    #[arg(long, value_name = "NUMBER")]
+    wait_for: u32,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+struct DriveArgs {
+    /// Where the supervisor is
+    #[arg(long, value_name = "HOST:PORT")]
+    supervisor: String,
+    /// Where remotes have their files: memory, or a folder
+    #[arg(long, value_name = "memory|FOLDER", default_value = "memory", value_parser = files)]
+    files: Files,
+    /// What the supervisor is to call this driver
+    #[arg(long)]
+    name: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TrackingArg {
+    Log,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ScenarioArg {
+    Remotes,
+    Size,
+    Workers,
+    Limit,
+    Retry,
+    Merge,
+    Slow,
+    Cpus,
+    Own,
+}
+
+impl From<ScenarioArg> for Scenario {
+    fn from(scenario: ScenarioArg) -> Scenario {
+        match scenario {
+            ScenarioArg::Remotes => Scenario::Remotes,
+            ScenarioArg::Size => Scenario::Size,
+            ScenarioArg::Workers => Scenario::Workers,
+            ScenarioArg::Limit => Scenario::Limit,
+            ScenarioArg::Retry => Scenario::Retry,
+            ScenarioArg::Merge => Scenario::Merge,
+            ScenarioArg::Slow => Scenario::Slow,
+            ScenarioArg::Cpus => Scenario::Cpus,
+            ScenarioArg::Own => Scenario::Own,
+        }
+    }
+}
+
+fn workers(text: &str) -> Result<Workers, String> {
+    match text {
+        "auto" => Ok(Workers::Auto),
+        number => match number.parse() {
+            Ok(number @ 1..) => Ok(Workers::Fixed(number)),
+            _ => Err("write a number from 1, or auto".into()),
+        },
+    }
+}
+
+fn files(text: &str) -> Result<Files, String> {
+    Ok(match text {
+        "memory" => Files::Memory,
+        folder => Files::Folder(folder.into()),
+    })
+}
+
+fn retry(text: &str) -> Result<Retry, String> {
+    if text == "advised" {
+        return Ok(Retry::Advised);
+    }
+    let seconds = text.parse::<f64>();
+    let seconds = seconds.map_err(|_| "write advised, or a number of seconds".to_owned())?;
+    if !(0.0..=3_600.0).contains(&seconds) {
+        return Err("write a number of seconds from 0 to 3600".into());
+    }
+    Ok(Retry::FixedMs((seconds * 1_000.0) as u64))
+}
+
+impl BenchArgs {
+    pub(crate) fn wants_json(&self) -> bool {
+        match &self.command {
+            BenchCommand::Drive(_) => false,
+            BenchCommand::Supervise(args) => args.run.json,
+            command => command.scenario().is_some_and(|(_, args)| args.json),
+        }
+    }
+}
+
+impl BenchCommand {
+    fn scenario(&self) -> Option<(Scenario, &RunArgs)> {
+        Some(match self {
+            BenchCommand::Remotes(args) => (Scenario::Remotes, args),
+            BenchCommand::Size(args) => (Scenario::Size, args),
+            BenchCommand::Workers(args) => (Scenario::Workers, args),
+            BenchCommand::Limit(args) => (Scenario::Limit, args),
+            BenchCommand::Retry(args) => (Scenario::Retry, args),
+            BenchCommand::Merge(args) => (Scenario::Merge, args),
+            BenchCommand::Slow(args) => (Scenario::Slow, args),
+            BenchCommand::Cpus(args) => (Scenario::Cpus, args),
+            BenchCommand::Own(args) => (Scenario::Own, args),
+            BenchCommand::Supervise(args) => (args.scenario.into(), &args.run),
+            BenchCommand::Drive(_) => return None,
+        })
+    }
+}
+
+impl RunArgs {
+    fn options(&self, scenario: Scenario) -> Options {
+        Options {
+            consolidated: self.consolidated.clone(),
+            remotes: self.remotes.clone(),
+            rows: self.rows.clone(),
+            total: self.total,
+            sets: self.sets,
+            workers: self.workers.clone(),
+            drivers: self.drivers,
+            connections: self.connections,
+            tracking: match self.tracking {
+                TrackingArg::Log => Tracking::Log,
+                TrackingArg::Off => Tracking::Off,
+            },
+            repeat: self.repeat,
+            with_limit: self.with_limit,
+            paper: self.paper,
+            keep: self.keep,
+            files: self.files.clone(),
+            at_once: self.at_once,
+            seconds: self.seconds,
+            line: self.line,
+            fast: self.fast,
+            retries: self.retry.clone(),
+            cpus: self.cpus.clone(),
+            config: self.config.clone(),
+            remote: self.remote.clone(),
+            ..Options::new(scenario)
+        }
+    }
+}
+
+pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
+    if let BenchCommand::Drive(args) = &args.command {
+        let options = DriveOptions {
+            supervisor: args.supervisor.clone(),
+            files: args.files.clone(),
+            name: args.name.clone(),
+        };
+        tidewater_bench::drive(&options).map_err(failure)?;
+        return Ok(Done::Fully);
+    }
+    let Some((scenario, run)) = args.command.scenario() else {
+        return Ok(Done::Fully);
+    };
+    let mut options = run.options(scenario);
+    if let BenchCommand::Supervise(args) = &args.command {
+        options.supervise = Some(Supervise {
+            listen: address(&args.listen)?,
+            drivers: args.wait_for,
+        });
+    }
+    let interrupt = Interrupt::listen()?;
+    let watcher = Watcher {
+        note: &output::note,
+        interrupted: &|| interrupt.is_raised(),
+    };
+    let report = tidewater_bench::run(&options, &watcher).map_err(failure)?;
+    if run.json {
+        output::json(&report)?;
+    } else {
+        output::text(&tidewater_bench::table(&report))?;
+    }
+    Ok(Done::Fully)
+}
+
+fn address(text: &str) -> Result<SocketAddr, Failure> {
+    let found = text.to_socket_addrs().ok().and_then(|mut it| it.next());
+    found.ok_or_else(|| {
+        Failure::usage(
+            format!("{text:?} is no address of this machine"),
+            "write --listen HOST:PORT",
+        )
+    })
+}
+
+/// What went wrong, with a code: that of whatever is at the bottom of it.
+fn failure(error: anyhow::Error) -> Failure {
+    if let Some(input) = error.downcast_ref::<BadInput>() {
+        return Failure::usage(format!("{error:#}"), input.hint.clone());
+    }
+    let message = format!("{error:#}");
+    if let Some(error) = error.downcast_ref::<CentreError>() {
+        return Failure::new(error.code(), message, error.hint());
+    }
+    if let Some(error) = error.downcast_ref::<ServerError>() {
+        return Failure::new(error.code(), message, error.hint());
+    }
+    if let Some(error) = error.downcast_ref::<ClientError>() {
+        return Failure::new(error.code(), message, error.hint());
+    }
+    Failure::new(Code::Internal, message, "")
+}
