@@ -141,19 +141,16 @@ impl Workers {
         }
         let (gate, most) = workers.gate(limits.upload_workers, &workers.uploads);
         let uploads = (gate.clone(), most);
+        let idle = Idle::new(&connector);
         for _ in 0..most {
-            let (lane, gate, connector) =
-                (workers.uploads.clone(), gate.clone(), connector.clone());
-            workers
-                .keep(move || run_uploads(lane.clone(), gate.clone(), Connection::new(&connector)));
+            let (lane, gate, idle) = (workers.uploads.clone(), gate.clone(), idle.clone());
+            workers.keep(move || run_uploads(lane.clone(), gate.clone(), idle.clone()));
         }
         let (gate, most) = workers.gate(limits.download_workers, &workers.downloads);
+        let idle = Idle::new(&connector);
         for _ in 0..most {
-            let (lane, gate, connector) =
-                (workers.downloads.clone(), gate.clone(), connector.clone());
-            workers.keep(move || {
-                run_downloads(lane.clone(), gate.clone(), Connection::new(&connector))
-            });
+            let (lane, gate, idle) = (workers.downloads.clone(), gate.clone(), idle.clone());
+            workers.keep(move || run_downloads(lane.clone(), gate.clone(), idle.clone()));
         }
         // It is set once.
         let _ = workers.gates.set([uploads, (gate, most)]);
@@ -325,6 +322,37 @@ struct Connection {
     worker: Option<Box<dyn Worker>>,
     /// [`Connector::breaks`] when it was opened.
     opened_after: u64,
+}
+
+/// The connections of a lane that nobody works with: no more are opened than work at the same time.
+#[derive(Clone)]
+struct Idle {
+    connector: Arc<Connector>,
+    connections: Arc<Mutex<Vec<Connection>>>,
+}
+
+impl Idle {
+    fn new(connector: &Arc<Connector>) -> Idle {
+        Idle {
+            connector: connector.clone(),
+            connections: Arc::default(),
+        }
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Vec<Connection>> {
+        let connections = self.connections.lock();
+        connections.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one that was used last: its caches are warm.
+    fn take(&self) -> Connection {
+        let last = self.connections().pop();
+        last.unwrap_or_else(|| Connection::new(&self.connector))
+    }
+
+    fn give_back(&self, connection: Connection) {
+        self.connections().push(connection);
+    }
 }
 
 impl Connection {
@@ -542,7 +570,7 @@ async fn run_session_task(task: SessionTask, connection: &mut Connection) {
     }
 }
 
-async fn run_uploads(lane: Arc<Lane<ApplyTask>>, gate: Arc<Gate>, mut connection: Connection) {
+async fn run_uploads(lane: Arc<Lane<ApplyTask>>, gate: Arc<Gate>, idle: Idle) {
     loop {
         let rest = lane.resting.begin();
         let turn = gate.turn().await;
@@ -559,7 +587,9 @@ async fn run_uploads(lane: Arc<Lane<ApplyTask>>, gate: Arc<Gate>, mut connection
         };
         batch.iter_mut().for_each(|it| it.timer.next(Phase::Apply));
         let (syncs, rows) = (batch.len(), batch.iter().map(|task| task.rows).sum());
+        let mut connection = idle.take();
         apply_batch(batch, &turn, &mut connection).await;
+        idle.give_back(connection);
         turn.done(syncs, rows);
     }
 }
@@ -643,7 +673,7 @@ async fn apply_batch(batch: Vec<ApplyTask>, turn: &Turn<'_>, connection: &mut Co
     }
 }
 
-async fn run_downloads(lane: Arc<Lane<DownloadTask>>, gate: Arc<Gate>, mut connection: Connection) {
+async fn run_downloads(lane: Arc<Lane<DownloadTask>>, gate: Arc<Gate>, idle: Idle) {
     loop {
         let rest = lane.resting.begin();
         let turn = gate.turn().await;
@@ -657,8 +687,10 @@ async fn run_downloads(lane: Arc<Lane<DownloadTask>>, gate: Arc<Gate>, mut conne
             return;
         };
         tasks.iter_mut().for_each(|it| it.timer.next(Phase::Read));
+        let mut connection = idle.take();
         let tasks = turn_away_downloads(tasks, &mut connection).await;
         download_batch(tasks, &turn, &mut connection).await;
+        idle.give_back(connection);
     }
 }
 
