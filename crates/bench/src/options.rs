@@ -29,6 +29,19 @@ pub enum Scenario {
 }
 
 impl Scenario {
+    /// All of them.
+    pub const ALL: [Scenario; 9] = [
+        Scenario::Remotes,
+        Scenario::Size,
+        Scenario::Workers,
+        Scenario::Limit,
+        Scenario::Retry,
+        Scenario::Merge,
+        Scenario::Slow,
+        Scenario::Cpus,
+        Scenario::Own,
+    ];
+
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {

@@ -3,7 +3,9 @@
 use tidewater_centre::{CentreError, UploadOutcome};
 
 use crate::fixture::Fixture;
-use crate::remote::{Change, Remote, delete, download_together, insert, result_text, update};
+use crate::remote::{
+    Change, Received, Remote, delete, download_together, insert, result_text, update,
+};
 use crate::world::{SHOP_DDL, World, shop};
 
 /// So many remotes come at the same time.
@@ -203,6 +205,11 @@ pub async fn downloads_of_one_snapshot_go_to_their_remotes<F: Fixture>() {
     // One is gone when its rows come.
     remotes[4].refuse_rows = true;
     let received = download_together(&mut remotes).await;
+    // Of all of them the watermark says the same: it is of one snapshot, with one mark.
+    let checkpoints = received.iter().flatten().filter_map(Received::checkpoint);
+    let watermarks: Vec<&[u8]> = checkpoints.map(|it| it.watermark.as_slice()).collect();
+    assert_eq!(watermarks.len(), REMOTES / 2);
+    assert!(watermarks.iter().all(|it| *it == watermarks[0]));
     for (number, received) in received.into_iter().enumerate() {
         if number == 4 {
             assert!(matches!(received, Err(CentreError::Cancelled)));

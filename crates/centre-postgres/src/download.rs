@@ -507,34 +507,54 @@ impl Partitioned {
     }
 }
 
+/// The partitions of a rule in a statement: each part begins with what joins it to what is before.
+struct Asked {
+    /// Array parameters.
+    parameters: String,
+    /// The names `s0`, `s1` and so on, unnested.
+    names: String,
+    /// That an entry `l` of the log is of the partition `s`.
+    conditions: String,
+}
+
+impl Asked {
+    /// Of a rule whose partition values are parameters from `first` on.
+    fn of(rule: &TableRule, first: usize) -> Asked {
+        let mut asked = Asked {
+            parameters: String::new(),
+            names: String::new(),
+            conditions: String::new(),
+        };
+        for (at, column) in rule.columns.iter().enumerate() {
+            let parameter = Array::parameter(column.kind, first + at);
+            asked.parameters.push_str(&format!(", {parameter}"));
+            asked.names.push_str(&format!(", s{at}"));
+            let held = column.held(&format!("s.s{at}"));
+            let condition = format!("l.c{at} = {held} AND ");
+            asked.conditions.push_str(&condition);
+        }
+        asked
+    }
+}
+
 /// The part of a statement that finds new entries of a log, as `FROM` and `WHERE`:
 /// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
 /// partition values from the parameter `first` on.
 pub(super) fn new_entries(rule: &TableRule, first: usize) -> String {
-    let columns = &rule.columns;
-    let (mut from, mut conditions) = (String::new(), String::new());
-    if !columns.is_empty() {
-        let parameters = columns.iter().enumerate();
-        let parameters = parameters.map(|(at, it)| Array::parameter(it.kind, first + at));
-        let names = (0..columns.len()).map(|at| format!("s{at}"));
-        from = format!(
-            "unnest({}) AS s({}), ",
-            parameters.collect::<Vec<_>>().join(", "),
-            names.collect::<Vec<_>>().join(", ")
-        );
-        for (at, column) in columns.iter().enumerate() {
-            let equal = format!("l.c{at} = {}", column.held(&format!("s.s{at}")));
-            conditions.push_str(&format!("{equal} AND "));
-        }
+    let asked = Asked::of(rule, first);
+    let mut from = String::new();
+    if !rule.columns.is_empty() {
+        let (parameters, names) = (&asked.parameters[2..], &asked.names[2..]);
+        from = format!("unnest({parameters}) AS s({names}), ");
     }
     // By its index for each partition, however many entries there are: OFFSET keeps PostgreSQL from
     // reading all of the log once instead.
     format!(
-        "FROM {from}LATERAL (SELECT * FROM {} l WHERE {conditions}\
-         l.version >= (SELECT $2::text::xid8) \
+        "FROM {from}LATERAL (SELECT * FROM {} l WHERE {}l.version >= (SELECT $2::text::xid8) \
          AND NOT pg_catalog.pg_visible_in_snapshot(l.version, (SELECT $1::text::pg_snapshot)) \
          AND l.version <> (SELECT $3::text::xid8) OFFSET 0) l",
-        rule.log_table()
+        rule.log_table(),
+        asked.conditions
     )
 }
 
@@ -630,24 +650,19 @@ impl News {
 /// The text of [`News`]. By the log's index for each partition, however many entries there are:
 /// LIMIT keeps PostgreSQL from reading all of the log once instead.
 fn news(rule: &TableRule) -> String {
-    let columns = rule.columns.iter().enumerate();
-    let parameters = columns.clone();
-    let parameters = parameters.map(|(at, it)| format!(", {}", Array::parameter(it.kind, 4 + at)));
-    let names = (0..rule.columns.len()).map(|at| format!(", s{at}"));
-    let equal = columns.map(|(at, column)| {
-        let held = column.held(&format!("s.s{at}"));
-        format!("l.c{at} = {held} AND ")
-    });
-    let (parameters, names): (String, String) = (parameters.collect(), names.collect());
+    let Asked {
+        parameters,
+        names,
+        conditions,
+    } = Asked::of(rule, 4);
     format!(
         "SELECT s.n FROM (SELECT n, known::pg_snapshot AS known, \
          pg_catalog.pg_snapshot_xmin(known::pg_snapshot) AS low, own::xid8 AS own{names} \
          FROM unnest($1::int4[], $2::text[], $3::text[]{parameters}) AS u(n, known, own{names}) \
-         OFFSET 0) s, LATERAL (SELECT FROM {} l WHERE {}l.version >= s.low \
+         OFFSET 0) s, LATERAL (SELECT FROM {} l WHERE {conditions}l.version >= s.low \
          AND NOT pg_catalog.pg_visible_in_snapshot(l.version, s.known) \
          AND l.version <> s.own LIMIT 1) l",
         rule.log_table(),
-        equal.collect::<String>(),
     )
 }
 

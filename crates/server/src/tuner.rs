@@ -11,6 +11,8 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
+use tidewater_centre::{CentreError, UploadOutcome};
+
 /// How long a number of workers is tried.
 const TRIED_FOR: Duration = Duration::from_secs(1);
 
@@ -93,6 +95,18 @@ impl Turn<'_> {
     pub(crate) fn done(&self, syncs: usize, rows: u64) {
         let done = syncs as u64 * ROWS_PER_SYNC + rows;
         self.gate.done.fetch_add(done, Ordering::Relaxed);
+    }
+
+    /// Notes the uploads that waited for a lock in vain.
+    pub(crate) fn note_locks(&self, outcomes: &[UploadOutcome]) {
+        for outcome in outcomes {
+            if let UploadOutcome::Failed {
+                error: CentreError::Locked { .. },
+            } = outcome
+            {
+                self.was_locked();
+            }
+        }
     }
 
     /// A lock was waited for in vain.

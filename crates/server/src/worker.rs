@@ -401,13 +401,13 @@ impl Connection {
 
     async fn session_states(
         &mut self,
-        asked: Vec<AskedSession>,
+        asked: &[AskedSession],
     ) -> Result<Vec<SessionState>, CentreError> {
         let expected = asked.len();
         let mut again = self.worker.is_some();
         let states = loop {
             let result = match self.open().await {
-                Ok(worker) => worker.session_states(asked.clone()).await,
+                Ok(worker) => worker.session_states(asked.to_vec()).await,
                 Err(error) => Err(error),
             };
             let result = self.judge(result);
@@ -516,15 +516,15 @@ async fn open_sessions(
     connection: &mut Connection,
 ) {
     if asked.len() > 1
-        && let Ok(states) = connection.session_states(asked.clone()).await
+        && let Ok(states) = connection.session_states(&asked).await
     {
         for (reply, state) in replies.into_iter().zip(states) {
             let _ = reply.send(Ok(state));
         }
         return;
     }
-    for (session, reply) in asked.into_iter().zip(replies) {
-        let states = connection.session_states(vec![session]).await;
+    for (session, reply) in asked.chunks(1).zip(replies) {
+        let states = connection.session_states(session).await;
         let _ = reply.send(states.map(|mut states| states.remove(0)));
     }
 }
@@ -594,37 +594,61 @@ async fn run_uploads(lane: Arc<Lane<ApplyTask>>, gate: Arc<Gate>, idle: Idle) {
     }
 }
 
+/// A task of a remote that may have been shut out since it signed in.
+trait OfRemote: Sized {
+    fn remote_id(&self) -> Option<RemoteId>;
+    fn standing(&self) -> Standing;
+    fn refuse(self, error: CentreError);
+}
+
+impl OfRemote for ApplyTask {
+    fn remote_id(&self) -> Option<RemoteId> {
+        self.uploads.first().map(|it| it.context.remote_id)
+    }
+
+    fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    fn refuse(self, error: CentreError) {
+        let _ = self.reply.send(Err(error));
+    }
+}
+
+impl OfRemote for DownloadTask {
+    fn remote_id(&self) -> Option<RemoteId> {
+        Some(self.remote_id)
+    }
+
+    fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    fn refuse(self, error: CentreError) {
+        self.spool.finish(Err(error));
+    }
+}
+
 /// Answers the tasks of remotes that were shut out since they signed in; gives the others.
-async fn turn_away(batch: Vec<ApplyTask>, connection: &mut Connection) -> Vec<ApplyTask> {
-    let remote = |task: &ApplyTask| {
-        let doubtful = !task.standing.is_certain();
-        task.uploads
-            .first()
-            .filter(|_| doubtful)
-            .map(|it| it.context.remote_id)
-    };
-    let doubtful: Vec<RemoteId> = batch.iter().filter_map(remote).collect();
+async fn turn_away<T: OfRemote>(tasks: Vec<T>, connection: &mut Connection) -> Vec<T> {
+    let doubtful = tasks.iter().filter(|task| !task.standing().is_certain());
+    let doubtful: Vec<RemoteId> = doubtful.filter_map(T::remote_id).collect();
     if doubtful.is_empty() {
-        return batch;
+        return tasks;
     }
     let shut_out = connection.shut_out(&doubtful).await;
-    let mut admitted = Vec::with_capacity(batch.len());
-    for task in batch {
-        let id = remote(&task);
-        let verdict = match &shut_out {
-            _ if id.is_none() => None,
-            Ok(list) => list.iter().find(|(of, _)| Some(*of) == id),
-            Err(error) => {
-                let message = error.to_string();
-                let _ = task.reply.send(Err(CentreError::Unavailable { message }));
-                continue;
-            }
-        };
-        match verdict {
-            Some((_, reason)) => {
-                let _ = task.reply.send(Err(CentreError::ShutOut(*reason)));
-            }
-            None => admitted.push(task),
+    let mut admitted = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        let id = task.remote_id().filter(|id| doubtful.contains(id));
+        match (&shut_out, id) {
+            (_, None) => admitted.push(task),
+            (Err(error), _) => task.refuse(CentreError::Unavailable {
+                message: error.to_string(),
+            }),
+            (Ok(list), Some(id)) => match list.iter().find(|(of, _)| *of == id) {
+                Some((_, reason)) => task.refuse(CentreError::ShutOut(*reason)),
+                None => admitted.push(task),
+            },
         }
     }
     admitted
@@ -636,6 +660,7 @@ async fn apply_batch(batch: Vec<ApplyTask>, turn: &Turn<'_>, connection: &mut Co
         let all = batch.iter().flat_map(|task| task.uploads.iter().cloned());
         match connection.apply(all.collect()).await {
             Ok(outcomes) => {
+                turn.note_locks(&outcomes);
                 let mut outcomes = outcomes.into_iter();
                 for task in batch {
                     let own = outcomes.by_ref().take(task.uploads.len()).collect();
@@ -667,6 +692,11 @@ async fn apply_batch(batch: Vec<ApplyTask>, turn: &Turn<'_>, connection: &mut Co
     }
     for task in batch {
         let result = connection.apply(task.uploads).await;
+        match &result {
+            Ok(outcomes) => turn.note_locks(outcomes),
+            Err(CentreError::Locked { .. }) => turn.was_locked(),
+            Err(_) => {}
+        }
         drop(task.reservation);
         // A remote that is gone hears of it at its next sync.
         let _ = task.reply.send(result);
@@ -686,9 +716,10 @@ async fn run_downloads(lane: Arc<Lane<DownloadTask>>, gate: Arc<Gate>, idle: Idl
         let Some(mut tasks) = tasks.await else {
             return;
         };
+        tasks.retain(|task| !task.spool.is_cancelled());
         tasks.iter_mut().for_each(|it| it.timer.next(Phase::Read));
         let mut connection = idle.take();
-        let tasks = turn_away_downloads(tasks, &mut connection).await;
+        let tasks = turn_away(tasks, &mut connection).await;
         download_batch(tasks, &turn, &mut connection).await;
         idle.give_back(connection);
     }
@@ -709,61 +740,28 @@ impl DownloadTask {
     }
 }
 
-/// Ends the downloads of remotes that were shut out since they signed in; gives the others.
-async fn turn_away_downloads(
-    mut tasks: Vec<DownloadTask>,
-    connection: &mut Connection,
-) -> Vec<DownloadTask> {
-    tasks.retain(|task| !task.spool.is_cancelled());
-    let doubtful = tasks.iter().filter(|task| !task.standing.is_certain());
-    let doubtful: Vec<RemoteId> = doubtful.map(|task| task.remote_id).collect();
-    if doubtful.is_empty() {
-        return tasks;
-    }
-    let shut_out = connection.shut_out(&doubtful).await;
-    let mut admitted = Vec::with_capacity(tasks.len());
-    for task in tasks {
-        let verdict = match &shut_out {
-            _ if task.standing.is_certain() => None,
-            Ok(list) => {
-                let of_task = list.iter().find(|(id, _)| *id == task.remote_id);
-                of_task.map(|(_, reason)| CentreError::ShutOut(*reason))
-            }
-            Err(error) => Some(CentreError::Unavailable {
-                message: error.to_string(),
-            }),
-        };
-        match verdict {
-            Some(error) => task.spool.finish(Err(error)),
-            None => admitted.push(task),
-        }
-    }
-    admitted
-}
-
-/// Reads downloads, as many as can from one snapshot. If one of them fails, it is read again by
-/// itself, and so are those that were not read because of it.
+/// Reads downloads, as many as can from one snapshot, and what is left of them from the next. One
+/// that fails is read again by itself.
 async fn download_batch(tasks: Vec<DownloadTask>, turn: &Turn<'_>, connection: &mut Connection) {
     // What was applied before is looked up for each.
     let is_plain = |task: &DownloadTask| task.stored.is_empty() && task.job.is_some();
-    let (mut plain, mut alone): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_plain);
-    while plain.len() > 1 {
-        let (left, failed) = download_together(plain, turn, connection).await;
-        plain = left;
-        alone.extend(failed);
+    let (mut left, mut alone): (Vec<_>, Vec<_>) = tasks.into_iter().partition(is_plain);
+    while left.len() > 1 {
+        left = download_together(left, &mut alone, turn, connection).await;
     }
-    for task in plain.into_iter().chain(alone) {
+    for task in left.into_iter().chain(alone) {
         download_alone(task, turn, connection).await;
     }
 }
 
-/// Reads downloads from one snapshot. Gives those of which nothing was read, because others had so
-/// much; and those that are to be read alone.
+/// Reads downloads from one snapshot. Gives those of which nothing was read: others had so much, or
+/// failed. These are among those that are to be read `alone`.
 async fn download_together(
     mut tasks: Vec<DownloadTask>,
+    alone: &mut Vec<DownloadTask>,
     turn: &Turn<'_>,
     connection: &mut Connection,
-) -> (Vec<DownloadTask>, Vec<DownloadTask>) {
+) -> Vec<DownloadTask> {
     let result = match connection.open().await {
         Ok(worker) => {
             let downloads = tasks.iter_mut().filter_map(|task| {
@@ -777,25 +775,21 @@ async fn download_together(
         Err(error) => Err(error),
     };
     let Ok(outcomes) = connection.judge(result) else {
-        return (Vec::new(), tasks);
+        alone.extend(tasks);
+        return Vec::new();
     };
-    let (mut left, mut failed) = (Vec::new(), Vec::new());
-    let mut is_broken = false;
+    let mut left = Vec::new();
     for (task, outcome) in tasks.into_iter().zip(outcomes) {
         match outcome {
-            None if is_broken => failed.push(task),
             None => left.push(task),
-            Some(outcome) => {
-                is_broken = outcome.is_err();
-                match outcome {
-                    // What the remote has been told cannot be said once more.
-                    Err(_) if !task.spool.has_begun() => failed.push(task),
-                    outcome => task.finish(connection.judge(outcome), turn),
-                }
-            }
+            Some(outcome) => match connection.judge(outcome) {
+                // What the remote has been told cannot be said once more.
+                Err(_) if !task.spool.has_begun() => alone.push(task),
+                outcome => task.finish(outcome, turn),
+            },
         }
     }
-    (left, failed)
+    left
 }
 
 async fn download_alone(mut task: DownloadTask, turn: &Turn<'_>, connection: &mut Connection) {

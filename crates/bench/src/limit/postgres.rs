@@ -152,22 +152,25 @@ fn sql(operation: Operation) -> &'static str {
 
 const DOWNLOAD: &str = "SELECT emp_id, purch_id, cust_id, cost, order_date, notes \
      FROM bench_limit WHERE emp_id = ANY($1::int[])";
-/// A row is changed only if it is what the remote last saw.
-const UPDATE: &str = "UPDATE bench_limit AS t SET cust_id = u.cust_id, cost = u.cost, \
-     order_date = u.order_date, notes = u.notes \
-     FROM unnest($1::int[], $2::int[], $3::int[], $4::numeric[], $5::timestamp[], $6::text[], \
-       $7::numeric[]) AS u(emp_id, purch_id, cust_id, cost, order_date, notes, seen) \
-     WHERE t.emp_id = u.emp_id AND t.purch_id = u.purch_id \
-       AND t.cust_id IS NOT DISTINCT FROM u.cust_id AND t.cost IS NOT DISTINCT FROM u.seen \
-       AND t.order_date IS NOT DISTINCT FROM u.order_date \
-       AND t.notes IS NOT DISTINCT FROM u.notes";
-const DELETE: &str = "DELETE FROM bench_limit AS t \
-     USING unnest($1::int[], $2::int[], $3::int[], $4::numeric[], $5::timestamp[], $6::text[], \
-       $7::numeric[]) AS u(emp_id, purch_id, cust_id, cost, order_date, notes, seen) \
-     WHERE t.emp_id = u.emp_id AND t.purch_id = u.purch_id \
-       AND t.cust_id IS NOT DISTINCT FROM u.cust_id AND t.cost IS NOT DISTINCT FROM u.seen \
-       AND t.order_date IS NOT DISTINCT FROM u.order_date \
-       AND t.notes IS NOT DISTINCT FROM u.notes";
+/// Rows as the remote last saw them, and those of the table that are still so.
+macro_rules! seen {
+    ($change:literal) => {
+        concat!(
+            $change,
+            " unnest($1::int[], $2::int[], $3::int[], $4::numeric[], $5::timestamp[], $6::text[], \
+               $7::numeric[]) AS u(emp_id, purch_id, cust_id, cost, order_date, notes, seen) \
+             WHERE t.emp_id = u.emp_id AND t.purch_id = u.purch_id \
+               AND t.cust_id IS NOT DISTINCT FROM u.cust_id AND t.cost IS NOT DISTINCT FROM u.seen \
+               AND t.order_date IS NOT DISTINCT FROM u.order_date \
+               AND t.notes IS NOT DISTINCT FROM u.notes"
+        )
+    };
+}
+const UPDATE: &str = seen!(
+    "UPDATE bench_limit AS t SET cust_id = u.cust_id, cost = u.cost, \
+     order_date = u.order_date, notes = u.notes FROM"
+);
+const DELETE: &str = seen!("DELETE FROM bench_limit AS t USING");
 
 /// One batch; returns its rows.
 async fn one(client: &Client, statement: &Statement, batch: &Prepared) -> anyhow::Result<u64> {

@@ -4,6 +4,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use tidewater_bench::{
     BadInput, DriveOptions, Files, Options, Retry, Scenario, Supervise, Tracking, Watcher, Workers,
@@ -186,7 +187,8 @@ struct RunArgs {
 #[derive(Debug, Args)]
 struct SuperviseArgs {
     /// The scenario
-    scenario: ScenarioArg,
+    #[arg(value_parser = scenarios())]
+    scenario: Scenario,
     /// Where drivers reach the supervisor; the server listens at the same host
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
@@ -216,33 +218,13 @@ enum TrackingArg {
     Off,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScenarioArg {
-    Remotes,
-    Size,
-    Workers,
-    Limit,
-    Retry,
-    Merge,
-    Slow,
-    Cpus,
-    Own,
-}
-
-impl From<ScenarioArg> for Scenario {
-    fn from(scenario: ScenarioArg) -> Scenario {
-        match scenario {
-            ScenarioArg::Remotes => Scenario::Remotes,
-            ScenarioArg::Size => Scenario::Size,
-            ScenarioArg::Workers => Scenario::Workers,
-            ScenarioArg::Limit => Scenario::Limit,
-            ScenarioArg::Retry => Scenario::Retry,
-            ScenarioArg::Merge => Scenario::Merge,
-            ScenarioArg::Slow => Scenario::Slow,
-            ScenarioArg::Cpus => Scenario::Cpus,
-            ScenarioArg::Own => Scenario::Own,
-        }
-    }
+/// The scenarios by their names.
+fn scenarios() -> impl TypedValueParser<Value = Scenario> {
+    let names = PossibleValuesParser::new(Scenario::ALL.map(Scenario::name));
+    names.try_map(|name| {
+        let mut all = Scenario::ALL.into_iter();
+        all.find(|it| it.name() == name).ok_or("no scenario")
+    })
 }
 
 fn workers(text: &str) -> Result<Workers, String> {
@@ -296,7 +278,7 @@ impl BenchCommand {
             BenchCommand::Slow(args) => (Scenario::Slow, args),
             BenchCommand::Cpus(args) => (Scenario::Cpus, args),
             BenchCommand::Own(args) => (Scenario::Own, args),
-            BenchCommand::Supervise(args) => (args.scenario.into(), &args.run),
+            BenchCommand::Supervise(args) => (args.scenario, &args.run),
             BenchCommand::Drive(_) => return None,
         })
     }

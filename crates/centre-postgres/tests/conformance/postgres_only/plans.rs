@@ -8,6 +8,49 @@ use tidewater_centre_conformance::fixture::Fixture;
 use tidewater_centre_conformance::remote::Remote;
 use tidewater_centre_conformance::world::{World, everyone, partitioned};
 
+/// A log that has just begun has no statistics, and plans are made when it is empty.
+#[tokio::test]
+async fn a_log_is_read_by_its_index_however_fast_it_grows() {
+    let ddl = "CREATE TABLE doc (id INTEGER NOT NULL PRIMARY KEY, owner INTEGER NOT NULL)
+        WITH (autovacuum_enabled = off)";
+    let tables = vec![partitioned("doc", &["owner"], "SELECT 1")];
+    let world = World::<PostgresFixture>::new(ddl, tables).await;
+    explain_all(&world).await;
+    let mut anna = Remote::synced(&world, "anna").await;
+    let logged = shared_postgres().log().len();
+    world.execute("INSERT INTO doc VALUES (1, 1)").await;
+    assert_eq!(anna.download().await.rows(), ["doc: 1|1"]);
+    world
+        .execute("INSERT INTO doc SELECT n, 2 FROM generate_series(2, 20000) s(n)")
+        .await;
+    for _ in 0..3 {
+        assert!(anna.download().await.rows().is_empty());
+    }
+    world.execute("UPDATE doc SET owner = 1 WHERE id = 2").await;
+    assert_eq!(anna.download().await.rows(), ["doc: 2|1"]);
+    let log = shared_postgres().log();
+    let plans = &log[logged..];
+    // Whether there is anything new, five times, and what it is; the last plan may still be on its way
+    // to the server's log.
+    assert!(plans.matches("log_1_index").count() >= 6, "{plans}");
+    for table in ["doc", "log_"] {
+        let scans = plans.matches(&format!("Seq Scan on {table}")).count();
+        assert_eq!(scans, 0, "{table}\n{plans}");
+    }
+}
+
+/// Has connections that are opened from now on explain what they do.
+async fn explain_all(world: &World<PostgresFixture>) {
+    world
+        .execute(
+            "DO $$ BEGIN EXECUTE format(
+               'ALTER DATABASE %I SET session_preload_libraries = auto_explain', current_database());
+             EXECUTE format('ALTER DATABASE %I SET auto_explain.log_min_duration = 0',
+               current_database()); END $$",
+        )
+        .await;
+}
+
 #[tokio::test]
 async fn an_idle_sync_is_index_lookups_only() {
     let ddl = "
@@ -39,15 +82,8 @@ async fn an_idle_sync_is_index_lookups_only() {
         .await;
     let mut anna = Remote::synced(&world, "user 7").await;
     assert_eq!(anna.rows("part").len(), 40);
-    world
-        .execute(
-            "ANALYZE;
-             DO $$ BEGIN EXECUTE format(
-               'ALTER DATABASE %I SET session_preload_libraries = auto_explain', current_database());
-             EXECUTE format('ALTER DATABASE %I SET auto_explain.log_min_duration = 0',
-               current_database()); END $$",
-        )
-        .await;
+    world.execute("ANALYZE").await;
+    explain_all(&world).await;
     // Connections that explain what they do.
     let centre = PostgresFixture::connect(&world.fixture.url())
         .await

@@ -1,13 +1,81 @@
 //! Uploads by COPY and by statements, among triggers and constraints of the application.
 
-use tidewater_centre::{CentreError, UploadOutcome};
+use tidewater_centre::{CentreError, OwnUpload, TableSpec, UploadOutcome};
 use tidewater_centre_postgres::connect;
 
 use super::table;
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
 use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
-use tidewater_centre_conformance::world::{NOW_MS, SHOP_DDL, World, everyone, publication, shop};
+use tidewater_centre_conformance::world::{
+    NOW_MS, SHOP_DDL, World, everyone, partitioned, publication, shop,
+};
+
+/// Uploads of users that hold nothing together, and whether they have gone in by the same
+/// statements: only then is the version that they share left out of their downloads.
+async fn upload_of_each(
+    world: &World<PostgresFixture>,
+    row: impl Fn(&str) -> String,
+) -> Vec<OwnUpload> {
+    let mut uploads = Vec::new();
+    for user in ["anna", "clara"] {
+        let mut remote = Remote::synced(world, user).await;
+        uploads.push(remote.next_upload(&[insert("note", &row(user))]));
+    }
+    let outcomes = world.worker().await.apply(uploads).await.unwrap();
+    let own = outcomes.into_iter().map(|outcome| match outcome {
+        UploadOutcome::Applied { own, .. } => own,
+        other => panic!("{other:?}"),
+    });
+    own.collect()
+}
+
+fn notes() -> Vec<TableSpec> {
+    vec![partitioned("note", &["login"], "SELECT {s.username}")]
+}
+
+#[tokio::test]
+async fn uploads_of_a_list_share_their_statements() {
+    let ddl = "CREATE TABLE note (login TEXT NOT NULL, id INTEGER NOT NULL,
+        at TIMESTAMPTZ NOT NULL DEFAULT now(), PRIMARY KEY (login, id))";
+    let notes = vec![TableSpec {
+        columns: Some(vec!["login".into(), "id".into()]),
+        ..notes().remove(0)
+    }];
+    let world = World::<PostgresFixture>::new(ddl, notes).await;
+    let own = upload_of_each(&world, |user| format!("{user}|1")).await;
+    assert!(own.iter().all(|own| own.skip_version && own.version != 0));
+    assert!(
+        own.windows(2)
+            .all(|pair| pair[0].version == pair[1].version)
+    );
+}
+
+/// Neither a setting nor a function of the application may say another one's name.
+#[tokio::test]
+async fn what_a_default_says_of_who_uploads_is_right_in_a_list() {
+    for default in [
+        "pg_catalog.current_setting('tidewater.username', true)",
+        "who()",
+    ] {
+        let ddl = format!(
+            "CREATE FUNCTION who() RETURNS TEXT LANGUAGE sql AS
+               $$ SELECT pg_catalog.current_setting('tidewater.username', true) $$;
+             CREATE TABLE note (login TEXT NOT NULL, id INTEGER NOT NULL,
+               made_by TEXT DEFAULT {default}, PRIMARY KEY (login, id))"
+        );
+        let notes = vec![TableSpec {
+            columns: Some(vec!["login".into(), "id".into()]),
+            ..notes().remove(0)
+        }];
+        let world = World::<PostgresFixture>::new(&ddl, notes).await;
+        let own = upload_of_each(&world, |user| format!("{user}|1")).await;
+        assert!(own.iter().all(|own| !own.skip_version), "{default}");
+        let made = "SELECT login, made_by FROM note ORDER BY 1";
+        let made = world.fixture.query(made).await;
+        assert_eq!(made, ["anna|anna", "clara|clara"], "{default}");
+    }
+}
 
 #[tokio::test]
 async fn many_rows_of_which_some_are_refused_lose_only_those() {

@@ -413,7 +413,11 @@ impl<'r, R: Rows> Run<'r, R> {
         let skip_version = is_all && !self.lets_rows_go();
         let rows = match skip_version {
             true => HashMap::new(),
-            false => own::rows(&self.publication.shapes, self.tables, &result.tables)?,
+            false => {
+                let shapes = &self.publication.shapes;
+                let own = own::rows(shapes, self.tables, |_, _| 0, &[result])?;
+                own.into_iter().next().unwrap_or_default()
+            }
         };
         Ok(OwnUpload {
             version,

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use tidewater_protocol::{Op, Row, RowShape, RowsReader};
+use tidewater_protocol::{ColumnType, Op, Row, RowShape, RowsReader};
 
-use super::incoming::{Incoming, malformed};
+use super::incoming::{Incoming, RowRef, malformed};
 use crate::engine::exact::{pack_exact, pack_row, types_of};
 use crate::engine::upload::decided::gives_another_key;
 use crate::error::CentreError;
-use crate::upload::ResultTable;
+use crate::upload::{ResultTable, UploadResult};
 
 /// Rows beyond this are not remembered: the remote gets them again, and nothing is
 /// wrong but the traffic.
@@ -22,82 +22,114 @@ type OwnKey = (usize, Vec<u8>);
 
 type OwnRows = HashMap<OwnKey, Option<Vec<u8>>>;
 
-/// The rows of an upload that were taken; see [`crate::OwnUpload::rows`].
+/// What one upload of those whose rows are read brings.
+#[derive(Default)]
+struct Own {
+    /// What is uploaded under each key.
+    rows: OwnRows,
+    /// The keys that rows were to have, by those that they had.
+    moved: HashMap<OwnKey, OwnKey>,
+    bytes: usize,
+}
+
+/// The rows of each upload that were taken, of uploads that came to these results; see
+/// [`crate::OwnUpload::rows`]. `owner` tells by a row's place which upload it belongs to.
 ///
 /// Those that were not are none of the remote's own: its result told what the centre had
 /// then, and what became of that afterwards (a cascade of the same upload) is news.
 pub(super) fn rows<T>(
     shapes: &[RowShape],
     incoming: &[Incoming<'_, T>],
-    result: &[ResultTable],
-) -> Result<OwnRows, CentreError> {
-    let (mut rows, moved) = uploaded(shapes, incoming)?;
-    for told in result {
-        let mut tables = incoming.iter();
-        let table = tables.find(|it| it.upload().begin.table == told.begin.table);
-        let (Some(table), Some(shape)) = (table, told.begin.shape()) else {
-            continue;
-        };
-        let key_types = types_of(&shape, &shape.key);
-        let mut reader = RowsReader::new(&shape, &told.rows);
-        let mut row = Row::default();
-        while reader
-            .next(&mut row)
-            .map_err(|error| malformed(&error.to_string()))?
-        {
-            let key = (table.index, pack_exact(&key_types, &row.key));
-            match row.op {
-                // That is what the remote has of it.
-                Some(Op::Made) => rows.insert(key, Some(pack_row(&shape.columns, &row.new))),
-                _ => {
-                    // What is under the key that it was to have has not come from the remote.
-                    if let Some(new) = moved.get(&key) {
-                        rows.remove(new);
-                    }
-                    rows.remove(&key)
-                }
-            };
-        }
-    }
-    Ok(rows)
-}
-
-/// What is uploaded under each key; and the keys that rows were to have, by those that they had.
-fn uploaded<T>(
-    shapes: &[RowShape],
-    incoming: &[Incoming<'_, T>],
-) -> Result<(OwnRows, HashMap<OwnKey, OwnKey>), CentreError> {
-    let (mut rows, mut moved) = (OwnRows::new(), HashMap::new());
-    let mut bytes = 0;
+    owner: impl Fn(&Incoming<'_, T>, RowRef) -> usize,
+    results: &[&UploadResult],
+) -> Result<Vec<OwnRows>, CentreError> {
+    let mut all: Vec<Own> = Vec::new();
+    all.resize_with(results.len(), Own::default);
     for table in incoming.iter().filter(|table| table.is_open) {
         let shape = &shapes[table.index];
         let key_types = types_of(shape, &shape.key);
-        table.each(|_, row| {
-            if bytes > MAX_BYTES {
-                return Ok(());
-            }
-            let mut image = None;
-            if row.op != Some(Op::Delete) {
-                if !table.map.is_complete() {
-                    return Ok(());
-                }
-                let mut buffer = Vec::new();
-                let values = table.arranged(&row.new, &mut buffer);
-                image = Some(pack_row(&shape.columns, values));
-            }
-            let mut key = pack_exact(&key_types, &row.key);
-            bytes += key.len() + image.as_ref().map_or(0, Vec::len) + ROW_BYTES;
-            if row.op == Some(Op::Update) && gives_another_key(&table.map, row) {
-                let new = table.map.shape.key.iter().map(|&column| row.new[column]);
-                let new = pack_exact(&key_types, &new.collect::<Vec<_>>());
-                // Another row may have come in its place.
-                rows.entry((table.index, key.clone())).or_insert(None);
-                moved.insert((table.index, key), (table.index, new.clone()));
-                key = new;
-            }
-            rows.insert((table.index, key), image);
+        table.each(|at, row| {
+            all[owner(table, at)].add(table, row, shape, &key_types);
             Ok(())
         })?;
     }
-    Ok((rows, moved))
+    let taken = all.into_iter().zip(results);
+    taken
+        .map(|(own, result)| own.taken(incoming, &result.tables))
+        .collect()
+}
+
+impl Own {
+    /// Adds a row as it was uploaded.
+    fn add<T>(
+        &mut self,
+        table: &Incoming<'_, T>,
+        row: &Row<'_>,
+        shape: &RowShape,
+        key_types: &[ColumnType],
+    ) {
+        if self.bytes > MAX_BYTES {
+            return;
+        }
+        let mut image = None;
+        if row.op != Some(Op::Delete) {
+            if !table.map.is_complete() {
+                return;
+            }
+            let mut buffer = Vec::new();
+            let values = table.arranged(&row.new, &mut buffer);
+            image = Some(pack_row(&shape.columns, values));
+        }
+        let mut key = pack_exact(key_types, &row.key);
+        self.bytes += key.len() + image.as_ref().map_or(0, Vec::len) + ROW_BYTES;
+        if row.op == Some(Op::Update) && gives_another_key(&table.map, row) {
+            let new = table.map.shape.key.iter().map(|&column| row.new[column]);
+            let new = pack_exact(key_types, &new.collect::<Vec<_>>());
+            // Another row may have come in its place.
+            let before = (table.index, key.clone());
+            self.rows.entry(before.clone()).or_insert(None);
+            self.moved.insert(before, (table.index, new.clone()));
+            key = new;
+        }
+        self.rows.insert((table.index, key), image);
+    }
+
+    /// Those that the result does not say anything else of.
+    fn taken<T>(
+        self,
+        incoming: &[Incoming<'_, T>],
+        result: &[ResultTable],
+    ) -> Result<OwnRows, CentreError> {
+        let Own {
+            mut rows, moved, ..
+        } = self;
+        for told in result {
+            let mut tables = incoming.iter();
+            let table = tables.find(|it| it.upload().begin.table == told.begin.table);
+            let (Some(table), Some(shape)) = (table, told.begin.shape()) else {
+                continue;
+            };
+            let key_types = types_of(&shape, &shape.key);
+            let mut reader = RowsReader::new(&shape, &told.rows);
+            let mut row = Row::default();
+            while reader
+                .next(&mut row)
+                .map_err(|error| malformed(&error.to_string()))?
+            {
+                let key = (table.index, pack_exact(&key_types, &row.key));
+                match row.op {
+                    // That is what the remote has of it.
+                    Some(Op::Made) => rows.insert(key, Some(pack_row(&shape.columns, &row.new))),
+                    _ => {
+                        // What is under the key that it was to have has not come from the remote.
+                        if let Some(new) = moved.get(&key) {
+                            rows.remove(new);
+                        }
+                        rows.remove(&key)
+                    }
+                };
+            }
+        }
+        Ok(rows)
+    }
 }

@@ -112,6 +112,23 @@ pub struct Batch<'b, 'u, T> {
     pub key: Image,
 }
 
+impl<'b, 'u, T> Batch<'b, 'u, T> {
+    /// Rows that find what they expect, or are passed over.
+    pub(crate) fn new(
+        table: &'b Incoming<'u, T>,
+        op: Op,
+        changed: &'b [usize],
+    ) -> Batch<'b, 'u, T> {
+        Batch {
+            table,
+            op,
+            changed,
+            insists: false,
+            key: Image::Old,
+        }
+    }
+}
+
 /// What became of the rows of a [`Batch`].
 #[derive(Default)]
 pub struct Written {

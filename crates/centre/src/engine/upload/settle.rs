@@ -171,13 +171,7 @@ impl<R: Rows> Run<'_, R> {
         }
         let mut unready = sorted.unready;
         for (changed, refs) in &sorted.ready.sets {
-            let batch = Batch {
-                table,
-                op,
-                changed,
-                insists: false,
-                key: Image::Old,
-            };
+            let batch = Batch::new(table, op, changed);
             let written = self.rows.write(&batch, refs).await?;
             unready.extend(note(table, op, written, &mut failed, progress)?);
         }

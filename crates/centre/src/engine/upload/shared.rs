@@ -4,11 +4,9 @@
 //! Only uploads of which every row goes in as it is. Whatever else happens to one of them (a conflict,
 //! a refused row, a row of a table whose triggers look at who uploads) sets it apart: all is undone,
 //! the others are tried again without it, and it is applied by itself, as [`super::apply`] says.
-//! Their order among each other is that of no list, which is as good as any: they came at the same
-//! time.
+//! In what order they take effect among each other is not said: they came at the same time.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tidewater_protocol::{Datum, Op};
 
@@ -184,6 +182,12 @@ fn merge<T>(
     (merged, apart)
 }
 
+/// The rows that are there afterwards.
+fn written<T: TargetTable>(table: &Incoming<'_, T>) -> Result<[(Op, Vec<RowRef>); 2]> {
+    let updates = [&*table.updates, &*table.moves].concat();
+    Ok([(Op::Insert, table.find_inserts()?), (Op::Update, updates)])
+}
+
 /// Uploads on their way into the centre together.
 struct Sharing<'s, R: Rows> {
     rows: &'s mut R,
@@ -216,11 +220,11 @@ impl<'s, R: Rows> Sharing<'s, R> {
             return Ok(self.stop());
         }
         let results = self.results().await?;
-        let outcomes = self.outcomes(&results)?;
+        let own = self.own(&results)?;
         let mut completed = Vec::with_capacity(results.len());
         let mut applied = Vec::with_capacity(results.len());
         let admitted = self.admissions.iter().zip(self.uploads);
-        for (((admission, upload), mut result), own) in admitted.zip(results).zip(outcomes) {
+        for (((admission, upload), mut result), own) in admitted.zip(results).zip(own) {
             completed.push(admission.complete(upload, &mut result));
             applied.push(UploadOutcome::Applied { result, own });
         }
@@ -338,13 +342,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
             self.set_apart(table, parents);
         }
         for (changed, refs) in &ready.sets {
-            let batch = Batch {
-                table,
-                op,
-                changed,
-                insists: false,
-                key: Image::Old,
-            };
+            let batch = Batch::new(table, op, changed);
             let written = self.rows.write(&batch, refs).await?;
             let is_all = written.applied == refs.len() as u64;
             let Written {
@@ -448,9 +446,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
             if !self.is_asked(table) {
                 continue;
             }
-            let updates = [&*table.updates, &*table.moves].concat();
-            let taken = [(Op::Insert, table.find_inserts()?), (Op::Update, updates)];
-            for (op, refs) in taken {
+            for (op, refs) in written(table)? {
                 self.judge(table, (op, Image::New), &refs).await?;
             }
         }
@@ -503,9 +499,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
             let admissions = self.admissions.iter();
             let held = admissions.map(|it| it.held(publication, table.index).of_any_age());
             let mut memberships: Vec<Membership<'_>> = held.collect();
-            let updates = [&*table.updates, &*table.moves].concat();
-            let taken = [(Op::Insert, table.find_inserts()?), (Op::Update, updates)];
-            for (op, refs) in taken {
+            for (op, refs) in written(table)? {
                 let mut made = |row: RowRef, central: &[Datum<'_>]| {
                     let owner = owners[row.chunk()];
                     if memberships[owner].has(central) {
@@ -521,32 +515,23 @@ impl<'s, R: Rows> Sharing<'s, R> {
 
     /// What the downloads of the same syncs have to know. All have the same version: it is left
     /// out whole if nobody has rows of another one's.
-    fn outcomes(&self, results: &[UploadResult]) -> Result<Vec<OwnUpload>> {
+    fn own(&self, results: &[UploadResult]) -> Result<Vec<OwnUpload>> {
         let (version, is_all) = self.rows.version(self.tables, true);
         let skip_version = is_all && !self.lets_rows_go() && self.hold_nothing_together();
-        let mut own = Vec::with_capacity(results.len());
-        for (upload, result) in self.uploads.iter().zip(results) {
-            let mut rows = Default::default();
-            if !skip_version {
-                let tables = upload.tables.iter().enumerate();
-                let tables = tables.filter_map(|(place, table)| {
-                    match ColumnMap::find(&self.publication.schema, &table.begin) {
-                        Ok(Announced::Published(index, map)) => {
-                            Some(Incoming::new(self.publication, table, place, index, map))
-                        }
-                        _ => None,
-                    }
-                });
-                let tables = tables.collect::<Result<Vec<_>>>()?;
-                rows = own::rows(&self.publication.shapes, &tables, &result.tables)?;
+        let rows = match skip_version {
+            true => results.iter().map(|_| HashMap::new()).collect(),
+            false => {
+                let (shapes, results) = (&self.publication.shapes, results.iter());
+                let owner = |table: &Incoming<'_, _>, row| self.owner(table, row);
+                own::rows(shapes, self.tables, owner, &results.collect::<Vec<_>>())?
             }
-            own.push(OwnUpload {
-                version,
-                skip_version,
-                rows,
-            });
-        }
-        Ok(own)
+        };
+        let own = rows.into_iter().map(|rows| OwnUpload {
+            version,
+            skip_version,
+            rows,
+        });
+        Ok(own.collect())
     }
 
     /// Whether rows may have been written that their remotes do not hold any more.
@@ -566,7 +551,6 @@ impl<'s, R: Rows> Sharing<'s, R> {
             let mut seen: HashSet<&[u8]> = HashSet::new();
             let scopes = self.admissions.iter().map(|it| &it.scope.rules[place]);
             for RuleScope { partitions, .. } in scopes {
-                let partitions: &Arc<_> = partitions;
                 if partitions.len() > left {
                     return false;
                 }
