@@ -8,7 +8,8 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `options`, `report`, `table` | what can be asked for, and how it is told |
+//! | `options`, `report`, `table`, `html` | what can be asked for, and how it is told |
+//! | `papers` | what others have published of the same |
 //! | `scenario`, `measure` | what is varied, and the timed syncs of one point |
 //! | `fleet` | everything that a scenario needs, made before it and removed after it |
 //! | `supervisor`, `gate`, `driver` | drivers and their remotes, and how they are kept in step |
@@ -28,11 +29,13 @@ mod error;
 mod fleet;
 mod gate;
 mod guardian;
+mod html;
 mod limit;
 mod machine;
 mod measure;
 mod options;
 mod own;
+mod papers;
 mod password;
 mod processes;
 pub mod report;
@@ -45,6 +48,7 @@ mod table;
 pub use driver::{DriveOptions, drive};
 pub use error::BadInput;
 pub use gate::Retry;
+pub use html::html;
 pub use options::{Files, Options, Scenario, Supervise, Tracking, Workers};
 pub use scenario::run;
 pub use supervisor::Watcher;

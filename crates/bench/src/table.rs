@@ -35,7 +35,8 @@ pub fn table(report: &Report) -> String {
     out
 }
 
-fn medians(report: &Report) -> Vec<Vec<String>> {
+/// The medians, under a line of titles.
+pub(crate) fn medians(report: &Report) -> Vec<Vec<String>> {
     let titles = [
         &report.varied,
         "operation",
@@ -116,7 +117,8 @@ fn line(report: &Report, median: &Median) -> Vec<String> {
     ]
 }
 
-fn limits(report: &Report) -> Vec<Vec<String>> {
+/// What the databases do alone, under a line of titles.
+pub(crate) fn limits(report: &Report) -> Vec<Vec<String>> {
     let titles = [
         "rows",
         "operation",

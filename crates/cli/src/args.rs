@@ -78,7 +78,7 @@ pub(crate) enum Command {
     Conflicts(command::conflicts::ConflictsArgs),
     Ping(command::ping::PingArgs),
     Cert(command::cert::CertArgs),
-    Bench(command::bench::BenchArgs),
+    Bench(Box<command::bench::BenchArgs>),
     Demo(crate::demo::DemoArgs),
     Completions(command::completions::CompletionsArgs),
 }

@@ -28,6 +28,9 @@ pub(crate) enum Done {
     WithRefusedRows,
     /// A remote was compared and is not equal to the centre.
     WithDifferences,
+    /// The result is printed, but something else that was asked for failed: it has been told, and
+    /// this is its exit code.
+    WithFailure(u8),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Ok(Done::Fully) => ExitCode::SUCCESS,
         Ok(Done::WithRefusedRows) => ExitCode::from(6),
         Ok(Done::WithDifferences) => ExitCode::from(5),
+        Ok(Done::WithFailure(code)) => ExitCode::from(code),
         Err(failure) => {
             output::failure(&failure, as_json);
             ExitCode::from(failure.exit_code())

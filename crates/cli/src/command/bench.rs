@@ -1,11 +1,14 @@
 //! `tidewater bench`: the load generator. Owns its arguments; everything else is
 //! `tidewater-bench`'s.
 
+use std::fs::File;
+use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use tidewater_bench::report::Report;
 use tidewater_bench::{
     BadInput, DriveOptions, Files, Options, Retry, Scenario, Supervise, Tracking, Watcher, Workers,
 };
@@ -32,6 +35,7 @@ Examples:
   tidewater bench remotes                                     # an SQLite file, two minutes
   tidewater bench remotes --consolidated postgres://me@127.0.0.1/empty
   tidewater bench workers --consolidated postgres://me@127.0.0.1/empty --repeat 3 --json
+  tidewater bench size --repeat 3 --report size.html          # charts, too
   tidewater bench supervise remotes --listen 10.0.0.1:7450 --wait-for 4 --remotes 10000
   tidewater bench drive --supervisor 10.0.0.1:7450            # on each of four machines"))]
 pub(crate) struct BenchArgs {
@@ -182,6 +186,9 @@ struct RunArgs {
     /// Print one JSON object; docs/bench.md tells its fields
     #[arg(long)]
     json: bool,
+    /// Write a page with tables and charts, too
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -348,7 +355,30 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     } else {
         output::text(&tidewater_bench::table(&report))?;
     }
-    Ok(Done::Fully)
+    let Some(path) = &run.report else {
+        return Ok(Done::Fully);
+    };
+    // What took so long is printed by now, and stays the one thing on standard output.
+    match write_report(path, &report) {
+        Ok(()) => Ok(Done::Fully),
+        Err(failure) => {
+            output::failure(&failure, false);
+            Ok(Done::WithFailure(failure.exit_code()))
+        }
+    }
+}
+
+fn write_report(path: &Path, report: &Report) -> Result<(), Failure> {
+    let page = tidewater_bench::html(report).map_err(failure)?;
+    let failed = |error| Failure::file("write the report", path, &error);
+    let mut file = File::create(path).map_err(failed)?;
+    file.write_all(page.as_bytes()).map_err(|error| {
+        // Half a page would be taken for a whole one.
+        if path.is_file() {
+            let _ = std::fs::remove_file(path);
+        }
+        failed(error)
+    })
 }
 
 fn address(text: &str) -> Result<SocketAddr, Failure> {

@@ -16,6 +16,13 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 /// A licence that we choose where a crate leaves the choice, the preferred first.
 const CHOICE: [&str; 4] = ["Apache-2.0", "MIT", "ISC", "Zlib"];
 
+/// Packages that were published with a link to their licence in its place, by where they come
+/// from, and the text that is at the other end of it.
+const LINKED: [(&str, &str); 1] = [(
+    "https://github.com/plotters-rs/plotters",
+    include_str!("licences/plotters.txt"),
+)];
+
 struct Package {
     name: String,
     version: String,
@@ -108,9 +115,18 @@ impl Package {
         names.sort();
         let read = |name: &String| {
             let path = self.folder.join(name);
-            std::fs::read_to_string(path).ok().map(|text| tidy(&text))
+            let text = std::fs::read_to_string(path).ok()?;
+            match text.starts_with("../") {
+                true => self.linked_text(),
+                false => Some(tidy(&text)),
+            }
         };
         names.iter().filter_map(read).collect()
+    }
+
+    fn linked_text(&self) -> Option<String> {
+        let text = LINKED.iter().find(|(home, _)| self.home.starts_with(home));
+        text.map(|(_, text)| tidy(text))
     }
 
     fn is_wanted(&self, file: &str) -> bool {
