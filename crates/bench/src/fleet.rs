@@ -175,6 +175,7 @@ impl<'a> Fleet<'a> {
                 .own
                 .as_ref()
                 .map_or(Vec::new(), |own| own.parameters.clone()),
+            keep_open: self.options.keep_open,
         };
         match &self.options.supervise {
             Some(supervise) => {
@@ -199,7 +200,8 @@ impl<'a> Fleet<'a> {
     /// One for each core, and more if they could not have all remotes at once.
     fn enough_drivers(&self) -> u32 {
         let cores = machine::cores() as u64;
-        let needed = match (self.options.at_once, processes::most_open_files()) {
+        let at_once = self.options.at_once.filter(|_| !self.options.keep_open);
+        let needed = match (at_once, processes::most_open_files()) {
             (None, Some(most)) => u64::from(self.settings.remotes).div_ceil(room(most)),
             _ => 1,
         };

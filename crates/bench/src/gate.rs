@@ -75,6 +75,8 @@ pub(crate) struct Setup {
     pub(crate) user: Option<String>,
     /// Parameters of all remotes.
     pub(crate) parameters: Vec<(String, String)>,
+    /// Whether remotes keep their files open between syncs.
+    pub(crate) keep_open: bool,
 }
 
 /// One step: groups of remotes that do something at the same time.

@@ -143,6 +143,8 @@ pub struct Options {
     pub files: Files,
     /// Remotes of a driver that sync at once; all by default.
     pub at_once: Option<u32>,
+    /// Whether remotes keep their files open between syncs.
+    pub keep_open: bool,
     /// How long subscribers go on, in seconds.
     pub seconds: Option<f64>,
     /// The speed of slow lines, in bytes a second.
@@ -190,6 +192,7 @@ impl Options {
             keep: false,
             files: Files::default(),
             at_once: None,
+            keep_open: false,
             seconds: None,
             line: None,
             fast: None,

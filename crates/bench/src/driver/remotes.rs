@@ -1,14 +1,15 @@
 //! The remotes of a driver: real files, real syncs, a thread for each that is at it.
 //!
-//! A remote is open only while it is at something. So ten thousand of them cost ten thousand
-//! files on the disk between two gates, and nothing else.
+//! A remote is open only while it is at something, so ten thousand of them cost ten thousand
+//! files on the disk between two gates, and nothing else; unless they are to keep their files open.
 
+use std::collections::HashMap;
 use std::mem::discriminant;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -108,6 +109,8 @@ pub(super) struct Share {
     folder: PathBuf,
     setup: Setup,
     server: SocketAddr,
+    /// Remotes that keep their files open until their next sync.
+    open: Mutex<HashMap<u32, Remote>>,
 }
 
 /// A group of a step, while it is done.
@@ -126,6 +129,7 @@ impl Share {
             folder,
             setup,
             server,
+            open: Mutex::default(),
         })
     }
 
@@ -149,7 +153,11 @@ impl Share {
             doing.remotes.len().min(most.max(1))
         };
         let all: usize = doing.iter().map(threads).sum();
-        make_room(all as u64)?;
+        let open = match self.setup.keep_open {
+            true => self.begun(step),
+            false => 0,
+        };
+        make_room(open, all as u64)?;
         let arrived = AtomicUsize::new(0);
         let failed = Mutex::new(None);
         thread::scope(|scope| {
@@ -268,6 +276,30 @@ impl Share {
         }
     }
 
+    /// How many remotes of this driver there are after a step, as far as the step tells.
+    fn begun(&self, step: &Step) -> u64 {
+        let last = step.groups.iter().map(|it| it.first + it.count).max();
+        u64::from(last.unwrap_or(0).div_ceil(self.setup.drivers))
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<u32, Remote>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remote(&self, number: u32) -> anyhow::Result<Remote> {
+        match self.open().remove(&number) {
+            Some(remote) => Ok(remote),
+            None => Ok(Remote::open(self.path(number))?),
+        }
+    }
+
+    /// A remote has synced.
+    fn rest(&self, number: u32, remote: Remote) {
+        if self.setup.keep_open {
+            self.open().insert(number, remote);
+        }
+    }
+
     fn path(&self, number: u32) -> PathBuf {
         self.folder.join(format!("{}.db", user(number)))
     }
@@ -275,7 +307,7 @@ impl Share {
     /// The first sync of a remote.
     fn begin(&self, number: u32, gate: &Gate) -> anyhow::Result<GroupReport> {
         let mut syncing = Syncing::start(gate, Retry::Advised);
-        let mut remote = Remote::open(self.path(number))?;
+        let mut remote = self.remote(number)?;
         let server = format!("tcp://{}", self.server);
         let publications: Vec<&str> = self.setup.publications.iter().map(String::as_str).collect();
         remote.subscribe(&server, &self.user(number), &publications)?;
@@ -284,6 +316,7 @@ impl Share {
         }
         remote.set_password(self.setup.password.clone());
         let report = syncing.run(&mut remote)?;
+        self.rest(number, remote);
         Ok(syncing.report(&report))
     }
 
@@ -300,16 +333,18 @@ impl Share {
         gate: &Gate,
     ) -> anyhow::Result<GroupReport> {
         let mut syncing = Syncing::start(gate, sync.retry);
-        let mut remote = Remote::open(self.path(number))?;
-        if sync.upload_only {
-            remote.set_direction(SyncDirection::UploadOnly);
-        }
+        let mut remote = self.remote(number)?;
+        remote.set_direction(match sync.upload_only {
+            true => SyncDirection::UploadOnly,
+            false => SyncDirection::Both,
+        });
         let home = sync.home.then_some(self.server);
         if let Some(address) = relay.or(home) {
             // It subscribes to all that it is to already.
             remote.subscribe(&format!("tcp://{address}"), &self.user(number), &[])?;
         }
         let report = syncing.run(&mut remote)?;
+        self.rest(number, remote);
         let moved = moved(&report);
         if let Some(expected) = sync.expected
             && (moved != expected || report.conflicts + report.refused > 0)
@@ -420,22 +455,24 @@ fn moved(report: &Report) -> Moved {
     }
 }
 
-fn make_room(at_once: u64) -> anyhow::Result<()> {
-    let wanted = at_once * FILES_EACH + OTHER_FILES;
-    match raise_open_files(wanted) {
-        Some(open_files) if open_files < wanted => Err(BadInput::error(
-            format!(
-                "{at_once} remotes at once in one driver need {wanted} open files, and the \
-                 system's limit is {open_files}"
-            ),
-            format!(
-                "raise it (ulimit -n {wanted}), take more drivers, or let fewer remotes sync at \
-                 once (--at-once {})",
-                room(open_files)
-            ),
-        )),
-        _ => Ok(()),
-    }
+/// Room for so many remotes whose files stay open, and so many that sync at once.
+fn make_room(kept: u64, at_once: u64) -> anyhow::Result<()> {
+    let open = kept.max(at_once);
+    let wanted = open * FILES_EACH + OTHER_FILES;
+    let Some(open_files) = raise_open_files(wanted).filter(|most| *most < wanted) else {
+        return Ok(());
+    };
+    let less = match kept {
+        0 => format!("let fewer sync at once (--at-once {})", room(open_files)),
+        _ => "leave --keep-open out".into(),
+    };
+    Err(BadInput::error(
+        format!(
+            "{open} remotes that are open at once in one driver need {wanted} open files, and the \
+             system's limit is {open_files}"
+        ),
+        format!("raise it (ulimit -n {wanted}), take more drivers, or {less}"),
+    ))
 }
 
 fn no_thread(error: &std::io::Error, all: usize) -> anyhow::Error {

@@ -158,6 +158,10 @@ struct RunArgs {
     /// Remotes of one driver that sync at once [default: all]
     #[arg(long, value_name = "NUMBER")]
     at_once: Option<u32>,
+    /// Remotes keep their files open between syncs, as a program does that runs all day [default:
+    /// each sync opens its file, as a program does that is started for it]
+    #[arg(long)]
+    keep_open: bool,
     /// When remotes that were sent away come back: advised (by the server), or after so many
     /// seconds
     #[arg(long, value_name = "DELAYS", value_delimiter = ',', value_parser = retry)]
@@ -312,6 +316,7 @@ impl RunArgs {
             keep: self.keep,
             files: self.files.clone(),
             at_once: self.at_once,
+            keep_open: self.keep_open,
             seconds: self.seconds,
             line: self.line,
             fast: self.fast,

@@ -445,20 +445,23 @@ fn too_few_open_files_are_told_with_a_way_out() {
     let place = Place::new();
     let limited = |more: &str| {
         let program = env!("CARGO_BIN_EXE_tidewater");
-        let script = format!(
-            "ulimit -n 150 && exec {program} bench remotes --drivers 1 --remotes 40 --rows 1 {more}"
-        );
+        let script =
+            format!("ulimit -n 150 && exec {program} bench remotes --drivers 1 --rows 1 {more}");
         Run::of(
             Command::new("sh")
                 .args(["-c", &script])
                 .current_dir(place.path("")),
         )
     };
-    let run = limited("").exits(1);
+    let run = limited("--remotes 40").exits(1);
     for part in ["error: driver 1 failed", "open files", "150", "--at-once"] {
         assert!(run.stderr.contains(part), "{part}: {run:?}");
     }
-    limited("--at-once 4").done();
+    limited("--remotes 40 --at-once 4").done();
+    // Files that stay open are as many as there are remotes, however many of them sync at once.
+    let run = limited("--remotes 40 --at-once 4 --keep-open").exits(1);
+    run.tells(&["open files", "leave --keep-open out"]);
+    limited("--remotes 12 --keep-open").done();
 }
 
 /// A bench that goes on until somebody ends it, with its files in the place.
