@@ -39,7 +39,7 @@ const BATCH_BYTES: u64 = 16 << 20;
 const BATCH_DOWNLOADS: usize = 32;
 
 /// Workers of a lane that finds out by itself how many it should have: at first, and at most.
-const FIRST_WORKERS: usize = 3;
+const FIRST_WORKERS: usize = 2;
 const MOST_WORKERS: usize = 16;
 
 /// How long the history lags behind at most.

@@ -167,6 +167,18 @@ impl Database {
         &self.path
     }
 
+    /// How large the file is.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub(crate) fn bytes(&self) -> Result<u64, RemoteError> {
+        let sql = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size";
+        self.connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+            .doing("looking how large the file is")
+    }
+
     /// Whom the remote belongs to.
     ///
     /// # Errors

@@ -13,8 +13,11 @@ use crate::connection::Admission;
 use crate::database::{ApplySummary, CompareDue, NewIdentity, Said, SubscriptionState};
 use crate::report::Uploaded;
 
-/// So many bytes of rows are applied in no time.
-const SHORT_BYTES: usize = 64 << 10;
+/// So many bytes of rows are applied in some milliseconds.
+const SHORT_BYTES: usize = 512 << 10;
+
+/// In a file of so many bytes even tables are made, changed or replaced in some milliseconds.
+const SMALL_FILE_BYTES: u64 = 1 << 20;
 
 impl Session {
     /// Takes a message. Once everything has come, nothing else matters.
@@ -289,12 +292,15 @@ impl Session {
         self.progress.phase(Phase::Applying);
         let mut spool = self.spool.take().ok_or(MOVING)?;
         spool.rewind().map_err(SyncError::Spool)?;
-        let short = !self.alters && self.spooled <= SHORT_BYTES;
+        let (alters, little) = (self.alters, self.spooled <= SHORT_BYTES);
         let idle_since_ms = self.idle_since_ms();
         let beginning = self.beginning();
         let progress = self.progress.clone();
         self.store = match std::mem::replace(&mut self.store, Store::Moving) {
             Store::Idle(database) => {
+                // If that cannot be told now, what follows will say why.
+                let is_small = || database.bytes().is_ok_and(|it| it <= SMALL_FILE_BYTES);
+                let short = little && (!alters || is_small());
                 let work = Work::replay(database, beginning, spool, progress, short);
                 Store::Ready(Box::new(work.idle_since(idle_since_ms)))
             }

@@ -111,8 +111,8 @@ impl Work {
         }
     }
 
-    /// Whether it takes no time worth speaking of: little has come, and no table is made, changed
-    /// or replaced.
+    /// Whether it takes no time worth speaking of: little has come, and no table of a large file is
+    /// made, changed or replaced.
     pub fn is_short(&self) -> bool {
         self.short
     }

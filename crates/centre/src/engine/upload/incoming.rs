@@ -71,6 +71,8 @@ pub struct Incoming<'u, T> {
     identity: bool,
     /// The inserts, if there are few.
     few_inserts: Vec<RowRef>,
+    /// How many inserts each chunk has.
+    inserts_of_chunks: Vec<u64>,
 }
 
 /// The images of an uploaded row, in the order of the published columns.
@@ -129,6 +131,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
             upload,
             identity: in_order && map.shape.columns.len() == schema.columns.len(),
             few_inserts: Vec::new(),
+            inserts_of_chunks: vec![0; upload.chunks.len()],
             map,
         };
         incoming.look_through()?;
@@ -137,11 +140,13 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
 
     fn look_through(&mut self) -> Result<(), CentreError> {
         let (mut inserts, mut few) = (0, Vec::new());
+        let mut of_chunks = std::mem::take(&mut self.inserts_of_chunks);
         let (mut moves, mut updates, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
         self.each(|at, row| {
             match row.op {
                 Some(Op::Insert) => {
                     inserts += 1;
+                    of_chunks[at.chunk()] += 1;
                     if inserts <= FEW_INSERTS {
                         few.push(at);
                     }
@@ -154,6 +159,7 @@ impl<'u, T: TargetTable> Incoming<'u, T> {
             Ok(())
         })?;
         self.inserts = inserts;
+        self.inserts_of_chunks = of_chunks;
         self.moves = moves;
         self.updates = updates;
         self.deletes = deletes;
@@ -190,6 +196,18 @@ impl<T> Incoming<'_, T> {
     pub fn count(&self) -> u64 {
         let others = self.moves.len() + self.updates.len() + self.deletes.len();
         self.inserts + others as u64
+    }
+
+    /// How many rows of each operation each chunk has, in some order; a chunk may come several
+    /// times.
+    pub(crate) fn counts_by_chunk(&self) -> impl Iterator<Item = (usize, Op, u64)> {
+        let inserts = self.inserts_of_chunks.iter().enumerate();
+        let inserts = inserts.map(|(chunk, &inserts)| (chunk, Op::Insert, inserts));
+        let updates = self.updates.iter().chain(&self.moves);
+        let updates = updates.map(|at| (at.chunk(), Op::Update, 1));
+        let deletes = self.deletes.iter();
+        let deletes = deletes.map(|at| (at.chunk(), Op::Delete, 1));
+        inserts.chain(updates).chain(deletes)
     }
 
     /// Finds the inserts.

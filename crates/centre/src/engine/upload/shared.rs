@@ -486,11 +486,9 @@ impl<'s, R: Rows> Sharing<'s, R> {
         let mut builders: Vec<ResultBuilder<'_>> = builders.map(builder).collect();
         for table in self.tables {
             let owners = &self.merged[table.place].owners;
-            table.each(|at, row| {
-                let op = row.op.unwrap_or(Op::Insert);
-                builders[owners[at.chunk()]].applied(op, 1);
-                Ok(())
-            })?;
+            for (chunk, op, rows) in table.counts_by_chunk() {
+                builders[owners[chunk]].applied(op, rows);
+            }
             let are_completed = publication.writes[table.index].are_completed;
             if !self.rows.makes_something(table) && !are_completed {
                 continue;
