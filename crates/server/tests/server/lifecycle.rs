@@ -79,19 +79,24 @@ async fn a_database_that_is_away_is_a_reason_to_come_back_and_it_is_found_again(
     assert!(world.centre.workers.load(Ordering::SeqCst) > before);
 }
 
+/// Uploads a row of this number.
+async fn upload_row(world: &World, remote: &mut Remote, id: u8) {
+    let rows = inserts(id.into()..i64::from(id) + 1, "note");
+    let mut client = world.connect().await;
+    let reply = client.upload(remote, remote.token(), id, &rows, 1).await;
+    assert!(reply.complete, "{id}: {reply:?}");
+    remote.learn(&reply);
+    remote.sequence += 1;
+    remote.upload_id = vec![id; 16];
+}
+
 /// Whoever has his turn takes the connection that was used last.
 #[tokio::test]
 async fn no_more_connections_are_opened_than_work_at_the_same_time() {
     let world = World::start().await;
     let mut ada = world.remote("ada").await;
     for id in 1..=30 {
-        let rows = inserts(id.into()..i64::from(id) + 1, "note");
-        let mut client = world.connect().await;
-        let reply = client.upload(&ada, ada.token(), id, &rows, 1).await;
-        assert!(reply.complete, "{id}: {reply:?}");
-        ada.learn(&reply);
-        ada.sequence += 1;
-        ada.upload_id = vec![id; 16];
+        upload_row(&world, &mut ada, id).await;
     }
     // Two look up who signs in and write the history, one applies, one reads.
     let opened = world.centre.workers.load(Ordering::SeqCst);
@@ -104,13 +109,7 @@ async fn a_restart_of_the_database_between_two_syncs_fails_none() {
     let world = World::with_limits(workers).await;
     let mut ada = world.remote("ada").await;
     for id in 1..=6 {
-        let rows = inserts(id.into()..i64::from(id) + 1, "note");
-        let mut client = world.connect().await;
-        let reply = client.upload(&ada, ada.token(), id, &rows, 1).await;
-        assert!(reply.complete, "{id}: {reply:?}");
-        ada.learn(&reply);
-        ada.sequence += 1;
-        ada.upload_id = vec![id; 16];
+        upload_row(&world, &mut ada, id).await;
         world.centre.restarts.fetch_add(1, Ordering::SeqCst);
         // A new sign-in writes before it reads.
         let _ = world.remote("ada").await;
