@@ -422,6 +422,37 @@ fn a_table_that_is_sent_whole_counts_the_rows_that_it_has_lost() {
     }
 }
 
+/// Whether a table that is sent whole is replaced in a moment.
+fn replaces_shortly(remote: &Remote) -> bool {
+    let mut connection = remote.session(options());
+    while connection.poll_transmit().is_some() {}
+    let rows = items(Op::Upsert, &[(1, "one"), (2, "two")]);
+    let reply = Reply::default()
+        .welcome(UploadState::InSequence, None)
+        .download(true, &rows, 2, 0)
+        .end();
+    connection.handle_bytes(&reply.0, NOW);
+    let mut work = connection.poll_work().expect("something to apply");
+    let is_short = work.is_short();
+    while !work.is_done() {
+        work.step(NOW);
+    }
+    connection.handle_work(work);
+    connection.handle_end(None);
+    report(connection.end_sync().unwrap().1);
+    is_short
+}
+
+#[test]
+fn a_table_is_replaced_in_a_moment_unless_the_file_is_large() {
+    let remote = Remote::synced();
+    assert!(replaces_shortly(&remote));
+    remote.run("CREATE TABLE own AS SELECT zeroblob(2 << 20) AS blob");
+    assert!(!replaces_shortly(&remote));
+    remote.run("DROP TABLE own; VACUUM");
+    assert!(replaces_shortly(&remote));
+}
+
 #[test]
 fn a_publication_that_the_server_does_not_know_is_given_up_unless_it_has_synced() {
     let remote = Remote::synced();
