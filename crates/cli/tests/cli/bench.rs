@@ -453,14 +453,19 @@ fn too_few_open_files_are_told_with_a_way_out() {
                 .current_dir(place.path("")),
         )
     };
-    let run = limited("--remotes 40").exits(1);
-    for part in ["error: driver 1 failed", "open files", "150", "--at-once"] {
-        assert!(run.stderr.contains(part), "{part}: {run:?}");
-    }
+    let too_few = |more: &str, way_out: &str| {
+        let run = limited(more).exits(1);
+        for part in ["error: driver 1 failed", "open files", "150", way_out] {
+            assert!(run.stderr.contains(part), "{part}: {run:?}");
+        }
+    };
+    too_few("--remotes 40", "--at-once");
     limited("--remotes 40 --at-once 4").done();
     // Files that stay open are as many as there are remotes, however many of them sync at once.
-    let run = limited("--remotes 40 --at-once 4 --keep-open").exits(1);
-    run.tells(&["open files", "leave --keep-open out"]);
+    too_few(
+        "--remotes 40 --at-once 4 --keep-open",
+        "leave --keep-open out",
+    );
     limited("--remotes 12 --keep-open").done();
 }
 

@@ -14,7 +14,7 @@ use crate::database::{ApplySummary, CompareDue, NewIdentity, Said, SubscriptionS
 use crate::report::Uploaded;
 
 /// So many bytes of rows are applied in some milliseconds.
-const SHORT_BYTES: usize = 512 << 10;
+const SHORT_BYTES: usize = 256 << 10;
 
 /// In a file of so many bytes even tables are made, changed or replaced in some milliseconds.
 const SMALL_FILE_BYTES: u64 = 1 << 20;
