@@ -170,6 +170,7 @@ impl Entrance {
             };
             mouth.say(&ToDriver::Setup(setup))?;
             let started = children.take(&name);
+            let name = name.escape_debug().to_string();
             if started.is_none() {
                 (watcher.note)(&format!("{name} is there ({} of {count})", number + 1));
             }

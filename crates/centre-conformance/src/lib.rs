@@ -163,6 +163,7 @@ macro_rules! suite {
             refusing::what_refers_to_a_child_of_a_refused_parent_is_refused_too,
             sharing::one_poisonous_row_among_fifty_uploads_is_refused_alone,
             sharing::uploads_of_one_list_come_to_others_who_hold_the_rows,
+            sharing::what_is_applied_by_itself_comes_to_those_that_shared,
             sharing::what_one_upload_of_a_list_may_not_write_keeps_no_other_out,
             sharing::an_upload_that_is_twice_in_a_list_takes_effect_once,
             sharing::downloads_of_one_snapshot_go_to_their_remotes,

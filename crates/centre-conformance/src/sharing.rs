@@ -139,6 +139,31 @@ pub async fn uploads_of_one_list_come_to_others_who_hold_the_rows<F: Fixture>() 
     assert_eq!(received[2], [""; 0]);
 }
 
+pub async fn what_is_applied_by_itself_comes_to_those_that_shared<F: Fixture>() {
+    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut remotes = Vec::new();
+    for user in ["anna", "berta", "clara"] {
+        remotes.push(Remote::synced(&world, user).await);
+    }
+    // Those of anna and clara, who hold nothing together, go in by the same statements.
+    let changes = vec![
+        vec![insert("customer", "40|north|Nina|NULL")],
+        vec![
+            insert("customer", "41|north|Nora|NULL"),
+            insert("customer", "43|south|not hers|NULL"),
+        ],
+        vec![insert("customer", "42|south|Susi|NULL")],
+    ];
+    upload(&mut remotes, changes).await;
+    let mut received = Vec::new();
+    for download in download_together(&mut remotes).await {
+        received.push(download.unwrap().rows());
+    }
+    assert_eq!(received[0], ["customer: 41|north|Nora|NULL"]);
+    assert_eq!(received[1], ["customer: 40|north|Nina|NULL"]);
+    assert_eq!(received[2], [""; 0]);
+}
+
 pub async fn what_one_upload_of_a_list_may_not_write_keeps_no_other_out<F: Fixture>() {
     let (world, mut remotes) = many::<F>().await;
     // Another one's region; another one's row; a row that is there already.

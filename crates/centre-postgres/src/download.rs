@@ -59,7 +59,7 @@ FROM unnest($1::bytea[], $2::text[], $3::bytea[], $4::text[])
   WITH ORDINALITY AS v(mark, known, remote, publication, n)";
 
 /// Says who syncs, for the application's policies and the operator's queries.
-const WHO: &str = "SELECT pg_catalog.set_config('tidewater.username', $1, true),
+pub(super) const WHO: &str = "SELECT pg_catalog.set_config('tidewater.username', $1, true),
   pg_catalog.set_config('tidewater.remote_id', $2, true)";
 
 /// What a remote presented and holds, as far as it can be understood.
@@ -76,10 +76,16 @@ pub(super) struct DatabaseSnapshot<'p> {
     opened: Vec<Opened>,
     /// By subscription.
     logs: Vec<LogReading>,
+    /// Who syncs, by job: user and remote.
+    who: Vec<[String; 2]>,
+    /// The job whose user the transaction knows.
+    said: usize,
 }
 
 /// How the change logs are read for a subscription.
 struct LogReading {
+    /// The number of its job.
+    job: usize,
     /// As text, the snapshot that the remote knows.
     since: Option<String>,
     /// See [`own_version`].
@@ -98,7 +104,12 @@ impl<'p> DatabaseSnapshot<'p> {
     ) -> Result<DatabaseSnapshot<'p>, CentreError> {
         let found = open_adopting(connection, shared, jobs, publications).await?;
         let (opened, logs) = found.into_iter().unzip();
+        let who = jobs.iter().map(|it| &it.context);
+        let who = who.map(|it| [it.user.clone(), it.remote_id.to_string()]);
         Ok(DatabaseSnapshot {
+            who: who.collect(),
+            // It was opened in the name of one after the other.
+            said: jobs.len() - 1,
             connection,
             shared,
             publications,
@@ -109,6 +120,21 @@ impl<'p> DatabaseSnapshot<'p> {
 
     fn table(&self, place: Place) -> &'p PublishedTable {
         &self.publications[place.subscription].tables[place.table]
+    }
+
+    /// Says for whom rows are read from now on: policies and functions of the application may look.
+    async fn say_who(&mut self, place: Place) -> Result<(), CentreError> {
+        let job = self.logs[place.subscription].job;
+        if self.said == job {
+            return Ok(());
+        }
+        let who = self.connection.prepare(WHO, &[]).await?;
+        let [user, remote] = &self.who[job];
+        let parameters: [&(dyn ToSql + Sync); 2] = [user, remote];
+        let said = self.connection.client().query_one(&who, &parameters).await;
+        said.map_err(refused("saying who syncs"))?;
+        self.said = job;
+        Ok(())
     }
 
     /// Reads a table as the remote sees it.
@@ -159,6 +185,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
+            self.say_who(place).await?;
             let publication = &self.publications[place.subscription];
             let rule = publication.rules_of(place.table).start + part.rule;
             let windows = publication.rules[rule].windows.iter();
@@ -185,6 +212,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
+            self.say_who(place).await?;
             let logs = &self.logs[place.subscription];
             let Some(since) = &logs.since else {
                 return Ok(());
@@ -203,6 +231,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
+            self.say_who(place).await?;
             let reader = self.reader(place);
             reader.by_keys(self.connection, keys, take).await
         })
@@ -373,7 +402,7 @@ async fn open(
                 && !restarted.contains(&table.log_id),
         });
         let rules = rules.collect();
-        let subscription = subscriptions[number].1;
+        let (job, subscription) = subscriptions[number];
         let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
         let mut news = held.is_none() || has_news[number];
         if let Some(held) = held.as_ref().filter(|_| !news && marked_ms.is_some()) {
@@ -393,6 +422,7 @@ async fn open(
             marked_ms,
         };
         let logs = LogReading {
+            job,
             since: held.filter(|_| marked_ms.is_some()).map(|it| it.snapshot),
             own_version: own_version(subscription),
             acting,

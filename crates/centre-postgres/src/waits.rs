@@ -83,8 +83,7 @@ pub(super) async fn watched<T>(
 
 /// Who is in the way of the backend `$1`.
 const BLOCKING: &str = "
-SELECT b.pid, b.application_name, coalesce(b.usename::text, ''), coalesce(b.query, ''),
-  coalesce(b.xact_start::text, '')
+SELECT b.pid, b.application_name, coalesce(b.usename::text, ''), coalesce(b.xact_start::text, '')
 FROM unnest(pg_catalog.pg_blocking_pids($1)) AS p (pid)
 JOIN pg_catalog.pg_stat_activity b ON b.pid = p.pid AND b.application_name <> 'tidewater'";
 
@@ -95,12 +94,12 @@ async fn note(shared: &Shared, backend: i32, now_ms: i64) -> Result<(), CentreEr
     let client = connection.client();
     let found = client.query(&blocking, &[&backend]).await.map_err(error)?;
     for row in found {
-        let (pid, began): (i32, String) = (row.get(0), row.get(4));
+        let (pid, began): (i32, String) = (row.get(0), row.get(3));
+        // Without its statement, which may hold what nobody wants in a log.
         tracing::warn!(
             process = pid,
             application = row.get::<_, &str>(1),
             user = row.get::<_, &str>(2),
-            statement = row.get::<_, &str>(3),
             since = began,
             "a sync waits for a lock that another session holds"
         );

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tidewater_server::Config;
@@ -14,11 +14,11 @@ use tidewater_server::Config;
 use crate::failure::Failure;
 use crate::output::{Table, bytes, duration, printable};
 
-/// How long the endpoint may take for each step.
+/// How long the endpoint may take to be there, and to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// More is not read.
-const MAX_ANSWER_BYTES: u64 = 4 << 20;
+const MAX_ANSWER_BYTES: usize = 512 << 10;
 
 /// The server that the configuration file is for, as `--json` shows it.
 #[derive(Debug, Default, Serialize)]
@@ -170,15 +170,34 @@ fn get(address: &str, path: &str) -> io::Result<(u16, String)> {
                 continue;
             }
         };
-        stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         // With 1.0 the answer comes in one piece, and ends with the connection.
         write!(&stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
+        let answer = String::from_utf8_lossy(&read(stream)?).into_owned();
         return parsed(&answer).ok_or_else(|| io::Error::other("it does not answer in HTTP"));
     }
     Err(last)
+}
+
+/// All that comes until the other side ends it.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "nothing of a sync: somebody waits for an answer"
+)]
+fn read(mut stream: TcpStream) -> io::Result<Vec<u8>> {
+    let until = Instant::now() + PATIENCE;
+    let (mut answer, mut piece) = (Vec::new(), [0; 8 << 10]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || answer.len() > MAX_ANSWER_BYTES {
+            return Err(io::Error::other("its answer takes no end"));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece)? {
+            0 => return Ok(answer),
+            count => answer.extend_from_slice(&piece[..count]),
+        }
+    }
 }
 
 fn parsed(answer: &str) -> Option<(u16, String)> {

@@ -14,6 +14,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Nobody waits for longer at once, whatever the server says.
 const LONGEST_WAIT: Duration = Duration::from_secs(3_600);
 
+/// The next time is not before this part of the whole time has passed again.
+const SLOWER: u32 = 8;
+
 /// What becomes of a sync that the server turns away with a time to come back.
 ///
 /// Only that is tried again: a server that cannot be reached, a connection that breaks and a
@@ -47,7 +50,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// How long to wait after this error; `None` if it is final. `waited` is the time since the
+    /// How long to wait after this error: the longer the less often, should the server say
+    /// something short again and again; `None` if it is final. `waited` is the time since the
     /// server first turned the sync away.
     pub(crate) fn wait(self, error: &ClientError, waited: Duration) -> Option<Duration> {
         let advised = Duration::from_millis(error.retry_after_ms()?);
@@ -57,7 +61,7 @@ impl Retry {
         }
         let (wait, limit) = match self {
             Retry::Off => return None,
-            Retry::AsAdvised { limit } => (advised.min(LONGEST_WAIT), limit),
+            Retry::AsAdvised { limit } => (advised.max(waited / SLOWER).min(LONGEST_WAIT), limit),
             Retry::Fixed { delay, limit } => (delay, limit),
         };
         let is_within = limit.is_none_or(|limit| waited.saturating_add(wait) <= limit);
@@ -82,10 +86,8 @@ mod tests {
     fn a_policy_says_how_long_to_wait_and_when_it_is_enough() {
         let advised = |limit| Retry::AsAdvised { limit };
         let patient = advised(None);
-        assert_eq!(
-            patient.wait(&busy(1_500), 90 * SECOND),
-            Some(SECOND * 3 / 2)
-        );
+        assert_eq!(patient.wait(&busy(1_500), 9 * SECOND), Some(SECOND * 3 / 2));
+        assert_eq!(patient.wait(&busy(100), 80 * SECOND), Some(10 * SECOND));
         assert_eq!(patient.wait(&busy(u64::MAX), SECOND), Some(LONGEST_WAIT));
         let limited = advised(Some(10 * SECOND));
         assert_eq!(limited.wait(&busy(4_000), 6 * SECOND), Some(4 * SECOND));

@@ -26,8 +26,8 @@ const CONNECTIONS: usize = 32;
 /// How long a request may take to arrive, and a connection may be without one.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// How long a connection is kept.
-const CONNECTION: Duration = Duration::from_secs(300);
+/// How long a connection is kept, also one that takes no answers.
+const CONNECTION: Duration = Duration::from_secs(30);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 

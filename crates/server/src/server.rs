@@ -37,6 +37,9 @@ use crate::worker::{SessionTask, Workers};
 /// queue.
 pub const TURNED_AWAY: usize = 1_024;
 
+/// How long the log is silent about a server that is full once it has said so.
+const FULL_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
 /// Remotes that one look-up asks about: others wait behind it.
 const ASKED_AT_ONCE: usize = 500;
 
@@ -375,6 +378,7 @@ struct Door {
 
 impl Door {
     async fn accept_all(self, mut listener: Box<dyn Listener>) {
+        let mut said: Option<Instant> = None;
         loop {
             let incoming = match listener.accept().await {
                 Ok(incoming) => incoming,
@@ -392,7 +396,16 @@ impl Door {
                     let tls = self.certificate.as_ref().and_then(|it| it.current());
                     tokio::spawn(serve(shared, tls, incoming, guard));
                 }
-                Err(_) => self.turn_away(incoming).await,
+                Err(_) => {
+                    if said.is_none_or(|at| at.elapsed() >= FULL_AGAIN_AFTER) {
+                        said = Some(Instant::now());
+                        tracing::warn!(
+                            limit = self.shared.limits.connections,
+                            "server.limits.connections is reached: others are told to come back"
+                        );
+                    }
+                    self.turn_away(incoming).await;
+                }
             }
         }
     }

@@ -20,10 +20,17 @@ use crate::error::BadInput;
 /// The table that says that everything beside it is bench's own.
 pub(crate) const MARKER: &str = "tidewater_bench";
 
+/// The table by which a user says that a database is a copy of his own, which bench may change.
+/// Another one than [`MARKER`]: what is beside that one is dropped.
+const COPY_MARKER: &str = "tidewater_bench_copy";
+
 /// A consolidated database.
 pub(crate) trait Base {
     /// How the server reaches it.
     fn url(&self) -> &str;
+
+    /// Whether there is a table of this name.
+    fn has_table(&mut self, name: &str) -> anyhow::Result<bool>;
 
     /// Looks what is there.
     fn found(&mut self) -> anyhow::Result<Found>;
@@ -132,15 +139,15 @@ pub(crate) fn prepare(base: &mut dyn Base) -> anyhow::Result<()> {
 
 /// Sees that a database with tables of the user's own may be changed.
 pub(crate) fn check_marker(base: &mut dyn Base) -> anyhow::Result<()> {
-    match base.found()? {
-        Found::Ours => Ok(()),
-        _ => Err(BadInput::error(
+    match base.has_table(COPY_MARKER)? {
+        true => Ok(()),
+        false => Err(BadInput::error(
             format!(
-                "the database has no table {MARKER}, so nobody has said that bench may change it"
+                "the database has no table {COPY_MARKER}, so nobody has said that bench may change it"
             ),
             format!(
                 "take a copy of yours, for it will be changed, and say so in it: \
-                 CREATE TABLE {MARKER} (version INT)"
+                 CREATE TABLE {COPY_MARKER} (version INT)"
             ),
         )),
     }

@@ -83,20 +83,22 @@ impl Base for Postgres {
         &self.url
     }
 
+    fn has_table(&mut self, name: &str) -> anyhow::Result<bool> {
+        let there = format!("SELECT count(*) FROM pg_class WHERE oid = to_regclass('{name}')");
+        Ok(self.number(&there)? > 0)
+    }
+
     fn found(&mut self) -> anyhow::Result<Found> {
-        let marker = format!("SELECT count(*) FROM pg_class WHERE oid = to_regclass('{MARKER}')");
-        let marker = self.number(&marker)? > 0;
         let mut tables = Vec::new();
         for table in TABLES {
-            let there = format!("SELECT count(*) FROM pg_class WHERE oid = to_regclass('{table}')");
-            if self.number(&there)? > 0 {
+            if self.has_table(table)? {
                 tables.push(format!("the table {table}"));
             }
         }
         if self.number("SELECT count(*) FROM pg_namespace WHERE nspname = 'tidewater'")? > 0 {
             tables.push("what a Tidewater server keeps".into());
         }
-        Ok(Found::of(marker, tables))
+        Ok(Found::of(self.has_table(MARKER)?, tables))
     }
 
     fn execute(&mut self, sql: &str) -> anyhow::Result<()> {

@@ -62,21 +62,22 @@ impl Base for Sqlite {
         &self.url
     }
 
+    fn has_table(&mut self, name: &str) -> anyhow::Result<bool> {
+        let sql = format!("SELECT count(*) FROM sqlite_schema WHERE lower(name) = '{name}'");
+        Ok(self.number(&sql)? > 0)
+    }
+
     fn found(&mut self) -> anyhow::Result<Found> {
-        let mut named = |name: &str| {
-            let sql = format!("SELECT count(*) FROM sqlite_schema WHERE lower(name) = '{name}'");
-            anyhow::Ok(self.number(&sql)? > 0)
-        };
         let mut tables = Vec::new();
         for table in TABLES {
-            if named(table)? {
+            if self.has_table(table)? {
                 tables.push(format!("the table {table}"));
             }
         }
-        if named("tidewater_meta")? {
+        if self.has_table("tidewater_meta")? {
             tables.push("what a Tidewater server keeps".into());
         }
-        Ok(Found::of(named(MARKER)?, tables))
+        Ok(Found::of(self.has_table(MARKER)?, tables))
     }
 
     fn execute(&mut self, sql: &str) -> anyhow::Result<()> {

@@ -37,6 +37,8 @@ const FILES_EACH: u64 = 5;
 const OTHER_FILES: u64 = 64;
 /// How long a server may be silent: it has thousands of remotes.
 const TIMEOUT: Duration = Duration::from_secs(1_800);
+/// How long remotes change and sync again at most.
+const LONGEST_CHURN: Duration = Duration::from_secs(1_000_000);
 /// How often a thread that waits looks whether it is still to wait.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -259,7 +261,9 @@ impl Share {
                 self.sync(number, sync, relay, gate)
             }
             Task::Churn { rows, seconds } => {
-                let until = opened + Duration::from_secs_f64(*seconds);
+                let time = Duration::try_from_secs_f64(*seconds);
+                let time = time.ok().filter(|it| *it <= LONGEST_CHURN);
+                let until = opened + time.context("the supervisor names no time")?;
                 let sync = Sync {
                     expected: Some(Moved::by(Operation::Update, u64::from(*rows))),
                     ..Sync::default()

@@ -24,6 +24,28 @@ pub(crate) fn varied(scenario: Scenario) -> &'static str {
 
 /// The cases of a scenario.
 pub(crate) fn cases(options: &Options) -> anyhow::Result<Vec<Case>> {
+    let waits_for = options.supervise.as_ref().map(|it| u64::from(it.drivers));
+    for (what, number) in [
+        ("--drivers", options.drivers.map(u64::from)),
+        ("--wait-for", waits_for),
+        ("--repeat", Some(u64::from(options.repeat))),
+        ("--at-once", options.at_once.map(u64::from)),
+        ("--connections", options.connections.map(u64::from)),
+        ("--line", options.line),
+    ] {
+        if number == Some(0) {
+            return Err(BadInput::error(
+                format!("{what} 0 was asked for"),
+                "choose a number from 1",
+            ));
+        }
+    }
+    if options.seconds.is_some_and(|it| !(0.1..=1e6).contains(&it)) {
+        return Err(BadInput::error(
+            "--seconds is no time to measure",
+            "choose from 0.1 to 1000000 seconds",
+        ));
+    }
     let cases = match options.scenario {
         Scenario::Remotes => remotes(options),
         Scenario::Size | Scenario::Limit => size(options),

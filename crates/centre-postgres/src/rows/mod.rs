@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures_util::future;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::{Datum, Op};
 
@@ -24,6 +25,7 @@ use self::refusal::may_be_data_error;
 use self::sql::Incoming;
 use super::acting::{Acting, RoleQuery};
 use super::connection::{Connection, centre_error, refused};
+use super::download::WHO;
 use super::own::run_all;
 use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
@@ -37,7 +39,7 @@ use tidewater_centre::engine::upload::rows::{
     Admitted, Batch, Image, MayWrite, Met, OnDelete, Part, Rows, TargetTable, Written,
 };
 use tidewater_centre::error::CentreError;
-use tidewater_centre::scope::Scope;
+use tidewater_centre::scope::{Partitions, Scope};
 use tidewater_centre::upload::SyncUpload;
 
 /// How often a transaction that met a deadlock is tried.
@@ -230,7 +232,7 @@ impl Rows for UploadRows<'_> {
             let of_upload = ScopeQueries::prepare(connection, context, &publications, purpose);
             queries.push(of_upload.await?);
         }
-        // Nobody looks who uploads if there are several.
+        // Their rows are written for all of them: nobody looks who uploads. Their queries may.
         let context = match uploads {
             [upload] => Some(&upload.context),
             _ => None,
@@ -245,6 +247,7 @@ impl Rows for UploadRows<'_> {
         let take = upload::take(uploads);
         let taking = connection.prepare_own(&take).await?;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
+        let says = connection.prepare(WHO, &[]).await?;
         let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
         let oids: Vec<u32> = tables.iter().map(|it| it.table.oid).collect();
         let lock = lock(tables);
@@ -255,7 +258,7 @@ impl Rows for UploadRows<'_> {
             client.query_one(&transaction, &who),
             future::join3(
                 client.query(&fingerprints, &[&oids]),
-                future::join_all(queries.iter().map(|it| it.run(client))),
+                scopes_of_each(client, &says, uploads, &queries),
                 future::OptionFuture::from(role.as_ref().map(|it| it.ask(client))),
             ),
         )
@@ -281,12 +284,12 @@ impl Rows for UploadRows<'_> {
         self.live = live.collect();
         self.acting = acting.transpose()?.unwrap_or_default();
         let mut admitted = Vec::with_capacity(uploads.len());
-        for ((serials, queries), results) in taken.into_iter().zip(&queries).zip(results) {
+        for ((serials, queries), results) in taken.into_iter().zip(&queries).zip(results?) {
             admitted.push(match serials {
                 None => None,
                 Some(serials) => Some(Admitted {
                     serials,
-                    scope: queries.scope(0, &results?)?,
+                    scope: queries.scope(0, &results)?,
                 }),
             });
         }
@@ -426,4 +429,30 @@ fn lock(tables: &[Incoming<'_>]) -> String {
         true => String::new(),
         false => format!("LOCK TABLE {names} IN ROW EXCLUSIVE MODE"),
     }
+}
+
+/// Asks what the remotes of some uploads hold, each in the name of its user. If there are several,
+/// nobody is named afterwards; one is named already.
+async fn scopes_of_each(
+    client: &Client,
+    says: &Statement,
+    uploads: &[&SyncUpload],
+    queries: &[ScopeQueries<'_>],
+) -> Result<Vec<Vec<Arc<Partitions>>>> {
+    if let [queries] = queries {
+        return Ok(vec![queries.run(client).await?]);
+    }
+    let say = async |user: &str, remote: &str| {
+        let who: [&(dyn ToSql + Sync); 2] = [&user, &remote];
+        let said = client.query_one(says, &who).await;
+        said.map_err(refused("saying who uploads"))
+    };
+    let of_each = uploads.iter().zip(queries).map(async |(upload, queries)| {
+        let remote = upload.context.remote_id.to_string();
+        let user = &upload.context.user;
+        future::try_join(say(user, &remote), queries.run(client)).await
+    });
+    let (results, nobody) = future::join(future::try_join_all(of_each), say("", "")).await;
+    nobody?;
+    Ok(results?.into_iter().map(|(_, results)| results).collect())
 }

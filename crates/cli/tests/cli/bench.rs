@@ -727,11 +727,11 @@ fn what_a_file_has_pending_goes_up_from_many_remotes() {
             .tidewater(&[&["bench", "own"], &own[..]].concat())
             .exits(1)
             .tells(&[
-                "tidewater_bench",
+                "tidewater_bench_copy",
                 "take a copy",
-                "CREATE TABLE tidewater_bench",
+                "CREATE TABLE tidewater_bench_copy",
             ]);
-        centre.execute("CREATE TABLE tidewater_bench (version INT)");
+        centre.execute("CREATE TABLE tidewater_bench_copy (version INT)");
 
         let report = scenario(&place, "own", &own);
         let download = runs(&report, "download")[0];
@@ -752,7 +752,10 @@ fn what_a_file_has_pending_goes_up_from_many_remotes() {
         let note = "SELECT note FROM customer WHERE customer_id = 10";
         assert_eq!(centre.rows(note), ["changed"]);
         // The user's tables stay, and the file is as it was.
-        assert_eq!(centre.rows("SELECT count(*) FROM tidewater_bench"), ["0"]);
+        assert_eq!(
+            centre.rows("SELECT count(*) FROM tidewater_bench_copy"),
+            ["0"]
+        );
         assert_eq!(nancy.rows("SELECT count(*) FROM customer"), ["3"]);
     });
 }

@@ -6,7 +6,7 @@ use tidewater_centre_postgres::connect;
 use super::table;
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
+use tidewater_centre_conformance::remote::{Remote, delete, download_together, insert, update};
 use tidewater_centre_conformance::world::{
     NOW_MS, SHOP_DDL, World, everyone, partitioned, publication, shop,
 };
@@ -49,6 +49,61 @@ async fn uploads_of_a_list_share_their_statements() {
         own.windows(2)
             .all(|pair| pair[0].version == pair[1].version)
     );
+}
+
+/// By which rule somebody holds a row is nobody else's affair.
+#[tokio::test]
+async fn a_row_of_a_list_comes_to_who_holds_it_by_another_rule() {
+    let ddl = "CREATE TABLE note (login TEXT NOT NULL, store TEXT NOT NULL, id INTEGER NOT NULL,
+                 PRIMARY KEY (login, id));
+               CREATE TABLE shift (login TEXT PRIMARY KEY, store TEXT NOT NULL);
+               INSERT INTO shift VALUES ('anna', 'first'), ('clara', 'second')";
+    let mut notes = notes();
+    let stores = "SELECT store FROM shift WHERE login = {s.username}";
+    let by_store = partitioned("note", &["store"], stores).partition;
+    notes[0].partition.extend(by_store);
+    let world = World::<PostgresFixture>::new(ddl, notes).await;
+    let (mut anna, mut clara) = (
+        Remote::synced(&world, "anna").await,
+        Remote::synced(&world, "clara").await,
+    );
+    let uploads = vec![
+        anna.next_upload(&[insert("note", "anna|second|1")]),
+        clara.next_upload(&[insert("note", "clara|second|2")]),
+    ];
+    let outcomes = world.worker().await.apply(uploads).await.unwrap();
+    for (remote, outcome) in [&mut anna, &mut clara].into_iter().zip(outcomes) {
+        let UploadOutcome::Applied { own, .. } = outcome else {
+            panic!("{outcome:?}");
+        };
+        remote.own = Some(own);
+    }
+    assert_eq!(clara.download().await.rows(), ["note: anna|second|1"]);
+    assert_eq!(anna.download().await.rows(), [""; 0]);
+}
+
+/// A partition query may ask the setting, or read what row security hides by it.
+#[tokio::test]
+async fn who_uploads_is_known_to_the_queries_of_a_list() {
+    let ddl =
+        "CREATE TABLE note (login TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (login, id))";
+    let query = "SELECT l FROM (VALUES ('anna'), ('clara')) v (l)
+                 WHERE l = pg_catalog.current_setting('tidewater.username', true)";
+    let notes = vec![partitioned("note", &["login"], query)];
+    let world = World::<PostgresFixture>::new(ddl, notes).await;
+    let mut remotes = Vec::new();
+    for user in ["anna", "clara"] {
+        remotes.push(Remote::synced(&world, user).await);
+    }
+    let uploads = remotes.iter_mut().zip(["anna", "anna"]);
+    let uploads =
+        uploads.map(|(it, login)| it.next_upload(&[insert("note", &format!("{login}|1"))]));
+    let outcomes = world.worker().await.apply(uploads.collect()).await.unwrap();
+    let counts = outcomes.iter().map(|it| match it {
+        UploadOutcome::Applied { result, .. } => (result.inserts, result.refused),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(counts.collect::<Vec<_>>(), [(1, 0), (0, 1)]);
 }
 
 /// Neither a setting nor a function of the application may say another one's name.
@@ -404,6 +459,47 @@ async fn rows_that_wait_for_the_next_one_each_get_in() {
         result[0],
         "101 inserted, 60 updated, 0 deleted, 0 conflicts, 1 refused"
     );
+}
+
+#[tokio::test]
+async fn who_syncs_is_known_to_row_security_when_many_download() {
+    let fixture = PostgresFixture::new().await;
+    let role = format!("owning_{}", fixture.url().rsplit('_').next().unwrap());
+    fixture
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN;
+             DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO {role}', current_database()); END $$;
+             CREATE TABLE doc (id integer PRIMARY KEY, owner text);
+             ALTER TABLE doc OWNER TO {role};
+             ALTER TABLE doc ENABLE ROW LEVEL SECURITY; ALTER TABLE doc FORCE ROW LEVEL SECURITY;
+             CREATE POLICY mine ON doc USING (owner = current_setting('tidewater.username', true))"
+        ))
+        .await;
+    let url = fixture.url().replace("postgres@", &format!("{role}@"));
+    let centre = connect(&url).await.unwrap();
+    let specs = [publication("sales", vec![everyone("doc")])];
+    centre.deploy(&specs, false, NOW_MS).await.unwrap();
+    let schemas = centre.load(&specs).await.unwrap();
+    let mut remotes = Vec::new();
+    for user in ["anna", "berta", "clara"] {
+        let worker = centre.worker().await.unwrap();
+        let mut remote = Remote::of(schemas[0].clone(), worker, user);
+        remote.download().await;
+        remotes.push(remote);
+    }
+    fixture
+        .execute("INSERT INTO doc VALUES (1, 'anna'), (2, 'berta'), (3, 'clara')")
+        .await;
+    let received = download_together(&mut remotes).await;
+    // What the log tells and the user does not see is not there for him.
+    let own = [
+        ["-doc [2]", "-doc [3]", "doc: 1|anna"],
+        ["-doc [1]", "-doc [3]", "doc: 2|berta"],
+        ["-doc [1]", "-doc [2]", "doc: 3|clara"],
+    ];
+    for (received, own) in received.into_iter().zip(own) {
+        assert_eq!(received.unwrap().rows(), own);
+    }
 }
 
 #[tokio::test]

@@ -62,7 +62,8 @@ pub(super) async fn apply<R: Rows>(
         }
         rows.begin(number).await?;
         let list: Vec<&SyncUpload> = group.iter().map(|&at| &uploads[at]).collect();
-        let tried = match try_all(rows, &list).await {
+        let is_alone = list.len() == uploads.len();
+        let tried = match try_all(rows, &list, is_alone).await {
             Ok(Tried::Applied(applied)) => {
                 outcomes.extend(group.into_iter().zip(applied));
                 continue;
@@ -104,7 +105,8 @@ fn groups(uploads: &[SyncUpload]) -> Vec<Vec<usize>> {
     groups.into_values().collect()
 }
 
-async fn try_all<R: Rows>(rows: &mut R, uploads: &[&SyncUpload]) -> Result<Tried> {
+/// Nothing else is applied in the same transaction if they are `alone`.
+async fn try_all<R: Rows>(rows: &mut R, uploads: &[&SyncUpload], is_alone: bool) -> Result<Tried> {
     let publication = rows.publication(&uploads[0].publication)?;
     if publication.act_as.is_some() {
         return Ok(Tried::Apart((0..uploads.len()).collect()));
@@ -125,6 +127,7 @@ async fn try_all<R: Rows>(rows: &mut R, uploads: &[&SyncUpload]) -> Result<Tried
         tables: &tables,
         admissions: Vec::new(),
         apart: BTreeSet::new(),
+        is_alone,
     };
     sharing.run().await
 }
@@ -200,6 +203,8 @@ struct Sharing<'s, R: Rows> {
     admissions: Vec<Admission>,
     /// Of which something is in the way.
     apart: BTreeSet<usize>,
+    /// Nothing else is applied in the same transaction.
+    is_alone: bool,
 }
 
 impl<'s, R: Rows> Sharing<'s, R> {
@@ -514,7 +519,7 @@ impl<'s, R: Rows> Sharing<'s, R> {
     /// What the downloads of the same syncs have to know. All have the same version: it is left
     /// out whole if nobody has rows of another one's.
     fn own(&self, results: &[UploadResult]) -> Result<Vec<OwnUpload>> {
-        let (version, is_all) = self.rows.version(self.tables, true);
+        let (version, is_all) = self.rows.version(self.tables, self.is_alone);
         let skip_version = is_all && !self.lets_rows_go() && self.hold_nothing_together();
         let rows = match skip_version {
             true => results.iter().map(|_| HashMap::new()).collect(),
@@ -542,7 +547,12 @@ impl<'s, R: Rows> Sharing<'s, R> {
     fn hold_nothing_together(&self) -> bool {
         let mut left = FEW_PARTITIONS;
         let written: BTreeSet<usize> = self.tables.iter().map(|table| table.index).collect();
-        for place in written.iter().flat_map(|&it| self.publication.rules_of(it)) {
+        for table in written {
+            let mut rules = self.publication.rules_of(table);
+            // What one holds by one rule another one may hold by another.
+            let (Some(place), None) = (rules.next(), rules.next()) else {
+                return false;
+            };
             if self.publication.rules[place].query.is_none() {
                 return false;
             }
