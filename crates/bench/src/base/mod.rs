@@ -29,6 +29,12 @@ pub(crate) trait Base {
     /// How the server reaches it.
     fn url(&self) -> &str;
 
+    /// Takes the database for this bench, as long as it runs; false if another one has it. Of
+    /// embedded databases that is not known.
+    fn claim(&mut self) -> anyhow::Result<bool> {
+        Ok(true)
+    }
+
     /// Whether there is a table of this name.
     fn has_table(&mut self, name: &str) -> anyhow::Result<bool>;
 
@@ -97,12 +103,19 @@ pub(crate) struct History {
     pub(crate) span_ms: u64,
 }
 
-/// Opens what a URL names.
+/// Opens what a URL names, for one bench at a time.
 pub(crate) fn open(url: &str) -> anyhow::Result<Box<dyn Base>> {
     tidewater_server::databases::check_url(url)?;
-    match url.strip_prefix("sqlite:") {
-        Some(path) => Ok(Box::new(sqlite::Sqlite::open(url, path)?)),
-        None => Ok(Box::new(postgres::Postgres::connect(url)?)),
+    let mut base: Box<dyn Base> = match url.strip_prefix("sqlite:") {
+        Some(path) => Box::new(sqlite::Sqlite::open(url, path)?),
+        None => Box::new(postgres::Postgres::connect(url)?),
+    };
+    match base.claim()? {
+        true => Ok(base),
+        false => Err(BadInput::error(
+            "another bench is at work in this database",
+            "wait until it has ended, or name another database",
+        )),
     }
 }
 

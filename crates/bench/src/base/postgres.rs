@@ -14,6 +14,12 @@ use crate::processes;
 /// Rows of one COPY: the triggers of change tracking see them as one statement.
 const ROWS_AT_ONCE: u32 = 100_000;
 
+/// The advisory lock of whoever benches in a database: "benchtid" in ASCII.
+const LOCK: i64 = 0x6265_6e63_6874_6964;
+
+/// How often it is tried to get that: the backend of one that was killed is there a little longer.
+const TRIES: u32 = 50;
+
 /// See the module.
 pub(super) struct Postgres {
     url: String,
@@ -81,6 +87,18 @@ fn is_here(url: &str) -> bool {
 impl Base for Postgres {
     fn url(&self) -> &str {
         &self.url
+    }
+
+    fn claim(&mut self) -> anyhow::Result<bool> {
+        // It ends with the connection.
+        let lock = format!("SELECT pg_try_advisory_lock({LOCK})::int::int8");
+        for _ in 0..TRIES {
+            if self.number(&lock)? > 0 {
+                return Ok(true);
+            }
+            std::thread::sleep(processes::GLANCE);
+        }
+        Ok(false)
     }
 
     fn has_table(&mut self, name: &str) -> anyhow::Result<bool> {

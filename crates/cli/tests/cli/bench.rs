@@ -577,6 +577,12 @@ fn a_driver_that_dies_is_named_and_everything_is_removed() {
     on_both_centres(|place, centre| {
         let bench = long_bench(place, centre);
         let all = bench.at_work(centre);
+        if let Centre::Postgres(_) = centre {
+            place
+                .tidewater(&["bench", "remotes", "--consolidated", &centre.url()])
+                .exits(1)
+                .tells(&["another bench is at work", "wait until it has ended"]);
+        }
         let driver = all.iter().find(|(_, line)| line.contains("driver 2"));
         send("-KILL", driver.expect("a driver").0);
         let (run, files) = bench.ends();
