@@ -27,6 +27,22 @@ async fn many<F: Fixture>() -> (World<F>, Vec<Remote>) {
     (world, remotes)
 }
 
+/// Two who hold a region together, and one who holds another one.
+async fn three<F: Fixture>() -> (World<F>, Vec<Remote>) {
+    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut remotes = Vec::new();
+    for user in ["anna", "berta", "clara"] {
+        remotes.push(Remote::synced(&world, user).await);
+    }
+    (world, remotes)
+}
+
+/// What each receives.
+async fn download(remotes: &mut [Remote]) -> Vec<Vec<String>> {
+    let received = download_together(remotes).await.into_iter();
+    received.map(|it| it.unwrap().rows()).collect()
+}
+
 fn user(number: usize) -> String {
     format!("user{number}")
 }
@@ -113,11 +129,7 @@ pub async fn one_poisonous_row_among_fifty_uploads_is_refused_alone<F: Fixture>(
 }
 
 pub async fn uploads_of_one_list_come_to_others_who_hold_the_rows<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
-    let mut remotes = Vec::new();
-    for user in ["anna", "berta", "clara"] {
-        remotes.push(Remote::synced(&world, user).await);
-    }
+    let (_world, mut remotes) = three::<F>().await;
     let changes = vec![
         vec![insert("customer", "40|north|Nina|NULL")],
         vec![
@@ -127,10 +139,7 @@ pub async fn uploads_of_one_list_come_to_others_who_hold_the_rows<F: Fixture>() 
         vec![insert("customer", "42|south|Susi|NULL")],
     ];
     upload(&mut remotes, changes).await;
-    let mut received = Vec::new();
-    for download in download_together(&mut remotes).await {
-        received.push(download.unwrap().rows());
-    }
+    let received = download(&mut remotes).await;
     assert_eq!(
         received[0],
         ["-purchase [10]", "customer: 41|north|Nora|NULL"]
@@ -140,11 +149,7 @@ pub async fn uploads_of_one_list_come_to_others_who_hold_the_rows<F: Fixture>() 
 }
 
 pub async fn what_is_applied_by_itself_comes_to_those_that_shared<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
-    let mut remotes = Vec::new();
-    for user in ["anna", "berta", "clara"] {
-        remotes.push(Remote::synced(&world, user).await);
-    }
+    let (_world, mut remotes) = three::<F>().await;
     // Those of anna and clara, who hold nothing together, go in by the same statements.
     let changes = vec![
         vec![insert("customer", "40|north|Nina|NULL")],
@@ -155,10 +160,7 @@ pub async fn what_is_applied_by_itself_comes_to_those_that_shared<F: Fixture>() 
         vec![insert("customer", "42|south|Susi|NULL")],
     ];
     upload(&mut remotes, changes).await;
-    let mut received = Vec::new();
-    for download in download_together(&mut remotes).await {
-        received.push(download.unwrap().rows());
-    }
+    let received = download(&mut remotes).await;
     assert_eq!(received[0], ["customer: 41|north|Nora|NULL"]);
     assert_eq!(received[1], ["customer: 40|north|Nina|NULL"]);
     assert_eq!(received[2], [""; 0]);

@@ -124,8 +124,8 @@ impl Database for Postgres {
     }
 }
 
-/// Several at once as long as nobody's rows are read under a role: whose it is and who syncs is said
-/// for all of a transaction.
+/// Several at once as long as nobody's rows are read under a role: that holds for all of a
+/// transaction. Who syncs is said for each.
 async fn read_downloads(
     connection: &mut Connection,
     shared: &Shared,
