@@ -282,7 +282,6 @@ impl Peer<'_> {
 fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
     socket.set_nodelay(true)?;
     let mut wire = Wire::accept("price", None, Duration::ZERO);
-    wire.open(SYNC_CHANNEL);
     let mut peer = Peer {
         socket,
         wire,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use tidewater_protocol::frame::{
-    CONNECTION_CHANNEL, Frame, HEADER_BYTES, Message, PREFACE, announced, put_control, take_frame,
-    take_preface,
+    CHANNELS, CONNECTION_CHANNEL, Frame, HEADER_BYTES, INITIAL_CREDIT_BYTES, Message, PREFACE,
+    announced, put_control, take_frame, take_preface,
 };
 use tidewater_protocol::message::{Control, Credit, PROTOCOL_VERSION, Ping, Pong};
 
@@ -71,7 +71,7 @@ pub struct Connection {
     /// The preface is still to come, or to be sent.
     expects_preface: bool,
     owes_preface: bool,
-    /// In the order of their numbers: few, and in a small place.
+    /// Those that were used, in the order of their numbers: few, and in a small place.
     channels: Vec<(u8, Channel)>,
     events: VecDeque<Event>,
     pongs: VecDeque<u64>,
@@ -100,9 +100,6 @@ impl Connection {
     }
 
     fn new(program: &str, pings: Option<Pings>, now: Duration, dials: bool) -> Connection {
-        // Few have more than these: their own, and that of syncs.
-        let mut channels = Vec::with_capacity(2);
-        channels.push((CONNECTION_CHANNEL, Channel::new()));
         Connection {
             program: program.to_owned(),
             pings,
@@ -110,7 +107,8 @@ impl Connection {
             input: BytesMut::new(),
             expects_preface: !dials,
             owes_preface: dials,
-            channels,
+            // Few use more than these: their own, and that of syncs.
+            channels: Vec::with_capacity(2),
             events: VecDeque::new(),
             pongs: VecDeque::new(),
             ping_due: false,
@@ -121,16 +119,6 @@ impl Connection {
             large_frame_waits: false,
             last: [CONNECTION_CHANNEL; 3],
             passed_over: [0; 3],
-        }
-    }
-
-    /// Opens a channel; both sides know which there are. One that is open stays as it is.
-    pub fn open(&mut self, channel: u8) {
-        let place = self
-            .channels
-            .partition_point(|(number, _)| *number < channel);
-        if self.find(channel).is_none() {
-            self.channels.insert(place, (channel, Channel::new()));
         }
     }
 
@@ -273,7 +261,8 @@ impl Connection {
     /// How many bytes of rows and messages may be queued on a channel so that they wait for
     /// nothing but the network. What is queued beyond waits for credit, and so does all behind it.
     pub fn room(&self, channel: u8) -> usize {
-        self.find(channel).map_or(0, Channel::room)
+        let fresh = INITIAL_CREDIT_BYTES as usize;
+        self.find(channel).map_or(fresh, Channel::room)
     }
 
     /// Forgets what waits to be sent on a channel, for whoever ends it with a last word.
@@ -323,9 +312,18 @@ impl Connection {
             .map(|(_, it)| it)
     }
 
+    /// The channel, which is there from its first use on.
     fn channel(&mut self, channel: u8) -> &mut Channel {
-        let known = self.find_mut(channel);
-        known.expect("the caller opened the channel")
+        debug_assert!(channel < CHANNELS);
+        let channels = &mut self.channels;
+        let place = match channels.binary_search_by_key(&channel, |(number, _)| *number) {
+            Ok(place) => place,
+            Err(place) => {
+                channels.insert(place, (channel, Channel::new()));
+                place
+            }
+        };
+        &mut channels[place].1
     }
 
     fn check(&self) -> Result<(), Fault> {
@@ -373,29 +371,32 @@ impl Connection {
     }
 
     fn take_frame(&mut self, frame: Frame, payload: usize) -> Result<(), Fault> {
-        let (channel, incoming) = match frame {
-            Frame::Control { channel, control } => match control {
-                None => return self.known(channel),
+        let channel = frame.channel();
+        if channel >= CHANNELS {
+            return Err(Fault::UnknownChannel(channel));
+        }
+        let incoming = match frame {
+            Frame::Control { control, .. } => match control {
+                None => return Ok(()),
                 Some(Control::Ping(ping)) => {
                     if self.pongs.len() < MAX_PONGS {
                         self.pongs.push_back(ping.nonce);
                     }
-                    return self.known(channel);
+                    return Ok(());
                 }
                 Some(Control::Pong(pong)) => {
                     // Only the last one is kept, so that nobody fills the queue.
                     self.events.retain(|event| !matches!(event, Event::Pong(_)));
                     self.events.push_back(Event::Pong(pong));
-                    return self.known(channel);
+                    return Ok(());
                 }
                 Some(Control::Credit(credit)) => return self.take_credit(&credit),
-                Some(control) => (channel, Incoming::Control(control)),
+                Some(control) => Incoming::Control(control),
             },
-            Frame::Rows { channel, bytes } if bytes.is_empty() => return self.known(channel),
-            Frame::Rows { channel, bytes } => (channel, Incoming::Rows(bytes)),
-            Frame::Message { channel, message } => (channel, Incoming::Message(message)),
+            Frame::Rows { bytes, .. } if bytes.is_empty() => return Ok(()),
+            Frame::Rows { bytes, .. } => Incoming::Rows(bytes),
+            Frame::Message { message, .. } => Incoming::Message(message),
         };
-        self.known(channel)?;
         if self.peer == Peer::Unknown {
             if channel != CONNECTION_CHANNEL {
                 return Err(Fault::BeforeSignIn(channel));
@@ -422,19 +423,12 @@ impl Connection {
         self.events.push_back(event);
     }
 
-    fn known(&self, channel: u8) -> Result<(), Fault> {
-        match self.find(channel) {
-            Some(_) => Ok(()),
-            None => Err(Fault::UnknownChannel(channel)),
-        }
-    }
-
     fn take_credit(&mut self, credit: &Credit) -> Result<(), Fault> {
         let number = u8::try_from(credit.channel).unwrap_or(u8::MAX);
-        let known = self.find_mut(number);
-        known
-            .ok_or(Fault::UnknownChannel(number))?
-            .add_credit(credit.bytes);
+        if number >= CHANNELS {
+            return Err(Fault::UnknownChannel(number));
+        }
+        self.channel(number).add_credit(credit.bytes);
         self.tell(Event::Writable(number));
         Ok(())
     }
@@ -469,7 +463,8 @@ impl Connection {
     /// Who sends next: the connection itself; else the best class that can go, but a class that
     /// was passed over too often goes first; within a class the channels in turn.
     fn next_channel(&mut self) -> Option<u8> {
-        if self.channel(CONNECTION_CHANNEL).ready().is_some() {
+        let own = self.find(CONNECTION_CHANNEL);
+        if own.is_some_and(|it| it.ready().is_some()) {
             return Some(CONNECTION_CHANNEL);
         }
         // The lowest channel that is ready after the one that was served last, else the lowest.

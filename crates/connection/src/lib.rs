@@ -27,7 +27,7 @@ pub enum Fault {
     /// What came is not the protocol, or what was to be sent is too large.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A frame on a channel that is not open.
+    /// A frame on a channel that there is not.
     #[error("channel {0} does not exist")]
     UnknownChannel(u8),
     /// Something else than who the peer is came first.

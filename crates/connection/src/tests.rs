@@ -13,16 +13,10 @@ const NOW: Duration = Duration::ZERO;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn pair() -> [Connection; 2] {
-    let mut sides = [
+    [
         Connection::dial("remote", None, NOW),
         Connection::accept("server", None, NOW),
-    ];
-    for side in &mut sides {
-        for channel in 1..4 {
-            side.open(channel);
-        }
-    }
-    sides
+    ]
 }
 
 fn friends() -> [Connection; 2] {

@@ -8,7 +8,8 @@ macro_rules! codes {
         /// What went wrong, by number and by name. Hundreds tell whose fault it is:
         /// 1 the peer misbehaved, 2 the two cannot work together, 3 not allowed in,
         /// 4 try again later, 5 the server or its database failed, 6 the remote
-        /// database or its user, 7 the reason why a row was refused.
+        /// database or its user, 7 the reason why a row was refused, 8 the
+        /// outcome of a call or an event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[repr(u16)]
@@ -141,6 +142,31 @@ codes! {
     RowUntracked = 709, "untracked";
     /// A restored centre may have forgotten that the remote deleted the row, which is back.
     RowForgotten = 710, "forgotten";
+
+    /// There is no procedure of this name.
+    NoSuchProcedure = 800, "no_such_procedure";
+    /// The user may not call it, publish there, or subscribe to that.
+    NotAllowed = 801, "not_allowed";
+    /// An argument is missing, unknown, or not what the procedure declares.
+    BadArgument = 802, "bad_argument";
+    /// The time that the caller gave, or the procedure's own, is over.
+    DeadlineExceeded = 803, "deadline_exceeded";
+    /// Nobody who provides the procedure is connected.
+    NoProvider = 804, "no_provider";
+    /// Whoever had the call has gone, and may have done it or not.
+    ProviderGone = 805, "provider_gone";
+    /// The procedure itself refused.
+    ProcedureFailed = 806, "procedure_failed";
+    /// The answer is larger than the limit.
+    AnswerTooLarge = 807, "answer_too_large";
+    /// The name belongs to somebody else.
+    NameTaken = 808, "name_taken";
+    /// There is no space of this name.
+    NoSuchSpace = 809, "no_such_space";
+    /// A subject or a pattern that cannot be one.
+    BadSubject = 810, "bad_subject";
+    /// A call that is to be done once only was begun before, and nobody knows how it ended.
+    OutcomeUnknown = 811, "outcome_unknown";
 }
 
 impl Code {

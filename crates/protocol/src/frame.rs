@@ -38,6 +38,12 @@ pub const INITIAL_CREDIT_BYTES: u64 = 1 << 20;
 pub const CONNECTION_CHANNEL: u8 = 0;
 /// The channel of syncs.
 pub const SYNC_CHANNEL: u8 = 1;
+/// The channel of calls, in both directions.
+pub const CALL_CHANNEL: u8 = 2;
+/// The channel of events, in both directions.
+pub const EVENT_CHANNEL: u8 = 3;
+/// How many channels a connection has.
+pub const CHANNELS: u8 = 4;
 
 const KIND_CONTROL: u8 = 1;
 const KIND_ROWS: u8 = 2;
@@ -78,6 +84,17 @@ pub enum Frame {
         /// The message.
         message: Message,
     },
+}
+
+impl Frame {
+    /// The channel.
+    pub fn channel(&self) -> u8 {
+        match self {
+            Frame::Control { channel, .. }
+            | Frame::Rows { channel, .. }
+            | Frame::Message { channel, .. } => *channel,
+        }
+    }
 }
 
 /// A message that is whole in its frame. What id and flags mean is up to the channel.

@@ -4,6 +4,7 @@
 //! frames. Everything here is a pure function of its arguments: no sockets,
 //! clocks, randomness or databases. The normative text is `docs/protocol.md`.
 
+pub mod argument;
 pub mod code;
 pub mod compare;
 pub mod datetime;

@@ -1,6 +1,7 @@
 //! Control messages. Their encoding is Protocol Buffers; the tags are normative and
 //! written down in `docs/protocol.md`.
 
+mod call;
 mod channel;
 mod name;
 mod numbers;
@@ -8,6 +9,7 @@ mod parameter;
 
 use prost::Message;
 
+pub use self::call::{Answer, Argument, Call, CallFailed, CallKind, Given, Returns};
 pub use self::channel::{Credit, Ping, Pong, Proof, SignIn, SignedIn};
 pub use self::numbers::{NumberBlock, NumbersLeft};
 pub use self::parameter::{MAX_PARAMETER_NAME, MAX_PARAMETER_VALUE, MAX_PARAMETERS, Parameter};
@@ -326,6 +328,16 @@ pub struct ColumnHeader {
 }
 
 impl ColumnHeader {
+    /// The header of a column.
+    pub fn of(name: impl Into<String>, column_type: ColumnType) -> ColumnHeader {
+        let (column_type, scale_plus_one) = column_type_to_wire(column_type);
+        ColumnHeader {
+            name: name.into(),
+            column_type,
+            scale_plus_one,
+        }
+    }
+
     /// The column's type, if this version knows it.
     pub fn column_type(&self) -> Option<ColumnType> {
         column_type_from_wire(self.column_type, self.scale_plus_one)
@@ -335,14 +347,8 @@ impl ColumnHeader {
 impl TableBegin {
     /// The header of a table's rows, all columns in the schema's order.
     pub fn of(table: &Table) -> TableBegin {
-        let columns = table.columns.iter().map(|column| {
-            let (column_type, scale_plus_one) = column_type_to_wire(column.column_type);
-            ColumnHeader {
-                name: column.name.clone(),
-                column_type,
-                scale_plus_one,
-            }
-        });
+        let columns = table.columns.iter();
+        let columns = columns.map(|it| ColumnHeader::of(it.name.as_str(), it.column_type));
         TableBegin {
             table: table.name.clone(),
             columns: columns.collect(),

@@ -156,6 +156,7 @@ fn controls() -> Vec<(&'static str, Control)> {
             proof: Some(proof),
             client: "golden/1".into(),
             centre: "01ab".into(),
+            is_program: false,
         })
     };
     let hello = Hello {

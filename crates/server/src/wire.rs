@@ -20,7 +20,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use tidewater_connection::{Connection, Event, Incoming, Pings};
-use tidewater_protocol::frame::{CONNECTION_CHANNEL, SYNC_CHANNEL};
+use tidewater_protocol::frame::{
+    CALL_CHANNEL, CHANNELS, CONNECTION_CHANNEL, EVENT_CHANNEL, Message, SYNC_CHANNEL,
+};
 use tidewater_protocol::message::Control;
 
 use crate::config::Limits;
@@ -47,13 +49,13 @@ pub(crate) struct Wire {
     state: Mutex<State>,
     opened: Instant,
     /// Something came for a channel, by its number.
-    arrived: [Notify; 2],
+    arrived: [Notify; CHANNELS as usize],
     /// Reading may go on.
     room: Notify,
     entered: Notify,
     to_write: Notify,
-    /// Bytes were written, or credit came.
-    progress: Notify,
+    /// Bytes were written, or credit came, for a channel, by its number.
+    progress: [Notify; CHANNELS as usize],
     /// Memory for what reading needs beyond a small buffer, and for what the handlers receive:
     /// one of them may go beyond the budget, and then both may.
     budget: MemoryBudget,
@@ -85,8 +87,7 @@ impl Wire {
             after: limits.waiting,
             give_up: limits.waiting + limits.idle,
         };
-        let mut machine = Connection::accept(SERVER_NAME, Some(pings), Duration::ZERO);
-        machine.open(SYNC_CHANNEL);
+        let machine = Connection::accept(SERVER_NAME, Some(pings), Duration::ZERO);
         Wire {
             state: Mutex::new(State {
                 machine,
@@ -103,7 +104,7 @@ impl Wire {
             room: Notify::new(),
             entered: Notify::new(),
             to_write: Notify::new(),
-            progress: Notify::new(),
+            progress: Default::default(),
             budget,
         }
     }
@@ -120,6 +121,18 @@ impl Wire {
     /// The channel of syncs.
     pub(crate) fn sync(&self) -> Channel<'_> {
         self.channel(SYNC_CHANNEL)
+    }
+
+    /// The channel of calls.
+    #[allow(dead_code, reason = "its handler follows")]
+    pub(crate) fn calls(&self) -> Channel<'_> {
+        self.channel(CALL_CHANNEL)
+    }
+
+    /// The channel of events.
+    #[allow(dead_code, reason = "its handler follows")]
+    pub(crate) fn events(&self) -> Channel<'_> {
+        self.channel(EVENT_CHANNEL)
     }
 
     fn channel(&self, number: u8) -> Channel<'_> {
@@ -140,7 +153,7 @@ impl Wire {
         // The first reason is as good as the second.
         self.state().end.get_or_insert(fault);
         self.arrived.iter().for_each(Notify::notify_one);
-        self.progress.notify_one();
+        self.progress.iter().for_each(Notify::notify_one);
     }
 
     /// What was produced leaves, and then the connection closes.
@@ -168,7 +181,7 @@ impl Wire {
         while let Some(event) = state.machine.poll_event() {
             match event {
                 Event::Readable(channel) => self.arrived[usize::from(channel)].notify_one(),
-                Event::Writable(_) => self.progress.notify_one(),
+                Event::Writable(channel) => self.progress[usize::from(channel)].notify_one(),
                 Event::Pong(_) => {}
             }
         }
@@ -323,7 +336,7 @@ impl Wire {
                 state.sent_bytes += written as u64;
                 state.writing = output.len();
                 drop(state);
-                self.progress.notify_one();
+                self.progress.iter().for_each(Notify::notify_one);
             }
             stream.flush().await?;
             // The next message may be long in coming.
@@ -420,11 +433,8 @@ impl<'a> Channel<'a> {
     /// The remote takes nothing for `idle`.
     pub(crate) async fn send_rows(self, mut rows: Bytes, idle: Duration) -> Result<(), Fault> {
         while !rows.is_empty() {
-            if !self.send_some(&mut rows) {
-                let progress = timeout(idle, self.wire.progress.notified());
-                if progress.await.is_err() {
-                    return Err(Fault::timeout("the remote takes no more rows"));
-                }
+            if !self.send_some(&mut rows) && timeout(idle, self.progress()).await.is_err() {
+                return Err(Fault::timeout("the remote takes no more rows"));
             }
         }
         Ok(())
@@ -448,6 +458,31 @@ impl<'a> Channel<'a> {
         true
     }
 
+    /// Ends when more may be sent than before. Safe to drop.
+    pub(crate) async fn progress(self) {
+        self.wire.progress[usize::from(self.number)]
+            .notified()
+            .await;
+    }
+
+    /// Adds a message to what leaves next: beyond credit it waits, and so does all behind it.
+    ///
+    /// # Errors
+    /// It is larger than a frame.
+    #[allow(dead_code, reason = "its handler follows")]
+    pub(crate) fn send_message(self, message: Message) -> Result<(), Fault> {
+        let mut state = self.wire.state();
+        let sent = state.machine.send_message(self.number, message);
+        sent.map_err(|error| Fault::internal(format!("a message cannot be sent: {error}")))
+    }
+
+    /// Whether so much waits to be sent on the channel that its producers should wait for
+    /// [`Self::progress`].
+    #[allow(dead_code, reason = "its handler follows")]
+    pub(crate) fn is_full(self) -> bool {
+        self.wire.state().machine.unsent_bytes(self.number) >= HIGH_WATER_BYTES
+    }
+
     /// What was produced leaves.
     pub(crate) fn flush(self) {
         let mut state = self.wire.state();
@@ -468,9 +503,8 @@ impl<'a> Channel<'a> {
     /// Bytes that were produced and not yet handed to the network.
     pub(crate) fn unsent_bytes(self) -> u64 {
         let state = self.wire.state();
-        let channels = [CONNECTION_CHANNEL, SYNC_CHANNEL];
-        let unsent = channels.map(|channel| state.machine.unsent_bytes(channel));
-        (unsent.iter().sum::<usize>() + state.writing) as u64
+        let unsent = (0..CHANNELS).map(|channel| state.machine.unsent_bytes(channel));
+        (unsent.sum::<usize>() + state.writing) as u64
     }
 }
 

@@ -111,6 +111,7 @@ fn opening(place: &Place) -> BytesMut {
         centre,
         proof: Some(Proof::Token(token)),
         client: "waiter".into(),
+        is_program: false,
     };
     let hello = Hello {
         subscriptions: vec![HelloSubscription {

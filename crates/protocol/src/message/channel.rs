@@ -24,6 +24,10 @@ pub struct SignIn {
     /// long as it has none.
     #[prost(string, tag = "8")]
     pub centre: String,
+    /// A program without a file signs in as its user: it syncs nothing, gets no remote id and no
+    /// credential, and proves itself by password or token.
+    #[prost(bool, tag = "9")]
+    pub is_program: bool,
 }
 
 /// How a remote proves who it is.

@@ -83,8 +83,7 @@ impl Connection {
             after: silence / 2,
             give_up: silence,
         };
-        let mut wire = Wire::dial(client, Some(pings), ticks(now));
-        wire.open(SYNC_CHANNEL);
+        let wire = Wire::dial(client, Some(pings), ticks(now));
         Connection {
             wire,
             client: client.to_owned(),

@@ -36,6 +36,7 @@ pub(super) fn present(
         proof: Some(proof),
         client: client.to_owned(),
         centre: account.centre.clone(),
+        is_program: false,
     };
     Ok((presented, Control::SignIn(sign_in)))
 }

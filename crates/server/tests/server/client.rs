@@ -119,6 +119,7 @@ impl Remote {
                 proof: Some(proof),
                 client: "script".into(),
                 centre: self.centre.clone(),
+                is_program: false,
             },
             subscriptions: vec![HelloSubscription {
                 publication: "notes".into(),
