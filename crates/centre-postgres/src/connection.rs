@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -12,7 +13,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
 
+use super::calls::Prepared;
 use super::entry;
+use super::interrupt::Interruption;
 use super::tls::{self, Tls};
 use super::url;
 use tidewater_centre::engine::database::Job;
@@ -30,7 +33,7 @@ pub(super) const PATIENCE_MS: u64 = 2_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Prepared statements that a connection keeps; when there are more, all are
 /// dropped and prepared again as they are needed.
-const MAX_STATEMENTS: usize = 1_000;
+pub(super) const MAX_STATEMENTS: usize = 1_000;
 
 /// Where the database is, and how it is spoken to.
 #[derive(Clone, Debug)]
@@ -100,6 +103,15 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
     Ok(Address { config, tls })
 }
 
+/// What holds for the transactions of a connection, until something else is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Settings {
+    /// They only read.
+    read_only: bool,
+    /// How long a statement may take; `None`: as long as one of a sync.
+    timeout_ms: Option<u64>,
+}
+
 /// A connection with its prepared statements.
 pub(crate) struct Connection {
     client: Client,
@@ -108,6 +120,12 @@ pub(crate) struct Connection {
     backend: i32,
     /// How long it waits for locks.
     patience_ms: u64,
+    /// What holds for its transactions; `None` if that is not known.
+    settings: Option<Settings>,
+    /// Procedures that were called, by their address.
+    pub(super) procedures: HashMap<usize, Arc<Prepared>>,
+    /// Ends what runs on it.
+    interruption: Arc<Interruption>,
     /// See [`Connection::copy_in`].
     out_of_step: AtomicBool,
     /// Whether a transaction may be open that nobody is running any more: a job
@@ -150,10 +168,14 @@ impl Connection {
         entry::let_triggers_fire(&client, config).await?;
         let backend = client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]);
         let backend = backend.await.map_err(refused("connecting"))?.get(0);
+        let interruption = Interruption::of(client.cancel_token(), address.tls.clone());
         Ok(Connection {
             client,
             backend,
             patience_ms: PATIENCE_MS,
+            settings: Some(Settings::default()),
+            procedures: HashMap::new(),
+            interruption,
             statements: HashMap::new(),
             out_of_step: AtomicBool::new(false),
             unfinished: false,
@@ -169,6 +191,16 @@ impl Connection {
 
     /// Ends what a job before this one left, and expects the worst of this one.
     pub(super) async fn enter(&mut self) -> Result<(), CentreError> {
+        self.enter_calls().await?;
+        if let Some(set) = self.set(false, None) {
+            let set = self.client.batch_execute(&set).await;
+            set.map_err(refused("leaving what calls have set"))?;
+        }
+        Ok(())
+    }
+
+    /// The same for calls, which say by themselves what is to hold for them.
+    pub(super) async fn enter_calls(&mut self) -> Result<(), CentreError> {
         if self.is_closed() {
             return Err(CentreError::Unavailable {
                 message: "the connection is of no more use".into(),
@@ -177,9 +209,44 @@ impl Connection {
         if self.unfinished {
             let rollback = self.client.batch_execute("ROLLBACK").await;
             rollback.map_err(refused("ending a transaction"))?;
+            // What it had set may not have arrived.
+            self.settings = None;
         }
         self.unfinished = true;
         Ok(())
+    }
+
+    /// What has to be run, outside of transactions, so that this holds for those that follow;
+    /// nothing if it does already. Times are rounded up, so that they seldom differ.
+    pub(super) fn set(&mut self, read_only: bool, timeout: Option<Duration>) -> Option<String> {
+        let timeout_ms = timeout.map(|it| {
+            let ms = u64::try_from(it.as_millis()).unwrap_or(u64::MAX);
+            ms.clamp(1, STATEMENT_TIMEOUT_MS).next_power_of_two()
+        });
+        let wanted = Settings {
+            read_only,
+            timeout_ms,
+        };
+        let before = self.settings.replace(wanted);
+        let differs = |of: fn(Settings) -> Option<u64>| before.map(of) != Some(of(wanted));
+        let mut set = String::new();
+        if differs(|it| Some(u64::from(it.read_only))) {
+            let on = if read_only { "on" } else { "off" };
+            set.push_str(&format!("SET default_transaction_read_only = {on}; "));
+        }
+        if differs(|it| it.timeout_ms) {
+            set.push_str(&match timeout_ms {
+                Some(ms) => format!("SET statement_timeout = {ms}; "),
+                // What the operator's URL says.
+                None => "RESET statement_timeout; ".to_owned(),
+            });
+        }
+        (!set.is_empty()).then_some(set)
+    }
+
+    /// Ends what runs on it.
+    pub(super) fn interruption(&self) -> Arc<Interruption> {
+        self.interruption.clone()
     }
 
     /// Whether a transaction may be open that nobody is running any more.
@@ -272,6 +339,7 @@ impl Connection {
     /// Forgets all prepared statements, because what they refer to has changed.
     pub(super) fn forget_statements(&mut self) {
         self.statements.clear();
+        self.procedures.clear();
     }
 }
 
@@ -345,11 +413,11 @@ pub(super) fn is_stale_plan(refusal: &tokio_postgres::error::DbError) -> bool {
 }
 
 /// Whether a lock was waited for in vain: `lock_not_available`.
-fn is_locked(state: &str) -> bool {
+pub(super) fn is_locked(state: &str) -> bool {
     state == "55P03"
 }
 
-fn is_shutdown(state: &str) -> bool {
+pub(super) fn is_shutdown(state: &str) -> bool {
     state.starts_with("08") || matches!(state, "57P01" | "57P02" | "57P03" | "53300")
 }
 

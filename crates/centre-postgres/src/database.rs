@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, PoisonError};
 
+use super::calls::PostgresCalls;
 use super::connection::Connection;
 use super::download::DatabaseSnapshot;
+use super::interrupt::Interrupter;
 use super::publication::{Publication, PublishedTable};
 use super::rows::UploadRows;
 use super::waits::watched;
@@ -16,6 +18,7 @@ use tidewater_centre::engine::download::Reading;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 
+use tidewater_centre::{CallOutcome, Interrupt, ProcedureCall};
 /// A connection that runs syncs.
 pub(crate) struct PostgresLane {
     connection: Connection,
@@ -61,6 +64,24 @@ impl Lane for PostgresLane {
     }
 
     fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+    fn call(
+        &mut self,
+        calls: Vec<ProcedureCall>,
+        now_ms: i64,
+    ) -> CentreResult<'_, Vec<CallOutcome>> {
+        Box::pin(async move {
+            self.connection.enter_calls().await?;
+            let mut running = PostgresCalls::new(&mut self.connection);
+            let result = engine::procedure::call(&mut running, &calls, now_ms).await;
+            self.connection.interruption().settled().await;
+            self.connection.leave(result).await
+        })
+    }
+
+    fn interrupter(&self) -> Arc<dyn Interrupt> {
+        Arc::new(Interrupter(self.connection.interruption()))
+    }
+
         Box::pin(async move {
             let mut downloads = downloads;
             let now_ms = downloads.first().map_or(0, |it| it.job.context.now_ms);

@@ -6,6 +6,7 @@
 
 mod acting;
 mod array;
+mod calls;
 mod catalog;
 mod connection;
 mod database;
@@ -15,6 +16,7 @@ mod entry;
 mod grants;
 mod in_place;
 mod members;
+mod interrupt;
 mod numbers;
 mod own;
 mod pool;

@@ -123,7 +123,7 @@ async fn run(
 }
 
 /// Sends everything before it waits for the first answer.
-async fn all_at_once<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+pub(super) async fn all_at_once<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     let mut done: Vec<_> = futures.into_iter().map(future::maybe_done).collect();
     future::poll_fn(|context| {
         for future in &mut done {

@@ -16,7 +16,8 @@ use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, Lost};
 use super::triggers::{LogSpec, marker};
 use super::{
-    FINGERPRINTS, Postgres, VERSION, acting, grants, in_place, numbers, scope, waits, watermark,
+    FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, scope, waits,
+    watermark,
 };
 use tidewater_centre::engine::acting::Assumed;
 use tidewater_centre::engine::catalog::TableInfo;
@@ -24,8 +25,9 @@ use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::connection::{Answer, Connection as _, Own, each, own, own_row};
 use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, RoleAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
+use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
-use tidewater_centre::engine::script::Dialect;
+use tidewater_centre::engine::script::{Dialect, Script};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
@@ -103,6 +105,15 @@ impl Tracking for Postgres {
         query: &ScopeQuery,
     ) -> Result<(), CentreError> {
         scope::check_allowed(connection.client(), named, query).await
+    }
+
+    async fn check_call(
+        connection: &mut Connection,
+        named: &str,
+        procedure: &Procedure,
+        statement: &Script,
+    ) -> Result<Checked, CentreError> {
+        calls::check(connection, named, procedure, statement).await
     }
 
     fn acting_sql(role: RoleAsked<'_>) -> Option<String> {

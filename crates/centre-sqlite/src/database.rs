@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, PoisonError};
 
+use super::calls::{Interrupter, SqliteCalls};
 use super::connection::Connection;
 use super::download::FileSnapshot;
 use super::file::OpenFile;
@@ -20,6 +21,7 @@ use tidewater_centre::engine::thread::{ConnectionThread, Owned, at_once};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 
+use tidewater_centre::{CallOutcome, Interrupt, ProcedureCall};
 /// A connection that runs syncs.
 pub(crate) struct SqliteLane {
     thread: ConnectionThread<OpenFile>,
@@ -54,6 +56,21 @@ impl Lane for SqliteLane {
     }
 
     fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+    fn call(
+        &mut self,
+        calls: Vec<ProcedureCall>,
+        now_ms: i64,
+    ) -> CentreResult<'_, Vec<CallOutcome>> {
+        Box::pin(self.thread.run(move |connection| {
+            let mut running = SqliteCalls::new(connection);
+            at_once(engine::procedure::call(&mut running, &calls, now_ms))
+        }))
+    }
+
+    fn interrupter(&self) -> Arc<dyn Interrupt> {
+        Arc::new(Interrupter)
+    }
+
         let (served, marker) = (self.served.clone(), self.marker.clone());
         Box::pin(
             self.thread

@@ -10,6 +10,7 @@
 //! `PRAGMA writable_schema`; rows whose primary key holds NULL are not synced; keys
 //! and partition values must be written in canonical form (see [`types`]).
 
+mod calls;
 mod catalog;
 mod connection;
 mod database;

@@ -12,14 +12,15 @@ use super::publication::{Publication, PublishedTable};
 use super::served::schema_version;
 use super::triggers::Log;
 use super::watermark::Positions;
-use super::{SqliteCentre, failure, numbers, prune, quote, scope, state};
+use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, state};
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{Published, WhichRule};
 use tidewater_centre::engine::connection::{self, Answer, Own, each, own_row};
 use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
 use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, Step};
+use tidewater_centre::engine::procedure::{Checked, Procedure};
 use tidewater_centre::engine::scope::ScopeQuery;
-use tidewater_centre::engine::script::Dialect;
+use tidewater_centre::engine::script::{Dialect, Script};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
@@ -97,6 +98,15 @@ impl Tracking for SqliteCentre {
             rule.columns.iter().map(|&it| &root.columns[it])
         });
         scope::check(connection, place, query, &columns.collect::<Vec<_>>())
+    }
+
+    async fn check_call(
+        connection: &mut Connection,
+        named: &str,
+        _: &Procedure,
+        statement: &Script,
+    ) -> Result<Checked, CentreError> {
+        calls::check(connection, named, statement)
     }
 
     async fn check_allowed(

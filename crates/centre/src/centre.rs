@@ -9,6 +9,9 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::download::{DownloadJob, DownloadSink, Downloaded, Downloading};
 use crate::error::CentreError;
+use crate::procedure::{
+    Begun, CallOutcome, Cancel, Interrupt, Procedure, ProcedureCall, ProcedureSpec,
+};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
@@ -144,6 +147,22 @@ pub trait Centre: Send + Sync {
     /// this at once, one does it and the others return at once.
     fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned>;
 
+    /// Has the database read procedures as they are configured, and gives them in the same order
+    /// so that they can be called. To be read again when the tables that they name were altered.
+    ///
+    /// # Errors
+    /// [`CentreError::Configuration`], with the procedure's name.
+    fn procedures<'a>(
+        &'a self,
+        specs: &'a [ProcedureSpec],
+    ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
+        Box::pin(async move {
+            specs
+                .first()
+                .map_or(Ok(Vec::new()), |_| Err(no_live_layer()))
+        })
+    }
+
     /// Looks whether the changes of the served tables are still tracked. Of a table whose are
     /// not, remotes get all rows, and an incident tells. Called every few seconds; a database
     /// that notices by itself has nothing to do.
@@ -224,7 +243,67 @@ pub trait Worker: Send {
         })
     }
 
+    /// Runs calls of procedures, each in a transaction of its own, in their order; those that
+    /// follow each other and only read are run in one flight where the database can. Deadlocks and
+    /// serialization failures are retried inside. Each call has an outcome of its own.
+    ///
+    /// # Errors
+    /// The database is away, and nobody knows which calls took effect: those under a key can be
+    /// run again, and those that only read.
+    fn call(
+        &mut self,
+        calls: Vec<ProcedureCall>,
+        now_ms: i64,
+    ) -> CentreResult<'_, Vec<CallOutcome>> {
+        let _ = (calls, now_ms);
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
+    /// Ends calls that run on this connection.
+    fn interrupter(&self) -> Arc<dyn Interrupt> {
+        Arc::new(Nothing)
+    }
+
+    /// Notes that something is begun elsewhere under a key of a user, which is to take effect once.
+    fn begin_once<'a>(
+        &'a mut self,
+        user: &'a str,
+        key: [u8; 16],
+        now_ms: i64,
+    ) -> CentreResult<'a, Begun> {
+        let _ = (user, key, now_ms);
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
+    /// Keeps the outcome of what was begun. If one is kept already, nothing happens.
+    fn finish_once<'a>(
+        &'a mut self,
+        user: &'a str,
+        key: [u8; 16],
+        outcome: Vec<u8>,
+    ) -> CentreResult<'a, ()> {
+        let _ = (user, key, outcome);
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
     /// Adds syncs to the history and notes when their remotes last synced, with few
     /// commits for many.
     fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()>;
+}
+
+/// What a database says that has nothing of the live layer.
+fn no_live_layer() -> CentreError {
+    CentreError::Configuration {
+        message: "this consolidated database runs no procedures and keeps no events".into(),
+        hint: "use another one, or remove them from the configuration".into(),
+    }
+}
+
+/// Interrupts nothing.
+struct Nothing;
+
+impl Interrupt for Nothing {
+    fn interrupt(&self, call: &Cancel) {
+        call.set();
+    }
 }

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod error;
 mod nearest;
 pub mod publication;
+pub mod procedure;
 pub mod records;
 pub mod scope;
 pub mod upload;
@@ -28,6 +29,10 @@ pub use error::CentreError;
 pub use nearest::nearest;
 pub use publication::{
     ActAs, DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
+pub use procedure::{
+    AnswerColumn, ArgumentSpec, Begun, CallAnswer, CallOutcome, Caller, Cancel, Interrupt,
+    Procedure, ProcedureCall, ProcedureSpec, Returns,
+};
     ListedReference, ListedTable, OnUnseenChildren, ParameterSpec, PublicationSpec, RemoteEffect,
     RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
 };

@@ -9,11 +9,12 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
-use super::{deploy, numbers, prune, recorded, records, session, state};
+use super::{deploy, numbers, once, procedure, prune, recorded, records, session, state};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{Downloaded, Downloading};
 use crate::engine::evolution::Mode;
 use crate::error::CentreError;
+use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
@@ -254,6 +255,16 @@ impl<D: Database> Centre for EngineCentre<D> {
         })
     }
 
+    fn procedures<'a>(
+        &'a self,
+        specs: &'a [ProcedureSpec],
+    ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
+        let specs = specs.to_vec();
+        self.0.run(job!(|connection| procedure::compile::<D>(
+            connection, &specs
+        )))
+    }
+
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
         self.0.check_tracking(now_ms)
     }
@@ -319,6 +330,42 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
         self.0.download(downloads)
+    }
+
+    fn call(
+        &mut self,
+        calls: Vec<ProcedureCall>,
+        now_ms: i64,
+    ) -> CentreResult<'_, Vec<CallOutcome>> {
+        self.0.call(calls, now_ms)
+    }
+
+    fn interrupter(&self) -> Arc<dyn Interrupt> {
+        self.0.interrupter()
+    }
+
+    fn begin_once<'a>(
+        &'a mut self,
+        user: &'a str,
+        key: [u8; 16],
+        now_ms: i64,
+    ) -> CentreResult<'a, Begun> {
+        let user = user.to_owned();
+        self.0.run(job!(|connection| once::begin(
+            connection, &user, key, now_ms
+        )))
+    }
+
+    fn finish_once<'a>(
+        &'a mut self,
+        user: &'a str,
+        key: [u8; 16],
+        outcome: Vec<u8>,
+    ) -> CentreResult<'a, ()> {
+        let user = user.to_owned();
+        self.0.run(job!(|connection| once::finish_provided(
+            connection, &user, key, outcome
+        )))
     }
 
     fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {

@@ -15,9 +15,11 @@ use super::publication::{Publication, ServedTable};
 use super::scope::ScopeQuery;
 use crate::centre::CentreResult;
 use crate::download::{Downloaded, Downloading};
-use crate::engine::script::Dialect;
+use crate::engine::procedure::{Checked, Procedure};
+use crate::engine::script::{Dialect, Script};
 use crate::error::CentreError;
 use crate::publication::DeployStep;
+use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
 use crate::records::Blocker;
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -132,6 +134,18 @@ pub trait Tracking: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
 
     /// How the role under which remotes act is asked for; `None` if the database has no roles.
+    /// Checks that a statement of a procedure can be run. It is named with its place in the
+    /// configuration.
+    ///
+    /// # Errors
+    /// See [`crate::engine::scope::wrong`].
+    fn check_call(
+        connection: &mut Self::Connection,
+        named: &str,
+        procedure: &Procedure,
+        statement: &Script,
+    ) -> impl Future<Output = Result<Checked, CentreError>> + Send;
+
     fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
         let _ = role;
         None
@@ -294,6 +308,16 @@ pub trait Lane: Send + 'static {
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
 
     /// See [`crate::Worker::download`].
+    /// See [`crate::Worker::call`].
+    fn call(
+        &mut self,
+        calls: Vec<ProcedureCall>,
+        now_ms: i64,
+    ) -> CentreResult<'_, Vec<CallOutcome>>;
+
+    /// See [`crate::Worker::interrupter`].
+    fn interrupter(&self) -> Arc<dyn Interrupt>;
+
     fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded>;
 }
 

@@ -18,6 +18,8 @@ pub mod exact;
 pub mod marks;
 mod numbers;
 mod prune;
+mod once;
+pub mod procedure;
 pub mod publication;
 pub mod recorded;
 pub mod records;

@@ -37,6 +37,10 @@ const KEYS: &str = "DELETE FROM tidewater.signing_key WHERE id IN (
         SELECT 1 FROM tidewater.signing_key newer
         WHERE newer.id > k.id AND newer.created_ms < ?1) LIMIT ?2)";
 
+/// Keys go with the logs: whoever comes back later has been told to begin anew.
+const ONCE: &str = "DELETE FROM tidewater.once WHERE (user_name, call_key) IN (
+    SELECT user_name, call_key FROM tidewater.once WHERE at_ms < ?1 LIMIT ?2)";
+
 /// See [`crate::Centre::prune`].
 pub(super) async fn prune<T: Tracking>(
     connection: &mut T::Connection,
@@ -102,6 +106,7 @@ async fn pieces<T: Tracking>(
     )
     .await?;
     older(connection, KEYS, logs, &mut 0).await?;
+    older(connection, ONCE, logs, &mut 0).await?;
     older(
         connection,
         piece!("scope_piece", "digest", "at_ms"),

@@ -1,7 +1,7 @@
 //! SQL with named parameters, as operators write it in a configuration.
 //!
-//! Owns turning `{s.name}` and `{u.name}` (or `{ml s.name}`) into the positional parameters of a
-//! database. Knows nothing of values: the adapter binds them in the order of
+//! Owns turning `{s.name}`, `{u.name}` and `{a.name}` (or `{ml s.name}`) into the positional
+//! parameters of a database. Knows nothing of values: the adapter binds them in the order of
 //! [`Script::parameters`], as text.
 
 use std::fmt;
@@ -35,6 +35,17 @@ pub enum Parameter {
     System(&'static str),
     /// What the remote has set under this name; NULL if nothing.
     User(String),
+    /// The argument of a call of this name.
+    Argument(String),
+}
+
+/// For what a script is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// For a sync: it names no arguments.
+    Sync,
+    /// For a call: it names nothing that only syncs have.
+    Call,
 }
 
 impl fmt::Display for Parameter {
@@ -42,6 +53,7 @@ impl fmt::Display for Parameter {
         match self {
             Parameter::System(name) => write!(f, "s.{name}"),
             Parameter::User(name) => write!(f, "u.{name}"),
+            Parameter::Argument(name) => write!(f, "a.{name}"),
         }
     }
 }
@@ -51,7 +63,7 @@ impl fmt::Display for Parameter {
 pub enum ScriptError {
     /// The name in braces means nothing.
     #[error("unknown parameter {{{0}}}")]
-    UnknownParameter(String),
+    UnknownParameter(String, Purpose),
     /// The name stands within quotes, where it is only text.
     #[error("{{{0}}} stands within quotes, where it is only text")]
     Quoted(Parameter),
@@ -64,7 +76,11 @@ impl ScriptError {
     /// What to do next.
     pub fn hint(&self) -> String {
         match self {
-            ScriptError::UnknownParameter(_) => {
+            ScriptError::UnknownParameter(_, Purpose::Call) => {
+                "the known ones are {s.username}, {s.remote_id}, and {a.NAME} for an argument"
+                    .into()
+            }
+            ScriptError::UnknownParameter(_, Purpose::Sync) => {
                 let known = SYSTEM_PARAMETERS.map(|name| format!("{{s.{name}}}"));
                 format!(
                     "the known ones are {}, and {{u.NAME}} for what a remote sets",
@@ -93,6 +109,19 @@ impl Script {
         dialect: Dialect,
         render: impl Fn(usize) -> String,
     ) -> Result<Script, ScriptError> {
+        Script::parse_for(Purpose::Sync, source, dialect, render)
+    }
+
+    /// The same for another purpose, which tells the parameters that there are.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn parse_for(
+        purpose: Purpose,
+        source: &str,
+        dialect: Dialect,
+        render: impl Fn(usize) -> String,
+    ) -> Result<Script, ScriptError> {
         let mut script = Script {
             sql: String::with_capacity(source.len()),
             parameters: Vec::new(),
@@ -103,14 +132,14 @@ impl Script {
             let length = match next {
                 '{' => {
                     let end = rest.find('}').ok_or(ScriptError::Unterminated(next, at))?;
-                    let number = script.number(&rest[1..end])?;
+                    let number = script.number(&rest[1..end], purpose)?;
                     script.sql.push_str(&render(number));
                     at += end + 1;
                     continue;
                 }
                 _ => match dialect.opaque_length(rest, at)? {
                     Some(length) => {
-                        check_quoted(&rest[..length])?;
+                        check_quoted(&rest[..length], purpose)?;
                         length
                     }
                     None => next.len_utf8(),
@@ -123,9 +152,9 @@ impl Script {
     }
 
     /// The number of the parameter that is named between braces.
-    fn number(&mut self, inside: &str) -> Result<usize, ScriptError> {
-        let known =
-            parameter(inside).ok_or_else(|| ScriptError::UnknownParameter(inside.to_owned()))?;
+    fn number(&mut self, inside: &str, purpose: Purpose) -> Result<usize, ScriptError> {
+        let known = parameter(inside, purpose)
+            .ok_or_else(|| ScriptError::UnknownParameter(inside.to_owned(), purpose))?;
         Ok(self.number_of(known))
     }
 
@@ -142,25 +171,88 @@ impl Script {
     }
 }
 
+/// The statements of a text, which are separated by semicolons: those that are more than comments.
+///
+/// # Errors
+/// A quote or comment has no end.
+pub fn statements(source: &str, dialect: Dialect) -> Result<Vec<&str>, ScriptError> {
+    let mut found = Vec::new();
+    let (mut begin, mut at, mut is_empty) = (0, 0, true);
+    while let Some(next) = source[at..].chars().next() {
+        let rest = &source[at..];
+        let length = match dialect.opaque_length(rest, at)? {
+            Some(length) => {
+                is_empty &= is_comment(rest);
+                length
+            }
+            None if next == ';' => {
+                if !is_empty {
+                    found.push(source[begin..at].trim());
+                }
+                (begin, is_empty) = (at + 1, true);
+                1
+            }
+            None => {
+                is_empty &= next.is_whitespace();
+                next.len_utf8()
+            }
+        };
+        at += length;
+    }
+    if !is_empty {
+        found.push(source[begin..].trim());
+    }
+    Ok(found)
+}
+
+/// The word that a statement begins with, in capitals; empty if it begins with none.
+pub fn first_word(statement: &str, dialect: Dialect) -> String {
+    let mut at = 0;
+    while let Some(next) = statement[at..].chars().next() {
+        let rest = &statement[at..];
+        if next.is_whitespace() || next == '(' {
+            at += next.len_utf8();
+        } else if is_comment(rest) {
+            let length = dialect.opaque_length(rest, at).ok().flatten();
+            at += length.unwrap_or(rest.len());
+        } else {
+            return rest[..name_length(rest)].to_ascii_uppercase();
+        }
+    }
+    String::new()
+}
+
+fn is_comment(rest: &str) -> bool {
+    rest.starts_with("--") || rest.starts_with("/*")
+}
+
 /// The parameter that is named between braces, if it is one.
-fn parameter(inside: &str) -> Option<Parameter> {
+fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
     let name = inside.trim();
     let name = name.strip_prefix("ml ").map_or(name, str::trim_start);
     if let Some(name) = name.strip_prefix("u.") {
-        return OfRemote::is_name(name).then(|| Parameter::User(name.to_owned()));
+        let is_one = purpose == Purpose::Sync && OfRemote::is_name(name);
+        return is_one.then(|| Parameter::User(name.to_owned()));
+    }
+    if let Some(name) = name.strip_prefix("a.") {
+        let is_one = purpose == Purpose::Call && OfRemote::is_name(name);
+        return is_one.then(|| Parameter::Argument(name.to_owned()));
     }
     let name = name.strip_prefix("s.")?;
+    if purpose == Purpose::Call && name == "publication" {
+        return None;
+    }
     let known = SYSTEM_PARAMETERS.into_iter().find(|known| *known == name);
     known.map(Parameter::System)
 }
 
 /// Refuses quoted text that names a parameter. Comments may say what they like.
-fn check_quoted(opaque: &str) -> Result<(), ScriptError> {
-    if opaque.starts_with("--") || opaque.starts_with("/*") {
+fn check_quoted(opaque: &str, purpose: Purpose) -> Result<(), ScriptError> {
+    if is_comment(opaque) {
         return Ok(());
     }
     let braces = opaque.split('{').skip(1);
-    let mut named = braces.filter_map(|rest| parameter(rest.split_once('}')?.0));
+    let mut named = braces.filter_map(|rest| parameter(rest.split_once('}')?.0, purpose));
     named
         .next()
         .map_or(Ok(()), |name| Err(ScriptError::Quoted(name)))
@@ -396,9 +488,50 @@ mod tests {
     #[test]
     fn unknown_names_are_told_with_the_known_ones() {
         let error = parse("SELECT {s.user}").unwrap_err();
-        assert_eq!(error, ScriptError::UnknownParameter("s.user".into()));
+        assert_eq!(
+            error,
+            ScriptError::UnknownParameter("s.user".into(), Purpose::Sync)
+        );
         assert!(error.hint().contains("{s.username}"));
         assert!(parse("SELECT {username}").is_err());
+    }
+
+    #[test]
+    fn a_call_names_arguments_and_nothing_that_only_syncs_have() {
+        let call = |source| {
+            Script::parse_for(Purpose::Call, source, Dialect::Postgres, |it| {
+                format!("${it}")
+            })
+        };
+        let script = call("SELECT {a.item}, {s.username}, {ml a.item}").unwrap();
+        assert_eq!(script.sql, "SELECT $1, $2, $1");
+        assert_eq!(names(&script), ["a.item", "s.username"]);
+        for source in [
+            "SELECT {u.month}",
+            "SELECT {s.publication}",
+            "SELECT {a.a b}",
+        ] {
+            let error = call(source).unwrap_err();
+            assert!(error.hint().contains("{a.NAME}"), "{source}");
+        }
+        assert!(parse("SELECT {a.item}").is_err());
+        assert!(call("SELECT '{a.item}'").is_err());
+        assert!(parse("SELECT '{a.item}'").is_ok());
+    }
+
+    #[test]
+    fn statements_are_separated_by_semicolons_that_are_not_quoted() {
+        let found = statements(" A ';' ; -- none; \n; B /* ; */ (\";\") ", Dialect::Sqlite);
+        assert_eq!(found.unwrap(), ["A ';'", "B /* ; */ (\";\")"]);
+        assert_eq!(statements("--x", Dialect::Sqlite), Ok(vec![]));
+        for (statement, word) in [
+            (" /* a */ -- b\n select 1", "SELECT"),
+            ("((Values (1)))", "VALUES"),
+            ("'x'", ""),
+            ("", ""),
+        ] {
+            assert_eq!(first_word(statement, Dialect::Postgres), word);
+        }
     }
 
     #[test]

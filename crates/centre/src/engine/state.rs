@@ -156,6 +156,16 @@ CREATE TABLE tidewater.identity_block (
   at_ms INTEGER NOT NULL
 );
 CREATE INDEX tidewater_identity_block_table ON tidewater.identity_block (table_name, last);
+-- What takes effect once, by a key that its user chose; the outcome is NULL until it is known.
+CREATE TABLE tidewater.once (
+  user_name TEXT NOT NULL,
+  call_key BLOB NOT NULL,
+  kind INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL,
+  outcome BLOB,
+  PRIMARY KEY (user_name, call_key)
+);
+CREATE INDEX tidewater_once_at ON tidewater.once (at_ms);
 -- What remotes and the centre were found at odds about.
 CREATE TABLE tidewater.incident (
   id SERIAL,

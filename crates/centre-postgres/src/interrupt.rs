@@ -1,0 +1,126 @@
+//! Ending statements while they run.
+//!
+//! PostgreSQL takes the request on a connection of its own and ends whatever statement runs by the
+//! time that it arrives. So it is sent only while the call that is meant runs, as far as we know;
+//! what was ended by mistake is run again, and nothing else is begun on the connection before all
+//! requests have been taken.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio_postgres::{CancelToken, NoTls};
+
+use super::tls::Tls;
+use tidewater_centre::{Cancel, Interrupt};
+
+/// Ends what runs on a connection.
+pub(super) struct Interruption {
+    token: CancelToken,
+    tls: Option<Tls>,
+    runtime: Handle,
+    state: Mutex<State>,
+    /// A request was taken.
+    taken: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// The calls that were sent and have not been answered. The first one runs.
+    queue: VecDeque<Cancel>,
+    /// How many requests were made.
+    fired: u64,
+    /// How many of them have not been taken yet.
+    on_their_way: usize,
+}
+
+impl Interruption {
+    /// Of the connection that this is the token of.
+    pub(super) fn of(token: CancelToken, tls: Option<Tls>) -> Arc<Interruption> {
+        Arc::new(Interruption {
+            token,
+            tls,
+            runtime: Handle::current(),
+            state: Mutex::default(),
+            taken: Notify::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many requests were made until now.
+    pub(super) fn fired(&self) -> u64 {
+        self.state().fired
+    }
+
+    /// These calls are sent now, and are run in this order.
+    pub(super) fn begin(&self, calls: impl Iterator<Item = Cancel>) {
+        self.state().queue = calls.collect();
+    }
+
+    /// The first of the calls is answered.
+    pub(super) fn answered(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.queue.pop_front();
+        if state.queue.front().is_some_and(Cancel::is_set) {
+            self.fire(&mut state);
+        }
+    }
+
+    /// Ends the call that runs.
+    pub(super) fn end_running(self: &Arc<Self>) {
+        self.fire(&mut self.state());
+    }
+
+    /// Nothing runs any more; returns when nothing that is begun now can be hit.
+    pub(super) async fn settled(&self) {
+        loop {
+            let taken = self.taken.notified();
+            let mut taken = std::pin::pin!(taken);
+            // From here on it is noticed.
+            taken.as_mut().enable();
+            {
+                let mut state = self.state();
+                state.queue.clear();
+                if state.on_their_way == 0 {
+                    return;
+                }
+            }
+            taken.await;
+        }
+    }
+
+    fn fire(self: &Arc<Self>, state: &mut State) {
+        state.fired += 1;
+        state.on_their_way += 1;
+        let own = self.clone();
+        self.runtime.spawn(async move {
+            let sent = match own.tls.clone() {
+                None => own.token.cancel_query(NoTls).await,
+                Some(tls) => own.token.cancel_query(tls).await,
+            };
+            if let Err(error) = sent {
+                tracing::debug!(%error, "a statement could not be interrupted");
+            }
+            own.state().on_their_way -= 1;
+            own.taken.notify_waiters();
+        });
+    }
+}
+
+/// Interrupts the calls of a worker.
+pub(super) struct Interrupter(pub(super) Arc<Interruption>);
+
+impl Interrupt for Interrupter {
+    fn interrupt(&self, call: &Cancel) {
+        // Under the lock: either it is seen set when the call begins to run, or it runs now.
+        let mut state = self.0.state();
+        call.set();
+        if state.queue.front().is_some_and(|it| it.is(call)) {
+            self.0.fire(&mut state);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Procedures and their calls, as they cross the boundary.
+//!
+//! A *procedure* is a statement of the operator's, or something that a program provides and of which
+//! the centre only knows who may call it. Who is asked, deadlines and the way back are the server's
+//! affair; [`crate::engine::procedure`] has the rules of what is run.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+
+use tidewater_protocol::schema::{column_type_from_wire, column_type_to_wire};
+use tidewater_protocol::{ColumnType, RemoteId, Value};
+
+pub use crate::engine::procedure::Procedure;
+
+/// A procedure, as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcedureSpec {
+    /// Its name.
+    pub name: String,
+    /// What the database runs, with `{a.NAME}`, `{s.username}` and `{s.remote_id}`; `None` if a
+    /// program provides the procedure. Calls of it then only tell whether they are allowed.
+    pub sql: Option<String>,
+    /// What a call has to say.
+    pub arguments: Vec<ArgumentSpec>,
+    /// What it answers with.
+    pub returns: Returns,
+    /// A query with the same parameters, which yields a row if the call is allowed; `None`: it is.
+    pub allow: Option<String>,
+    /// Whether it changes nothing: the database sees to that.
+    pub read_only: bool,
+}
+
+/// An argument of a procedure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArgumentSpec {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub column_type: ColumnType,
+    /// Whether a call may leave it out: it is NULL then.
+    pub optional: bool,
+}
+
+/// What a procedure answers with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Returns {
+    /// Nothing but that it is done.
+    #[default]
+    Nothing,
+    /// One row with one column.
+    Value,
+    /// One row.
+    Row,
+    /// Any number of rows.
+    Rows,
+}
+
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The user who signed in.
+    pub user: String,
+    /// The remote, if it is one.
+    pub remote_id: Option<RemoteId>,
+}
+
+/// One call of a procedure.
+#[derive(Clone, Debug)]
+pub struct ProcedureCall {
+    /// The procedure.
+    pub procedure: Arc<Procedure>,
+    /// For whom it is run.
+    pub caller: Caller,
+    /// A canonical value for each argument, in their declared order.
+    pub arguments: Vec<Value>,
+    /// Under this key the user's call takes effect once: whoever calls again with it is told what
+    /// came of it. Of a procedure that only reads it means nothing.
+    pub once: Option<[u8; 16]>,
+    /// How long each statement may take; longer ones are interrupted.
+    pub timeout: Duration,
+    /// The most bytes that the answer's rows may have, packed.
+    pub max_bytes: usize,
+    /// Ends it early.
+    pub cancel: Cancel,
+}
+
+/// Stands for a call that somebody may want to end. Clones stand for the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// The call is not wanted any more. To end what runs already, use [`Interrupt::interrupt`].
+    pub fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it is not wanted any more.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Whether both stand for the same call.
+    pub fn is(&self, other: &Cancel) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Ends calls on the connection of one worker, from any thread.
+pub trait Interrupt: Send + Sync {
+    /// Ends this call: a statement of it that runs now is interrupted and undone, and one that has
+    /// not begun yet does not. Nothing else is, whatever runs on the connection by then.
+    fn interrupt(&self, call: &Cancel);
+}
+
+/// What became of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// It is done.
+    Answer(CallAnswer),
+    /// The caller may not call it. Nothing was done.
+    NotAllowed,
+    /// The database refused it. Nothing was done.
+    Failed {
+        /// SQLSTATE, or SQLite's name of the error.
+        code: String,
+        /// What the database says.
+        message: String,
+    },
+    /// The answer has more bytes than it may. Nothing was done.
+    TooLarge,
+    /// One row was to be the answer, and there were this many. Nothing was done.
+    WrongShape {
+        /// So many; 2 stands for more, too.
+        rows: u64,
+    },
+    /// It was not wanted any more, or took longer than it may. Nothing was done.
+    Interrupted,
+    /// Somebody else is in the way for longer than we wait. Nothing was done; the same call may
+    /// succeed later.
+    Busy {
+        /// What the database says.
+        message: String,
+    },
+    /// The user has used the key for something else. Nothing was done.
+    KeyTaken,
+}
+
+impl CallOutcome {
+    /// Whether it stays so: the same call under the same key is told this again.
+    pub fn is_final(&self) -> bool {
+        !matches!(
+            self,
+            CallOutcome::Interrupted | CallOutcome::Busy { .. } | CallOutcome::KeyTaken
+        )
+    }
+}
+
+/// The answer of a procedure.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CallAnswer {
+    /// What the rows have; nothing if it returns nothing.
+    pub columns: Arc<[AnswerColumn]>,
+    /// Packed rows of operation Upsert, whole ones, about 64 KiB in each piece.
+    pub rows: Vec<Bytes>,
+    /// How many rows.
+    pub count: u64,
+}
+
+impl fmt::Debug for CallAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes: usize = self.rows.iter().map(Bytes::len).sum();
+        let count = self.count;
+        write!(f, "{count} rows of {:?} in {bytes} bytes", self.columns)
+    }
+}
+
+/// A column of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnswerColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub column_type: ColumnType,
+}
+
+/// What a key of a user stands for that something is begun under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Nothing yet: it is begun now.
+    New,
+    /// It was begun before, and nobody knows what came of it.
+    Unfinished,
+    /// It was done, with this outcome.
+    Done(Vec<u8>),
+    /// The user has used the key for something else.
+    KeyTaken,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireOutcome {
+    /// 1 an answer, 2 not allowed, 3 failed, 4 too large, 5 of the wrong shape.
+    #[prost(uint32, tag = "1")]
+    kind: u32,
+    #[prost(message, repeated, tag = "2")]
+    columns: Vec<WireColumn>,
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    rows: Vec<Bytes>,
+    #[prost(uint64, tag = "4")]
+    count: u64,
+    #[prost(string, tag = "5")]
+    code: String,
+    #[prost(string, tag = "6")]
+    message: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireColumn {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(uint32, tag = "2")]
+    column_type: u32,
+    #[prost(uint32, tag = "3")]
+    scale: u32,
+}
+
+impl CallOutcome {
+    /// The bytes under which a final outcome is kept; `None` for one that is not final.
+    pub(crate) fn encode(&self) -> Option<Vec<u8>> {
+        let mut wire = WireOutcome::default();
+        match self {
+            CallOutcome::Answer(answer) => {
+                wire.kind = 1;
+                let columns = answer.columns.iter().map(|column| {
+                    let (column_type, scale) = column_type_to_wire(column.column_type);
+                    WireColumn {
+                        name: column.name.clone(),
+                        column_type,
+                        scale,
+                    }
+                });
+                wire.columns = columns.collect();
+                wire.rows.clone_from(&answer.rows);
+                wire.count = answer.count;
+            }
+            CallOutcome::NotAllowed => wire.kind = 2,
+            CallOutcome::Failed { code, message } => {
+                wire.kind = 3;
+                wire.code.clone_from(code);
+                wire.message.clone_from(message);
+            }
+            CallOutcome::TooLarge => wire.kind = 4,
+            CallOutcome::WrongShape { rows } => {
+                wire.kind = 5;
+                wire.count = *rows;
+            }
+            CallOutcome::Interrupted | CallOutcome::Busy { .. } | CallOutcome::KeyTaken => {
+                return None;
+            }
+        }
+        Some(wire.encode_to_vec())
+    }
+
+    /// Reads what [`Self::encode`] wrote; `None` if it is something else.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<CallOutcome> {
+        let wire = WireOutcome::decode(bytes).ok()?;
+        Some(match wire.kind {
+            1 => {
+                let columns = wire.columns.into_iter().map(|column| {
+                    Some(AnswerColumn {
+                        column_type: column_type_from_wire(column.column_type, column.scale)?,
+                        name: column.name,
+                    })
+                });
+                CallOutcome::Answer(CallAnswer {
+                    columns: columns.collect::<Option<_>>()?,
+                    rows: wire.rows,
+                    count: wire.count,
+                })
+            }
+            2 => CallOutcome::NotAllowed,
+            3 => CallOutcome::Failed {
+                code: wire.code,
+                message: wire.message,
+            },
+            4 => CallOutcome::TooLarge,
+            5 => CallOutcome::WrongShape { rows: wire.count },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn final_outcomes_are_kept_and_others_are_not() {
+        let answer = CallAnswer {
+            columns: Arc::new([AnswerColumn {
+                name: "cost".into(),
+                column_type: ColumnType::Decimal { scale: Some(2) },
+            }]),
+            rows: vec![Bytes::from_static(b"abc"), Bytes::from_static(b"d")],
+            count: 3,
+        };
+        let failed = CallOutcome::Failed {
+            code: "23505".into(),
+            message: "is there".into(),
+        };
+        for outcome in [
+            CallOutcome::Answer(answer),
+            CallOutcome::NotAllowed,
+            failed,
+            CallOutcome::TooLarge,
+            CallOutcome::WrongShape { rows: 2 },
+        ] {
+            assert!(outcome.is_final());
+            let kept = outcome.encode().unwrap();
+            assert_eq!(CallOutcome::decode(&kept), Some(outcome));
+        }
+        let busy = CallOutcome::Busy {
+            message: String::new(),
+        };
+        for outcome in [CallOutcome::Interrupted, busy, CallOutcome::KeyTaken] {
+            assert!(!outcome.is_final());
+            assert_eq!(outcome.encode(), None);
+        }
+        assert_eq!(CallOutcome::decode(b"\xff"), None);
+    }
+}
