@@ -20,6 +20,7 @@ pub mod deploying;
 pub mod downloading;
 pub mod evolving;
 pub mod families;
+pub mod following;
 pub mod giving_back;
 pub mod making;
 pub mod offline;
@@ -131,6 +132,17 @@ macro_rules! suite {
             families::any_history_of_a_family_leaves_every_remote_right,
             families::a_parent_that_moves_takes_along_what_open_transactions_do_below_it,
             families::a_row_that_two_rules_hold_stays_until_the_last_lets_it_go,
+            following::a_commit_concerns_who_holds_what_it_changed_and_nobody_else,
+            following::a_row_that_moves_concerns_whom_it_leaves_and_whom_it_reaches,
+            following::a_commit_is_told_when_it_is_committed_however_late,
+            following::what_is_undone_is_not_told,
+            following::many_rows_of_a_partition_are_told_once,
+            following::what_a_sync_notes_of_itself_concerns_nobody,
+            following::an_upload_concerns_who_holds_the_same,
+            following::a_table_of_which_all_is_sent_again_concerns_everybody,
+            following::rows_that_follow_a_parent_concern_whom_it_does,
+            following::what_a_remote_holds_is_told_by_its_download_and_its_checkpoint,
+            following::whoever_follows_busy_writers_is_told_of_every_commit,
             windows::rows_age_out_of_a_window_and_come_back_when_it_is_wider,
             windows::a_window_of_numbers_stands_alone,
             families::thirty_thousand_partitions_are_a_digest,

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidewater_centre::records::{AskedSession, AskedSubscription, SessionState};
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadSubscription,
-    Downloading, GainedPartitions, OwnUpload, Parameters, RowsChunk, SyncContext, SyncUpload,
-    TableCompare, TableRequest, UploadOutcome, UploadResult, UploadTable, Worker,
+    Downloading, GainedPartitions, Holding, OwnUpload, Parameters, RowsChunk, SyncContext,
+    SyncUpload, TableCompare, TableRequest, UploadOutcome, UploadResult, UploadTable, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::TableBegin;
@@ -64,6 +64,8 @@ pub struct Received {
     /// Tables of which ranges were sent, with the changes since the checkpoint before them.
     pub followed: Vec<String>,
     pub outcome: Option<DownloadOutcome>,
+    /// What it holds by now.
+    pub holding: Option<Holding>,
 }
 
 impl Received {
@@ -637,6 +639,11 @@ impl DownloadSink for Sink {
             true => Err(CentreError::Cancelled),
             false => Ok(()),
         }
+    }
+
+    fn holds(&mut self, index: usize, holding: Holding) {
+        assert_eq!(index, 0);
+        self.received.holding = Some(holding);
     }
 
     fn end(&mut self, index: usize, outcome: DownloadOutcome) {

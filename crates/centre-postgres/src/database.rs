@@ -15,10 +15,11 @@ use tidewater_centre::download::{DownloadJob, Downloaded, Downloading};
 use tidewater_centre::engine;
 use tidewater_centre::engine::database::{Database, Job, Lane};
 use tidewater_centre::engine::download::Reading;
+use tidewater_centre::engine::follow::Changes;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
-
 use tidewater_centre::{CallOutcome, Interrupt, ProcedureCall};
+
 /// A connection that runs syncs.
 pub(crate) struct PostgresLane {
     connection: Connection,
@@ -63,7 +64,6 @@ impl Lane for PostgresLane {
         })
     }
 
-    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
     fn call(
         &mut self,
         calls: Vec<ProcedureCall>,
@@ -82,6 +82,7 @@ impl Lane for PostgresLane {
         Arc::new(Interrupter(self.connection.interruption()))
     }
 
+    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
         Box::pin(async move {
             let mut downloads = downloads;
             let now_ms = downloads.first().map_or(0, |it| it.job.context.now_ms);
@@ -138,6 +139,16 @@ impl Database for Postgres {
 
     fn served(&self) -> Arc<Served> {
         self.shared.served()
+    }
+
+    fn follow(&self, served: Arc<Served>, since: Option<Vec<u8>>) -> CentreResult<'_, Changes> {
+        Box::pin(async move {
+            let shared = &self.shared;
+            shared
+                .follower
+                .follow(&shared.address, &served, since)
+                .await
+        })
     }
 
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {

@@ -13,10 +13,11 @@ mod database;
 mod decoder;
 mod download;
 mod entry;
+mod follow;
 mod grants;
 mod in_place;
-mod members;
 mod interrupt;
+mod members;
 mod numbers;
 mod own;
 mod pool;
@@ -41,6 +42,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use self::connection::Address;
+use self::follow::Follower;
 use self::pool::Pool;
 use self::publication::{Publication, PublishedTable};
 use self::triggers::LogSpec;
@@ -66,6 +68,7 @@ struct Shared {
     /// When partitions that came could not be tracked the last time.
     adopt_failed_ms: AtomicI64,
     waits: Waits,
+    follower: Follower,
 }
 
 /// What tells that a table is still as it was loaded: its rules, triggers and columns. Then,
@@ -124,6 +127,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
             served: RwLock::default(),
             adopt_failed_ms: AtomicI64::new(i64::MIN),
             waits: Waits::default(),
+            follower: Follower::default(),
         }),
     })))
 }

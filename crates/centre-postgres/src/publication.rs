@@ -225,6 +225,11 @@ impl ServedTable for PublishedTable {
         logs.flatten().collect()
     }
 
+    fn log(&self, rule: usize) -> Option<i64> {
+        let rule = &self.rules[rule];
+        rule.log.as_ref().map(|_| i64::from(rule.log_id))
+    }
+
     fn set_log(&mut self, rule: usize, id: i64) {
         self.rules[rule].log_id = id as i32;
     }

@@ -192,6 +192,11 @@ impl LogSpec {
             "CREATE INDEX {} ON {log} ({partition}version);\n",
             ident(&format!("log_{id}_index"))
         ));
+        if !partition.is_empty() {
+            // By which the changes of all partitions are followed.
+            let name = ident(&format!("log_{id}_versions"));
+            sql.push_str(&format!("CREATE INDEX {name} ON {log} (version);\n"));
+        }
         sql
     }
 

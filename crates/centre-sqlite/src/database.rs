@@ -17,11 +17,12 @@ use tidewater_centre::download::{Downloaded, Downloading};
 use tidewater_centre::engine;
 use tidewater_centre::engine::database::{Database, Job, Lane};
 use tidewater_centre::engine::deploy::Loaded;
+use tidewater_centre::engine::follow::Changes;
 use tidewater_centre::engine::thread::{ConnectionThread, Owned, at_once};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
-
 use tidewater_centre::{CallOutcome, Interrupt, ProcedureCall};
+
 /// A connection that runs syncs.
 pub(crate) struct SqliteLane {
     thread: ConnectionThread<OpenFile>,
@@ -55,7 +56,6 @@ impl Lane for SqliteLane {
         }))
     }
 
-    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
     fn call(
         &mut self,
         calls: Vec<ProcedureCall>,
@@ -71,6 +71,7 @@ impl Lane for SqliteLane {
         Arc::new(Interrupter)
     }
 
+    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
         let (served, marker) = (self.served.clone(), self.marker.clone());
         Box::pin(
             self.thread
@@ -119,6 +120,14 @@ impl Database for SqliteCentre {
 
     fn served(&self) -> Arc<Loaded<PublishedTable>> {
         Arc::clone(&*self.served.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn follow(
+        &self,
+        served: Arc<Loaded<PublishedTable>>,
+        since: Option<Vec<u8>>,
+    ) -> CentreResult<'_, Changes> {
+        Box::pin(self.follower.follow(&self.file, served, since))
     }
 
     fn check_tracking(&self, _: i64) -> CentreResult<'_, ()> {

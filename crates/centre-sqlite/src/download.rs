@@ -140,13 +140,7 @@ impl<'p> FileSnapshot<'p> {
 
     /// Whether a log has everything since a position.
     fn goes_back_to(&self, position: &Position) -> Result<bool> {
-        self.connection
-            .prepare_cached(
-                "SELECT 1 FROM tidewater_change_log
-                 WHERE id = ?1 AND floor <= ?2 AND everything <= ?2",
-            )
-            .and_then(|mut statement| statement.exists([position.log, position.position]))
-            .map_err(failure("reading a change log's floor"))
+        state::goes_back_to(self.connection, position.log, position.position)
     }
 
     /// Whether the log has anything new for some partitions.

@@ -17,6 +17,7 @@ mod database;
 mod download;
 mod environment;
 mod file;
+mod follow;
 mod numbers;
 mod prune;
 mod publication;
@@ -46,6 +47,7 @@ use tidewater_centre::error::CentreError;
 pub use environment::{FileIdentity, Files, Jobs, Randomness, SqliteEnvironment};
 
 use file::{DatabaseFile, OpenFile};
+use follow::Follower;
 use served::Served;
 use watermark::Marker;
 
@@ -55,6 +57,7 @@ struct SqliteCentre {
     admin: ConnectionThread<OpenFile>,
     marker: Marker,
     served: SharedServed,
+    follower: Follower,
 }
 
 /// What is served now; workers take it, refreshed, at the beginning of each job.
@@ -100,6 +103,7 @@ pub async fn connect_in(
         marker,
         served: Arc::new(RwLock::new(Arc::new(Served::default()))),
         admin,
+        follower: Follower::default(),
         file,
     })))
 }

@@ -85,6 +85,10 @@ impl ServedTable for PublishedTable {
         logs.flatten().collect()
     }
 
+    fn log(&self, rule: usize) -> Option<i64> {
+        self.rules[rule].log.as_ref().map(|log| log.id)
+    }
+
     fn set_log(&mut self, rule: usize, id: i64) {
         if let Some(log) = &mut self.rules[rule].log {
             log.id = id;

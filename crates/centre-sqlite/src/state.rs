@@ -69,6 +69,21 @@ pub(super) fn log_position(connection: &Connection, id: i64) -> Result<i64, Cent
         .map_err(failure("reading a change log"))
 }
 
+/// Whether a log has everything since a position.
+pub(super) fn goes_back_to(
+    connection: &Connection,
+    log: i64,
+    position: i64,
+) -> Result<bool, CentreError> {
+    connection
+        .prepare_cached(
+            "SELECT 1 FROM tidewater_change_log
+             WHERE id = ?1 AND floor <= ?2 AND everything <= ?2",
+        )
+        .and_then(|mut statement| statement.exists([log, position]))
+        .map_err(failure("reading a change log's floor"))
+}
+
 /// The numbers of all change logs.
 pub(super) fn logs(connection: &Connection) -> Result<Vec<i64>, CentreError> {
     let read = failure("reading the list of change logs");

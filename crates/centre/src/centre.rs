@@ -9,6 +9,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::download::{DownloadJob, DownloadSink, Downloaded, Downloading};
 use crate::error::CentreError;
+use crate::follow::{FollowPosition, Followed, Holding};
 use crate::procedure::{
     Begun, CallOutcome, Cancel, Interrupt, Procedure, ProcedureCall, ProcedureSpec,
 };
@@ -17,6 +18,7 @@ use crate::records::{
     AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
+use crate::scope::Checkpoint;
 use crate::upload::{SyncUpload, UploadOutcome};
 
 /// The result of everything that talks to the consolidated database.
@@ -147,6 +149,14 @@ pub trait Centre: Send + Sync {
     /// this at once, one does it and the others return at once.
     fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned>;
 
+    /// What was committed since a position that this gave before; without one, only from where to
+    /// follow on. No commit is skipped, whenever its transaction began, and what was not committed
+    /// is not told. Cheap enough to be called every 50 ms, and on a connection of its own.
+    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, Followed> {
+        let _ = since;
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
     /// Has the database read procedures as they are configured, and gives them in the same order
     /// so that they can be called. To be read again when the tables that they name were altered.
     ///
@@ -241,6 +251,16 @@ pub trait Worker: Send {
                 })
             })
         })
+    }
+
+    /// What remotes hold that present these checkpoints, for [`Centre::follow`]. `None`: it is not
+    /// known any more, and the remote has to sync.
+    fn holdings<'a>(
+        &'a mut self,
+        checkpoints: &'a [Checkpoint],
+    ) -> CentreResult<'a, Vec<Option<Holding>>> {
+        let _ = checkpoints;
+        Box::pin(async { Err(no_live_layer()) })
     }
 
     /// Runs calls of procedures, each in a transaction of its own, in their order; those that

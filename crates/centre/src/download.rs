@@ -9,6 +9,7 @@ use tidewater_protocol::message::{KeyRange, TableBegin};
 
 use crate::context::SyncContext;
 use crate::error::CentreError;
+use crate::follow::Holding;
 use crate::scope::Checkpoint;
 use crate::upload::{GainedPartitions, OwnUpload};
 
@@ -110,6 +111,12 @@ pub trait DownloadSink: Send {
     /// [`CentreError::Cancelled`]: the remote is gone, stop reading.
     fn comparing(&mut self) -> Result<(), CentreError> {
         Ok(())
+    }
+
+    /// What the remote holds once it has the download of the subscription, also if that has
+    /// nothing new. Comes before [`Self::end`].
+    fn holds(&mut self, index: usize, holding: Holding) {
+        let _ = (index, holding);
     }
 
     /// The download of the subscription is complete. Its outcome's checkpoint is

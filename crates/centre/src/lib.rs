@@ -12,9 +12,10 @@ pub mod context;
 pub mod download;
 pub mod engine;
 pub mod error;
+pub mod follow;
 mod nearest;
-pub mod publication;
 pub mod procedure;
+pub mod publication;
 pub mod records;
 pub mod scope;
 pub mod upload;
@@ -26,13 +27,14 @@ pub use download::{
     TableCompare, TableRequest,
 };
 pub use error::CentreError;
+pub use follow::{FollowPosition, Followed, Holding, Interest};
 pub use nearest::nearest;
-pub use publication::{
-    ActAs, DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
 pub use procedure::{
     AnswerColumn, ArgumentSpec, Begun, CallAnswer, CallOutcome, Caller, Cancel, Interrupt,
     Procedure, ProcedureCall, ProcedureSpec, Returns,
 };
+pub use publication::{
+    ActAs, DeployReport, DeployStep, Deployed, HeldUpRemote, IdentitySpec, Last, ListedColumn,
     ListedReference, ListedTable, OnUnseenChildren, ParameterSpec, PublicationSpec, RemoteEffect,
     RuleBy, RuleSpec, TableSpec, Tracking, Unit, WindowSpec, WriteScopeSpec, WritesSpec,
 };

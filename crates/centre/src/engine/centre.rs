@@ -9,17 +9,19 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
-use super::{deploy, numbers, once, procedure, prune, recorded, records, session, state};
+use super::{deploy, follow, numbers, once, procedure, prune, recorded, records, session, state};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{Downloaded, Downloading};
 use crate::engine::evolution::Mode;
 use crate::error::CentreError;
+use crate::follow::{FollowPosition, Followed, Holding};
 use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
 use crate::records::{
     AskedSession, CentreStatus, ConflictRecord, NumbersWanted, Pruned, Pulse, RefusedRecord,
     RemoteRecord, Retention, SessionState, ShutOut, SigningKey, SyncRecord, UserImport, UserRecord,
 };
+use crate::scope::Checkpoint;
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 
 /// A centre over a database.
@@ -255,6 +257,15 @@ impl<D: Database> Centre for EngineCentre<D> {
         })
     }
 
+    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, Followed> {
+        Box::pin(async move {
+            let served = self.0.served();
+            let since = since.map(|it| it.0);
+            let changes = self.0.follow(served.clone(), since).await?;
+            Ok(follow::followed(&served, changes))
+        })
+    }
+
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
@@ -330,6 +341,17 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
         self.0.download(downloads)
+    }
+
+    fn holdings<'a>(
+        &'a mut self,
+        checkpoints: &'a [Checkpoint],
+    ) -> CentreResult<'a, Vec<Option<Holding>>> {
+        let checkpoints = checkpoints.to_vec();
+        self.0.run(job!(|connection| follow::holdings(
+            connection,
+            &checkpoints
+        )))
     }
 
     fn call(

@@ -11,6 +11,7 @@ use super::catalog::{Catalog, TableInfo};
 use super::compile::{Published, WhichRule};
 use super::connection::{Answer, Connection, Own};
 use super::deploy::{InPlace, Loaded, Lock, Step};
+use super::follow::Changes;
 use super::publication::{Publication, ServedTable};
 use super::scope::ScopeQuery;
 use crate::centre::CentreResult;
@@ -18,8 +19,8 @@ use crate::download::{Downloaded, Downloading};
 use crate::engine::procedure::{Checked, Procedure};
 use crate::engine::script::{Dialect, Script};
 use crate::error::CentreError;
-use crate::publication::DeployStep;
 use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
+use crate::publication::DeployStep;
 use crate::records::Blocker;
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -133,7 +134,6 @@ pub trait Tracking: Send + Sync + 'static {
         query: &ScopeQuery,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
 
-    /// How the role under which remotes act is asked for; `None` if the database has no roles.
     /// Checks that a statement of a procedure can be run. It is named with its place in the
     /// configuration.
     ///
@@ -146,6 +146,7 @@ pub trait Tracking: Send + Sync + 'static {
         statement: &Script,
     ) -> impl Future<Output = Result<Checked, CentreError>> + Send;
 
+    /// How the role under which remotes act is asked for; `None` if the database has no roles.
     fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
         let _ = role;
         None
@@ -307,7 +308,6 @@ pub trait Lane: Send + 'static {
     /// See [`crate::Worker::apply`].
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
 
-    /// See [`crate::Worker::download`].
     /// See [`crate::Worker::call`].
     fn call(
         &mut self,
@@ -318,6 +318,7 @@ pub trait Lane: Send + 'static {
     /// See [`crate::Worker::interrupter`].
     fn interrupter(&self) -> Arc<dyn Interrupt>;
 
+    /// See [`crate::Worker::download`].
     fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded>;
 }
 
@@ -343,6 +344,15 @@ pub trait Database: Tracking {
 
     /// What is served.
     fn served(&self) -> Arc<Loaded<Self::Table>>;
+
+    /// Reads what change logs tell since a position that this gave before, on a connection of its
+    /// own; without one, only how far they go. No commit is skipped, also none of a transaction
+    /// that began before the position. Cheap if nothing was committed.
+    fn follow(
+        &self,
+        served: Arc<Loaded<Self::Table>>,
+        since: Option<Vec<u8>>,
+    ) -> CentreResult<'_, Changes>;
 
     /// See [`crate::Centre::check_tracking`].
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()>;

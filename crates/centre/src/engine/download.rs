@@ -34,6 +34,7 @@ use crate::download::{
 use crate::engine::comparing::{self, Comparison};
 use crate::engine::upload::columns::{Announced, ColumnMap};
 use crate::error::CentreError;
+use crate::follow::Holding;
 use crate::scope::{Checkpoint, RuleScope, Scope};
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -340,6 +341,7 @@ impl Planned {
             let mut counts = Counts::default();
             let mut checkpoint = None;
             sink.begin(index, plan.scope_changed);
+            let holding = Holding::of(&plan.published.rules, &plan.scope);
             if plan.is_due {
                 let serial = plan.serial.ok_or_else(|| CentreError::Internal {
                     message: "a scope has got no serial".into(),
@@ -370,6 +372,7 @@ impl Planned {
                 upserts: counts.upserts,
                 removals: counts.removals,
             };
+            sink.holds(index, holding);
             sink.end(index, outcome);
         }
         Ok(())

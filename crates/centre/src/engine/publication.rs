@@ -122,6 +122,10 @@ pub trait ServedTable: Send + Sync + 'static {
     /// The change logs of its rules, in their order; none if its changes are not tracked.
     fn logs(&self) -> Vec<&Self::Log>;
 
+    /// The number of the change log of a rule, once that is deployed; `None` if its changes are not
+    /// tracked.
+    fn log(&self, rule: usize) -> Option<i64>;
+
     /// Tells the number of the change log of a rule, once that is deployed.
     fn set_log(&mut self, rule: usize, id: i64);
 }

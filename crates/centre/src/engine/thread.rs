@@ -13,6 +13,7 @@ use tidewater_protocol::message::TableBegin;
 
 use crate::download::{DownloadOutcome, DownloadSink, Downloaded, Downloading};
 use crate::error::CentreError;
+use crate::follow::Holding;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -149,6 +150,10 @@ impl<C: Owned> ConnectionThread<C> {
                 }
                 Event::Rows(rows) => sink.rows(rows),
                 Event::Comparing => sink.comparing(),
+                Event::Holds(index, holding) => {
+                    sink.holds(index, holding);
+                    Ok(())
+                }
                 Event::End(index, outcome) => {
                     sink.end(index, outcome);
                     Ok(())
@@ -230,6 +235,7 @@ enum Event {
     Table(TableBegin),
     Rows(Vec<u8>),
     Comparing,
+    Holds(usize, Holding),
     End(usize, DownloadOutcome),
 }
 
@@ -270,6 +276,10 @@ impl DownloadSink for AwaySink {
 
     fn comparing(&mut self) -> Result<()> {
         self.send(Event::Comparing)
+    }
+
+    fn holds(&mut self, index: usize, holding: Holding) {
+        let _ = self.send(Event::Holds(index, holding));
     }
 
     fn end(&mut self, index: usize, outcome: DownloadOutcome) {

@@ -1,0 +1,160 @@
+//! Whom it concerns what change logs tell, and what a remote that presents a checkpoint holds.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::connection::{Connection, Own, each, own_row};
+use super::deploy::Loaded;
+use super::publication::{Rule, ServedTable};
+use super::watermark::Watermark;
+use crate::error::CentreError;
+use crate::follow::{FollowPosition, Followed, Holding, Interest};
+use crate::scope::{Checkpoint, Digest, Held, List, Partitions, Scope};
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// What change logs tell since a position.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// How far they go.
+    pub position: Vec<u8>,
+    /// The change logs that have something new.
+    pub logs: Vec<(i64, LogChanges)>,
+}
+
+/// What a change log tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogChanges {
+    /// That anything may have changed.
+    Everything,
+    /// That something has changed in these partitions.
+    Partitions(Partitions),
+}
+
+/// The change logs of what is served, each once, with a rule that has it and the rule's table and
+/// place among the table's.
+pub fn logs<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> {
+    let mut seen = BTreeSet::new();
+    let mut logs = of_rules(served);
+    logs.retain(|(log, ..)| seen.insert(*log));
+    logs
+}
+
+/// The rules of what is served whose changes remotes get, with their change logs.
+fn of_rules<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> {
+    let mut found = Vec::new();
+    for publication in &served.publications {
+        for (index, table) in publication.tables.iter().enumerate() {
+            if !publication.schema.tables[index].direction.downloads() {
+                continue;
+            }
+            let rules = publication.rules[publication.rules_of(index)].iter();
+            for (place, rule) in rules.enumerate() {
+                found.extend(table.log(place).map(|log| (log, rule, table, place)));
+            }
+        }
+    }
+    found
+}
+
+/// Whom it concerns what change logs tell.
+pub(super) fn followed<T: ServedTable>(served: &Loaded<T>, changes: Changes) -> Followed {
+    let changed: HashMap<i64, LogChanges> = changes.logs.into_iter().collect();
+    let mut touched = BTreeSet::new();
+    for (log, rule, ..) in of_rules(served) {
+        match changed.get(&log) {
+            None => {}
+            Some(LogChanges::Partitions(partitions)) if rule.query.is_some() => {
+                touched.extend(partitions.iter().map(|it| Interest::of(rule.id, it)));
+            }
+            Some(_) => drop(touched.insert(Interest::all_of(rule.id))),
+        }
+    }
+    Followed {
+        position: FollowPosition(changes.position),
+        touched,
+    }
+}
+
+impl Holding {
+    /// Of a scope by these rules.
+    pub(super) fn of(rules: &[Rule], scope: &Scope) -> Holding {
+        let rules = rules.iter().zip(&scope.rules);
+        let rules = rules.map(|(rule, scope)| (rule.id, scope.partitions.clone()));
+        Holding {
+            rules: rules.collect(),
+        }
+    }
+}
+
+/// See [`crate::Worker::holdings`].
+pub(super) async fn holdings(
+    connection: &mut impl Connection,
+    checkpoints: &[Checkpoint],
+) -> Result<Vec<Option<Holding>>> {
+    let held = checkpoints.iter().flat_map(|it| &it.rules);
+    let digests = held.filter_map(|it| match &it.partitions {
+        Held::Digest(digest) => Some(*digest),
+        Held::Listed(_) => None,
+    });
+    let lists = lists(connection, digests.collect()).await?;
+    let holdings = checkpoints.iter().map(|checkpoint| {
+        let watermark = Watermark::read(&checkpoint.watermark)?;
+        if watermark.rules.len() != checkpoint.rules.len() {
+            return None;
+        }
+        let rules = watermark.rules.into_iter().zip(&checkpoint.rules);
+        let rules = rules.map(|(rule, held)| {
+            let partitions = match &held.partitions {
+                Held::Listed(partitions) => partitions,
+                Held::Digest(digest) => lists.get(digest)?,
+            };
+            Some((rule, partitions.clone()))
+        });
+        let rules = rules.collect::<Option<_>>()?;
+        Some(Holding { rules })
+    });
+    Ok(holdings.collect())
+}
+
+/// The lists of these digests, as far as they are still there.
+async fn lists(
+    connection: &mut impl Connection,
+    digests: BTreeSet<Digest>,
+) -> Result<HashMap<Digest, Arc<Partitions>>> {
+    let roots = contents(connection, digests).await?;
+    let pieces = roots.values().filter_map(|it| List::digests(it)).flatten();
+    let pieces = contents(connection, pieces.collect()).await?;
+    let lists = roots.into_iter().filter_map(|(digest, root)| {
+        let mut partitions = Partitions::new();
+        for piece in List::digests(&root)? {
+            partitions.extend(List::partitions(pieces.get(&piece)?)?);
+        }
+        Some((digest, Arc::new(partitions)))
+    });
+    Ok(lists.collect())
+}
+
+async fn contents(
+    connection: &mut impl Connection,
+    digests: BTreeSet<Digest>,
+) -> Result<HashMap<Digest, Vec<u8>>> {
+    if digests.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let digests: Vec<Digest> = digests.into_iter().collect();
+    let select: Own = each(
+        "SELECT v.n, content FROM {rows BLOB} JOIN tidewater.scope_piece ON digest = v.c1",
+        digests.iter().map(|it| own_row![it[..]]).collect(),
+    );
+    let what = "reading a scope that was handed out";
+    let answer = connection.run_one(what, select).await?;
+    let mut contents = HashMap::new();
+    for row in &answer.rows {
+        let number: u64 = row.get(0)?;
+        if let Some(digest) = digests.get(number as usize - 1) {
+            contents.insert(*digest, row.get(1)?);
+        }
+    }
+    Ok(contents)
+}

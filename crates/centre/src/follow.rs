@@ -1,0 +1,102 @@
+//! Following what is committed: whom it concerns, so that they sync by themselves.
+//!
+//! An [`Interest`] stands for what a remote may hold by one rule: the rows of one partition, or all
+//! that the rule gives. What a remote holds ([`Holding`]) and what was touched since a position
+//! ([`Followed`]) are told in the same terms. Both are exact by rule and partition. Windows do not
+//! count: a row beyond them touches its partition as well. What an upload changes, it touches.
+//!
+//! Not seen are: changes of what the queries for partitions read, which give a user other
+//! partitions; time, by which rows leave windows; and tables that are not tracked.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::scope::Partitions;
+
+/// Stands for the rows of a rule, all of them or those of a partition. The same for as long as the
+/// rule is deployed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Interest(pub u64);
+
+impl Interest {
+    /// All rows of the rule with this number.
+    pub(crate) fn all_of(rule: i64) -> Interest {
+        Interest(hash(rule, 0, &[]))
+    }
+
+    /// Those of a partition.
+    pub(crate) fn of(rule: i64, partition: &[u8]) -> Interest {
+        Interest(hash(rule, 1, partition))
+    }
+}
+
+/// FNV-1a, whose bits are mixed once more at the end.
+fn hash(rule: i64, kind: u8, partition: &[u8]) -> u64 {
+    let rule = rule.to_le_bytes();
+    let bytes = rule.iter().chain([&kind]).chain(partition);
+    let mut hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+/// What a remote holds of a publication: the partitions by each rule.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Holding {
+    pub(crate) rules: Vec<(i64, Arc<Partitions>)>,
+}
+
+impl Holding {
+    /// What of everything that is touched concerns the remote.
+    pub fn interests(&self) -> Vec<Interest> {
+        let rules = self.rules.iter().flat_map(|(rule, partitions)| {
+            let each = partitions.iter().map(|it| Interest::of(*rule, it));
+            each.chain([Interest::all_of(*rule)])
+        });
+        rules.collect()
+    }
+}
+
+/// How far the commits of the database have been followed, in its own terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowPosition(pub(crate) Vec<u8>);
+
+/// What was committed since a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Followed {
+    /// From where to follow on.
+    pub position: FollowPosition,
+    /// What was touched, each once. Whoever has one of these has something to fetch.
+    pub touched: BTreeSet<Interest>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interests_tell_rules_and_partitions_apart() {
+        let all: BTreeSet<Interest> = (0..100i64)
+            .flat_map(|rule| {
+                let each = (0..100u32).map(move |it| Interest::of(rule, &it.to_be_bytes()));
+                each.chain([Interest::all_of(rule), Interest::of(rule, &[])])
+            })
+            .collect();
+        assert_eq!(all.len(), 100 * 102);
+    }
+
+    #[test]
+    fn a_holding_concerns_its_partitions_and_what_concerns_everybody() {
+        let partitions = Arc::new(Partitions::from([b"a".to_vec(), b"b".to_vec()]));
+        let holding = Holding {
+            rules: vec![(3, partitions), (4, Arc::default())],
+        };
+        let interests = holding.interests();
+        assert_eq!(interests.len(), 4);
+        assert!(interests.contains(&Interest::of(3, b"b")));
+        assert!(interests.contains(&Interest::all_of(4)));
+        assert!(!interests.contains(&Interest::of(4, b"b")));
+    }
+}
