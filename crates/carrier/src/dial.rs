@@ -157,6 +157,11 @@ impl Carrier {
         self.output.is_empty() && !self.deaf
     }
 
+    /// The socket, for whoever waits for it without reading.
+    pub fn socket(&self) -> &TcpStream {
+        self.layers.socket()
+    }
+
     /// Bytes to send, when [`Carrier::takes_output`].
     pub fn push(&mut self, bytes: Bytes) {
         debug_assert!(self.takes_output());

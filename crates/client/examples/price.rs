@@ -281,7 +281,7 @@ impl Peer<'_> {
 /// Serves one connection.
 fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
     socket.set_nodelay(true)?;
-    let mut wire = Wire::accept("price", None, Duration::ZERO);
+    let wire = Wire::accept("price", None, Duration::ZERO);
     let mut peer = Peer {
         socket,
         wire,

@@ -6,7 +6,8 @@ use tidewater_carrier::tls;
 use tidewater_remote::SyncError;
 use tidewater_remote::session::Now;
 
-/// Both clocks of a sync, from its beginning.
+/// Both clocks, from a beginning on.
+#[derive(Clone, Copy)]
 pub(crate) struct Clock {
     start: Instant,
 }

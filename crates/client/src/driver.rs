@@ -25,9 +25,9 @@ pub(crate) const MAX_VAIN_SESSIONS: usize = 6;
 /// One sync.
 struct Syncing<'a> {
     options: &'a SyncOptions,
-    clock: &'a Clock,
+    clock: Clock,
     account: Account,
-    line: Option<Line<'a>>,
+    line: Option<Line>,
     total: Report,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn sync(
     };
     let mut syncing = Syncing {
         options,
-        clock: &clock,
+        clock,
         account,
         line: None,
         total: Report::default(),
@@ -173,7 +173,7 @@ impl<'a> Syncing<'a> {
     fn line(
         &mut self,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<Line<'a>, ClientError> {
+    ) -> Result<Line, ClientError> {
         if let Some(line) = self.line.take_if(|line| line.connection.can_sync()) {
             return Ok(line);
         }

@@ -31,18 +31,24 @@ mod clock;
 mod driver;
 mod error;
 mod line;
+mod link;
 mod options;
 mod ping;
+mod provider;
 mod remote;
 mod retry;
 #[cfg(test)]
 mod tests;
 
 pub use error::ClientError;
+pub use link::{CallError, Link, LinkOptions, LinkProof, Pending, Request};
 pub use options::SyncOptions;
 pub use ping::{PingReport, ping};
+pub use provider::Called;
 pub use remote::{Remote, Verification};
 pub use retry::Retry;
+pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
+pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{
     Account, Adopt, ConflictSummary, Database, LeftTable, RefusedRow, RefusedSummary, StaleRow,
     Status, SubscriptionStatus, TableDifferences, TableStatus, Which,

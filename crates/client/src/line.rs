@@ -4,6 +4,7 @@
 //! two sides that only write would wait for each other for ever. Another one applies what has
 //! come, so that the connection stays alive meanwhile, however long that takes.
 
+use std::net::TcpStream;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,21 +30,21 @@ const GLANCE: Duration = Duration::from_millis(20);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// See the module.
-pub(crate) struct Line<'a> {
+pub(crate) struct Line {
     pub(crate) connection: Connection,
     carrier: Carrier,
-    clock: &'a Clock,
+    clock: Clock,
 }
 
-impl<'a> Line<'a> {
+impl Line {
     /// Opens a connection, as long as `go_on` does not break.
     pub(crate) fn dial(
         url: &ServerUrl,
         ca_file: Option<&Path>,
         options: &SyncOptions,
-        clock: &'a Clock,
+        clock: Clock,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Line<'a>, ClientError> {
+    ) -> Result<Line, ClientError> {
         let dial = DialOptions {
             ca_file,
             insecure: options.insecure,
@@ -93,6 +94,34 @@ impl<'a> Line<'a> {
         }
         self.connection.handle_timeout(self.clock.now());
         Ok(())
+    }
+
+    /// Takes what has come, without waiting.
+    pub(crate) fn take(&mut self) -> Result<(), CarrierError> {
+        self.receive(None)?;
+        self.connection.handle_timeout(self.clock.now());
+        Ok(())
+    }
+
+    /// Sends what the network takes at once.
+    pub(crate) fn give(&mut self) -> Result<(), CarrierError> {
+        loop {
+            self.refill();
+            if !self.carrier.has_output() || !self.carrier.send(false)? {
+                return Ok(());
+            }
+            self.connection.handle_sent(self.clock.now());
+        }
+    }
+
+    /// Whether the network has yet to take something.
+    pub(crate) fn has_output(&self) -> bool {
+        self.carrier.has_output()
+    }
+
+    /// The socket, for whoever waits for it.
+    pub(crate) fn socket(&self) -> std::io::Result<TcpStream> {
+        self.carrier.socket().try_clone()
     }
 
     /// Has work done beside the connection, or in its place if that takes no time.
@@ -170,7 +199,7 @@ impl<'a> Line<'a> {
     }
 
     /// How long nothing may happen before we look up.
-    fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         let deadline = self.connection.poll_timeout().unwrap_or(u64::MAX);
         let left = deadline.saturating_sub(self.clock.now().ticks_ms);
         Duration::from_millis(left.max(1)).min(TICK)

@@ -104,6 +104,15 @@ fn json(given: &Given) -> Option<String> {
     })
 }
 
+/// A value of a type, for a receiver who is to see what it is.
+pub fn given(column_type: ColumnType, value: &Value) -> Option<Given> {
+    match (column_type, value) {
+        (ColumnType::Boolean, Value::Integer(integer)) => Some(Given::Boolean(*integer != 0)),
+        (ColumnType::Json, Value::Text(text)) => Some(Given::Json(text.clone())),
+        (_, value) => value.as_ref().into(),
+    }
+}
+
 /// The bytes as JSON has them.
 pub fn to_base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)

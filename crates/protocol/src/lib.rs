@@ -12,6 +12,7 @@ pub mod decimal;
 pub mod frame;
 pub mod identity;
 pub mod index_sql;
+pub mod json;
 pub mod message;
 pub mod pack;
 pub mod schema;

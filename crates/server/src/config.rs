@@ -9,6 +9,7 @@ mod keys;
 mod kinds;
 mod lines;
 mod partition;
+mod procedure;
 mod raw;
 mod text;
 
@@ -23,6 +24,8 @@ use tidewater_centre::records::Retention;
 use tidewater_centre::{CentreError, PublicationSpec};
 
 use self::lines::Lines;
+pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
+pub(crate) use self::text::duration;
 use crate::error::ServerError;
 use crate::listener;
 
@@ -37,6 +40,8 @@ pub struct Config {
     pub log: LogConfig,
     /// What remotes may subscribe to.
     pub publications: Vec<PublicationSpec>,
+    /// What can be called.
+    pub procedures: Vec<ProcedureConfig>,
     lines: Lines,
 }
 
@@ -47,6 +52,8 @@ pub struct ServerConfig {
     pub listen: Vec<String>,
     /// The URL of the admin endpoint: `http://host:port`.
     pub admin: Option<String>,
+    /// The URL of the web protocol: `http://host:port` or `https://host:port`.
+    pub http: Option<String>,
     /// The URL of the consolidated database.
     pub consolidated: String,
     /// Whether `tcp://` is allowed on addresses other than loopback.
@@ -85,6 +92,7 @@ impl fmt::Debug for ServerConfig {
         f.debug_struct("ServerConfig")
             .field("listen", &self.listen)
             .field("admin", &self.admin)
+            .field("http", &self.http)
             .field("insecure", &self.insecure)
             .field("tls", &self.tls)
             .field("limits", &self.limits)
@@ -116,6 +124,8 @@ pub struct Limits {
     pub upload_workers: Option<usize>,
     /// Database connections that read downloads; `None`: as many as get the most done.
     pub download_workers: Option<usize>,
+    /// Database connections that run calls; `None`: as many as get the most done.
+    pub call_workers: Option<usize>,
     /// Packed bytes of the uploads of one sync.
     pub upload_bytes: u64,
     /// Rows of the uploads of one sync.
@@ -148,6 +158,7 @@ impl Default for Limits {
             session_workers: 2,
             upload_workers: None,
             download_workers: None,
+            call_workers: None,
             upload_bytes: 4 << 30,
             upload_rows: 50_000_000,
             row_bytes: 80 << 20,
@@ -231,6 +242,9 @@ impl Config {
         })?;
         if let Some(folder) = path.parent() {
             config.server.start_paths_at(folder)?;
+            for procedure in &mut config.procedures {
+                procedure.load(folder)?;
+            }
         }
         Ok(config)
     }
@@ -241,6 +255,7 @@ impl Config {
     /// One of them is none, or is not allowed.
     pub fn check_listen(&self) -> Result<(), ServerError> {
         listener::urls(&self.server)?;
+        listener::http(&self.server)?;
         listener::admin(&self.server).map(|_| ())
     }
 

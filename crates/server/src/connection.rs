@@ -11,13 +11,19 @@ use tokio::io::{AsyncRead, AsyncWrite, split};
 use tokio::time::timeout;
 
 use tidewater_connection::Incoming;
+use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, Proof, SignIn, SignedIn};
+
+use crate::calls::Caller;
+use crate::calls::channel::Desk;
+use crate::calls::post::Post;
 
 use crate::fault::Fault;
 use crate::metrics::Phase;
+use crate::registry::Stay;
 use crate::server::Shared;
 use crate::session::{self, Arrival, LookedUp};
-use crate::sign_in::{self, Claim, Guest};
+use crate::sign_in::{self, Claim, Guest, PROGRAM};
 use crate::wire::{Channel, SERVER_NAME, Wire};
 
 /// How long a closing connection may take to send its last words and to see the
@@ -69,11 +75,10 @@ async fn handle(server: &Arc<Shared>, wire: &Wire, peer: &str) {
     let served = async {
         let (guest, arrival) = Box::pin(admit(server, wire, peer)).await?;
         let stay = server.registry.enter(guest.remote_id, &guest.user);
-        let syncs = session::run(server, wire.sync(), &guest, &stay, arrival);
         tokio::select! {
             biased;
             () = watch_own(wire) => unreachable!("it never ends"),
-            ended = Box::pin(syncs) => ended,
+            ended = Box::pin(serve_channels(server, wire, &guest, &stay, arrival)) => ended,
         }
     };
     if let Err(fault) = served.await
@@ -83,6 +88,49 @@ async fn handle(server: &Arc<Shared>, wire: &Wire, peer: &str) {
         // A message of a few hundred bytes fits into a frame.
         let _ = wire.own().send(fault.to_control());
     }
+}
+
+/// Serves syncs and calls beside each other until the syncs end. At a shutdown, calls that are
+/// under way may finish, too.
+async fn serve_channels(
+    server: &Arc<Shared>,
+    wire: &Wire,
+    guest: &Guest,
+    stay: &Stay<'_>,
+    arrival: Option<Box<Arrival>>,
+) -> Result<(), Fault> {
+    let is_program = guest.remote_id == PROGRAM;
+    let post = Post::new(Arc::new(Caller {
+        user: guest.user.clone(),
+        remote_id: Some(guest.remote_id).filter(|_| !is_program),
+    }));
+    let desk = Desk::open(server, wire.calls(), &post, stay);
+    let mut calls = pin!(desk.run());
+    let mut syncs = pin!(async {
+        match is_program {
+            true => session::refuse(server, wire.sync(), stay).await,
+            false => session::run(server, wire.sync(), guest, stay, arrival).await,
+        }
+    });
+    let mut called = false;
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = &mut syncs => break ended,
+            ended = &mut calls, if !called => {
+                ended?;
+                called = true;
+            }
+        }
+    };
+    if !called && matches!(&ended, Err(fault) if fault.code == Code::ShuttingDown) {
+        tokio::select! {
+            biased;
+            finished = &mut calls => finished?,
+            () = server.aborted() => {}
+        }
+    }
+    ended
 }
 
 /// Whoever is in has nothing more to say on the connection's own channel. Never ends: of what is
@@ -164,6 +212,9 @@ async fn enter(
     mut arrival: Option<Box<Arrival>>,
     peer: &str,
 ) -> Result<(Guest, Option<Box<Arrival>>), Fault> {
+    if claim.is_program && arrival.is_some() {
+        return Err(Fault::unexpected("a sync of a program without a file"));
+    }
     let mut greeting = arrival.as_mut().and_then(|it| it.greeting.as_mut().ok());
     if greeting.is_some() && server.is_full() {
         return Err(server.busy());
@@ -182,7 +233,10 @@ async fn enter(
     wire.let_in();
     wire.own().send(Control::SignedIn(SignedIn {
         protocol_version: claim.version,
-        remote_id: entered.remote_id.to_vec(),
+        remote_id: match claim.is_program {
+            true => Vec::new(),
+            false => entered.remote_id.to_vec(),
+        },
         token: entered.token,
         credential: entered.credential,
         server: SERVER_NAME.into(),

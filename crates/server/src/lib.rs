@@ -8,6 +8,7 @@
 
 mod admin;
 mod auth;
+mod calls;
 pub mod config;
 mod connection;
 pub mod databases;
@@ -15,6 +16,7 @@ mod drain;
 pub mod environment;
 mod error;
 mod fault;
+mod http;
 mod lane;
 mod listener;
 mod memory;

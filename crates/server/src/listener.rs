@@ -35,10 +35,7 @@ pub(crate) fn admin(config: &ServerConfig) -> Result<Option<ServerUrl>, ServerEr
     let Ok(mut url) = ServerUrl::to_listen(&format!("tcp://{rest}")) else {
         return wrong(format!("{text:?} is no http://host:port"), hint);
     };
-    let names_port = rest
-        .trim_end_matches('/')
-        .ends_with(&format!(":{}", url.port));
-    if !names_port {
+    if !names_port(rest, &url) {
         url.port = ADMIN_PORT;
     }
     if url.is_exposed() && !config.insecure {
@@ -49,6 +46,59 @@ pub(crate) fn admin(config: &ServerConfig) -> Result<Option<ServerUrl>, ServerEr
         );
     }
     Ok(Some(url))
+}
+
+/// The port of the web protocol, where its URL names none.
+const HTTP_PORT: u16 = 7441;
+
+/// Where the web protocol is, if the configuration has it and allows it.
+pub(crate) fn http(config: &ServerConfig) -> Result<Option<ServerUrl>, ServerError> {
+    let Some(text) = &config.http else {
+        return Ok(None);
+    };
+    let wrong = |what: String, hint: &str| {
+        let what = format!("server.http: {what}");
+        Err(ServerError::configuration(what, hint))
+    };
+    let hint = "write http = \"http://127.0.0.1:7441\" or \"https://0.0.0.0:7441\"";
+    let trimmed = text.trim();
+    let (scheme, rest) = match (
+        trimmed.strip_prefix("http://"),
+        trimmed.strip_prefix("https://"),
+    ) {
+        (Some(rest), _) => ("tcp", rest),
+        (_, Some(rest)) => ("tls", rest),
+        _ => {
+            return wrong(
+                format!("{text:?} begins with neither http:// nor https://"),
+                hint,
+            );
+        }
+    };
+    let Ok(mut url) = ServerUrl::to_listen(&format!("{scheme}://{rest}")) else {
+        return wrong(format!("{text:?} is no http://host:port"), hint);
+    };
+    if !names_port(rest, &url) {
+        url.port = HTTP_PORT;
+    }
+    if url.transport == Transport::Tls && config.tls.is_none() {
+        return wrong(
+            format!("{text} needs a certificate"),
+            "write [server.tls] with certificate and key",
+        );
+    }
+    if url.is_exposed() && !config.insecure {
+        return wrong(
+            format!("{text} would send passwords and everything else unencrypted"),
+            "write https://, or insecure = true under [server]",
+        );
+    }
+    Ok(Some(url))
+}
+
+fn names_port(rest: &str, url: &ServerUrl) -> bool {
+    let rest = rest.trim_end_matches('/');
+    rest.ends_with(&format!(":{}", url.port))
 }
 
 fn read(url: &str, config: &ServerConfig) -> Result<ServerUrl, ServerError> {

@@ -6,8 +6,8 @@
 //! go on for longer are asked about together at a fixed interval. What is asked, and of whom, is
 //! the workers' and the server's.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use tokio::time::Instant;
 
 use tidewater_centre::records::ShutOut;
 use tidewater_protocol::RemoteId;
+
+use crate::sign_in::PROGRAM;
 
 /// How often connected remotes are asked about.
 pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -55,12 +57,12 @@ struct Entry {
     remote_id: RemoteId,
     user: String,
     entered: Instant,
-    call: Arc<Call>,
+    word: Arc<Word>,
 }
 
 /// Tells one connection that it is over.
 #[derive(Default)]
-struct Call {
+struct Word {
     reason: OnceLock<ShutOut>,
     ready: Notify,
 }
@@ -69,7 +71,8 @@ struct Call {
 pub(crate) struct Stay<'a> {
     registry: &'a Registry,
     number: u64,
-    call: Arc<Call>,
+    word: Arc<Word>,
+    kept: AtomicBool,
 }
 
 impl Registry {
@@ -80,25 +83,26 @@ impl Registry {
     /// The remote of a connection comes in.
     pub(crate) fn enter(&self, remote_id: RemoteId, user: &str) -> Stay<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let call = Arc::<Call>::default();
+        let word = Arc::<Word>::default();
         let entry = Entry {
             remote_id,
             user: user.to_owned(),
             entered: Instant::now(),
-            call: call.clone(),
+            word: word.clone(),
         };
         self.inside().insert(number, entry);
         Stay {
             registry: self,
             number,
-            call,
+            word,
+            kept: AtomicBool::new(false),
         }
     }
 
     /// Every connection's remote and its user.
     pub(crate) fn connected(&self) -> Vec<(RemoteId, String)> {
         let inside = self.inside();
-        let entries = inside.values();
+        let entries = inside.values().filter(|it| it.remote_id != PROGRAM);
         let mut connected: Vec<_> = entries.map(|it| (it.remote_id, it.user.clone())).collect();
         connected.sort();
         connected
@@ -107,9 +111,17 @@ impl Registry {
     /// The remotes that have been inside for at least so long.
     pub(crate) fn inside_for(&self, duration: Duration) -> Vec<RemoteId> {
         let inside = self.inside();
-        let entries = inside.values();
-        let long = entries.filter(|entry| entry.entered.elapsed() >= duration);
+        let remotes = inside.values().filter(|it| it.remote_id != PROGRAM);
+        let long = remotes.filter(|entry| entry.entered.elapsed() >= duration);
         long.map(|entry| entry.remote_id).collect()
+    }
+
+    /// The users whose programs have been inside for at least so long.
+    pub(crate) fn users_inside_for(&self, duration: Duration) -> BTreeSet<String> {
+        let inside = self.inside();
+        let programs = inside.values().filter(|it| it.remote_id == PROGRAM);
+        let long = programs.filter(|entry| entry.entered.elapsed() >= duration);
+        long.map(|entry| entry.user.clone()).collect()
     }
 
     /// Ends the connections of these remotes.
@@ -117,22 +129,47 @@ impl Registry {
         let inside = self.inside();
         for (remote_id, reason) in shut_out {
             for entry in inside.values().filter(|it| it.remote_id == *remote_id) {
-                // The first reason is as good as the second.
-                let _ = entry.call.reason.set(*reason);
-                entry.call.ready.notify_one();
+                entry.word.say(*reason);
             }
+        }
+    }
+
+    /// Ends the connections of a user's programs.
+    pub(crate) fn end_programs(&self, user: &str, reason: ShutOut) {
+        let inside = self.inside();
+        let programs = inside.values().filter(|it| it.remote_id == PROGRAM);
+        for entry in programs.filter(|it| it.user == user) {
+            entry.word.say(reason);
         }
     }
 }
 
+impl Word {
+    fn say(&self, reason: ShutOut) {
+        // The first reason is as good as the second.
+        let _ = self.reason.set(reason);
+        self.ready.notify_one();
+    }
+}
+
 impl Stay<'_> {
+    /// More than syncs goes over the connection: it may be silent, as long as it answers to pings.
+    pub(crate) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it may be silent.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed)
+    }
+
     /// Ends when the remote is shut out. Safe to drop.
     pub(crate) async fn shut_out(&self) -> ShutOut {
         loop {
-            if let Some(reason) = self.call.reason.get() {
+            if let Some(reason) = self.word.reason.get() {
                 return *reason;
             }
-            self.call.ready.notified().await;
+            self.word.ready.notified().await;
         }
     }
 }

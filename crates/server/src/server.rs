@@ -19,17 +19,21 @@ use crate::admin;
 use crate::auth::password::PasswordChecks;
 use crate::auth::signing::Signer;
 use crate::auth::throttle::Throttle;
+use crate::calls::Calls;
 use crate::config::{Config, Limits, RetentionConfig, ServerConfig};
 use crate::connection::{self, LINGER};
 use crate::drain::DrainRate;
 use crate::environment::{Environment, random};
 use crate::error::ServerError;
 use crate::fault::Fault;
+use crate::http;
+use crate::http::Site;
 use crate::listener;
 use crate::memory::{MemoryBudget, MemoryGauge};
 use crate::metrics::Metrics;
 use crate::publications::{LOOK_AGAIN_AFTER, LOOK_EVERY, Publications};
 use crate::registry::{Registry, WATCH_EVERY};
+use crate::sign_in;
 use crate::signal::Signal;
 use crate::worker::{SessionTask, Workers};
 
@@ -71,6 +75,7 @@ pub(crate) struct Shared {
     pub(crate) workers: Workers,
     pub(crate) drain: DrainRate,
     pub(crate) publications: Publications,
+    pub(crate) calls: Calls,
     pub(crate) metrics: Metrics,
     phase: Arc<Signal<Phase>>,
 }
@@ -121,6 +126,8 @@ pub struct Running {
     pub addresses: Vec<String>,
     /// The URL of the admin endpoint, if there is one.
     pub admin: Option<String>,
+    /// The URL of the web protocol.
+    pub http: Option<String>,
     configured: Mutex<Config>,
     certificate: Arc<Certificate>,
     retention: Arc<Mutex<RetentionConfig>>,
@@ -147,10 +154,12 @@ impl Server {
     ) -> Result<Running, ServerError> {
         let urls = listener::urls(&config.server)?;
         let admin = listener::admin(&config.server)?;
+        let http = listener::http(&config.server)?;
         let certificate = Certificate::load(&config.server)?;
         let publications = Publications::load(centre.clone(), &config.publications).await;
         let publications = publications.map_err(|error| config.locate_error(error))?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
+        let calls = Calls::load(&*centre, &config.procedures).await?;
         let mut listeners = Vec::new();
         for url in &urls {
             let listener = environment.network.listen(&url.address()).await;
@@ -158,7 +167,15 @@ impl Server {
                 url: url.to_string(),
                 source,
             })?;
-            listeners.push((listener, is_tls(url)));
+            listeners.push((listener, is_tls(url), Speaks::Tidewater));
+        }
+        if let Some(url) = &http {
+            let listener = environment.network.listen(&url.address()).await;
+            let listener = listener.map_err(|source| ServerError::Listen {
+                url: config.server.http.clone().unwrap_or_default(),
+                source,
+            })?;
+            listeners.push((listener, is_tls(url), Speaks::Http));
         }
 
         let admin = match &admin {
@@ -174,32 +191,53 @@ impl Server {
             throttle: Throttle::default(),
             registry: Registry::default(),
             budget: MemoryBudget::new(limits.memory_bytes),
-            workers: Workers::start(centre.clone(), &limits),
+            workers: Workers::start(centre.clone(), &limits, &environment.clock),
             drain: DrainRate::new(),
             publications,
+            calls,
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
             phase: phase.clone(),
             environment,
             limits,
         });
+        let site = http.is_some().then(|| Site::new(shared.clone()));
         let (alive, connections) = mpsc::channel(1);
         let places = Arc::new(Semaphore::new(shared.limits.connections));
         let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
         let mut addresses = Vec::new();
         let mut tasks = Vec::new();
-        for (listener, is_tls) in listeners {
-            let scheme = if is_tls { "tls" } else { "tcp" };
+        let mut http_address = None;
+        for (listener, is_tls, speaks) in listeners {
+            let scheme = match (&speaks, is_tls) {
+                (Speaks::Tidewater, true) => "tls",
+                (Speaks::Tidewater, false) => "tcp",
+                (Speaks::Http, true) => "https",
+                (Speaks::Http, false) => "http",
+            };
             let address = format!("{scheme}://{}", listener.address());
             tracing::info!(address, "listening");
-            addresses.push(address);
+            let site = match speaks {
+                Speaks::Tidewater => {
+                    addresses.push(address);
+                    None
+                }
+                Speaks::Http => {
+                    http_address = Some(address);
+                    site.clone()
+                }
+            };
             let door = Door {
                 shared: shared.clone(),
+                site,
                 certificate: is_tls.then(|| certificate.clone()),
                 alive: alive.clone(),
                 places: places.clone(),
                 turned_away: turned_away.clone(),
             };
             tasks.push(tokio::spawn(door.accept_all(listener)));
+        }
+        if let Some(site) = site {
+            tasks.push(tokio::spawn(async move { site.sweep().await }));
         }
         tasks.push(tokio::spawn(watch_regularly(shared.clone())));
         tasks.push(tokio::spawn(look_regularly(shared.clone())));
@@ -222,6 +260,7 @@ impl Server {
         tasks.push(tokio::spawn(prune_regularly(shared.clone(), centre, kept)));
         Ok(Running {
             addresses,
+            http: http_address,
             admin,
             admin_task,
             configured: Mutex::new(config),
@@ -257,6 +296,7 @@ impl Running {
         let differ = [
             ("server.listen", old.listen != new.listen),
             ("server.admin", old.admin != new.admin),
+            ("server.http", old.http != new.http),
             ("server.consolidated", old.consolidated != new.consolidated),
             ("server.limits", old.limits != new.limits),
             ("log", configured.log != config.log),
@@ -334,7 +374,8 @@ impl Certificate {
 
     /// Connections that are accepted from now on get the configured one.
     fn replace(&self, config: &ServerConfig) -> Result<(), ServerError> {
-        let urls = listener::urls(config)?;
+        let mut urls = listener::urls(config)?;
+        urls.extend(listener::http(config)?);
         let tls = match &config.tls {
             Some(tls) if urls.iter().any(is_tls) => listener::tls(tls)?,
             _ => return Ok(()),
@@ -362,6 +403,12 @@ async fn bind_admin(url: &ServerUrl) -> Result<(String, TcpListener), ServerErro
     })
 }
 
+/// What is spoken at an address.
+enum Speaks {
+    Tidewater,
+    Http,
+}
+
 fn is_tls(url: &ServerUrl) -> bool {
     url.transport == Transport::Tls
 }
@@ -369,6 +416,8 @@ fn is_tls(url: &ServerUrl) -> bool {
 /// Lets connections in through one listener.
 struct Door {
     shared: Arc<Shared>,
+    /// The web protocol, if that is spoken here.
+    site: Option<Arc<Site>>,
     /// Of `tls://`.
     certificate: Option<Arc<Certificate>>,
     alive: mpsc::Sender<()>,
@@ -394,7 +443,8 @@ impl Door {
                     let shared = self.shared.clone();
                     let guard = (place, self.alive.clone());
                     let tls = self.certificate.as_ref().and_then(|it| it.current());
-                    tokio::spawn(serve(shared, tls, incoming, guard));
+                    let site = self.site.clone();
+                    tokio::spawn(serve(shared, site, tls, incoming, guard));
                 }
                 Err(_) => {
                     if said.is_none_or(|at| at.elapsed() >= FULL_AGAIN_AFTER) {
@@ -420,9 +470,14 @@ impl Door {
         let tls = self.certificate.as_ref().and_then(|it| it.current());
         self.shared.metrics.turned_away();
         let busy = self.shared.busy();
+        let is_web = self.site.is_some();
         tokio::spawn(async move {
             let mut answer = bytes::BytesMut::new();
-            let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
+            if is_web {
+                answer.extend_from_slice(&http::too_many(busy.retry_after_ms));
+            } else {
+                let _ = put_control(&mut answer, CONNECTION_CHANNEL, busy.to_control());
+            }
             let goodbye = async {
                 let mut stream = match tls {
                     Some(tls) => tls.accept(incoming.stream).await?,
@@ -441,6 +496,7 @@ impl Door {
 /// One connection from its first byte to its last.
 async fn serve(
     shared: Arc<Shared>,
+    site: Option<Arc<Site>>,
     tls: Option<Tls>,
     incoming: Incoming,
     _guard: (OwnedSemaphorePermit, mpsc::Sender<()>),
@@ -464,7 +520,10 @@ async fn serve(
             }
         }
     };
-    connection::serve(&shared, stream, &peer).await;
+    match site {
+        Some(site) => site.serve(stream, peer).await,
+        None => connection::serve(&shared, stream, &peer).await,
+    }
 }
 
 /// Learns what operators changed: signing keys, and who may go on no longer.
@@ -487,6 +546,13 @@ async fn watch_regularly(shared: Arc<Shared>) {
             // Without an answer, the next round asks again.
             if let Ok(Ok(shut_out)) = answer.await {
                 shared.registry.end(&shut_out);
+            }
+        }
+        for user in shared.registry.users_inside_for(WATCH_EVERY) {
+            // Without an answer, the next round asks again.
+            let state = sign_in::look_up(&shared, &user, None, Vec::new()).await;
+            if let Some(reason) = state.ok().as_ref().and_then(sign_in::shuts_programs_out) {
+                shared.registry.end_programs(&user, reason);
             }
         }
     }

@@ -11,6 +11,7 @@ mod opening;
 mod reply;
 mod upload;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use tidewater_connection::Incoming;
@@ -125,6 +126,22 @@ pub(crate) async fn run(
     }
 }
 
+/// A program syncs nothing: it stays until it is shut out, or the server shuts down.
+pub(crate) async fn refuse(
+    server: &Shared,
+    channel: Channel<'_>,
+    stay: &Stay<'_>,
+) -> Result<(), Fault> {
+    tokio::select! {
+        biased;
+        reason = stay.shut_out() => Err(Fault::shut_out(reason)),
+        incoming = channel.incoming() => {
+            incoming.and_then(|_| Err(Fault::unexpected("a sync of a program without a file")))
+        }
+        () = server.draining() => Err(Fault::shutting_down()),
+    }
+}
+
 /// What went before a Hello.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
@@ -157,11 +174,21 @@ async fn next_hello(
             }
         }
     };
+    let within_idle = async {
+        let mut wait = pin!(wait);
+        loop {
+            match timeout(server.limits.idle, &mut wait).await {
+                Ok(result) => return Some(result),
+                Err(_) if stay.is_kept() => {}
+                Err(_) => return None,
+            }
+        }
+    };
     tokio::select! {
         biased;
         reason = stay.shut_out() => Err(Fault::shut_out(reason)),
         // Nothing was asked, nothing is to be told.
-        result = timeout(server.limits.idle, wait) => result.unwrap_or_else(|_| Err(Fault::gone())),
+        result = within_idle => result.unwrap_or_else(|| Err(Fault::gone())),
         () = server.draining() => Err(Fault::shutting_down()),
     }
 }

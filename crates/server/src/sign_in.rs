@@ -33,6 +33,8 @@ pub(crate) struct Claim {
     pub(crate) client: String,
     /// The name of the centre that it knows; empty if none.
     centre: String,
+    /// It is a program without a file.
+    pub(crate) is_program: bool,
 }
 
 impl Claim {
@@ -42,6 +44,11 @@ impl Claim {
         check_name("client", &sign_in.client)?;
         check_name("centre", &sign_in.centre)?;
         let proof = sign_in.proof;
+        let has_identity =
+            !sign_in.remote_id.is_empty() || matches!(proof, Some(Proof::Credential(_)));
+        if sign_in.is_program && has_identity {
+            return Err(Fault::malformed("a program with the identity of a remote"));
+        }
         Ok(Claim {
             version,
             remote_id: identity(&sign_in.remote_id, RemoteId::from_slice)?,
@@ -51,12 +58,14 @@ impl Claim {
             })?,
             client: sign_in.client,
             centre: sign_in.centre,
+            is_program: sign_in.is_program,
         })
     }
 }
 
 /// Somebody who is who he says.
 pub(crate) struct SignedIn {
+    /// [`PROGRAM`] for a program without a file.
     pub(crate) remote_id: RemoteId,
     /// The id that it came with, if that is not known any more.
     pub(crate) unknown: Option<RemoteId>,
@@ -69,8 +78,12 @@ pub(crate) struct SignedIn {
     pub(crate) credential: Vec<u8>,
 }
 
-/// The remote of a connection, once it is in.
+/// What stands for the remote of a program without a file. No remote has this id.
+pub(crate) const PROGRAM: RemoteId = RemoteId([0; 16]);
+
+/// The remote, or the program, of a connection, once it is in.
 pub(crate) struct Guest {
+    /// [`PROGRAM`] for a program without a file.
     pub(crate) remote_id: RemoteId,
     /// See [`SignedIn`].
     pub(crate) unknown: Option<RemoteId>,
@@ -125,13 +138,25 @@ async fn by_token(
             "sign in with the remote's credential",
         )
     };
-    let remote_id = claim.remote_id.ok_or_else(expired)?;
+    let claimed = if claim.is_program {
+        Some(PROGRAM)
+    } else {
+        claim.remote_id
+    };
+    let remote_id = claimed.ok_or_else(expired)?;
     let user = &claim.user;
     if keyring.check_token(token, remote_id, user, now_ms) == TokenCheck::Invalid {
         return Err(expired());
     }
-    let state = look_up(server, user, Some(remote_id), asked).await?;
-    may_enter(&state, user)?;
+    let looked_up = Some(remote_id).filter(|_| !claim.is_program);
+    let state = look_up(server, user, looked_up, asked).await?;
+    if claim.is_program {
+        if let Some(reason) = shuts_programs_out(&state) {
+            return Err(Fault::shut_out(reason));
+        }
+    } else {
+        may_enter(&state, user)?;
+    }
     Ok(SignedIn {
         remote_id,
         unknown: None,
@@ -264,6 +289,16 @@ async fn by_password(
     if state.user.as_ref().is_none_or(|user| user.disabled) {
         return Err(Fault::shut_out(ShutOut::UserDisabled));
     }
+    if claim.is_program {
+        return Ok(SignedIn {
+            remote_id: PROGRAM,
+            unknown: None,
+            was: None,
+            state,
+            token: keyring.token(PROGRAM, user, now_ms),
+            credential: Vec::new(),
+        });
+    }
     // A first sync that cannot succeed must not leave a remote behind.
     let served = server.publications.as_of(state.deployment).await;
     for publication in &publications {
@@ -384,6 +419,14 @@ pub(crate) fn may_enter(state: &SessionState, user: &str) -> Result<(), Fault> {
         return Err(Fault::shut_out(ShutOut::RemoteRevoked));
     }
     Ok(())
+}
+
+/// Why the user who was looked up may have no programs connected, if that is so.
+pub(crate) fn shuts_programs_out(state: &SessionState) -> Option<ShutOut> {
+    match &state.user {
+        Some(user) => user.disabled.then_some(ShutOut::UserDisabled),
+        None => Some(ShutOut::Removed),
+    }
 }
 
 fn blank_remote(server: &Shared, user: &str) -> Result<RemoteRecord, Fault> {

@@ -124,7 +124,6 @@ impl Wire {
     }
 
     /// The channel of calls.
-    #[allow(dead_code, reason = "its handler follows")]
     pub(crate) fn calls(&self) -> Channel<'_> {
         self.channel(CALL_CHANNEL)
     }
@@ -392,7 +391,8 @@ impl<'a> Channel<'a> {
         }
     }
 
-    fn try_incoming(self) -> Option<Result<Incoming, Fault>> {
+    /// What came next, if something has come.
+    pub(crate) fn try_incoming(self) -> Option<Result<Incoming, Fault>> {
         let mut state = self.wire.state();
         let incoming = state.machine.receive(self.number).map(Ok);
         let incoming = incoming.or_else(|| state.end.clone().map(Err));
@@ -469,7 +469,6 @@ impl<'a> Channel<'a> {
     ///
     /// # Errors
     /// It is larger than a frame.
-    #[allow(dead_code, reason = "its handler follows")]
     pub(crate) fn send_message(self, message: Message) -> Result<(), Fault> {
         let mut state = self.wire.state();
         let sent = state.machine.send_message(self.number, message);
@@ -478,7 +477,6 @@ impl<'a> Channel<'a> {
 
     /// Whether so much waits to be sent on the channel that its producers should wait for
     /// [`Self::progress`].
-    #[allow(dead_code, reason = "its handler follows")]
     pub(crate) fn is_full(self) -> bool {
         self.wire.state().machine.unsent_bytes(self.number) >= HIGH_WATER_BYTES
     }

@@ -1,7 +1,7 @@
 //! Workers: tasks that own a database connection each, and take what waits for them.
 //!
-//! Three lanes with limits of their own, so that neither long downloads nor bulk
-//! uploads keep anybody from signing in: lookups, uploads, downloads. A worker of
+//! Lanes with limits of their own, so that neither long downloads nor bulk uploads keep
+//! anybody from signing in or calling: lookups, uploads, downloads, calls. A worker of
 //! the upload lane takes as many waiting syncs as fit and hands them over as one
 //! list; it never waits for more. Nothing here ever waits for a network.
 
@@ -22,7 +22,9 @@ use tidewater_centre::{
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::NumberBlock;
 
+use crate::calls::lane::{CallTask, run_calls};
 use crate::config::Limits;
+use crate::environment::Clock;
 pub(crate) use crate::lane::{Lane, Ticket};
 use crate::memory::Reservation;
 use crate::metrics::{Phase, Timer};
@@ -109,8 +111,9 @@ pub(crate) struct Workers {
     pub(crate) sessions: Arc<Lane<SessionTask>>,
     pub(crate) uploads: Arc<Lane<ApplyTask>>,
     pub(crate) downloads: Arc<Lane<DownloadTask>>,
-    /// Of uploads and of downloads, with how many workers there are.
-    gates: OnceLock<[(Arc<Gate>, usize); 2]>,
+    pub(crate) calls: Arc<Lane<CallTask>>,
+    /// Of uploads, of downloads and of calls, with how many workers there are.
+    gates: OnceLock<[(Arc<Gate>, usize); 3]>,
     history: Arc<History>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     tuners: Mutex<Vec<AbortHandle>>,
@@ -118,11 +121,16 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// Starts the tasks. Database connections are opened as they are needed.
-    pub(crate) fn start(centre: Arc<dyn Centre>, limits: &Limits) -> Workers {
+    pub(crate) fn start(
+        centre: Arc<dyn Centre>,
+        limits: &Limits,
+        clock: &Arc<dyn Clock>,
+    ) -> Workers {
         let workers = Workers {
             sessions: Lane::new(),
             uploads: Lane::new(),
             downloads: Lane::new(),
+            calls: Lane::new(),
             gates: OnceLock::new(),
             history: Arc::default(),
             tasks: Mutex::new(Vec::new()),
@@ -152,8 +160,17 @@ impl Workers {
             let (lane, gate, idle) = (workers.downloads.clone(), gate.clone(), idle.clone());
             workers.keep(move || run_downloads(lane.clone(), gate.clone(), idle.clone()));
         }
+        let downloads = (gate, most);
+        let (gate, most) = workers.gate(limits.call_workers, &workers.calls);
+        let idle = Idle::new(&connector);
+        for _ in 0..most {
+            let (lane, gate, idle) = (workers.calls.clone(), gate.clone(), idle.clone());
+            let clock = clock.clone();
+            workers
+                .keep(move || run_calls(lane.clone(), gate.clone(), idle.clone(), clock.clone()));
+        }
         // It is set once.
-        let _ = workers.gates.set([uploads, (gate, most)]);
+        let _ = workers.gates.set([uploads, downloads, (gate, most)]);
         workers
     }
 
@@ -207,17 +224,18 @@ impl Workers {
 
     /// Of each lane its name, how many workers may work, how many are at work, and what waits for
     /// one.
-    pub(crate) fn lanes(&self, limits: &Limits) -> [(&'static str, usize, usize, usize); 3] {
+    pub(crate) fn lanes(&self, limits: &Limits) -> [(&'static str, usize, usize, usize); 4] {
         let of = |index: usize| {
             let gates = self.gates.get();
             gates.map_or((0, 0), |it| (it[index].0.level(), it[index].1))
         };
-        let [uploads, downloads] = [of(0), of(1)];
+        let [uploads, downloads, calls] = [of(0), of(1), of(2)];
         let sessions = (limits.session_workers, limits.session_workers);
         [
             self.sessions.figures("sessions", sessions),
             self.uploads.figures("uploads", uploads),
             self.downloads.figures("downloads", downloads),
+            self.calls.figures("calls", calls),
         ]
     }
 
@@ -236,6 +254,7 @@ impl Workers {
         self.sessions.close();
         self.uploads.close();
         self.downloads.close();
+        self.calls.close();
         let tasks = std::mem::take(&mut *self.tasks());
         let until = Instant::now() + deadline;
         for mut task in tasks {
@@ -317,7 +336,7 @@ impl Connector {
 }
 
 /// One worker's database connection: opened when needed, replaced when broken.
-struct Connection {
+pub(crate) struct Connection {
     connector: Arc<Connector>,
     worker: Option<Box<dyn Worker>>,
     /// [`Connector::breaks`] when it was opened.
@@ -326,7 +345,7 @@ struct Connection {
 
 /// The connections of a lane that nobody works with: no more are opened than work at the same time.
 #[derive(Clone)]
-struct Idle {
+pub(crate) struct Idle {
     connector: Arc<Connector>,
     connections: Arc<Mutex<Vec<Connection>>>,
 }
@@ -345,12 +364,12 @@ impl Idle {
     }
 
     /// The one that was used last: its caches are warm.
-    fn take(&self) -> Connection {
+    pub(crate) fn take(&self) -> Connection {
         let last = self.connections().pop();
         last.unwrap_or_else(|| Connection::new(&self.connector))
     }
 
-    fn give_back(&self, connection: Connection) {
+    pub(crate) fn give_back(&self, connection: Connection) {
         self.connections().push(connection);
     }
 }
@@ -364,7 +383,7 @@ impl Connection {
         }
     }
 
-    async fn open(&mut self) -> Result<&mut Box<dyn Worker>, CentreError> {
+    pub(crate) async fn open(&mut self) -> Result<&mut Box<dyn Worker>, CentreError> {
         // The database was restarted, most likely, while the worker had nothing to do.
         let breaks = self.connector.breaks.load(Ordering::Relaxed);
         let suspect = self.opened_after != breaks;
@@ -386,7 +405,7 @@ impl Connection {
 
     /// Passes a result on; after [`CentreError::Unavailable`] the connection is
     /// given up.
-    fn judge<T>(&mut self, result: Result<T, CentreError>) -> Result<T, CentreError> {
+    pub(crate) fn judge<T>(&mut self, result: Result<T, CentreError>) -> Result<T, CentreError> {
         if let Err(CentreError::Unavailable { message }) = &result
             && self.worker.take().is_some()
         {

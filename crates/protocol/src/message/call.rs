@@ -257,7 +257,7 @@ impl Answer {
     ///
     /// # Errors
     /// They are not packed as the columns say, or have a type that this version does not know.
-    pub fn decode(&self) -> Result<Vec<Vec<Value>>, UnpackError> {
+    pub fn unpack(&self) -> Result<Vec<Vec<Value>>, UnpackError> {
         let types = self.columns.iter().map(ColumnHeader::column_type);
         let Some(columns) = types.collect() else {
             return Err(UnpackError::Malformed("a column of an unknown type"));

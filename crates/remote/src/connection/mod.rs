@@ -20,9 +20,10 @@ use bytes::{Bytes, BytesMut};
 use tidewater_connection::{Connection as Wire, Event as WireEvent, Fault, Incoming, Pings};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{
-    CONNECTION_CHANNEL, HEADER_BYTES, ROWS_PAYLOAD_BYTES, SYNC_CHANNEL,
+    CALL_CHANNEL, CONNECTION_CHANNEL, EVENT_CHANNEL, HEADER_BYTES, Message, ROWS_PAYLOAD_BYTES,
+    SYNC_CHANNEL,
 };
-use tidewater_protocol::message::{Ack, Cancel, Control, Failure, Ping, Pong};
+use tidewater_protocol::message::{Ack, Cancel, Control, Failure, Ping, Pong, Proof};
 
 pub(crate) use self::sign_in::Admission;
 use self::sign_in::Presented;
@@ -52,6 +53,10 @@ enum Standing {
     Presented(Presented),
     /// Who, and at the centre of which name.
     In(RemoteId, String),
+    /// A program without a file has said who it is, or is in.
+    Program {
+        is_in: bool,
+    },
 }
 
 /// One connection.
@@ -141,6 +146,65 @@ impl Connection {
         }
         session.begin(account)?;
         session.let_in(centre)
+    }
+
+    /// Signs a program without a file in: [`Event::SignedIn`] tells when it is in. It can do
+    /// everything but sync.
+    pub fn sign_in_program(&mut self, user: &str, proof: Proof) {
+        let sign_in = sign_in::of_program(user, proof, &self.client);
+        self.standing = Standing::Program { is_in: false };
+        if let Err(fault) = self.send(CONNECTION_CHANNEL, sign_in) {
+            self.fail(self.told_by(fault));
+        }
+    }
+
+    /// Whether calls and events can go over it: somebody is in, and nothing has ended it.
+    pub fn is_open(&self) -> bool {
+        let is_in = matches!(
+            self.standing,
+            Standing::In(..) | Standing::Program { is_in: true }
+        );
+        is_in && !self.closing
+    }
+
+    /// Queues a message on the channel of calls.
+    ///
+    /// # Errors
+    /// It is too large.
+    pub fn send_call(&mut self, message: Message) -> Result<(), SyncError> {
+        Ok(self.wire.send_message(CALL_CHANNEL, message)?)
+    }
+
+    /// What came next on the channel of calls. What is no message there is skipped.
+    pub fn poll_call(&mut self) -> Option<Message> {
+        loop {
+            let incoming = self.wire.receive(CALL_CHANNEL)?;
+            self.wire.consumed(CALL_CHANNEL, incoming.credit());
+            if let Incoming::Message(message) = incoming {
+                return Some(message);
+            }
+        }
+    }
+
+    /// Queues packed events, beyond credit too: see [`Connection::unsent_events`].
+    pub fn send_events(&mut self, events: Bytes) {
+        self.wire.send_rows(EVENT_CHANNEL, events);
+    }
+
+    /// Bytes of events that wait to be sent.
+    pub fn unsent_events(&self) -> usize {
+        self.wire.unsent_bytes(EVENT_CHANNEL)
+    }
+
+    /// The next piece of the stream of events that comes.
+    pub fn poll_events(&mut self) -> Option<Bytes> {
+        loop {
+            let incoming = self.wire.receive(EVENT_CHANNEL)?;
+            self.wire.consumed(EVENT_CHANNEL, incoming.credit());
+            if let Incoming::Rows(bytes) = incoming {
+                return Some(bytes);
+            }
+        }
     }
 
     /// Asks whether the server is there.
@@ -371,6 +435,13 @@ impl Connection {
             _ => None,
         };
         match (control, presented) {
+            (Control::SignedIn(_), None)
+                if matches!(self.standing, Standing::Program { is_in: false }) =>
+            {
+                self.standing = Standing::Program { is_in: true };
+                self.events.push_back(Event::SignedIn);
+                Ok(())
+            }
             (Control::SignedIn(signed_in), Some((_, session))) => {
                 let admission = Admission::read(signed_in)?;
                 session.signed_in(&admission)?;

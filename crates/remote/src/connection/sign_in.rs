@@ -41,6 +41,18 @@ pub(super) fn present(
     Ok((presented, Control::SignIn(sign_in)))
 }
 
+/// What a program without a file says.
+pub(super) fn of_program(user: &str, proof: Proof, client: &str) -> Control {
+    Control::SignIn(SignIn {
+        protocol_version: PROTOCOL_VERSION,
+        user: user.to_owned(),
+        proof: Some(proof),
+        client: client.to_owned(),
+        is_program: true,
+        ..SignIn::default()
+    })
+}
+
 fn choose_proof(
     account: &Account,
     from: ProofKind,

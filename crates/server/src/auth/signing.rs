@@ -220,24 +220,26 @@ impl Keyring {
         user: &str,
         now_ms: i64,
     ) -> TokenCheck {
-        let Some(body) = self.verify(b"token", &[], token) else {
-            return TokenCheck::Invalid;
-        };
-        let Some((expiry, rest)) = body.split_first_chunk::<8>() else {
-            return TokenCheck::Invalid;
-        };
+        match self.token_user(token, remote_id, now_ms) {
+            Some(name) if name == user => TokenCheck::Valid,
+            _ => TokenCheck::Invalid,
+        }
+    }
+
+    /// As whom a token lets this remote in; `None` if it does not.
+    pub(crate) fn token_user(
+        &self,
+        token: &[u8],
+        remote_id: RemoteId,
+        now_ms: i64,
+    ) -> Option<String> {
+        let body = self.verify(b"token", &[], token)?;
+        let (expiry, rest) = body.split_first_chunk::<8>()?;
         let expiry = i64::from_be_bytes(*expiry);
         // What is good for much longer was signed while a clock was ahead.
-        let good = now_ms < expiry
-            && expiry.saturating_sub(now_ms) <= 2 * TOKEN_LIFETIME_MS
-            && rest
-                .strip_prefix(&remote_id.0)
-                .is_some_and(|name| name == user.as_bytes());
-        if good {
-            TokenCheck::Valid
-        } else {
-            TokenCheck::Invalid
-        }
+        let is_good = now_ms < expiry && expiry.saturating_sub(now_ms) <= 2 * TOKEN_LIFETIME_MS;
+        let user = rest.strip_prefix(&remote_id.0).filter(|_| is_good)?;
+        String::from_utf8(user.to_vec()).ok()
     }
 
     /// The credential that follows this one. Whoever presents the same gets the same, from

@@ -10,12 +10,16 @@ use crate::error::ServerError;
 
 /// Section (as a path without indexes) and its keys.
 pub(super) const KEYS: &[(&str, &[&str])] = &[
-    ("", &["server", "retention", "log", "publication"]),
+    (
+        "",
+        &["server", "retention", "log", "publication", "procedure"],
+    ),
     (
         "server",
         &[
             "listen",
             "admin",
+            "http",
             "consolidated",
             "insecure",
             "tls",
@@ -32,6 +36,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "session_workers",
             "upload_workers",
             "download_workers",
+            "call_workers",
             "upload_bytes",
             "upload_rows",
             "row_bytes",
@@ -75,6 +80,22 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
         &["columns", "values", "follows", "by", "window"],
     ),
     ("publication.table.partition.window", &["column", "last"]),
+    (
+        "procedure",
+        &[
+            "name",
+            "sql",
+            "sql_file",
+            "provided_by",
+            "on_remotes",
+            "arguments",
+            "returns",
+            "allow",
+            "read_only",
+            "idempotent",
+            "timeout",
+        ],
+    ),
 ];
 
 /// Finds the first key that no section has.
@@ -132,7 +153,9 @@ fn check_value(text: &str, value: &DeValue<'_>, path: &str) -> Result<(), Server
 fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
     let place = match path {
         "" => "at the top level".to_owned(),
-        "publication" | "publication.table" | "publication.parameter" => format!("in [[{path}]]"),
+        "publication" | "publication.table" | "publication.parameter" | "procedure" => {
+            format!("in [[{path}]]")
+        }
         _ => format!("in [{path}]"),
     };
     let elsewhere = KEYS

@@ -30,6 +30,7 @@ const KINDS: &[(&str, Kind, &str)] = &[
         "listen = [\"tcp://127.0.0.1:7439\"]",
     ),
     ("server.admin", Text, "admin = \"http://127.0.0.1:7440\""),
+    ("server.http", Text, "http = \"http://127.0.0.1:7441\""),
     (
         "server.consolidated",
         Text,
@@ -54,6 +55,7 @@ const KINDS: &[(&str, Kind, &str)] = &[
         Number,
         "download_workers = 4",
     ),
+    ("server.limits.call_workers", Number, "call_workers = 4"),
     (
         "server.limits.upload_bytes",
         Size,
@@ -197,6 +199,25 @@ const KINDS: &[(&str, Kind, &str)] = &[
         Span,
         "last = \"90 days\"",
     ),
+    ("procedure", Sections, "[[procedure]]"),
+    ("procedure.name", Text, "name = \"price\""),
+    (
+        "procedure.sql",
+        Text,
+        "sql = \"SELECT price FROM product WHERE id = {a.item}\"",
+    ),
+    ("procedure.sql_file", Text, "sql_file = \"price.sql\""),
+    ("procedure.on_remotes", Flag, "on_remotes = true"),
+    (
+        "procedure.arguments",
+        Section,
+        "arguments = { item = \"integer\", since = \"date?\" }",
+    ),
+    ("procedure.returns", Text, "returns = \"value\""),
+    ("procedure.allow", Text, "allow = \"everyone\""),
+    ("procedure.read_only", Flag, "read_only = true"),
+    ("procedure.idempotent", Flag, "idempotent = true"),
+    ("procedure.timeout", Text, "timeout = \"30s\""),
 ];
 
 /// Refuses a value of another kind than its key takes.
@@ -275,7 +296,13 @@ mod tests {
                     section => format!("{section}.{key}"),
                 };
                 // These are text or a section, and have errors of their own.
-                if ["publication.table.partition", "publication.act_as"].contains(&&*path) {
+                if [
+                    "publication.table.partition",
+                    "publication.act_as",
+                    "procedure.provided_by",
+                ]
+                .contains(&&*path)
+                {
                     continue;
                 }
                 let known = KINDS.iter().find(|(known, _, _)| *known == path);

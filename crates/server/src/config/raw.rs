@@ -19,6 +19,7 @@ use super::acting;
 use super::identity::RawIdentity;
 use super::lines::Lines;
 use super::partition;
+use super::procedure::{ProcedureConfig, RawProcedure};
 use super::text;
 use super::{Config, Limits, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig};
 use crate::error::ServerError;
@@ -33,6 +34,8 @@ struct RawConfig {
     log: RawLog,
     #[serde(default)]
     publication: Vec<RawPublication>,
+    #[serde(default)]
+    procedure: Vec<RawProcedure>,
 }
 
 #[derive(Deserialize)]
@@ -40,6 +43,7 @@ struct RawServer {
     #[serde(default)]
     listen: Vec<String>,
     admin: Option<String>,
+    http: Option<String>,
     consolidated: Option<String>,
     #[serde(default)]
     insecure: bool,
@@ -62,6 +66,7 @@ struct RawLimits {
     session_workers: Option<u64>,
     upload_workers: Option<u64>,
     download_workers: Option<u64>,
+    call_workers: Option<u64>,
     upload_bytes: Option<RawSize>,
     upload_rows: Option<u64>,
     row_bytes: Option<RawSize>,
@@ -157,24 +162,34 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
     let publications: Vec<PublicationSpec> = publications
         .map(|(index, publication)| publication.read(index))
         .collect::<Result<_, _>>()?;
-    for (index, publication) in publications.iter().enumerate() {
-        if publications[..index]
-            .iter()
-            .any(|p| p.name == publication.name)
-        {
-            return Err(ServerError::configuration(
-                format!("two publications are named {:?}", publication.name),
-                "give each [[publication]] a name of its own",
-            ));
-        }
-    }
+    check_names("publication", publications.iter().map(|it| &it.name))?;
+    let procedures = raw.procedure.into_iter().enumerate();
+    let procedures: Vec<ProcedureConfig> = procedures
+        .map(|(index, procedure)| procedure.read(index))
+        .collect::<Result<_, _>>()?;
+    check_names("procedure", procedures.iter().map(|it| &it.name))?;
     Ok(Config {
         server: server.read()?,
         retention: raw.retention.read()?,
         log: raw.log.read()?,
         publications,
+        procedures,
         lines: Lines::default(),
     })
+}
+
+/// Each section of a kind has a name of its own.
+fn check_names<'n>(kind: &str, names: impl Iterator<Item = &'n String>) -> Result<(), ServerError> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(ServerError::configuration(
+                format!("two {kind}s are named {name:?}"),
+                format!("give each [[{kind}]] a name of its own"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl RawServer {
@@ -211,6 +226,7 @@ impl RawServer {
         Ok(ServerConfig {
             listen,
             admin: self.admin,
+            http: self.http,
             consolidated,
             insecure: self.insecure,
             tls,
@@ -237,6 +253,7 @@ impl RawLimits {
             )?,
             upload_workers: workers("upload_workers", self.upload_workers)?,
             download_workers: workers("download_workers", self.download_workers)?,
+            call_workers: workers("call_workers", self.call_workers)?,
             upload_bytes: bytes("upload_bytes", self.upload_bytes, default.upload_bytes)?,
             upload_rows: rows("upload_rows", self.upload_rows, default.upload_rows)?,
             row_bytes: usize::try_from(bytes(
@@ -305,7 +322,11 @@ fn deadline(key: &str, value: Option<String>, default: Duration) -> Result<Durat
     duration(&format!("server.limits.{key}"), value, default)
 }
 
-fn duration(key: &str, value: Option<String>, default: Duration) -> Result<Duration, ServerError> {
+pub(super) fn duration(
+    key: &str,
+    value: Option<String>,
+    default: Duration,
+) -> Result<Duration, ServerError> {
     let Some(value) = value else {
         return Ok(default);
     };

@@ -179,12 +179,12 @@ async fn other_channels_and_a_second_sign_in_end_the_connection() {
     let world = World::start().await;
     let ada = world.remote("ada").await;
     let mut rows = bytes::BytesMut::new();
-    put_rows(&mut rows, 2, b"x");
+    put_rows(&mut rows, 4, b"x");
     let mut client = world.connect().await;
     client.sign_in(ada.token()).await;
     client.put_bytes(&rows).flush().await;
     let (failure, own) = last_word(&mut client).await;
-    assert!(own && failure.unwrap().message.contains("channel 2"));
+    assert!(own && failure.unwrap().message.contains("channel 4"));
     let mut again = bytes::BytesMut::new();
     let sign_in = Control::SignIn(SignIn::default());
     tidewater_protocol::frame::put_control(&mut again, 0, sign_in).unwrap();

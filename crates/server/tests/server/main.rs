@@ -3,10 +3,12 @@
 //! do with rows is tested by `tidewater-centre-conformance`. In `pair`
 //! the network and the time are simulated, and the other side is a real remote.
 
+mod calls;
 mod centre;
 mod channels;
 mod client;
 mod hostile;
+mod http;
 mod keys;
 mod lifecycle;
 mod limits;

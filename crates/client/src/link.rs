@@ -1,0 +1,685 @@
+//! [`Link`]: one connection, shared by the threads of a program, for calls and events.
+//!
+//! Whoever waits for an answer reads for all: while one thread, the *leader*, waits at the socket,
+//! the others write their requests and wait for what it reads for them; when it has its own answer,
+//! another one takes over. So a single caller pays for no second thread, and many share every
+//! read. When nobody waits, a thread of the link's own, the *keeper*, reads: it answers pings and
+//! takes what the server says of its own accord.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{Shutdown, TcpStream};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use prost::Message as _;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use tidewater_carrier::{CarrierError, ServerUrl};
+use tidewater_protocol::frame::Message;
+use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, CallKind, Proof};
+use tidewater_protocol::{Code, RemoteId};
+use tidewater_remote::{Event, SyncError};
+
+use crate::clock::Clock;
+use crate::error::ClientError;
+use crate::line::{Line, TICK};
+use crate::options::SyncOptions;
+use crate::provider::{Handler, Providers};
+
+/// The keeper leaves reading to callers that follow each other as closely as that.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Who a program is, and how it connects.
+#[derive(Clone)]
+pub struct LinkOptions {
+    /// As whom it signs in.
+    pub user: String,
+    /// How it proves that.
+    pub proof: LinkProof,
+    /// A PEM file with the authorities to trust, instead of those that browsers trust.
+    pub ca_file: Option<PathBuf>,
+    /// Whether `tcp://` to other machines is allowed.
+    pub insecure: bool,
+    /// How long the server may be silent.
+    pub timeout: Duration,
+    /// The program, for the server's logs.
+    pub client: String,
+}
+
+/// How a program proves who it is.
+#[derive(Clone)]
+pub enum LinkProof {
+    /// The user's password.
+    Password(String),
+    /// A token that it was given for one.
+    Token(Vec<u8>),
+}
+
+impl LinkOptions {
+    /// Signs in with a password.
+    pub fn password(user: impl Into<String>, password: impl Into<String>) -> LinkOptions {
+        let defaults = SyncOptions::default();
+        LinkOptions {
+            user: user.into(),
+            proof: LinkProof::Password(password.into()),
+            ca_file: None,
+            insecure: false,
+            timeout: defaults.timeout,
+            client: defaults.client,
+        }
+    }
+}
+
+/// A proof is not for logs.
+impl fmt::Debug for LinkOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkOptions")
+            .field("user", &self.user)
+            .field("ca_file", &self.ca_file)
+            .field("insecure", &self.insecure)
+            .field("timeout", &self.timeout)
+            .field("client", &self.client)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a call came to nothing.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The server, or whoever provides the procedure, says so.
+    #[error(transparent)]
+    Failed(CallFailed),
+    /// There is no connection any more; the call may have been done or not.
+    #[error("{0}")]
+    Lost(Arc<ClientError>),
+}
+
+impl CallError {
+    /// The stable code, if this version knows it.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            CallError::Failed(failed) => failed.code(),
+            CallError::Lost(error) => Some(error.code()),
+        }
+    }
+
+    /// What to do next.
+    pub fn hint(&self) -> String {
+        match self {
+            CallError::Failed(failed) => failed.hint.clone(),
+            CallError::Lost(error) => error.hint(),
+        }
+    }
+}
+
+impl From<CallFailed> for CallError {
+    fn from(failed: CallFailed) -> CallError {
+        CallError::Failed(failed)
+    }
+}
+
+/// A call to be made.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    call: Call,
+    within: Option<Duration>,
+}
+
+impl Request {
+    /// Of a procedure.
+    pub fn new(procedure: impl Into<String>) -> Request {
+        Request {
+            call: Call {
+                procedure: procedure.into(),
+                ..Call::default()
+            },
+            within: None,
+        }
+    }
+
+    /// With an argument; NULL without a value.
+    #[must_use]
+    pub fn with(
+        mut self,
+        name: impl Into<String>,
+        value: impl Into<Option<tidewater_protocol::message::Given>>,
+    ) -> Request {
+        self.call.arguments.push(Argument::new(name, value));
+        self
+    }
+
+    /// Of those that provide it, one of this user's.
+    #[must_use]
+    pub fn to_user(mut self, user: &str) -> Request {
+        self.call.to = format!("user:{user}");
+        self
+    }
+
+    /// Of those that provide it, this remote.
+    #[must_use]
+    pub fn to_remote(mut self, remote_id: RemoteId) -> Request {
+        self.call.to = format!("remote:{remote_id}");
+        self
+    }
+
+    /// Nobody works at it any longer than that, wherever it is.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> Request {
+        self.within = Some(time);
+        self
+    }
+}
+
+/// A connection for calls and events. Clones share it; it closes with the last one.
+#[derive(Clone)]
+pub struct Link {
+    shared: Arc<Shared>,
+    /// Ends the keeper.
+    _alive: Arc<Alive>,
+}
+
+struct Alive(Weak<Shared>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.close();
+        }
+    }
+}
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Wakes the keeper.
+    quiet: Condvar,
+    /// For whoever waits at it.
+    socket: TcpStream,
+    providers: Providers,
+}
+
+struct State {
+    line: Line,
+    /// Somebody waits at the socket.
+    led: bool,
+    /// Calls that wait for their answers.
+    waiting: HashMap<u64, Waiting>,
+    last_id: u64,
+    last_call: Instant,
+    lost: Option<Arc<ClientError>>,
+    closing: bool,
+}
+
+struct Waiting {
+    thread: Option<Thread>,
+    returns: Answer,
+    rows: BytesMut,
+    outcome: Option<Result<Answer, CallError>>,
+}
+
+impl Link {
+    /// Connects and signs in.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or does not let the program in.
+    pub fn connect(server: &str, options: &LinkOptions) -> Result<Link, ClientError> {
+        let url: ServerUrl = server.parse()?;
+        let clock = Clock::start();
+        let dial = SyncOptions {
+            insecure: options.insecure,
+            timeout: options.timeout,
+            client: options.client.clone(),
+            ..SyncOptions::default()
+        };
+        let go_on = &mut || ControlFlow::Continue(());
+        let ca_file = options.ca_file.as_deref();
+        let mut line = Line::dial(&url, ca_file, &dial, clock, go_on)?;
+        let proof = match &options.proof {
+            LinkProof::Password(password) => Proof::Password(password.clone()),
+            LinkProof::Token(token) => Proof::Token(token.clone()),
+        };
+        line.connection.sign_in_program(&options.user, proof);
+        while !line.connection.is_open() {
+            line.turn()?;
+            while let Some(event) = line.connection.poll_event() {
+                if let Event::Failed(error) = event {
+                    return Err(error.into());
+                }
+            }
+        }
+        Link::start(line)
+    }
+
+    fn start(line: Line) -> Result<Link, ClientError> {
+        let socket = line.socket().map_err(CarrierError::Lost)?;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                line,
+                led: false,
+                waiting: HashMap::new(),
+                last_id: 0,
+                last_call: Instant::now(),
+                lost: None,
+                closing: false,
+            }),
+            quiet: Condvar::new(),
+            socket,
+            providers: Providers::default(),
+        });
+        let keeper = Arc::downgrade(&shared);
+        let thread = thread::Builder::new().name("tidewater-link".into());
+        let started = thread.spawn(move || keep(&keeper));
+        started.map_err(|_| SyncError::Defect {
+            what: "the system starts no thread",
+        })?;
+        Ok(Link {
+            _alive: Arc::new(Alive(Arc::downgrade(&shared))),
+            shared,
+        })
+    }
+
+    /// Calls a procedure and waits for what comes of it.
+    ///
+    /// # Errors
+    /// It came to nothing, or nobody knows what came of it.
+    pub fn call(&self, request: &Request) -> Result<Answer, CallError> {
+        self.begin(request)?.wait()
+    }
+
+    /// Calls a procedure; what comes of it can be had later.
+    ///
+    /// # Errors
+    /// There is no connection any more, or the request is too large.
+    pub fn begin(&self, request: &Request) -> Result<Pending, CallError> {
+        self.shared.begin(request, CallKind::Call)
+    }
+
+    /// Has a procedure called whose outcome is of no interest. Waits until the server has accepted
+    /// that.
+    ///
+    /// # Errors
+    /// The server does not accept it.
+    pub fn tell(&self, request: &Request) -> Result<(), CallError> {
+        let accepted = self.shared.begin(request, CallKind::OneWay)?.wait();
+        accepted.map(|_| ())
+    }
+
+    /// Provides a procedure as long as the connection lasts. `handler` may run several times at
+    /// once.
+    ///
+    /// # Errors
+    /// The server has no such procedure, or somebody else is to provide it.
+    pub fn provide(
+        &self,
+        name: &str,
+        handler: impl Fn(&crate::provider::Called) -> Result<Answer, CallFailed> + Send + Sync + 'static,
+    ) -> Result<(), CallError> {
+        let handler: Handler = Arc::new(handler);
+        self.shared.providers.add(name, handler);
+        let provide = Request::new("tidewater.provide").with("name", Some(name.into()));
+        self.call(&provide).map(|_| ()).inspect_err(|_| {
+            self.shared.providers.remove(name);
+        })
+    }
+
+    /// Provides a procedure no longer. What was begun is finished.
+    ///
+    /// # Errors
+    /// There is no connection any more.
+    pub fn withdraw(&self, name: &str) -> Result<(), CallError> {
+        let withdraw = Request::new("tidewater.withdraw").with("name", Some(name.into()));
+        let withdrawn = self.call(&withdraw).map(|_| ());
+        self.shared.providers.remove(name);
+        withdrawn
+    }
+
+    /// Waits until the connection is lost, and tells why.
+    pub fn wait_until_lost(&self) -> Arc<ClientError> {
+        let mut state = self.shared.state();
+        loop {
+            if let Some(lost) = &state.lost {
+                return lost.clone();
+            }
+            let waited = self.shared.quiet.wait_timeout(state, TICK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// A call that was made. To drop it is to cancel it.
+pub struct Pending {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Pending {
+    /// Waits for what comes of it.
+    ///
+    /// # Errors
+    /// It came to nothing, or nobody knows what came of it.
+    pub fn wait(self) -> Result<Answer, CallError> {
+        self.shared.wait(self.id)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.shared.cancel(self.id);
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(self: &Arc<Self>, request: &Request, kind: CallKind) -> Result<Pending, CallError> {
+        let payload = Bytes::from(request.call.encode_to_vec());
+        let within = request.within.map(|it| it.as_millis().max(1));
+        let deadline_ms = within.map_or(0, |it| u32::try_from(it).unwrap_or(u32::MAX));
+        let mut state = self.state();
+        state.check()?;
+        state.last_id += 1;
+        state.last_call = Instant::now();
+        let id = state.last_id;
+        state.send(Message {
+            id,
+            deadline_ms,
+            flags: kind as u8,
+            payload,
+        })?;
+        state.waiting.insert(
+            id,
+            Waiting {
+                thread: None,
+                returns: Answer::default(),
+                rows: BytesMut::new(),
+                outcome: None,
+            },
+        );
+        self.flush(state);
+        Ok(Pending {
+            shared: self.clone(),
+            id,
+        })
+    }
+
+    /// Reads for all until this call is answered, unless somebody else does.
+    fn wait(self: &Arc<Self>, id: u64) -> Result<Answer, CallError> {
+        let mut state = self.state();
+        let mut leads = false;
+        loop {
+            let led = state.led;
+            let waiting = state.waiting.get_mut(&id);
+            let waiting = waiting.expect("its call waits");
+            if let Some(outcome) = waiting.outcome.take() {
+                state.waiting.remove(&id);
+                if leads {
+                    state.resign();
+                }
+                return outcome;
+            }
+            if leads || !led {
+                leads = true;
+                state.led = true;
+                state = self.lead(state);
+            } else {
+                waiting.thread = Some(thread::current());
+                drop(state);
+                thread::park();
+                state = self.state();
+            }
+        }
+    }
+
+    /// Waits at the socket once, and hands out what has come.
+    fn lead<'s>(self: &'s Arc<Self>, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        let mut state = state;
+        if state.lost.is_none() {
+            let patience = state.line.patience();
+            let wants = match state.line.has_output() {
+                true => PollFlags::IN | PollFlags::OUT,
+                false => PollFlags::IN,
+            };
+            state = self.wait_at_socket(state, wants, patience);
+        }
+        self.pump(&mut state);
+        state
+    }
+
+    fn wait_at_socket<'s>(
+        &'s self,
+        state: MutexGuard<'s, State>,
+        wants: PollFlags,
+        patience: Duration,
+    ) -> MutexGuard<'s, State> {
+        drop(state);
+        let patience = Timespec::try_from(patience).ok();
+        // Whatever comes of it, what follows finds out.
+        let _ = poll(&mut [PollFd::new(&self.socket, wants)], patience.as_ref());
+        self.state()
+    }
+
+    /// Takes what has come, without waiting.
+    fn pump(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) {
+        if state.lost.is_some() {
+            return;
+        }
+        if let Err(error) = state.line.take() {
+            state.lose(error.into());
+        }
+        while let Some(event) = state.line.connection.poll_event() {
+            if let Event::Failed(error) = event {
+                state.lose(error.into());
+            }
+        }
+        while let Some(message) = state.line.connection.poll_call() {
+            state.take(message, self);
+        }
+        if let Err(error) = state.line.give() {
+            state.lose(error.into());
+        }
+        if state.lost.is_some() {
+            self.quiet.notify_all();
+        }
+    }
+
+    /// Sends what is queued; waits while the network takes nothing.
+    fn flush(self: &Arc<Self>, state: MutexGuard<'_, State>) {
+        let mut state = state;
+        loop {
+            if let Err(error) = state.line.give() {
+                state.lose(error.into());
+            }
+            if state.lost.is_some() || !state.line.has_output() {
+                return;
+            }
+            state = self.wait_at_socket(state, PollFlags::OUT, TICK);
+        }
+    }
+
+    fn cancel(self: &Arc<Self>, id: u64) {
+        let mut state = self.state();
+        if state.waiting.remove(&id).is_some() && state.lost.is_none() {
+            let cancel = Message {
+                id,
+                deadline_ms: 0,
+                flags: CallKind::Cancel as u8,
+                payload: Bytes::new(),
+            };
+            if state.send(cancel).is_ok() {
+                self.flush(state);
+            }
+        }
+    }
+
+    /// Sends what came of a call of the server's.
+    pub(crate) fn answer(self: &Arc<Self>, id: u64, outcome: Result<Answer, CallFailed>) {
+        let mut state = self.state();
+        let (kind, payload) = match &outcome {
+            Ok(answer) => (CallKind::Answer, answer.encode_to_vec()),
+            Err(failed) => (CallKind::Failed, failed.encode_to_vec()),
+        };
+        let message = |kind: CallKind, payload: Vec<u8>| Message {
+            id,
+            deadline_ms: 0,
+            flags: kind as u8,
+            payload: payload.into(),
+        };
+        if state.send(message(kind, payload)).is_err() {
+            let failed = CallFailed::new(
+                Code::AnswerTooLarge,
+                "the provider's answer is larger than a message can be",
+                "have it answer with less",
+            );
+            let _ = state.send(message(CallKind::Failed, failed.encode_to_vec()));
+        }
+        self.flush(state);
+    }
+
+    fn close(&self) {
+        let mut state = self.state();
+        state.closing = true;
+        self.quiet.notify_all();
+        // Whoever waits at the socket comes back.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), CallError> {
+        match &self.lost {
+            Some(lost) => Err(CallError::Lost(lost.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn send(&mut self, message: Message) -> Result<(), CallError> {
+        let sent = self.line.connection.send_call(message);
+        sent.map_err(|_| {
+            CallError::Failed(CallFailed::new(
+                Code::LimitExceeded,
+                "the call is larger than a message can be: one MiB",
+                "send less, or sync it",
+            ))
+        })
+    }
+
+    /// Somebody else is to wait at the socket.
+    fn resign(&mut self) {
+        self.led = false;
+        let mut others = self.waiting.values_mut();
+        if let Some(thread) = others.find_map(|it| it.thread.take()) {
+            thread.unpark();
+        }
+    }
+
+    fn lose(&mut self, error: ClientError) {
+        if self.lost.is_none() {
+            let error = Arc::new(error);
+            for waiting in self.waiting.values_mut() {
+                waiting.end(Err(CallError::Lost(error.clone())));
+            }
+            self.lost = Some(error);
+        }
+    }
+
+    fn take(&mut self, message: Message, shared: &Arc<Shared>) {
+        let Message {
+            id,
+            deadline_ms,
+            flags,
+            payload,
+        } = message;
+        let Some(kind) = CallKind::from_flags(flags) else {
+            return;
+        };
+        match kind {
+            CallKind::Call | CallKind::OneWay => {
+                let call = Call::decode(payload).unwrap_or_default();
+                shared.providers.called(shared, id, kind, call, deadline_ms);
+            }
+            CallKind::Cancel => shared.providers.cancelled(id),
+            CallKind::Accepted | CallKind::Answer | CallKind::Piece | CallKind::Failed => {
+                if let Some(waiting) = self.waiting.get_mut(&id) {
+                    waiting.take(kind, payload);
+                }
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn take(&mut self, kind: CallKind, payload: Bytes) {
+        let malformed = || {
+            CallError::Failed(CallFailed::new(
+                Code::MalformedMessage,
+                "the answer cannot be read",
+                "update the older of the two, this program or the server",
+            ))
+        };
+        match kind {
+            CallKind::Failed => {
+                let failed = CallFailed::decode(payload).map_err(|_| malformed());
+                self.end(Err(failed.map_or_else(|it| it, CallError::Failed)));
+            }
+            CallKind::Accepted => self.end(Ok(Answer::nothing())),
+            _ => match Answer::decode(payload) {
+                Err(_) => self.end(Err(malformed())),
+                Ok(answer) if kind == CallKind::Answer && self.rows.is_empty() => {
+                    self.end(Ok(answer));
+                }
+                Ok(answer) => {
+                    if self.rows.is_empty() {
+                        self.returns = Answer {
+                            rows: Bytes::new(),
+                            ..answer.clone()
+                        };
+                    }
+                    self.rows.extend_from_slice(&answer.rows);
+                    if kind == CallKind::Answer {
+                        let rows = std::mem::take(&mut self.rows).freeze();
+                        let whole = std::mem::take(&mut self.returns);
+                        self.end(Ok(Answer { rows, ..whole }));
+                    }
+                }
+            },
+        }
+    }
+
+    fn end(&mut self, outcome: Result<Answer, CallError>) {
+        self.outcome = Some(outcome);
+        if let Some(thread) = self.thread.take() {
+            thread.unpark();
+        }
+    }
+}
+
+/// Reads when nobody else does.
+fn keep(link: &Weak<Shared>) {
+    loop {
+        let Some(shared) = link.upgrade() else {
+            return;
+        };
+        let mut state = shared.state();
+        if state.closing || state.lost.is_some() {
+            return;
+        }
+        let rested = state.last_call.elapsed();
+        if state.led || rested < PAUSE {
+            // Somebody reads, or is about to.
+            let pause = PAUSE.saturating_sub(rested).max(Duration::from_millis(1));
+            let waited = shared.quiet.wait_timeout(state, pause);
+            drop(waited);
+            continue;
+        }
+        state.led = true;
+        let mut state = shared.lead(state);
+        state.resign();
+    }
+}

@@ -1,0 +1,506 @@
+//! Calls: from whoever calls to whoever does it, and back.
+//!
+//! Owns the procedures that are declared, who provides them, and the way of one call: its name,
+//! its arguments, its deadline, its outcome. What a connection says is [`channel`]'s affair, what
+//! a statement does the database's.
+
+pub(crate) mod built_in;
+pub(crate) mod channel;
+pub(crate) mod lane;
+mod outcome;
+pub(crate) mod post;
+mod providers;
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+pub(crate) use tidewater_centre::procedure::Caller;
+use tidewater_centre::procedure::{Begun, Cancel, Procedure as Script, ProcedureCall};
+use tidewater_centre::{Centre, CentreError, procedure};
+use tidewater_protocol::argument::{coerce, given, type_name};
+use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, ColumnHeader, Returns};
+use tidewater_protocol::{Code, RemoteId, Value};
+
+use self::lane::{CallTask, Pace};
+use self::post::{Gone, MAX_ANSWER_BYTES, Post};
+use self::providers::Providers;
+use crate::config::{Allow, ProcedureConfig, Provision, Sql, Work};
+use crate::error::ServerError;
+use crate::fault::Fault;
+use crate::server::Shared;
+
+/// How often a call that may be repeated goes to another provider.
+const TRIES: usize = 3;
+
+/// What came of a call that was done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Answered {
+    pub(crate) returns: Option<Returns>,
+    pub(crate) columns: Vec<ColumnHeader>,
+    /// Packed rows; where one piece ends says nothing about where rows end.
+    pub(crate) rows: Vec<Bytes>,
+}
+
+impl From<Answer> for Answered {
+    fn from(answer: Answer) -> Answered {
+        Answered {
+            returns: Returns::try_from(answer.returns).ok(),
+            columns: answer.columns,
+            rows: vec![answer.rows],
+        }
+    }
+}
+
+/// The whole of it, in one piece.
+impl From<Answered> for Answer {
+    fn from(answered: Answered) -> Answer {
+        let mut rows = answered.rows.into_iter();
+        let rows = match (rows.next(), rows.len()) {
+            (None, _) => Bytes::new(),
+            (Some(only), 0) => only,
+            (Some(first), _) => rows
+                .fold(BytesMut::from(first), |mut all, piece| {
+                    all.extend_from_slice(&piece);
+                    all
+                })
+                .freeze(),
+        };
+        Answer {
+            returns: answered.returns.unwrap_or(Returns::Nothing) as i32,
+            columns: answered.columns,
+            rows,
+        }
+    }
+}
+
+/// How a call ends.
+pub(crate) type Outcome = Result<Answered, CallFailed>;
+
+/// The procedures of a server and those who provide them.
+pub(crate) struct Calls {
+    procedures: RwLock<Arc<HashMap<String, Arc<Procedure>>>>,
+    providers: Providers,
+}
+
+/// A declared procedure.
+pub(crate) struct Procedure {
+    pub(crate) config: ProcedureConfig,
+    /// What the database knows of it: its statement, or who may call. `None` if it has nothing to
+    /// do with it.
+    script: Option<Arc<Script>>,
+    pace: Arc<Pace>,
+}
+
+/// A call that can be done, as far as can be told without the database.
+pub(crate) struct Prepared {
+    procedure: Arc<Procedure>,
+    caller: Arc<Caller>,
+    arguments: Vec<Value>,
+    to: Address,
+    key: Option<[u8; 16]>,
+    deadline: Instant,
+}
+
+/// Who of those that provide a procedure is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Anybody,
+    User(String),
+    Remote(RemoteId),
+}
+
+impl Address {
+    fn parse(text: &str) -> Result<Address, CallFailed> {
+        let remote = || Some(Address::Remote(text.strip_prefix("remote:")?.parse().ok()?));
+        let user = || Some(Address::User(text.strip_prefix("user:")?.to_owned()));
+        match text {
+            "" => Ok(Address::Anybody),
+            _ => remote().or_else(user).ok_or_else(|| {
+                CallFailed::new(
+                    Code::BadArgument,
+                    format!("{text:?} is nobody who can be called"),
+                    "write user:NAME or remote:ID",
+                )
+            }),
+        }
+    }
+
+    fn means(&self, caller: &Caller) -> bool {
+        match self {
+            Address::Anybody => true,
+            Address::User(user) => caller.user == *user,
+            Address::Remote(id) => caller.remote_id == Some(*id),
+        }
+    }
+}
+
+impl Calls {
+    /// Has the database read the procedures.
+    ///
+    /// # Errors
+    /// One of them cannot be run.
+    pub(crate) async fn load(
+        centre: &dyn Centre,
+        procedures: &[ProcedureConfig],
+    ) -> Result<Calls, ServerError> {
+        let calls = Calls {
+            procedures: RwLock::default(),
+            providers: Providers::default(),
+        };
+        calls.declare(centre, procedures).await?;
+        Ok(calls)
+    }
+
+    /// Goes by these declarations from now on.
+    ///
+    /// # Errors
+    /// One of them cannot be run: those before stay.
+    pub(crate) async fn declare(
+        &self,
+        centre: &dyn Centre,
+        procedures: &[ProcedureConfig],
+    ) -> Result<(), ServerError> {
+        let asked = procedures.iter().map(ProcedureConfig::to_spec);
+        let specs: Vec<_> = asked.clone().flatten().collect();
+        let mut scripts = centre.procedures(&specs).await?.into_iter();
+        let declared = procedures.iter().zip(asked).map(|(config, spec)| {
+            let procedure = Procedure {
+                config: config.clone(),
+                script: spec.and_then(|_| scripts.next()),
+                pace: Arc::default(),
+            };
+            (config.name.clone(), Arc::new(procedure))
+        });
+        let declared = Arc::new(declared.collect());
+        let current = self.procedures.write();
+        *current.unwrap_or_else(PoisonError::into_inner) = declared;
+        Ok(())
+    }
+
+    /// All procedures.
+    pub(crate) fn procedures(&self) -> Arc<HashMap<String, Arc<Procedure>>> {
+        let current = self.procedures.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Procedure>, CallFailed> {
+        let procedures = self.procedures();
+        procedures.get(name).cloned().ok_or_else(|| {
+            CallFailed::new(
+                Code::NoSuchProcedure,
+                format!("there is no procedure {name:?}"),
+                "the server's operator declares it as a [[procedure]]",
+            )
+        })
+    }
+
+    /// Looks at a call that has come. Without a deadline it has what its procedure is given.
+    pub(crate) fn prepare(
+        &self,
+        caller: &Arc<Caller>,
+        call: Call,
+        deadline: Option<Duration>,
+    ) -> Result<Prepared, CallFailed> {
+        let procedure = self.find(&call.procedure)?;
+        let to = Address::parse(&call.to)?;
+        let own = procedure.config.timeout;
+        let deadline = Instant::now() + deadline.map_or(own, |it| it.min(own));
+        Ok(Prepared {
+            key: match &call.key[..] {
+                [] => None,
+                key => Some(key.try_into().map_err(|_| {
+                    CallFailed::new(
+                        Code::BadArgument,
+                        "the key of the call has not 16 bytes",
+                        "make a random UUID for each call that is to be done once",
+                    )
+                })?),
+            },
+            arguments: procedure.arguments(&call.arguments)?,
+            procedure,
+            caller: caller.clone(),
+            to,
+            deadline,
+        })
+    }
+
+    /// A connection provides a procedure from now on.
+    pub(crate) fn provide(&self, name: &str, post: &Arc<Post>) -> Result<(), CallFailed> {
+        let procedure = self.find(name)?;
+        let who = post.who();
+        match &procedure.config.work {
+            Work::Provided(Provision::By(users)) if users.contains(&who.user) => {}
+            Work::Provided(Provision::OnRemotes) if who.remote_id.is_some() => {}
+            Work::Sql { .. } => {
+                return Err(CallFailed::new(
+                    Code::NameTaken,
+                    format!("the procedure {name:?} is done by the server itself"),
+                    "choose another name, or have the server's operator write provided_by \
+                     instead of sql",
+                ));
+            }
+            Work::Provided(_) => {
+                return Err(CallFailed::new(
+                    Code::NameTaken,
+                    format!("{} may not provide the procedure {name:?}", who.user),
+                    "the server's operator names who provides it: provided_by, or on_remotes",
+                ));
+            }
+        }
+        self.providers.enter(name, post);
+        Ok(())
+    }
+
+    /// A connection provides a procedure no longer.
+    pub(crate) fn withdraw(&self, name: &str, post: &Arc<Post>) {
+        self.providers.leave(name, post);
+    }
+
+    /// A connection is gone.
+    pub(crate) fn gone(&self, post: &Arc<Post>) {
+        self.providers.leave_all(post);
+        post.close();
+    }
+}
+
+impl Procedure {
+    /// The arguments in the order of their declaration.
+    fn arguments(&self, arguments: &[Argument]) -> Result<Vec<Value>, CallFailed> {
+        let declared = &self.config.arguments;
+        for (index, argument) in arguments.iter().enumerate() {
+            let name = &argument.name;
+            if !declared.iter().any(|it| it.name == *name) {
+                let names: Vec<&str> = declared.iter().map(|it| it.name.as_str()).collect();
+                return Err(CallFailed {
+                    hint: match names.is_empty() {
+                        true => "it takes none".into(),
+                        false => format!("it takes {}", names.join(", ")),
+                    },
+                    ..CallFailed::argument(name, "is not one of the procedure's")
+                });
+            }
+            if arguments[..index].iter().any(|it| it.name == *name) {
+                return Err(CallFailed::argument(name, "is given twice"));
+            }
+        }
+        let values = declared.iter().map(|declared| {
+            let argument = arguments.iter().find(|it| it.name == declared.name);
+            let name = type_name(declared.column_type);
+            match argument.and_then(|it| it.given.as_ref()) {
+                Some(given) => coerce(declared.column_type, given).ok_or_else(|| {
+                    CallFailed::argument(&declared.name, format_args!("is no {name}"))
+                }),
+                None if declared.optional => Ok(Value::Null),
+                None => Err(CallFailed::argument(
+                    &declared.name,
+                    format_args!("is missing: it has to be a {name}"),
+                )),
+            }
+        });
+        values.collect()
+    }
+}
+
+impl Prepared {
+    /// Does it, within its deadline. To drop it is to cancel it.
+    pub(crate) async fn run(self, server: &Arc<Shared>) -> Outcome {
+        let (name, deadline) = (self.procedure.config.name.clone(), self.deadline);
+        let done = timeout_at(deadline, self.go(server)).await;
+        done.unwrap_or_else(|_| {
+            Err(CallFailed::new(
+                Code::DeadlineExceeded,
+                format!("the procedure {name:?} took longer than it was given"),
+                "give it more time, or have the server's operator raise its timeout",
+            ))
+        })
+    }
+
+    async fn go(self, server: &Arc<Shared>) -> Outcome {
+        match &self.procedure.config.work {
+            Work::Sql { .. } => self.run_script(server).await,
+            Work::Provided(_) => {
+                if self.procedure.script.is_some() {
+                    self.run_script(server).await?;
+                }
+                self.ask(server).await
+            }
+        }
+    }
+
+    /// Has the database run the statement, or tell whether the caller may call.
+    async fn run_script(&self, server: &Arc<Shared>) -> Outcome {
+        let Some(script) = &self.procedure.script else {
+            return Err(outcome::internal("a procedure without a statement"));
+        };
+        let (reply, answer) = oneshot::channel();
+        server.workers.calls.submit(CallTask::Run {
+            call: ProcedureCall {
+                procedure: script.clone(),
+                caller: Caller::clone(&self.caller),
+                arguments: self.arguments.clone(),
+                once: self.key.filter(|_| !script.is_provided()),
+                timeout: self.deadline.saturating_duration_since(Instant::now()),
+                max_bytes: MAX_ANSWER_BYTES,
+                cancel: Cancel::default(),
+            },
+            pace: self.procedure.pace.clone(),
+            reply,
+        });
+        let returns = script.returns();
+        outcome::of_script(
+            &self.procedure.config.name,
+            returns,
+            answered(answer).await?,
+        )
+    }
+
+    /// Has a provider do it.
+    async fn ask(&self, server: &Arc<Shared>) -> Outcome {
+        let config = &self.procedure.config;
+        let call = self.for_provider();
+        let mut begun = false;
+        for _ in 0..TRIES {
+            let providers = &server.calls.providers;
+            let Some(post) = providers.choose(&config.name, &self.to)? else {
+                break;
+            };
+            if let Some(key) = self.key
+                && !std::mem::replace(&mut begun, true)
+                && let Some(outcome) = self.begin(server, key).await?
+            {
+                return outcome;
+            }
+            let outcome = match post.ask(&call, self.deadline).await {
+                Ok(outcome) => outcome,
+                Err(Gone) if config.idempotent => continue,
+                Err(Gone) => Err(CallFailed::new(
+                    Code::ProviderGone,
+                    format!("whoever was doing {:?} has gone", config.name),
+                    "it may have been done or not: find out before you call again",
+                )),
+            };
+            if let Some(key) = self.key {
+                self.finish(server, key, &outcome).await?;
+            }
+            return outcome;
+        }
+        let mut failed = CallFailed::new(
+            Code::NoProvider,
+            match &self.to {
+                Address::Anybody => format!("nobody provides {:?} at the moment", config.name),
+                _ => format!("{:?} is not provided by who is called", config.name),
+            },
+            "try again when it is connected",
+        );
+        failed.retry_after_ms = 1_000;
+        Err(failed)
+    }
+
+    fn for_provider(&self) -> Call {
+        let config = &self.procedure.config;
+        let declared = config.arguments.iter().zip(&self.arguments);
+        let arguments = declared.map(|(declared, value)| {
+            let given = given(declared.column_type, value);
+            Argument::new(declared.name.as_str(), given)
+        });
+        let remote_id = self.caller.remote_id;
+        Call {
+            procedure: config.name.clone(),
+            arguments: arguments.collect(),
+            user: self.caller.user.clone(),
+            remote_id: remote_id.map_or_else(Bytes::new, |id| Bytes::copy_from_slice(&id.0)),
+            key: self
+                .key
+                .map_or_else(Bytes::new, |it| Bytes::copy_from_slice(&it)),
+            ..Call::default()
+        }
+    }
+
+    /// Notes that a provider is about to be asked. What came of it, if that is known already.
+    async fn begin(&self, server: &Shared, key: [u8; 16]) -> Result<Option<Outcome>, CallFailed> {
+        let (reply, answer) = oneshot::channel();
+        let user = self.caller.user.clone();
+        server
+            .workers
+            .calls
+            .submit(CallTask::Begin { user, key, reply });
+        match answered(answer).await? {
+            Begun::New => Ok(None),
+            Begun::Unfinished if self.procedure.config.idempotent => Ok(None),
+            Begun::Unfinished => Err(CallFailed::new(
+                Code::OutcomeUnknown,
+                "the call was begun before, and nobody knows what came of it",
+                "find out whether it was done; if not, call with another key",
+            )),
+            Begun::Done(bytes) => outcome::decode(&bytes).map(Some),
+            Begun::KeyTaken => Err(outcome::key_taken()),
+        }
+    }
+
+    /// Keeps what a provider made of it.
+    async fn finish(
+        &self,
+        server: &Shared,
+        key: [u8; 16],
+        outcome: &Outcome,
+    ) -> Result<(), CallFailed> {
+        let (reply, answer) = oneshot::channel();
+        server.workers.calls.submit(CallTask::Finish {
+            user: self.caller.user.clone(),
+            key,
+            outcome: outcome::encode(outcome),
+            reply,
+        });
+        answered(answer).await
+    }
+}
+
+/// The answer of a worker.
+async fn answered<T>(answer: oneshot::Receiver<Result<T, CentreError>>) -> Result<T, CallFailed> {
+    match answer.await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(outcome::of_fault(Fault::from(error))),
+        Err(_) => Err(outcome::internal("a worker dropped its task")),
+    }
+}
+
+impl ProcedureConfig {
+    /// What the database has to know of it, if that is anything.
+    fn to_spec(&self) -> Option<procedure::ProcedureSpec> {
+        let allow = match &self.allow {
+            Allow::Everyone => None,
+            Allow::Query(query) => Some(query.clone()),
+        };
+        let (sql, returns, read_only) = match &self.work {
+            Work::Sql {
+                sql,
+                returns,
+                read_only,
+            } => {
+                let Sql::Text(text) = sql else {
+                    return None;
+                };
+                (Some(text.clone()), *returns, *read_only)
+            }
+            Work::Provided(_) => (None, Returns::Nothing, true),
+        };
+        let arguments = self.arguments.iter().map(|it| procedure::ArgumentSpec {
+            name: it.name.clone(),
+            column_type: it.column_type,
+            optional: it.optional,
+        });
+        (sql.is_some() || allow.is_some()).then(|| procedure::ProcedureSpec {
+            name: self.name.clone(),
+            sql,
+            arguments: arguments.collect(),
+            returns: outcome::returns(returns),
+            allow,
+            read_only,
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! The procedures that every server has.
+
+use std::sync::Arc;
+
+use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, Given};
+use tidewater_protocol::{Code, ColumnType, Datum};
+
+use super::post::{MAX_ANSWER_BYTES, Post};
+use crate::server::Shared;
+
+/// Names of procedures that begin so are the server's.
+pub(crate) const PREFIX: &str = "tidewater.";
+
+/// Gives back what it was given.
+const ECHO: &str = "tidewater.echo";
+
+/// A procedure is provided on this connection from now on, or no longer.
+const PROVIDE: &str = "tidewater.provide";
+const WITHDRAW: &str = "tidewater.withdraw";
+
+/// Does a call of one of them, which takes no time.
+pub(super) fn run(server: &Shared, post: &Arc<Post>, call: &Call) -> Result<Answer, CallFailed> {
+    match call.procedure.as_str() {
+        ECHO => Ok(echo(only(call, "value")?)),
+        PROVIDE => {
+            let name = text(call, "name")?;
+            server.calls.provide(name, post).map(|()| Answer::nothing())
+        }
+        WITHDRAW => {
+            server.calls.withdraw(text(call, "name")?, post);
+            Ok(Answer::nothing())
+        }
+        name => Err(CallFailed::new(
+            Code::NoSuchProcedure,
+            format!("the server has no procedure {name:?}"),
+            "update the older of the two, the server or who calls it",
+        )),
+    }
+}
+
+/// Does a call that comes alone, without a connection of its own.
+pub(crate) fn over_http(call: &Call) -> Result<Answer, CallFailed> {
+    match call.procedure.as_str() {
+        ECHO => Ok(echo(only(call, "value")?)),
+        name => Err(CallFailed::new(
+            Code::NoSuchProcedure,
+            format!("there is no procedure {name:?} over HTTP"),
+            "see /openapi.json for what there is",
+        )),
+    }
+}
+
+fn echo(given: Option<&Given>) -> Answer {
+    let (column_type, datum) = match given {
+        None => (ColumnType::Text, Datum::Null),
+        Some(Given::Boolean(boolean)) => (ColumnType::Boolean, Datum::Boolean(*boolean)),
+        Some(Given::Integer(integer)) => (ColumnType::Integer, Datum::Integer(*integer)),
+        Some(Given::Real(real)) => (ColumnType::Real, Datum::Real(*real)),
+        Some(Given::Text(text)) => (ColumnType::Text, Datum::Text(text)),
+        Some(Given::Bytes(bytes)) => (ColumnType::Bytes, Datum::Bytes(bytes)),
+        Some(Given::Json(text)) => (ColumnType::Json, Datum::Text(text)),
+    };
+    Answer::value(column_type, &datum)
+}
+
+/// The value of the one argument.
+fn only<'c>(call: &'c Call, name: &str) -> Result<Option<&'c Given>, CallFailed> {
+    match &call.arguments[..] {
+        [Argument { name: one, given }] if one == name => Ok(given.as_ref()),
+        [] => Err(CallFailed::argument(name, "is missing")),
+        [one] => Err(CallFailed::argument(
+            &one.name,
+            "is not one of the procedure's",
+        )),
+        [_, other, ..] => Err(CallFailed::argument(
+            &other.name,
+            "is one too many: the procedure takes one",
+        )),
+    }
+}
+
+fn text<'c>(call: &'c Call, name: &str) -> Result<&'c str, CallFailed> {
+    match only(call, name)? {
+        Some(Given::Text(text)) => Ok(text),
+        _ => Err(CallFailed::argument(name, "is no text")),
+    }
+}
+
+pub(super) fn too_large() -> CallFailed {
+    CallFailed::new(
+        Code::AnswerTooLarge,
+        format!("the answer has more than {MAX_ANSWER_BYTES} bytes"),
+        "ask for less at once; tables are for syncing",
+    )
+}

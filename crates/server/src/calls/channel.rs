@@ -1,0 +1,236 @@
+//! The channel of calls of one connection.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::{AbortHandle, Aborted, BoxFuture, abortable};
+use futures_util::stream::FuturesUnordered;
+use prost::Message as _;
+
+use tidewater_connection::Incoming;
+use tidewater_protocol::Code;
+use tidewater_protocol::frame::Message;
+use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
+
+use super::post::Post;
+use super::{Answered, Outcome, built_in};
+use crate::fault::Fault;
+use crate::registry::Stay;
+use crate::server::Shared;
+use crate::wire::Channel;
+
+/// So many calls of one connection are under way at most; the others wait in the network.
+const MAX_RUNNING: usize = 1_024;
+
+/// The size of a piece of an answer.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// A call under way: its id, and what came of it unless it was cancelled.
+type Running = BoxFuture<'static, (u64, Result<Outcome, Aborted>)>;
+
+/// The channel of one connection.
+pub(crate) struct Desk<'a> {
+    server: &'a Arc<Shared>,
+    channel: Channel<'a>,
+    post: &'a Arc<Post>,
+    stay: &'a Stay<'a>,
+    running: FuturesUnordered<Running>,
+    cancels: HashMap<u64, AbortHandle>,
+    draining: bool,
+    /// Something was said that has not left yet.
+    owes: bool,
+}
+
+impl<'a> Desk<'a> {
+    pub(crate) fn open(
+        server: &'a Arc<Shared>,
+        channel: Channel<'a>,
+        post: &'a Arc<Post>,
+        stay: &'a Stay<'a>,
+    ) -> Desk<'a> {
+        Desk {
+            server,
+            channel,
+            post,
+            stay,
+            running: FuturesUnordered::new(),
+            cancels: HashMap::new(),
+            draining: false,
+            owes: false,
+        }
+    }
+
+    /// Serves the channel until the server shuts down and both sides have answered everything.
+    ///
+    /// # Errors
+    /// The other side broke the protocol, or is gone.
+    pub(crate) async fn run(mut self) -> Result<(), Fault> {
+        let (channel, post, server) = (self.channel, self.post, self.server);
+        while !(self.draining && self.running.is_empty() && post.is_idle()) {
+            let mut is_full = channel.is_full();
+            while !is_full && let Some(message) = post.next() {
+                channel.send_message(message)?;
+                self.owes = true;
+                is_full = channel.is_full();
+            }
+            let takes_more = !is_full && self.running.len() < MAX_RUNNING;
+            let next = match takes_more {
+                true => channel.try_incoming(),
+                false => None,
+            };
+            if let Some(incoming) = next {
+                self.take(incoming?)?;
+                continue;
+            }
+            // What is answered leaves together; what others produce is theirs to send.
+            if is_full || std::mem::take(&mut self.owes) {
+                channel.flush();
+            }
+            tokio::select! {
+                biased;
+                incoming = channel.incoming_without_flush(), if takes_more => {
+                    self.take(incoming?)?;
+                }
+                Some((id, outcome)) = self.running.next(), if !self.running.is_empty() => {
+                    self.cancels.remove(&id);
+                    if let Ok(outcome) = outcome {
+                        self.answer(id, outcome)?;
+                    }
+                }
+                () = post.ready(), if !is_full => {}
+                () = channel.progress(), if is_full => {}
+                () = server.draining(), if !self.draining => self.draining = true,
+            }
+        }
+        channel.flush();
+        Ok(())
+    }
+
+    fn take(&mut self, incoming: Incoming) -> Result<(), Fault> {
+        let credit = incoming.credit();
+        let Incoming::Message(message) = incoming else {
+            return Err(Fault::unexpected("something else than a call"));
+        };
+        self.channel.consumed(credit);
+        self.stay.keep();
+        let Message {
+            id,
+            deadline_ms,
+            flags,
+            payload,
+        } = message;
+        let kind = CallKind::from_flags(flags);
+        match kind.ok_or_else(|| Fault::malformed("a call of an unknown kind"))? {
+            kind @ (CallKind::Call | CallKind::OneWay) => {
+                if self.cancels.contains_key(&id) {
+                    return Err(Fault::malformed("two calls under one id"));
+                }
+                let call = Call::decode(payload);
+                let call = call.map_err(|_| Fault::malformed("a call that cannot be read"))?;
+                let deadline = (deadline_ms > 0).then(|| Duration::from_millis(deadline_ms.into()));
+                self.begin(id, kind, call, deadline)
+            }
+            CallKind::Cancel => {
+                if let Some(cancel) = self.cancels.remove(&id) {
+                    cancel.abort();
+                }
+                Ok(())
+            }
+            kind => self.post.answered(id, kind, payload),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        id: u64,
+        kind: CallKind,
+        call: Call,
+        deadline: Option<Duration>,
+    ) -> Result<(), Fault> {
+        if self.draining {
+            return self.answer(id, Err(shutting_down()));
+        }
+        if call.procedure.starts_with(built_in::PREFIX) {
+            let answer = built_in::run(self.server, self.post, &call);
+            return match (kind, answer) {
+                (CallKind::OneWay, Ok(_)) => self.say(id, CallKind::Accepted, Bytes::new()),
+                (_, answer) => self.answer(id, answer.map(Answered::from)),
+            };
+        }
+        let prepared = self.server.calls.prepare(self.post.who(), call, deadline);
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(failed) => return self.answer(id, Err(failed)),
+        };
+        let server = self.server.clone();
+        let run = async move { prepared.run(&server).await };
+        if kind == CallKind::OneWay {
+            tokio::spawn(async move {
+                if let Err(error) = run.await {
+                    tracing::debug!(%error, "what nobody waits for came to nothing");
+                }
+            });
+            return self.say(id, CallKind::Accepted, Bytes::new());
+        }
+        let (run, cancel) = abortable(run);
+        self.cancels.insert(id, cancel);
+        self.running.push(Box::pin(async move { (id, run.await) }));
+        Ok(())
+    }
+
+    fn answer(&mut self, id: u64, outcome: Outcome) -> Result<(), Fault> {
+        let answered = match outcome {
+            Ok(answered) => answered,
+            Err(failed) => {
+                return self.say(id, CallKind::Failed, failed.encode_to_vec().into());
+            }
+        };
+        let returns = answered.returns.unwrap_or_default() as i32;
+        let mut answer = Answer {
+            returns,
+            columns: answered.columns,
+            rows: Bytes::new(),
+        };
+        let mut rows = answered.rows.into_iter().filter(|it| !it.is_empty());
+        let mut rest = rows.next().unwrap_or_default();
+        loop {
+            answer.rows = rest.split_to(rest.len().min(PIECE_BYTES));
+            if rest.is_empty() {
+                match rows.next() {
+                    Some(next) => rest = next,
+                    None => return self.say(id, CallKind::Answer, answer.encode_to_vec().into()),
+                }
+            }
+            self.say(id, CallKind::Piece, answer.encode_to_vec().into())?;
+            answer.columns.clear();
+        }
+    }
+
+    fn say(&mut self, id: u64, kind: CallKind, payload: Bytes) -> Result<(), Fault> {
+        self.owes = true;
+        self.channel.send_message(Message {
+            id,
+            deadline_ms: 0,
+            flags: kind as u8,
+            payload,
+        })
+    }
+}
+
+/// A connection that has gone provides nothing any more, and what it was asked is answered.
+impl Drop for Desk<'_> {
+    fn drop(&mut self) {
+        self.server.calls.gone(self.post);
+    }
+}
+
+fn shutting_down() -> CallFailed {
+    let fault = Fault::shutting_down();
+    CallFailed {
+        retry_after_ms: fault.retry_after_ms,
+        ..CallFailed::new(Code::ShuttingDown, fault.message, "call again later")
+    }
+}

@@ -1,0 +1,251 @@
+//! Calls of statements on their way to the database and back.
+//!
+//! Quick calls go in lists, as many as wait: the database answers them in one flight. Those of a
+//! procedure that takes long go alone, so that nobody waits behind them. Whoever goes away has his
+//! statement ended.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+
+use tidewater_centre::procedure::{Begun, CallOutcome, Cancel, ProcedureCall};
+use tidewater_centre::{CentreError, Worker};
+
+use crate::environment::Clock;
+use crate::lane::Lane;
+use crate::tuner::Gate;
+use crate::worker::{Connection, Idle};
+
+/// So many quick calls go together at most.
+const TOGETHER: usize = 64;
+
+/// What takes longer is not quick.
+const QUICK: Duration = Duration::from_millis(5);
+
+/// How long a call of somebody who has gone may go on: most are done by then.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// How long the calls of a procedure take, smoothed.
+#[derive(Default)]
+pub(crate) struct Pace(AtomicU64);
+
+impl Pace {
+    /// Nobody knows of a procedure that was never called.
+    fn is_quick(&self) -> bool {
+        let micros = self.0.load(Ordering::Relaxed);
+        micros > 0 && micros < QUICK.as_micros() as u64
+    }
+
+    fn took(&self, time: Duration) {
+        let micros = (time.as_micros() as u64).max(1);
+        let before = self.0.load(Ordering::Relaxed);
+        let smoothed = match before {
+            0 => micros,
+            before => (before * 7 + micros) / 8,
+        };
+        self.0.store(smoothed.max(1), Ordering::Relaxed);
+    }
+}
+
+/// Something to do in the database for a call.
+pub(crate) enum CallTask {
+    /// A statement is run, or it is asked who may.
+    Run {
+        call: ProcedureCall,
+        pace: Arc<Pace>,
+        reply: oneshot::Sender<Result<CallOutcome, CentreError>>,
+    },
+    /// A call that programs do is begun under a key.
+    Begin {
+        user: String,
+        key: [u8; 16],
+        reply: oneshot::Sender<Result<Begun, CentreError>>,
+    },
+    /// What came of it.
+    Finish {
+        user: String,
+        key: [u8; 16],
+        outcome: Vec<u8>,
+        reply: oneshot::Sender<Result<(), CentreError>>,
+    },
+}
+
+/// A call that is run, and who waits for it.
+struct Running {
+    call: ProcedureCall,
+    pace: Arc<Pace>,
+    reply: oneshot::Sender<Result<CallOutcome, CentreError>>,
+    /// Nobody waits any more, and the statement is to end.
+    left: bool,
+}
+
+pub(crate) async fn run_calls(
+    lane: Arc<Lane<CallTask>>,
+    gate: Arc<Gate>,
+    idle: Idle,
+    clock: Arc<dyn Clock>,
+) {
+    loop {
+        let rest = lane.resting.begin();
+        let turn = gate.turn().await;
+        drop(rest);
+        let mut count = 0;
+        let batch = lane.next(|task| {
+            count += 1;
+            let is_quick = match task {
+                CallTask::Run { pace, .. } => pace.is_quick(),
+                _ => false,
+            };
+            is_quick && count <= TOGETHER
+        });
+        let Some(batch) = batch.await else {
+            return;
+        };
+        let done = batch.len();
+        let mut connection = idle.take();
+        let mut calls = Vec::with_capacity(done);
+        for task in batch {
+            match task {
+                CallTask::Run { reply, .. } if reply.is_closed() => {}
+                CallTask::Run { call, pace, reply } => calls.push(Running {
+                    call,
+                    pace,
+                    reply,
+                    left: false,
+                }),
+                task => run_once(task, &mut connection, clock.now_ms()).await,
+            }
+        }
+        if !calls.is_empty() {
+            run_together(calls, &mut connection, clock.now_ms()).await;
+        }
+        idle.give_back(connection);
+        turn.done(done, done as u64);
+    }
+}
+
+async fn run_once(task: CallTask, connection: &mut Connection, now_ms: i64) {
+    match task {
+        CallTask::Run { .. } => {}
+        CallTask::Begin { user, key, reply } => {
+            let result = match connection.open().await {
+                Ok(worker) => worker.begin_once(&user, key, now_ms).await,
+                Err(error) => Err(error),
+            };
+            // Whoever was to begin has gone: the next one finds it unfinished.
+            let _ = reply.send(connection.judge(result));
+        }
+        CallTask::Finish {
+            user,
+            key,
+            outcome,
+            reply,
+        } => {
+            let result = match connection.open().await {
+                Ok(worker) => worker.finish_once(&user, key, outcome).await,
+                Err(error) => Err(error),
+            };
+            let _ = reply.send(connection.judge(result));
+        }
+    }
+}
+
+async fn run_together(mut calls: Vec<Running>, connection: &mut Connection, now_ms: i64) {
+    let mut again = true;
+    while !calls.is_empty() {
+        let started = Instant::now();
+        let count = calls.len() as u32;
+        let result = match connection.open().await {
+            Ok(worker) => flight(worker, &mut calls, now_ms).await,
+            Err(error) => Err(error),
+        };
+        match connection.judge(result) {
+            Ok(outcomes) => {
+                let each = started.elapsed() / count;
+                for (running, outcome) in calls.into_iter().zip(outcomes) {
+                    running.pace.took(each);
+                    // Nobody waits when the caller has gone.
+                    let _ = running.reply.send(Ok(outcome));
+                }
+                return;
+            }
+            Err(error) => {
+                // The connection broke, most likely while nobody used it. What may have been done
+                // is not done again, unless that makes no difference.
+                let is_away = matches!(error, CentreError::Unavailable { .. });
+                let repeats = std::mem::take(&mut again) && is_away;
+                let message = error.to_string();
+                let mut rest = Vec::new();
+                for running in calls {
+                    let call = &running.call;
+                    let harmless = call.once.is_some() || call.procedure.is_read_only();
+                    if repeats && harmless && !running.left {
+                        rest.push(running);
+                    } else {
+                        let message = message.clone();
+                        let error = match is_away {
+                            true => CentreError::Unavailable { message },
+                            false => CentreError::Internal { message },
+                        };
+                        let _ = running.reply.send(Err(error));
+                    }
+                }
+                calls = rest;
+            }
+        }
+    }
+}
+
+/// Runs the calls, and ends those whose callers go away meanwhile.
+async fn flight(
+    worker: &mut Box<dyn Worker>,
+    calls: &mut [Running],
+    now_ms: i64,
+) -> Result<Vec<CallOutcome>, CentreError> {
+    let interrupter = worker.interrupter();
+    let list = calls.iter().map(|it| it.call.clone()).collect();
+    let mut outcomes = pin!(worker.call(list, now_ms));
+    loop {
+        let mut left = Vec::new();
+        tokio::select! {
+            biased;
+            outcomes = &mut outcomes => return outcomes,
+            gone = someone_left(calls) => left.extend(gone),
+        }
+        let cancels: Vec<Cancel> = left
+            .into_iter()
+            .map(|it| calls[it].call.cancel.clone())
+            .collect();
+        cancels.iter().for_each(Cancel::set);
+        tokio::select! {
+            biased;
+            outcomes = &mut outcomes => return outcomes,
+            () = sleep(GRACE) => {}
+        }
+        cancels.iter().for_each(|it| interrupter.interrupt(it));
+    }
+}
+
+/// Ends when a caller has gone of whom that was not known, and tells which.
+async fn someone_left(calls: &mut [Running]) -> Vec<usize> {
+    poll_fn(|context| {
+        let mut left = Vec::new();
+        for (index, running) in calls.iter_mut().enumerate() {
+            if !running.left && running.reply.poll_closed(context).is_ready() {
+                running.left = true;
+                left.push(index);
+            }
+        }
+        match left.is_empty() {
+            true => Poll::Pending,
+            false => Poll::Ready(left),
+        }
+    })
+    .await
+}

@@ -1,0 +1,188 @@
+//! What comes of a call, from the database to the caller, and as it is kept under a key.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use tidewater_centre::procedure::{self, AnswerColumn, CallOutcome};
+use tidewater_protocol::Code;
+use tidewater_protocol::message::{Answer, CallFailed, ColumnHeader, Returns};
+
+use super::{Answered, Outcome, built_in};
+use crate::fault::Fault;
+
+/// What a statement came to.
+pub(super) fn of_script(name: &str, returns: procedure::Returns, outcome: CallOutcome) -> Outcome {
+    match outcome {
+        CallOutcome::Answer(answer) => Ok(Answered {
+            returns: Some(to_wire(returns)),
+            columns: headers(&answer.columns),
+            rows: answer.rows,
+        }),
+        CallOutcome::NotAllowed => Err(CallFailed::new(
+            Code::NotAllowed,
+            format!("you may not call {name:?}"),
+            "ask the server's operator",
+        )),
+        CallOutcome::Failed { code, message } => Err(refused(name, code, message)),
+        CallOutcome::TooLarge => Err(built_in::too_large()),
+        CallOutcome::WrongShape { rows } => Err(CallFailed::new(
+            Code::ProcedureFailed,
+            match rows {
+                0 => format!("the procedure {name:?} found nothing"),
+                _ => format!("the procedure {name:?} found more than the one row that it returns"),
+            },
+            "tell the server's operator, who declares what it returns",
+        )),
+        CallOutcome::Interrupted => Err(CallFailed::new(
+            Code::DeadlineExceeded,
+            format!("the procedure {name:?} took longer than it was given"),
+            "give it more time, or have the server's operator raise its timeout",
+        )),
+        CallOutcome::Busy { message } => {
+            tracing::debug!(procedure = name, message, "a call found its rows locked");
+            let mut busy = CallFailed::new(
+                Code::Busy,
+                format!("somebody else is in the way of {name:?}"),
+                "call again",
+            );
+            busy.retry_after_ms = 1_000;
+            Err(busy)
+        }
+        CallOutcome::KeyTaken => Err(key_taken()),
+    }
+}
+
+/// The caller is told what the procedure's author and his data say, and of everything else that
+/// it is for the operator.
+fn refused(name: &str, code: String, message: String) -> CallFailed {
+    let of_author = code.starts_with("P0")
+        || code.starts_with("22")
+        || code.starts_with("23")
+        || code.starts_with("SQLITE_CONSTRAINT");
+    let (message, hint) = if of_author {
+        (message, "")
+    } else {
+        tracing::warn!(
+            procedure = name,
+            code,
+            message,
+            "the database refused a call"
+        );
+        (
+            format!("the database refused the procedure {name:?}"),
+            "tell the server's operator to look into its log",
+        )
+    };
+    CallFailed {
+        own_code: code,
+        ..CallFailed::new(Code::ProcedureFailed, message, hint)
+    }
+}
+
+pub(super) fn key_taken() -> CallFailed {
+    CallFailed::new(
+        Code::NameTaken,
+        "the key was used for another call",
+        "make a random key for each call, and use it for nothing else",
+    )
+}
+
+pub(super) fn internal(detail: &str) -> CallFailed {
+    of_fault(Fault::internal(detail))
+}
+
+/// What the server's own trouble is to a caller.
+pub(super) fn of_fault(fault: Fault) -> CallFailed {
+    if !fault.detail.is_empty() {
+        tracing::warn!(
+            code = fault.code.name(),
+            detail = fault.detail,
+            "a call failed"
+        );
+    }
+    CallFailed {
+        retry_after_ms: fault.retry_after_ms,
+        ..CallFailed::new(fault.code, fault.message, fault.hint)
+    }
+}
+
+fn headers(columns: &Arc<[AnswerColumn]>) -> Vec<ColumnHeader> {
+    let columns = columns.iter();
+    let headers = columns.map(|it| ColumnHeader::of(it.name.as_str(), it.column_type));
+    headers.collect()
+}
+
+fn to_wire(returns: procedure::Returns) -> Returns {
+    match returns {
+        procedure::Returns::Nothing => Returns::Nothing,
+        procedure::Returns::Value => Returns::Value,
+        procedure::Returns::Row => Returns::Row,
+        procedure::Returns::Rows => Returns::Rows,
+    }
+}
+
+pub(super) fn returns(returns: Returns) -> procedure::Returns {
+    match returns {
+        Returns::Nothing => procedure::Returns::Nothing,
+        Returns::Value => procedure::Returns::Value,
+        Returns::Row => procedure::Returns::Row,
+        Returns::Rows => procedure::Returns::Rows,
+    }
+}
+
+/// What is kept of what a provider made of a call: one byte, 1 for an answer and 2 for a failure,
+/// and the message.
+pub(super) fn encode(outcome: &Outcome) -> Vec<u8> {
+    let mut kept = Vec::new();
+    match outcome {
+        Ok(answered) => {
+            kept.push(1);
+            kept.extend(Answer::from(answered.clone()).encode_to_vec());
+        }
+        Err(failed) => {
+            kept.push(2);
+            kept.extend(failed.encode_to_vec());
+        }
+    }
+    kept
+}
+
+/// Reads what [`encode`] wrote.
+pub(super) fn decode(kept: &[u8]) -> Result<Outcome, CallFailed> {
+    let read = || {
+        let (kind, rest) = kept.split_first()?;
+        let rest = Bytes::copy_from_slice(rest);
+        match kind {
+            1 => Some(Ok(Answer::decode(rest).ok()?.into())),
+            2 => Some(Err(CallFailed::decode(rest).ok()?)),
+            _ => None,
+        }
+    };
+    read().ok_or_else(|| internal("the outcome of a call is not kept as it was written"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_again() {
+        let answered = Answered::from(tidewater_protocol::json::to_answer(&serde_json::json!(7)));
+        let failed = CallFailed::new(Code::ProcedureFailed, "no", "");
+        for outcome in [Ok(answered), Err(failed)] {
+            assert_eq!(decode(&encode(&outcome)), Ok(outcome));
+        }
+        assert!(decode(&[]).is_err() && decode(&[3]).is_err());
+    }
+
+    #[test]
+    fn what_the_database_says_is_told_only_if_the_author_says_it() {
+        let told = |code: &str| refused("p", code.into(), "secret".into()).message;
+        assert_eq!(told("P0001"), "secret");
+        assert_eq!(told("23505"), "secret");
+        assert_eq!(told("SQLITE_CONSTRAINT_TRIGGER"), "secret");
+        assert!(!told("42P01").contains("secret"));
+    }
+}

@@ -1,0 +1,259 @@
+//! What a server says of its own accord to the other side of a connection: calls, and their end.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use prost::Message as _;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use tidewater_protocol::frame::Message;
+use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
+
+use super::{Answered, Caller, Outcome};
+use crate::fault::Fault;
+
+/// An answer that is put together of pieces has at most so many bytes.
+pub(crate) const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// So many calls one provider has at most at the same time.
+const MAX_ASKED: usize = 1_000;
+
+/// So many bytes wait to be sent to it at most, and one message more.
+const MAX_OUT_BYTES: usize = 4 << 20;
+
+/// The provider has gone; what it had may have been done or not.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+/// The box of one connection.
+pub(crate) struct Post {
+    who: Arc<Caller>,
+    state: Mutex<State>,
+    ready: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    out: VecDeque<Message>,
+    out_bytes: usize,
+    asked: HashMap<u64, Asked>,
+    last_id: u64,
+    closed: bool,
+}
+
+impl State {
+    fn push(&mut self, message: Message) {
+        self.out_bytes += message.credit();
+        self.out.push_back(message);
+    }
+}
+
+/// A call that the other side has.
+struct Asked {
+    reply: oneshot::Sender<Outcome>,
+    answered: Answered,
+    bytes: usize,
+}
+
+impl Post {
+    pub(crate) fn new(who: Arc<Caller>) -> Arc<Post> {
+        Arc::new(Post {
+            who,
+            state: Mutex::default(),
+            ready: Notify::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who is on the other side.
+    pub(crate) fn who(&self) -> &Arc<Caller> {
+        &self.who
+    }
+
+    /// How many calls it has; `None` if it takes no more.
+    pub(crate) fn asked(&self) -> Option<usize> {
+        let state = self.state();
+        let takes_more = state.asked.len() < MAX_ASKED && state.out_bytes < MAX_OUT_BYTES;
+        takes_more.then_some(state.asked.len())
+    }
+
+    /// Has the other side do something. To drop the future is to cancel the call.
+    pub(crate) async fn ask(&self, call: &Call, deadline: Instant) -> Result<Outcome, Gone> {
+        let (reply, answer) = oneshot::channel();
+        let id = {
+            let mut state = self.state();
+            if state.closed {
+                return Err(Gone);
+            }
+            state.last_id += 1;
+            let id = state.last_id;
+            let asked = Asked {
+                reply,
+                answered: Answered::default(),
+                bytes: 0,
+            };
+            state.asked.insert(id, asked);
+            state.push(message(id, CallKind::Call, call, Some(deadline)));
+            id
+        };
+        self.ready.notify_one();
+        let _cancel = CancelOnDrop { post: self, id };
+        answer.await.map_err(|_| Gone)
+    }
+
+    /// Whether the other side has nothing to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state().asked.is_empty()
+    }
+
+    /// Tells the other side something, and does not wait for what comes of it.
+    pub(crate) fn tell(&self, call: &Call) {
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        state.last_id += 1;
+        let id = state.last_id;
+        state.push(message(id, CallKind::OneWay, call, None));
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    /// The next message to the other side, if there is one.
+    pub(crate) fn next(&self) -> Option<Message> {
+        let mut state = self.state();
+        let next = state.out.pop_front();
+        state.out_bytes -= next.as_ref().map_or(0, Message::credit);
+        if state.out.is_empty() {
+            state.out = VecDeque::new();
+        } else {
+            // Others may wait for the rest.
+            self.ready.notify_one();
+        }
+        next
+    }
+
+    /// Ends when there may be something to say. Safe to drop.
+    pub(crate) async fn ready(&self) {
+        self.ready.notified().await;
+    }
+
+    /// Something came back from the other side. What nobody waits for any more is dropped.
+    pub(crate) fn answered(&self, id: u64, kind: CallKind, payload: Bytes) -> Result<(), Fault> {
+        let malformed = |_: prost::DecodeError| Fault::malformed("an answer that cannot be read");
+        match kind {
+            CallKind::Accepted => {}
+            CallKind::Failed => {
+                let failed = CallFailed::decode(payload).map_err(malformed)?;
+                self.end(id, Err(failed));
+            }
+            _ => {
+                let answer = Answer::decode(payload).map_err(malformed)?;
+                let mut state = self.state();
+                let Some(asked) = state.asked.get_mut(&id) else {
+                    return Ok(());
+                };
+                asked.bytes += answer.rows.len();
+                if asked.bytes > MAX_ANSWER_BYTES {
+                    drop(state);
+                    self.end(id, Err(super::built_in::too_large()));
+                    return Ok(());
+                }
+                asked.answered.add(answer);
+                if kind == CallKind::Answer {
+                    let answered = std::mem::take(&mut asked.answered);
+                    drop(state);
+                    self.end(id, Ok(answered));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the other side has this call.
+    pub(crate) fn has(&self, id: u64) -> bool {
+        self.state().asked.contains_key(&id)
+    }
+
+    /// A call of the other side has come to this.
+    pub(crate) fn end(&self, id: u64, outcome: Outcome) {
+        let asked = self.state().asked.remove(&id);
+        if let Some(asked) = asked {
+            // The caller may have gone meanwhile.
+            let _ = asked.reply.send(outcome);
+            self.ready.notify_one();
+        }
+    }
+
+    fn cancel(&self, id: u64) {
+        let mut state = self.state();
+        if state.asked.remove(&id).is_some() && !state.closed {
+            // What has not left yet needs no second word.
+            let waits = state.out.iter().position(|it| it.id == id);
+            match waits.and_then(|place| state.out.remove(place)) {
+                Some(message) => state.out_bytes -= message.credit(),
+                None => state.push(Message {
+                    id,
+                    deadline_ms: 0,
+                    flags: CallKind::Cancel as u8,
+                    payload: Bytes::new(),
+                }),
+            }
+            drop(state);
+            self.ready.notify_one();
+        }
+    }
+
+    /// The connection is gone, and with it whatever the other side had to do.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        *state = State {
+            closed: true,
+            ..State::default()
+        };
+    }
+}
+
+impl Answered {
+    fn add(&mut self, answer: Answer) {
+        if self.returns.is_none() {
+            *self = Answered {
+                rows: Vec::new(),
+                ..Answered::from(Answer {
+                    rows: Bytes::new(),
+                    ..answer.clone()
+                })
+            };
+        }
+        if !answer.rows.is_empty() {
+            self.rows.push(answer.rows);
+        }
+    }
+}
+
+struct CancelOnDrop<'p> {
+    post: &'p Post,
+    id: u64,
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        self.post.cancel(self.id);
+    }
+}
+
+fn message(id: u64, kind: CallKind, call: &Call, deadline: Option<Instant>) -> Message {
+    let left = deadline.map(|it| it.saturating_duration_since(Instant::now()).as_millis());
+    Message {
+        id,
+        // Nothing is left is not the same as no deadline.
+        deadline_ms: left.map_or(0, |it| u32::try_from(it).unwrap_or(u32::MAX).max(1)),
+        flags: kind as u8,
+        payload: Bytes::from(call.encode_to_vec()),
+    }
+}

@@ -1,0 +1,225 @@
+//! The web protocol: the same procedures and spaces over HTTP with JSON.
+//!
+//! Owns the paths, what a request must carry, and how errors are told
+//! (`application/problem+json`). What a call is, and who may call, is [`crate::calls`]'s affair.
+
+mod caller;
+mod describe;
+mod problem;
+mod provide;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Map, Value};
+
+use tidewater_carrier::listen::Stream;
+use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
+use tidewater_protocol::json;
+use tidewater_protocol::message::{Answer, Argument, Call};
+
+use self::caller::{Identified, Peer};
+use self::problem::Problem;
+use self::provide::WebProviders;
+use crate::calls::built_in;
+use crate::server::Shared;
+
+/// How long the head of a request may take to arrive.
+const HEAD: Duration = Duration::from_secs(30);
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(crate) struct Web {
+    server: Arc<Shared>,
+    callers: Arc<caller::Callers>,
+    providers: Arc<WebProviders>,
+}
+
+/// The web protocol of a server.
+pub(crate) struct Site {
+    web: Web,
+    router: Router,
+}
+
+impl Site {
+    pub(crate) fn new(server: Arc<Shared>) -> Arc<Site> {
+        let web = Web {
+            server,
+            callers: Arc::default(),
+            providers: Arc::default(),
+        };
+        let router = Router::new()
+            .route("/openapi.json", get(describe::openapi))
+            .route("/v1/sign-in", post(caller::sign_in))
+            .route("/v1/call/{name}", post(call))
+            .route(
+                "/v1/provide/{name}",
+                get(provide::take).delete(provide::leave),
+            )
+            .route("/v1/answer/{call}", post(provide::answer))
+            .route("/v1/fail/{call}", post(provide::fail))
+            .fallback(async || Problem::not_found("there is nothing under this path"))
+            .method_not_allowed_fallback(async || Problem::method())
+            .layer(DefaultBodyLimit::max(MAX_MESSAGE_BYTES))
+            .with_state(web.clone());
+        Arc::new(Site { web, router })
+    }
+
+    /// Serves one connection until it ends, or the server shuts down.
+    pub(crate) async fn serve(&self, stream: Box<dyn Stream>, peer: String) {
+        let router = self.router.clone().layer(axum::Extension(Peer(peer)));
+        let service = TowerToHyperService::new(router);
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let server = &self.web.server;
+        tokio::select! {
+            biased;
+            // Whoever asks sees for himself how it ended.
+            _ = &mut connection => return,
+            () = server.draining() => connection.as_mut().graceful_shutdown(),
+        }
+        tokio::select! {
+            biased;
+            _ = &mut connection => {}
+            () = server.aborted() => {}
+        }
+    }
+
+    /// Gives up providers that do not come back for more.
+    pub(crate) async fn sweep(&self) {
+        self.web.providers.sweep(&self.web.server).await;
+    }
+}
+
+/// What is answered without a look at the request when there are too many connections.
+pub(crate) fn too_many(retry_after_ms: u64) -> Vec<u8> {
+    let seconds = retry_after_ms.div_ceil(1_000);
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\nretry-after: {seconds}\r\ncontent-length: 0\r\n\
+         connection: close\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+/// Calls a procedure.
+async fn call(
+    State(web): State<Web>,
+    Path(name): Path<String>,
+    who: Identified,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let call = Call {
+        procedure: name,
+        arguments: arguments(&body)?,
+        to: text(&headers, "tidewater-to")?
+            .unwrap_or_default()
+            .to_owned(),
+        key: match text(&headers, "idempotency-key")? {
+            None => Bytes::new(),
+            Some(key) => caller::key(key)?,
+        },
+        ..Call::default()
+    };
+    let deadline = text(&headers, "tidewater-timeout")?
+        .map(timeout)
+        .transpose()?;
+    if call.procedure.starts_with(built_in::PREFIX) {
+        return answered(built_in::over_http(&call)?);
+    }
+    let server = web.server.clone();
+    let prepared = server.calls.prepare(&who.caller, call, deadline)?;
+    let asynchronous = text(&headers, "prefer")?.is_some_and(|it| it == "respond-async");
+    if asynchronous {
+        tokio::spawn(async move {
+            if let Err(error) = prepared.run(&server).await {
+                tracing::debug!(%error, "what nobody waits for came to nothing");
+            }
+        });
+        return Ok(StatusCode::ACCEPTED.into_response());
+    }
+    answered(prepared.run(&server).await?.into())
+}
+
+fn answered(answer: Answer) -> Result<Response, Problem> {
+    let value = json::answer(&answer).map_err(|error| Problem::internal(&error))?;
+    Ok(match value {
+        Value::Null if answer.columns.is_empty() => StatusCode::NO_CONTENT.into_response(),
+        value => Json(value).into_response(),
+    })
+}
+
+/// The arguments of a body, which may be empty.
+fn arguments(body: &[u8]) -> Result<Vec<Argument>, Problem> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Vec::new());
+    }
+    let object: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
+        Problem::bad(
+            format!("the body is no JSON object with arguments: {error}"),
+            "write {\"item\": 7}, one name for each argument",
+        )
+    })?;
+    Ok(json::arguments(&object))
+}
+
+fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>, Problem> {
+    let Some(value) = headers.get(name) else {
+        return Ok(None);
+    };
+    value
+        .to_str()
+        .map(|it| Some(it.trim()))
+        .map_err(|_| Problem::bad(format!("the header {name} is no text"), "write plain ASCII"))
+}
+
+/// A time such as `250ms`, `5s`, or a number of seconds.
+fn timeout(text: &str) -> Result<Duration, Problem> {
+    let seconds = || text.parse().ok().map(Duration::from_secs);
+    let found = crate::config::duration(text).or_else(seconds);
+    found.filter(|it| !it.is_zero()).ok_or_else(|| {
+        Problem::bad(
+            format!("{text:?} is no time"),
+            "write tidewater-timeout: 250ms, 5s or 1m",
+        )
+    })
+}
+
+/// Whether a body says that it is JSON.
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.and_then(|it| it.to_str().ok())
+        .is_some_and(|it| it.starts_with("application/json"))
+}
+
+/// What a provider sends back: JSON, or plain text where it says so.
+fn value(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Value::Null);
+    }
+    match serde_json::from_slice(body) {
+        Ok(value) => Ok(value),
+        Err(error) if is_json(headers) => Err(Problem::bad(
+            format!("the body is no JSON: {error}"),
+            "write a value, an object for a row, or a list of objects",
+        )),
+        // Who answers from a shell writes text.
+        Err(_) => match std::str::from_utf8(body) {
+            Ok(text) => Ok(Value::from(text.trim_end())),
+            Err(_) => Err(Problem::bad("the body is no text", "write JSON")),
+        },
+    }
+}

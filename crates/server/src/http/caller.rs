@@ -1,0 +1,179 @@
+//! Who asks: passwords become tokens, tokens become callers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{Extension, FromRequestParts, State};
+use axum::http::header;
+use axum::http::request::Parts;
+use axum::{Json, RequestPartsExt};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout};
+
+use tidewater_centre::records::ShutOut;
+use tidewater_protocol::identity::parse_uuid;
+use tidewater_protocol::message::{PROTOCOL_VERSION, Proof, SignIn};
+
+use super::Web;
+use super::problem::Problem;
+use crate::auth::signing::TOKEN_LIFETIME_MS;
+use crate::calls::Caller;
+use crate::fault::Fault;
+use crate::registry::WATCH_EVERY;
+use crate::sign_in::{self, Claim, PROGRAM};
+
+/// So many users are remembered.
+const REMEMBERED: usize = 10_000;
+
+/// The other side of a connection.
+#[derive(Clone)]
+pub(super) struct Peer(pub(super) String);
+
+/// Whoever sent a token that counts.
+pub(super) struct Identified {
+    pub(super) caller: Arc<Caller>,
+}
+
+/// Whether users may still come in, as far as it was asked within the last second.
+#[derive(Default)]
+pub(super) struct Callers(Mutex<HashMap<String, Known>>);
+
+#[derive(Clone)]
+struct Known {
+    asked: Instant,
+    reason: Option<ShutOut>,
+    caller: Arc<Caller>,
+}
+
+impl Callers {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn check(&self, web: &Web, user: &str) -> Result<Arc<Caller>, Fault> {
+        let before = self.known().get(user).cloned();
+        let known = match before {
+            Some(known) if known.asked.elapsed() < WATCH_EVERY => known,
+            before => {
+                let asked = Instant::now();
+                let state = sign_in::look_up(&web.server, user, None, Vec::new()).await?;
+                let caller = before.map(|it| it.caller).unwrap_or_else(|| {
+                    Arc::new(Caller {
+                        user: user.to_owned(),
+                        remote_id: None,
+                    })
+                });
+                let known = Known {
+                    asked,
+                    reason: sign_in::shuts_programs_out(&state),
+                    caller,
+                };
+                let mut all = self.known();
+                if all.len() >= REMEMBERED {
+                    all.clear();
+                }
+                all.insert(user.to_owned(), known.clone());
+                known
+            }
+        };
+        match known.reason {
+            None => Ok(known.caller),
+            Some(reason) => Err(Fault::shut_out(reason)),
+        }
+    }
+}
+
+impl FromRequestParts<Web> for Identified {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Identified, Problem> {
+        let header = parts.headers.get(header::AUTHORIZATION);
+        let token = header.and_then(|it| it.to_str().ok());
+        let token = token.and_then(|it| it.strip_prefix("Bearer ").or(it.strip_prefix("bearer ")));
+        let token = token.ok_or_else(|| Problem::stranger("the request brings no token"))?;
+        let expired = || Problem::stranger("the token is not, or no longer, valid");
+        let token = URL_SAFE_NO_PAD
+            .decode(token.trim())
+            .map_err(|_| expired())?;
+        let server = &web.server;
+        let now_ms = server.environment.clock.now_ms();
+        let keyring = server.signer.keyring(&[&token], now_ms).await;
+        let user = keyring
+            .token_user(&token, PROGRAM, now_ms)
+            .ok_or_else(expired)?;
+        let caller = web.callers.check(web, &user).await?;
+        Ok(Identified { caller })
+    }
+}
+
+#[derive(Deserialize)]
+struct Password {
+    user: String,
+    password: String,
+}
+
+/// What a password is exchanged for.
+#[derive(Serialize)]
+pub(super) struct Token {
+    token: String,
+    token_type: &'static str,
+    /// Seconds.
+    expires_in: i64,
+}
+
+/// Exchanges a password for a token.
+pub(super) async fn sign_in(
+    State(web): State<Web>,
+    parts: Parts,
+    body: Bytes,
+) -> Result<Json<Token>, Problem> {
+    let mut parts = parts;
+    let peer = parts.extract::<Extension<Peer>>().await;
+    let peer = peer.map_or_else(|_| String::new(), |Extension(Peer(peer))| peer);
+    let given: Password = serde_json::from_slice(&body).map_err(|error| {
+        Problem::bad(
+            format!("the body is no sign-in: {error}"),
+            "write {\"user\": \"NAME\", \"password\": \"PASSWORD\"}",
+        )
+    })?;
+    let claim = Claim::check(SignIn {
+        protocol_version: PROTOCOL_VERSION,
+        user: given.user,
+        proof: Some(Proof::Password(given.password)),
+        client: "http".into(),
+        is_program: true,
+        ..SignIn::default()
+    })?;
+    let server = &web.server;
+    let now_ms = server.environment.clock.now_ms();
+    let keyring = server.signer.keyring(&[], now_ms).await;
+    let entering = sign_in::sign_in(server, &claim, Vec::new(), &keyring, &peer);
+    let entered = timeout(server.limits.sync.min(Duration::from_secs(60)), entering).await;
+    let entered = entered.unwrap_or_else(|_| Err(Fault::timeout("the sign-in took too long")));
+    let entered = entered.inspect_err(|fault| {
+        server.metrics.sign_in_failed(fault);
+        let (code, user) = (fault.code.name(), &claim.user);
+        tracing::warn!(user, peer, code, error = %fault, "sign-in over HTTP failed");
+    })?;
+    Ok(Json(Token {
+        token: URL_SAFE_NO_PAD.encode(entered.token),
+        token_type: "Bearer",
+        expires_in: TOKEN_LIFETIME_MS / 1_000,
+    }))
+}
+
+/// The key of a call that may be done once only.
+pub(super) fn key(text: &str) -> Result<Bytes, Problem> {
+    let bare = text.trim_matches('"');
+    let key = parse_uuid(bare).ok_or_else(|| {
+        Problem::bad(
+            format!("the idempotency key {bare:?} is no UUID"),
+            "make a random UUID for each call, and send the same when you repeat it",
+        )
+    })?;
+    Ok(Bytes::copy_from_slice(&key))
+}

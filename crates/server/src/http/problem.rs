@@ -1,0 +1,163 @@
+//! Errors as `application/problem+json` (RFC 9457).
+
+use std::fmt;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use tidewater_protocol::Code;
+use tidewater_protocol::message::CallFailed;
+
+use crate::fault::Fault;
+
+/// What is told of an error.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem(Box<Details>);
+
+#[derive(Clone, Debug, Serialize)]
+struct Details {
+    /// Tells kinds of errors apart: `urn:tidewater:error:` and the code.
+    #[serde(rename = "type")]
+    kind: String,
+    title: String,
+    status: u16,
+    detail: String,
+    /// The stable code's name.
+    code: String,
+    /// What to do about it.
+    hint: String,
+    /// The argument that is to blame.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    argument: String,
+    /// The code of an error that is the procedure's own.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    own_code: String,
+    #[serde(skip)]
+    retry_after_ms: u64,
+}
+
+impl Problem {
+    fn new(code: Code, status: StatusCode, detail: String, hint: String) -> Problem {
+        Problem(Box::new(Details {
+            kind: format!("urn:tidewater:error:{code}"),
+            title: code.name().replace('_', " "),
+            status: status.as_u16(),
+            detail,
+            code: code.name().to_owned(),
+            hint,
+            argument: String::new(),
+            own_code: String::new(),
+            retry_after_ms: 0,
+        }))
+    }
+
+    /// The request says what cannot be.
+    pub(crate) fn bad(detail: impl Into<String>, hint: impl Into<String>) -> Problem {
+        Problem::new(
+            Code::Usage,
+            StatusCode::BAD_REQUEST,
+            detail.into(),
+            hint.into(),
+        )
+    }
+
+    pub(crate) fn not_found(detail: &str) -> Problem {
+        let hint = "see /openapi.json for what there is";
+        Problem::new(
+            Code::Usage,
+            StatusCode::NOT_FOUND,
+            detail.into(),
+            hint.into(),
+        )
+    }
+
+    pub(crate) fn method() -> Problem {
+        let detail = "this path takes another method";
+        let hint = "see /openapi.json for what there is";
+        Problem::new(
+            Code::Usage,
+            StatusCode::METHOD_NOT_ALLOWED,
+            detail.into(),
+            hint.into(),
+        )
+    }
+
+    /// Whoever asks has not said who he is.
+    pub(crate) fn stranger(detail: &str) -> Problem {
+        Problem::new(
+            Code::TokenExpired,
+            StatusCode::UNAUTHORIZED,
+            detail.into(),
+            "get a token with POST /v1/sign-in and send it as Authorization: Bearer TOKEN".into(),
+        )
+    }
+
+    pub(crate) fn internal(error: &dyn fmt::Display) -> Problem {
+        tracing::error!(%error, "an answer cannot be told");
+        Fault::internal("").into()
+    }
+}
+
+fn status(code: Code) -> StatusCode {
+    match code {
+        Code::BadArgument | Code::BadSubject | Code::MalformedMessage | Code::Usage => {
+            StatusCode::BAD_REQUEST
+        }
+        Code::WrongPassword | Code::TokenExpired | Code::CredentialInvalid => {
+            StatusCode::UNAUTHORIZED
+        }
+        Code::NotAllowed | Code::UserDisabled | Code::RemoteRevoked => StatusCode::FORBIDDEN,
+        Code::NoSuchProcedure | Code::NoSuchSpace => StatusCode::NOT_FOUND,
+        Code::NameTaken | Code::OutcomeUnknown => StatusCode::CONFLICT,
+        Code::LimitExceeded => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::ProcedureFailed => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::TooManyAttempts => StatusCode::TOO_MANY_REQUESTS,
+        Code::ProviderGone => StatusCode::BAD_GATEWAY,
+        Code::NoProvider | Code::Busy | Code::ShuttingDown | Code::ConsolidatedUnavailable => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        Code::DeadlineExceeded | Code::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl From<CallFailed> for Problem {
+    fn from(failed: CallFailed) -> Problem {
+        let code = failed.code().unwrap_or(Code::Internal);
+        let mut problem = Problem::new(code, status(code), failed.message, failed.hint);
+        problem.0.argument = failed.argument;
+        problem.0.own_code = failed.own_code;
+        problem.0.retry_after_ms = failed.retry_after_ms;
+        problem
+    }
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Problem {
+        let status = status(fault.code);
+        let mut problem = Problem::new(fault.code, status, fault.message, fault.hint);
+        problem.0.retry_after_ms = fault.retry_after_ms;
+        problem
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::BAD_REQUEST);
+        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, kind);
+        if status == StatusCode::UNAUTHORIZED {
+            let bearer = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, bearer);
+        }
+        if self.0.retry_after_ms > 0 {
+            let seconds = HeaderValue::from(self.0.retry_after_ms.div_ceil(1_000));
+            headers.insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}

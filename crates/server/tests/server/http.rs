@@ -1,0 +1,210 @@
+//! The web protocol: signing in, calls, providers, and what is told of errors.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use tidewater_centre::Centre;
+use tidewater_client::{Answer, ColumnType, Datum, Link, LinkOptions, Request};
+
+use crate::centre::{Handle, MemoryCentre};
+use crate::world::{PASSWORD, World};
+
+const HEAD: &str = "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nhttp = \"http://127.0.0.1:0\"\n";
+
+const PROCEDURES: &str = r#"
+[[procedure]]
+name = "double"
+provided_by = "bob"
+allow = "everyone"
+arguments = { number = "integer", note = "text?" }
+"#;
+
+async fn world() -> World {
+    World::try_start(&MemoryCentre::new(), HEAD, PROCEDURES)
+        .await
+        .unwrap()
+}
+
+/// One request on a connection of its own: the status, the headers in lower case, the body.
+fn request(
+    world: &World,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String, String) {
+    let address = world.running.http.as_ref().unwrap();
+    let address = address.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
+    for (name, value) in headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += &format!("content-length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.to_lowercase(), body.to_owned())
+}
+
+fn sign_in(world: &World, user: &str) -> String {
+    let body = json!({ "user": user, "password": PASSWORD }).to_string();
+    let (status, _, body) = request(world, "POST", "/v1/sign-in", &[], &body);
+    assert_eq!(status, 200, "{body}");
+    let token: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(token["token_type"], "Bearer");
+    format!("Bearer {}", token["token"].as_str().unwrap())
+}
+
+fn ask(world: &World, who: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let (status, head, body) = request(world, method, path, &[("authorization", who)], body);
+    if status >= 400 {
+        assert!(head.contains("application/problem+json"), "{head}");
+    }
+    (status, serde_json::from_str(&body).unwrap_or(Value::Null))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_with_http_alone_provides_and_calls() {
+    let world = world().await;
+    tokio::task::block_in_place(|| {
+        let (ada, bob) = (sign_in(&world, "ada"), sign_in(&world, "bob"));
+        let echo = ask(
+            &world,
+            &ada,
+            "POST",
+            "/v1/call/tidewater.echo",
+            r#"{"value": [1]}"#,
+        );
+        assert_eq!(echo, (200, json!([1])));
+        let nothing = ask(&world, &bob, "GET", "/v1/provide/double?wait=0", "");
+        assert_eq!(nothing, (204, Value::Null));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (status, call) = ask(&world, &bob, "GET", "/v1/provide/double", "");
+                assert_eq!((status, &call["arguments"]["number"]), (200, &json!(21)));
+                assert_eq!(
+                    (&call["user"], &call["procedure"]),
+                    (&json!("ada"), &json!("double"))
+                );
+                let path = format!("/v1/answer/{}", call["call"].as_str().unwrap());
+                let foreign = ask(&world, &ada, "POST", &path, "1");
+                assert_eq!(foreign.0, 404, "it is bob's");
+                assert_eq!(ask(&world, &bob, "POST", &path, "42").0, 204);
+                assert_eq!(
+                    ask(&world, &bob, "POST", &path, "43").0,
+                    404,
+                    "it is answered"
+                );
+                let (_, call) = ask(&world, &bob, "GET", "/v1/provide/double", "");
+                let path = format!("/v1/fail/{}", call["call"].as_str().unwrap());
+                let failure = r#"{"message": "too large", "code": "E17"}"#;
+                assert_eq!(ask(&world, &bob, "POST", &path, failure).0, 204);
+            });
+            let body = r#"{"number": "21"}"#;
+            let answer = ask(&world, &ada, "POST", "/v1/call/double", body);
+            assert_eq!(answer, (200, json!(42)));
+            let (status, problem) = ask(&world, &ada, "POST", "/v1/call/double", body);
+            assert_eq!((status, &problem["own_code"]), (422, &json!("E17")));
+            assert_eq!(problem["detail"], "too large");
+        });
+        assert_eq!(ask(&world, &bob, "DELETE", "/v1/provide/double", "").0, 204);
+        let gone = ask(&world, &ada, "POST", "/v1/call/double", r#"{"number": 1}"#);
+        assert_eq!((gone.0, &gone.1["code"]), (503, &json!("no_provider")));
+        // One that speaks the binary protocol is as good.
+        let options = LinkOptions::password("bob", PASSWORD);
+        let bob = Link::connect(&world.running.addresses[0], &options).unwrap();
+        bob.provide("double", |called| {
+            let number = Datum::Integer(called.integer("number")? * 2);
+            Ok(Answer::value(ColumnType::Integer, &number))
+        })
+        .unwrap();
+        let answer = ask(&world, &ada, "POST", "/v1/call/double", r#"{"number": 4}"#);
+        assert_eq!(answer, (200, json!(8)));
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_are_problems_that_say_what_to_do() {
+    let world = world().await;
+    let ada = tokio::task::block_in_place(|| sign_in(&world, "ada"));
+    tokio::task::block_in_place(|| {
+        let call = |path: &str, body: &str| {
+            let (status, problem) = ask(&world, &ada, "POST", path, body);
+            assert!(
+                problem["hint"].as_str().is_some_and(|it| !it.is_empty()),
+                "{problem}"
+            );
+            assert_eq!(problem["status"], json!(status));
+            (status, problem["code"].as_str().unwrap().to_owned())
+        };
+        let problem = |status: u16, code: &str| (status, code.to_owned());
+        assert_eq!(
+            call("/v1/call/tripel", ""),
+            problem(404, "no_such_procedure")
+        );
+        assert_eq!(call("/v1/call/double", "{"), problem(400, "usage"));
+        assert_eq!(call("/v1/call/double", "[]"), problem(400, "usage"));
+        assert_eq!(call("/v1/call/double", "{}"), problem(400, "bad_argument"));
+        assert_eq!(call("/v1/nowhere", ""), problem(404, "usage"));
+        assert_eq!(call("/openapi.json", ""), problem(405, "usage"));
+        assert_eq!(call("/v1/provide/double", ""), problem(405, "usage"));
+        let (status, taken) = ask(&world, &ada, "GET", "/v1/provide/double", "");
+        assert_eq!((status, &taken["code"]), (409, &json!("name_taken")));
+        for header in ["Bearer x", "Bearer AAAA", "Basic eDp5", ""] {
+            let (status, head, _) = request(
+                &world,
+                "POST",
+                "/v1/call/double",
+                &[("authorization", header)],
+                "{}",
+            );
+            assert_eq!(status, 401, "{header}");
+            assert!(head.contains("www-authenticate: bearer"));
+        }
+        for (name, value) in [("tidewater-timeout", "soon"), ("idempotency-key", "7")] {
+            let headers = [("authorization", ada.as_str()), (name, value)];
+            let (status, _, body) = request(&world, "POST", "/v1/call/double", &headers, "{}");
+            assert_eq!(status, 400, "{body}");
+        }
+        let large = format!("{{\"note\": \"{}\"}}", "x".repeat(1 << 20));
+        let (status, _, _) = {
+            let headers = [("authorization", ada.as_str())];
+            request(&world, "POST", "/v1/call/double", &headers, &large)
+        };
+        assert_eq!(status, 413);
+        let wrong = json!({ "user": "ada", "password": "wrong" }).to_string();
+        let (status, _, body) = request(&world, "POST", "/v1/sign-in", &[], &wrong);
+        assert_eq!(status, 401, "{body}");
+    });
+    let handle = Handle(world.centre.clone());
+    assert!(handle.set_disabled("ada", true).await.unwrap());
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    tokio::task::block_in_place(|| {
+        let (status, problem) = ask(&world, &ada, "POST", "/v1/call/double", "{}");
+        assert_eq!((status, &problem["code"]), (403, &json!("user_disabled")));
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_be_called_is_described() {
+    let world = world().await;
+    tokio::task::block_in_place(|| {
+        let (status, _, body) = request(&world, "GET", "/openapi.json", &[], "");
+        assert_eq!(status, 200);
+        let document: Value = serde_json::from_str(&body).unwrap();
+        let double = &document["paths"]["/v1/call/double"]["post"];
+        let schema = &double["requestBody"]["content"]["application/json"]["schema"];
+        assert_eq!(schema["required"], json!(["number"]));
+        assert_eq!(
+            schema["properties"]["note"]["type"],
+            json!(["string", "null"])
+        );
+    });
+}
