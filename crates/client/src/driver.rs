@@ -16,6 +16,7 @@ use tidewater_remote::{Progress, Report, SyncError};
 use crate::clock::{Clock, random_seed};
 use crate::error::ClientError;
 use crate::line::{Line, TICK};
+use crate::link::Link;
 use crate::options::SyncOptions;
 
 /// How many sessions one sync may need in vain: token refused, credential refused, new identity,
@@ -27,17 +28,24 @@ struct Syncing<'a> {
     options: &'a SyncOptions,
     clock: Clock,
     account: Account,
-    line: Option<Line>,
+    link: &'a mut Option<Link>,
+    /// The connection stays when the sync has ended.
+    keeps: bool,
+    /// Bytes that the link had sent and received before.
+    before: [u64; 2],
     total: Report,
 }
 
-/// Syncs, and gives the database back.
+/// Syncs over the link that there is, if it can be used, and gives the database back. If `keeps`,
+/// there is a link afterwards, unless the sync fails.
 ///
 /// # Errors
 /// See [`ClientError`].
 pub(crate) fn sync(
     database: Database,
     options: &SyncOptions,
+    link: &mut Option<Link>,
+    keeps: bool,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> (Database, Result<Report, ClientError>) {
     let clock = Clock::start();
@@ -49,11 +57,17 @@ pub(crate) fn sync(
         options,
         clock,
         account,
-        line: None,
+        link,
+        keeps,
+        before: [0; 2],
         total: Report::default(),
     };
+    syncing.begin();
     let (database, result) = syncing.run(database, progress);
-    syncing.hang_up();
+    match keeps && result.is_ok() {
+        true => syncing.count(),
+        false => syncing.hang_up(),
+    }
     let Syncing { mut total, .. } = syncing;
     total.duration_ms = clock.now().ticks_ms;
     let result = result.and_then(|()| Ok(total.tell_stale(&database)?));
@@ -130,19 +144,14 @@ impl<'a> Syncing<'a> {
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> (Database, Result<Outcome, ClientError>) {
         let prepared = self
-            .line(progress)
-            .and_then(|line| Ok((line, random_seed()?)));
-        let (mut line, seed) = match prepared {
+            .link(progress)
+            .and_then(|link| Ok((link, random_seed()?)));
+        let (link, seed) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return (database, Err(error)),
         };
         let options = self.session_options(&database, first_proof);
-        line.connection.sync(database, options, seed);
-        let driven = line.run(progress);
-        let ended = line.connection.end_sync();
-        self.line = Some(line);
-        let (database, outcome) = ended.expect("the sync has ended, and its work is handed back");
-        (database, driven.map(|()| outcome).map_err(Into::into))
+        link.sync(database, options, seed, progress)
     }
 
     /// Waits before the next session, without a connection: a server that has too much to do
@@ -170,12 +179,14 @@ impl<'a> Syncing<'a> {
     }
 
     /// The connection that there is, if another session can go over it, or a new one.
-    fn line(
+    fn link(
         &mut self,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<Line, ClientError> {
-        if let Some(line) = self.line.take_if(|line| line.connection.can_sync()) {
-            return Ok(line);
+    ) -> Result<Link, ClientError> {
+        if let Some(link) = &self.link
+            && link.can_sync()
+        {
+            return Ok(link.clone());
         }
         self.hang_up();
         let server = self.options.server.as_deref();
@@ -192,7 +203,12 @@ impl<'a> Syncing<'a> {
         let ca_file = self.options.ca_file.as_deref().or(remembered);
         let connecting = Progress::default();
         let go_on = &mut || progress(&connecting);
-        Line::dial(&url, ca_file, self.options, self.clock, go_on)
+        let line = Line::dial(&url, ca_file, self.options, self.clock, go_on)?;
+        let link = Link::over(line)?;
+        if self.keeps {
+            link.keep()?;
+        }
+        Ok(self.link.insert(link).clone())
     }
 
     fn session_options(&self, database: &Database, first_proof: ProofKind) -> SessionOptions {
@@ -209,11 +225,29 @@ impl<'a> Syncing<'a> {
         }
     }
 
+    /// What went over the link before is not this sync's.
+    fn begin(&mut self) {
+        if let Some(link) = &self.link {
+            let (sent, received) = link.traffic();
+            self.before = [sent, received];
+        }
+    }
+
+    fn count(&mut self) {
+        if let Some(link) = &self.link {
+            let (sent, received) = link.traffic();
+            self.total.bytes_sent += sent - self.before[0];
+            self.total.bytes_received += received - self.before[1];
+        }
+        self.before = [0; 2];
+    }
+
     fn hang_up(&mut self) {
-        if let Some(line) = self.line.take() {
-            let (sent, received) = line.hang_up();
-            self.total.bytes_sent += sent;
-            self.total.bytes_received += received;
+        if let Some(link) = self.link.take() {
+            link.hang_up();
+            *self.link = Some(link);
+            self.count();
+            *self.link = None;
         }
     }
 }

@@ -83,6 +83,16 @@ impl ClientError {
     }
 }
 
+impl ClientError {
+    /// An error that several hear of.
+    pub(crate) fn of_shared(error: &ClientError) -> ClientError {
+        ClientError::Sync(SyncError::ConnectionLost {
+            during: "while others used the connection",
+            source: Some(std::io::Error::other(error.to_string())),
+        })
+    }
+}
+
 impl From<SyncError> for ClientError {
     fn from(error: SyncError) -> ClientError {
         ClientError::Sync(error)

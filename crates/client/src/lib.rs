@@ -39,6 +39,7 @@ mod remote;
 mod retry;
 #[cfg(test)]
 mod tests;
+mod word;
 
 pub use error::ClientError;
 pub use link::{CallError, Link, LinkOptions, LinkProof, Pending, Request};

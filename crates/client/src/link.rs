@@ -11,6 +11,8 @@ use std::fmt;
 use std::net::{Shutdown, TcpStream};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -23,16 +25,22 @@ use tidewater_carrier::{CarrierError, ServerUrl};
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, CallKind, Proof};
 use tidewater_protocol::{Code, RemoteId};
-use tidewater_remote::{Event, SyncError};
+use tidewater_remote::database::Database;
+use tidewater_remote::session::{Outcome, SessionOptions, Work};
+use tidewater_remote::{Event, Progress, SyncError};
 
 use crate::clock::Clock;
 use crate::error::ClientError;
 use crate::line::{Line, TICK};
 use crate::options::SyncOptions;
 use crate::provider::{Handler, Providers};
+use crate::word::{Word, Words};
 
 /// The keeper leaves reading to callers that follow each other as closely as that.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How often a connection is looked at while something is applied.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// Who a program is, and how it connects.
 #[derive(Clone)]
@@ -177,13 +185,14 @@ impl Request {
 }
 
 /// A connection for calls and events. Clones share it; it closes with the last one.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Link {
     shared: Arc<Shared>,
     /// Ends the keeper.
     _alive: Arc<Alive>,
 }
 
+#[derive(Debug)]
 struct Alive(Weak<Shared>);
 
 impl Drop for Alive {
@@ -201,17 +210,30 @@ pub(crate) struct Shared {
     /// For whoever waits at it.
     socket: TcpStream,
     providers: Providers,
+    words: Words,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
 }
 
 struct State {
     line: Line,
     /// Somebody waits at the socket.
     led: bool,
+    /// There is a keeper.
+    kept: bool,
     /// Calls that wait for their answers.
     waiting: HashMap<u64, Waiting>,
+    /// A sync is under way, and its thread may wait for others to read.
+    syncing: Option<Option<Thread>>,
     last_id: u64,
     last_call: Instant,
     lost: Option<Arc<ClientError>>,
+    /// The same, for the sync that it broke.
+    broken: Option<ClientError>,
     closing: bool,
 }
 
@@ -223,13 +245,12 @@ struct Waiting {
 }
 
 impl Link {
-    /// Connects and signs in.
+    /// Connects a program without a file, and signs it in.
     ///
     /// # Errors
     /// The server cannot be reached, or does not let the program in.
     pub fn connect(server: &str, options: &LinkOptions) -> Result<Link, ClientError> {
         let url: ServerUrl = server.parse()?;
-        let clock = Clock::start();
         let dial = SyncOptions {
             insecure: options.insecure,
             timeout: options.timeout,
@@ -238,7 +259,7 @@ impl Link {
         };
         let go_on = &mut || ControlFlow::Continue(());
         let ca_file = options.ca_file.as_deref();
-        let mut line = Line::dial(&url, ca_file, &dial, clock, go_on)?;
+        let mut line = Line::dial(&url, ca_file, &dial, Clock::start(), go_on)?;
         let proof = match &options.proof {
             LinkProof::Password(password) => Proof::Password(password.clone()),
             LinkProof::Token(token) => Proof::Token(token.clone()),
@@ -252,35 +273,188 @@ impl Link {
                 }
             }
         }
-        Link::start(line)
+        let link = Link::over(line)?;
+        link.keep()?;
+        Ok(link)
     }
 
-    fn start(line: Line) -> Result<Link, ClientError> {
+    /// Over an open connection. Until [`Link::keep`], it is read only while somebody waits.
+    pub(crate) fn over(line: Line) -> Result<Link, ClientError> {
         let socket = line.socket().map_err(CarrierError::Lost)?;
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 line,
                 led: false,
+                kept: false,
                 waiting: HashMap::new(),
+                syncing: None,
                 last_id: 0,
                 last_call: Instant::now(),
                 lost: None,
+                broken: None,
                 closing: false,
             }),
             quiet: Condvar::new(),
             socket,
             providers: Providers::default(),
+            words: Words::default(),
         });
-        let keeper = Arc::downgrade(&shared);
+        Ok(Link {
+            _alive: Arc::new(Alive(Arc::downgrade(&shared))),
+            shared,
+        })
+    }
+
+    /// Has a thread read when nobody else does, so that the connection can last.
+    pub(crate) fn keep(&self) -> Result<(), ClientError> {
+        if std::mem::replace(&mut self.shared.state().kept, true) {
+            return Ok(());
+        }
+        let keeper = Arc::downgrade(&self.shared);
         let thread = thread::Builder::new().name("tidewater-link".into());
         let started = thread.spawn(move || keep(&keeper));
         started.map_err(|_| SyncError::Defect {
             what: "the system starts no thread",
         })?;
-        Ok(Link {
-            _alive: Arc::new(Alive(Arc::downgrade(&shared))),
-            shared,
-        })
+        Ok(())
+    }
+
+    /// Whether another sync can begin on it.
+    pub(crate) fn can_sync(&self) -> bool {
+        let state = self.shared.state();
+        state.lost.is_none() && !state.closing && state.line.connection.can_sync()
+    }
+
+    /// Syncs, while others call. Gives the database back with what came of it.
+    pub(crate) fn sync(
+        &self,
+        database: Database,
+        options: SessionOptions,
+        seed: [u8; 32],
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> (Database, Result<Outcome, ClientError>) {
+        let shared = &self.shared;
+        let mut state = shared.state();
+        state.line.connection.sync(database, options, seed);
+        state.syncing = Some(None);
+        shared.flush(state);
+        let mut leads = false;
+        let mut state = shared.state();
+        while state.line.connection.is_syncing() {
+            if let Some(work) = state.line.connection.poll_work() {
+                if std::mem::take(&mut leads) {
+                    state.resign();
+                }
+                drop(state);
+                let work = self.work(work, progress);
+                state = shared.state();
+                state.line.connection.handle_work(work);
+                continue;
+            }
+            if leads || !state.led {
+                leads = true;
+                state.led = true;
+                state = shared.lead(state);
+            } else {
+                state.syncing = Some(Some(thread::current()));
+                drop(state);
+                thread::park_timeout(TICK);
+                state = shared.state();
+            }
+            if let Some(now) = state.line.connection.progress().cloned() {
+                // It may call on this very link.
+                drop(state);
+                let broken = progress(&now).is_break();
+                state = shared.state();
+                if broken {
+                    state.line.connection.cancel();
+                }
+            }
+        }
+        state.syncing = None;
+        let ended = state.line.connection.end_sync();
+        let (database, outcome) = ended.expect("the sync has ended, and its work is handed back");
+        let broken = state.broken.take();
+        if leads {
+            state.resign();
+        }
+        shared.flush(state);
+        match broken {
+            Some(error) => (database, Err(error)),
+            None => (database, Ok(outcome)),
+        }
+    }
+
+    /// Has work done beside the connection, or in its place if that takes no time.
+    fn work(&self, mut work: Work, progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>) -> Work {
+        let cancelled = AtomicBool::new(false);
+        let clock = self.shared.state().line.clock;
+        if !work.is_short() {
+            let mut last = work.progress().clone();
+            thread::scope(|scope| {
+                let (sender, receiver) = mpsc::channel();
+                let work = &mut work;
+                let cancelled = &cancelled;
+                let apply = move || {
+                    while !work.is_done() && !cancelled.load(Ordering::Relaxed) {
+                        work.step(clock.now());
+                        // The other side waits until this one is done.
+                        let _ = sender.send(work.progress().clone());
+                    }
+                };
+                let thread = thread::Builder::new().name("tidewater-apply".into());
+                if thread.spawn_scoped(scope, apply).is_err() {
+                    return;
+                }
+                loop {
+                    match receiver.recv_timeout(GLANCE) {
+                        Ok(progress) => last = progress,
+                        Err(RecvTimeoutError::Timeout) => {}
+                        Err(RecvTimeoutError::Disconnected) => break,
+                    }
+                    let mut state = self.shared.state();
+                    if !state.led {
+                        self.shared.pump(&mut state);
+                    }
+                    drop(state);
+                    if progress(&last).is_break() {
+                        cancelled.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        while !work.is_done() && !cancelled.load(Ordering::Relaxed) {
+            work.step(clock.now());
+            if !work.is_done() && progress(work.progress()).is_break() {
+                cancelled.store(true, Ordering::Relaxed);
+            }
+        }
+        work
+    }
+
+    /// Bytes sent and received so far.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        self.shared.state().line.connection.traffic()
+    }
+
+    /// Says good-bye. Whoever still waits for an answer gets none.
+    pub(crate) fn hang_up(&self) {
+        let mut state = self.shared.state();
+        state.closing = true;
+        state.line.hang_up();
+        state.lose(SyncError::Cancelled.into());
+        self.shared.quiet.notify_all();
+        let _ = self.shared.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Waits for a word of the server, at most so long.
+    pub(crate) fn wait_for_word(&self, patience: Duration) -> Option<Word> {
+        self.shared.words.next(patience)
+    }
+
+    /// Why the connection is lost, if it is.
+    pub(crate) fn lost(&self) -> Option<Arc<ClientError>> {
+        self.shared.state().lost.clone()
     }
 
     /// Calls a procedure and waits for what comes of it.
@@ -484,8 +658,18 @@ impl Shared {
         if let Err(error) = state.line.give() {
             state.lose(error.into());
         }
+        // A sync that failed takes the connection along.
+        if state.line.connection.has_ended() {
+            state.lose(SyncError::Cancelled.into());
+        }
         if state.lost.is_some() {
             self.quiet.notify_all();
+            self.words.wake();
+        }
+        if let Some(waiting) = &mut state.syncing
+            && let Some(thread) = waiting.take()
+        {
+            thread.unpark();
         }
     }
 
@@ -493,7 +677,9 @@ impl Shared {
     fn flush(self: &Arc<Self>, state: MutexGuard<'_, State>) {
         let mut state = state;
         loop {
-            if let Err(error) = state.line.give() {
+            if state.lost.is_none()
+                && let Err(error) = state.line.give()
+            {
                 state.lose(error.into());
             }
             if state.lost.is_some() || !state.line.has_output() {
@@ -574,14 +760,23 @@ impl State {
     fn resign(&mut self) {
         self.led = false;
         let mut others = self.waiting.values_mut();
-        if let Some(thread) = others.find_map(|it| it.thread.take()) {
+        let next = others.find_map(|it| it.thread.take());
+        let next = next.or_else(|| self.syncing.as_mut()?.take());
+        if let Some(thread) = next {
             thread.unpark();
         }
     }
 
     fn lose(&mut self, error: ClientError) {
         if self.lost.is_none() {
-            let error = Arc::new(error);
+            let error = if self.line.connection.is_syncing() {
+                self.line.connection.cancel();
+                let for_others = ClientError::of_shared(&error);
+                self.broken = Some(error);
+                Arc::new(for_others)
+            } else {
+                Arc::new(error)
+            };
             for waiting in self.waiting.values_mut() {
                 waiting.end(Err(CallError::Lost(error.clone())));
             }
@@ -602,6 +797,10 @@ impl State {
         match kind {
             CallKind::Call | CallKind::OneWay => {
                 let call = Call::decode(payload).unwrap_or_default();
+                if let Some(word) = Word::of(&call) {
+                    shared.words.say(word);
+                    return;
+                }
                 shared.providers.called(shared, id, kind, call, deadline_ms);
             }
             CallKind::Cancel => shared.providers.cancelled(id),

@@ -15,6 +15,7 @@ use tidewater_remote::{Progress, RemoteError, Report, SyncDirection, SyncError, 
 use crate::clock::unix_ms;
 use crate::driver;
 use crate::error::ClientError;
+use crate::link::Link;
 use crate::options::SyncOptions;
 use crate::retry::Retry;
 
@@ -45,6 +46,9 @@ pub struct Remote {
     options: SyncOptions,
     /// What parameters were before those that no sync has carried yet.
     parameters_before: Option<Parameters>,
+    /// The connection that the last sync has left open.
+    link: Option<Link>,
+    keeps: bool,
 }
 
 impl Remote {
@@ -60,6 +64,8 @@ impl Remote {
             path,
             options: SyncOptions::default(),
             parameters_before: None,
+            link: None,
+            keeps: false,
         })
     }
 
@@ -102,6 +108,20 @@ impl Remote {
     /// which go up at once, or gives way.
     pub fn set_adopt(&mut self, adopt: Option<Adopt>) {
         self.options.adopt = adopt;
+    }
+
+    /// Whether syncs leave the connection open, for the next one and for calls.
+    pub fn set_keep_connected(&mut self, keeps: bool) {
+        self.keeps = keeps;
+        if !keeps && let Some(link) = self.link.take() {
+            link.hang_up();
+        }
+    }
+
+    /// The connection that the last sync has left open: see [`Remote::set_keep_connected`]. While
+    /// the remote syncs, others may call over it.
+    pub fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 
     /// Sets a parameter of all publications that the remote subscribes to; `None` drops it. It is
@@ -270,7 +290,13 @@ impl Remote {
             }
             .into());
         };
-        let (database, result) = driver::sync(database, &self.options, progress);
+        let (database, result) = driver::sync(
+            database,
+            &self.options,
+            &mut self.link,
+            self.keeps,
+            progress,
+        );
         self.database = Some(database);
         match &result {
             Ok(_) => self.parameters_before = None,

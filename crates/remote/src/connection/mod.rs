@@ -167,6 +167,12 @@ impl Connection {
         is_in && !self.closing
     }
 
+    /// Whether it is of no more use to anybody: nothing is begun on it any more, and no sync is
+    /// under way.
+    pub fn has_ended(&self) -> bool {
+        self.closing && !self.is_syncing()
+    }
+
     /// Queues a message on the channel of calls.
     ///
     /// # Errors

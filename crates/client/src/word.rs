@@ -1,0 +1,89 @@
+//! What the server says of its own accord.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidewater_protocol::message::{Call, Given};
+
+/// Something that the server says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// Somebody has changed what the remote holds: sync.
+    Changed,
+    /// The server shuts down: connect again.
+    Leaving,
+    /// So many events of a space did not fit, and are lost.
+    Missed { space: String, count: u64 },
+}
+
+impl Word {
+    /// What a call of the server's says, if it is one of these.
+    pub(crate) fn of(call: &Call) -> Option<Word> {
+        let argument = |name: &str| {
+            let mut arguments = call.arguments.iter();
+            arguments.find(|it| it.name == name)?.given.as_ref()
+        };
+        Some(match call.procedure.as_str() {
+            "tidewater.changed" => Word::Changed,
+            "tidewater.leaving" => Word::Leaving,
+            "tidewater.missed" => Word::Missed {
+                space: match argument("space") {
+                    Some(Given::Text(space)) => space.clone(),
+                    _ => String::new(),
+                },
+                count: match argument("count") {
+                    Some(Given::Integer(count)) => u64::try_from(*count).unwrap_or(0),
+                    _ => 0,
+                },
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// The words that nobody has heard yet.
+#[derive(Default)]
+pub(crate) struct Words {
+    queue: Mutex<VecDeque<Word>>,
+    ready: Condvar,
+}
+
+impl Words {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Word>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A word that waits already is not said again.
+    pub(crate) fn say(&self, word: Word) {
+        let mut queue = self.queue();
+        if let Word::Missed { space, count } = &word
+            && let Some(Word::Missed {
+                space: known,
+                count: counted,
+            }) = queue.back_mut()
+            && space == known
+        {
+            *counted += count;
+        } else if !queue.contains(&word) {
+            queue.push_back(word);
+        }
+        drop(queue);
+        self.ready.notify_all();
+    }
+
+    /// Whoever waits looks up.
+    pub(crate) fn wake(&self) {
+        self.ready.notify_all();
+    }
+
+    /// The next one, if it comes soon enough and nobody is woken for something else.
+    pub(crate) fn next(&self, patience: Duration) -> Option<Word> {
+        let mut queue = self.queue();
+        if queue.is_empty() {
+            let waited = self.ready.wait_timeout(queue, patience);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        queue.pop_front()
+    }
+}
