@@ -32,6 +32,7 @@ mod driver;
 mod error;
 mod line;
 mod link;
+mod live;
 mod options;
 mod ping;
 mod provider;
@@ -43,6 +44,7 @@ mod word;
 
 pub use error::ClientError;
 pub use link::{CallError, Link, LinkOptions, LinkProof, Pending, Request};
+pub use live::{LiveCallback, LiveEvent, LiveOptions, Why};
 pub use options::SyncOptions;
 pub use ping::{PingReport, ping};
 pub use provider::Called;

@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use tidewater_carrier::{CarrierError, ServerUrl};
 use tidewater_protocol::frame::Message;
-use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, CallKind, Proof};
+use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, CallKind, Failure, Proof};
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_remote::database::Database;
 use tidewater_remote::session::{Outcome, SessionOptions, Work};
@@ -445,6 +445,21 @@ impl Link {
         state.lose(SyncError::Cancelled.into());
         self.shared.quiet.notify_all();
         let _ = self.shared.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Has the server say when something has changed that the remote holds.
+    pub(crate) fn stay(&self) -> Result<(), ClientError> {
+        match self.call(&Request::new("tidewater.live")) {
+            Ok(_) => Ok(()),
+            Err(CallError::Lost(lost)) => Err(ClientError::of_shared(&lost)),
+            Err(CallError::Failed(failed)) => Err(SyncError::from(Failure {
+                code: failed.code,
+                message: failed.message,
+                hint: failed.hint,
+                retry_after_ms: failed.retry_after_ms,
+            })
+            .into()),
+        }
     }
 
     /// Waits for a word of the server, at most so long.

@@ -319,6 +319,14 @@ impl Remote {
         self.database()?.account()
     }
 
+    pub(crate) fn version(&mut self) -> Result<i64, RemoteError> {
+        self.database()?.version()
+    }
+
+    pub(crate) fn has_something_to_upload(&mut self) -> Result<bool, RemoteError> {
+        self.database()?.has_something_to_upload()
+    }
+
     /// The state of the remote.
     ///
     /// # Errors

@@ -2,6 +2,8 @@
 //!
 //! Fields are only ever added.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::database::{
@@ -18,6 +20,8 @@ pub struct Report {
     pub uploaded: Uploaded,
     /// What the downloads of this sync changed on the remote.
     pub downloaded: Downloaded,
+    /// The tables of which downloads changed rows.
+    pub tables: BTreeSet<String>,
     /// Changes that lost against the centre.
     pub conflicts: u64,
     /// The first 100 of them.
@@ -88,6 +92,7 @@ impl Report {
         self.uploaded.add(later.uploaded);
         self.downloaded.upserts += later.downloaded.upserts;
         self.downloaded.removals += later.downloaded.removals;
+        self.tables.extend(later.tables);
         self.conflicts += later.conflicts;
         self.conflict_rows.extend(later.conflict_rows);
         self.conflict_rows.truncate(ROWS_TOLD);
@@ -125,6 +130,7 @@ impl Report {
     pub(crate) fn applied(&mut self, summary: ApplySummary) {
         self.downloaded.upserts = summary.upserts;
         self.downloaded.removals = summary.removals;
+        self.tables = summary.tables;
         self.conflicts = summary.conflicts;
         self.conflict_rows = summary.conflict_rows;
         self.refused = summary.refused;

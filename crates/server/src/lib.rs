@@ -29,6 +29,7 @@ mod sign_in;
 mod signal;
 mod spool;
 mod tuner;
+mod wake;
 mod wire;
 mod worker;
 

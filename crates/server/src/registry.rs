@@ -153,6 +153,11 @@ impl Word {
 }
 
 impl Stay<'_> {
+    /// Tells the connection from all others of this server.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// More than syncs goes over the connection: it may be silent, as long as it answers to pings.
     pub(crate) fn keep(&self) {
         self.kept.store(true, Ordering::Relaxed);

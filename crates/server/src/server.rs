@@ -35,6 +35,7 @@ use crate::publications::{LOOK_AGAIN_AFTER, LOOK_EVERY, Publications};
 use crate::registry::{Registry, WATCH_EVERY};
 use crate::sign_in;
 use crate::signal::Signal;
+use crate::wake::Wakes;
 use crate::worker::{SessionTask, Workers};
 
 /// Connections over the limit that are told so at the same time; others wait in the listener's
@@ -76,6 +77,7 @@ pub(crate) struct Shared {
     pub(crate) drain: DrainRate,
     pub(crate) publications: Publications,
     pub(crate) calls: Calls,
+    pub(crate) wakes: Wakes,
     pub(crate) metrics: Metrics,
     phase: Arc<Signal<Phase>>,
 }
@@ -195,6 +197,7 @@ impl Server {
             drain: DrainRate::new(),
             publications,
             calls,
+            wakes: Wakes::new(),
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
             phase: phase.clone(),
             environment,
@@ -241,6 +244,10 @@ impl Server {
         }
         tasks.push(tokio::spawn(watch_regularly(shared.clone())));
         tasks.push(tokio::spawn(look_regularly(shared.clone())));
+        let (following, of) = (shared.clone(), centre.clone());
+        tasks.push(tokio::spawn(
+            async move { following.wakes.follow(of).await },
+        ));
         tasks.push(tokio::spawn(check_tracking_regularly(
             shared.clone(),
             centre.clone(),

@@ -20,8 +20,8 @@ use tokio::time::{Instant, timeout};
 
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    DownloadJob, DownloadSubscription, GainedPartitions, OwnUpload, TableCompare, TableRequest,
-    UploadOutcome, UploadResult,
+    DownloadJob, DownloadSubscription, GainedPartitions, Holding, OwnUpload, TableCompare,
+    TableRequest, UploadOutcome, UploadResult,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
@@ -92,7 +92,8 @@ pub(crate) async fn run(
                 Arrival::of(hello, server, channel)
             }
         };
-        let mut sync = Sync::new(server, channel, guest, &arrival, before, counted);
+        let mut sync = Sync::new(server, channel, guest, stay, &arrival, before, counted);
+        server.wakes.syncing(stay.number());
         let served = server.publications.served();
         let mut result = tokio::select! {
             biased;
@@ -117,6 +118,13 @@ pub(crate) async fn run(
             let _ = channel.send(fault.to_control());
         }
         channel.flush();
+        let held = match &result {
+            Ok(_) => std::mem::take(&mut sync.held),
+            Err(_) => Vec::new(),
+        };
+        server
+            .wakes
+            .synced(stay.number(), held, sync.downloading_since);
         counted = sync.conclude(&result);
         before = match result {
             Ok(end) => end,
@@ -198,6 +206,7 @@ struct Sync<'a> {
     server: &'a Arc<Shared>,
     channel: Channel<'a>,
     guest: &'a Guest,
+    stay: &'a Stay<'a>,
     started: Instant,
     /// Bytes that had been received by then.
     received_before: u64,
@@ -208,6 +217,10 @@ struct Sync<'a> {
     record: SyncRecord,
     /// The Hello was looked into.
     counts: bool,
+    /// What the remote holds with the download, by publication.
+    held: Vec<(String, Holding)>,
+    /// Before the download began.
+    downloading_since: Instant,
 }
 
 /// Everything that came up to the request for the download.
@@ -250,6 +263,7 @@ impl<'a> Sync<'a> {
         server: &'a Arc<Shared>,
         channel: Channel<'a>,
         guest: &'a Guest,
+        stay: &'a Stay<'a>,
         arrival: &Arrival,
         before: Before,
         bytes_before: [u64; 2],
@@ -258,6 +272,7 @@ impl<'a> Sync<'a> {
             server,
             channel,
             guest,
+            stay,
             started: arrival.started,
             received_before: arrival.received,
             is_first: before == Before::Nothing,
@@ -270,6 +285,8 @@ impl<'a> Sync<'a> {
                 ..SyncRecord::default()
             },
             counts: false,
+            held: Vec::new(),
+            downloading_since: Instant::now(),
         }
     }
 
@@ -315,6 +332,12 @@ impl<'a> Sync<'a> {
                 reply,
             };
             applied = self.apply(task, indexes, answer).await?;
+            // Before the download begins, or the remote would be told of what it did itself.
+            if self.server.wakes.is_live(self.stay.number()) {
+                self.server.wakes.look().await;
+            } else {
+                self.server.wakes.look_soon();
+            }
         }
         let downloads = !request.upload_only;
         let wanted = Wanted {
@@ -499,6 +522,7 @@ impl<'a> Sync<'a> {
                     .collect(),
             }
         });
+        self.downloading_since = Instant::now();
         let (writer, reader) = download_spool(&self.server.budget);
         let lane = &self.server.workers.downloads;
         // Whoever has waited for the upload keeps the place: turned away now, the remote

@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use tidewater_centre::{CentreError, DownloadOutcome, DownloadSink, RowsChunk, UploadResult};
+use tidewater_centre::{
+    CentreError, DownloadOutcome, DownloadSink, Holding, RowsChunk, UploadResult,
+};
 use tidewater_protocol::message::TableBegin;
 
 use crate::memory::{MemoryBudget, Reservation};
@@ -121,6 +123,8 @@ pub(crate) enum SpoolItem {
     Table(TableBegin),
     /// See [`DownloadSink::rows`].
     Rows(Bytes),
+    /// See [`DownloadSink::holds`].
+    Holds(usize, Holding),
     /// See [`DownloadSink::end`].
     End(usize, DownloadOutcome),
     /// The worker is done.
@@ -284,6 +288,10 @@ impl DownloadSink for SpoolWriter {
             true => Err(CentreError::Cancelled),
             false => Ok(()),
         }
+    }
+
+    fn holds(&mut self, index: usize, holding: Holding) {
+        self.push(SpoolItem::Holds(index, holding));
     }
 
     fn end(&mut self, index: usize, outcome: DownloadOutcome) {

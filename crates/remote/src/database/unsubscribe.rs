@@ -44,6 +44,27 @@ impl Database {
         Ok(found)
     }
 
+    /// Whether a sync has something to bring up.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn has_something_to_upload(&self) -> Result<bool, RemoteError> {
+        for subscription in load_all(&self.connection)? {
+            if has_pending(&self.connection, &subscription)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A number that changes whenever another connection commits to the file.
+    ///
+    /// # Errors
+    /// SQLite failed.
+    pub fn version(&self) -> Result<i64, RemoteError> {
+        super::data_version(&self.connection).doing("looking for changes")
+    }
+
     /// Ends a subscription. Its tables go, with whatever the application has made on them. What of
     /// it was refused stays listed, with its values. Pending changes go only if they are to be
     /// discarded.

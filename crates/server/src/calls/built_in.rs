@@ -6,6 +6,7 @@ use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, Given};
 use tidewater_protocol::{Code, ColumnType, Datum};
 
 use super::post::{MAX_ANSWER_BYTES, Post};
+use crate::registry::Stay;
 use crate::server::Shared;
 
 /// Names of procedures that begin so are the server's.
@@ -18,9 +19,34 @@ const ECHO: &str = "tidewater.echo";
 const PROVIDE: &str = "tidewater.provide";
 const WITHDRAW: &str = "tidewater.withdraw";
 
+/// The remote is told from now on when something has changed.
+const LIVE: &str = "tidewater.live";
+
+/// What the server says to live remotes when it shuts down.
+pub(super) fn leaving() -> Call {
+    Call {
+        procedure: "tidewater.leaving".into(),
+        ..Call::default()
+    }
+}
+
 /// Does a call of one of them, which takes no time.
-pub(super) fn run(server: &Shared, post: &Arc<Post>, call: &Call) -> Result<Answer, CallFailed> {
+pub(super) fn run(
+    server: &Shared,
+    post: &Arc<Post>,
+    stay: &Stay<'_>,
+    call: &Call,
+) -> Result<Answer, CallFailed> {
     match call.procedure.as_str() {
+        LIVE if post.who().remote_id.is_none() => Err(CallFailed::new(
+            Code::NotAllowed,
+            "a program without a file has nothing to sync",
+            "subscribe to events instead",
+        )),
+        LIVE => {
+            server.wakes.enter(stay.number(), post);
+            Ok(Answer::nothing())
+        }
         ECHO => Ok(echo(only(call, "value")?)),
         PROVIDE => {
             let name = text(call, "name")?;

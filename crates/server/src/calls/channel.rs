@@ -102,7 +102,12 @@ impl<'a> Desk<'a> {
                 }
                 () = post.ready(), if !is_full => {}
                 () = channel.progress(), if is_full => {}
-                () = server.draining(), if !self.draining => self.draining = true,
+                () = server.draining(), if !self.draining => {
+                    self.draining = true;
+                    if server.wakes.is_live(self.stay.number()) {
+                        post.tell(&built_in::leaving());
+                    }
+                }
             }
         }
         channel.flush();
@@ -154,7 +159,7 @@ impl<'a> Desk<'a> {
             return self.answer(id, Err(shutting_down()));
         }
         if call.procedure.starts_with(built_in::PREFIX) {
-            let answer = built_in::run(self.server, self.post, &call);
+            let answer = built_in::run(self.server, self.post, self.stay, &call);
             return match (kind, answer) {
                 (CallKind::OneWay, Ok(_)) => self.say(id, CallKind::Accepted, Bytes::new()),
                 (_, answer) => self.answer(id, answer.map(Answered::from)),
@@ -224,6 +229,7 @@ impl<'a> Desk<'a> {
 impl Drop for Desk<'_> {
     fn drop(&mut self) {
         self.server.calls.gone(self.post);
+        self.server.wakes.leave(self.stay.number());
     }
 }
 

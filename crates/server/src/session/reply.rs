@@ -160,6 +160,12 @@ pub(super) async fn send_all(
                 checksum.update(&rows);
                 send_rows(sync, rows).await?;
             }
+            SpoolItem::Holds(index, holding) => {
+                if let Some(subscription) = opened.subscriptions.get(index) {
+                    let name = subscription.published.schema.name.clone();
+                    sync.held.push((name, holding));
+                }
+            }
             SpoolItem::End(index, outcome) => {
                 let checkpoint = outcome.checkpoint.and_then(|checkpoint| {
                     let published = &opened.subscriptions.get(index)?.published;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use tidewater_centre::Centre;
-use tidewater_client::{Answer, ColumnType, Datum, Link, LinkOptions, Request};
+use tidewater_client::{Answer, ColumnType, Datum, Link, LinkOptions};
 
 use crate::centre::{Handle, MemoryCentre};
 use crate::world::{PASSWORD, World};

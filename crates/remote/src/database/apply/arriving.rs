@@ -169,6 +169,7 @@ impl Applier {
             }
             drop(sink);
             self.summary.removals += table.missing;
+            self.summary.end_table(table.name());
             if let Some(aside) = table.aside.take() {
                 aside.put_back(connection)?;
             }

@@ -1,5 +1,7 @@
 //! What an apply did, for reports: counts, and the first rows of each kind.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::report::ROWS_TOLD;
@@ -11,6 +13,10 @@ pub struct ApplySummary {
     pub upserts: u64,
     /// Rows removed by downloads.
     pub removals: u64,
+    /// The tables of which rows were written or removed.
+    pub tables: BTreeSet<String>,
+    /// Rows written and removed up to the end of the last table.
+    counted: u64,
     /// Changes that lost against the centre.
     pub conflicts: u64,
     /// The first 100 of them.
@@ -55,6 +61,16 @@ pub struct RowDifference {
     pub key: String,
     /// `missing`, `extra` or `different`.
     pub what: &'static str,
+}
+
+impl ApplySummary {
+    /// Everything of a table has arrived.
+    pub(super) fn end_table(&mut self, table: &str) {
+        let counted = self.upserts + self.removals;
+        if std::mem::replace(&mut self.counted, counted) != counted {
+            self.tables.insert(table.to_owned());
+        }
+    }
 }
 
 impl TableDifferences {

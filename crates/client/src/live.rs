@@ -1,0 +1,253 @@
+//! Staying in sync: connected, told by the server, and watching the file.
+
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tidewater_remote::{Progress, Report};
+
+use crate::clock::random_seed;
+use crate::error::ClientError;
+use crate::line::TICK;
+use crate::remote::Remote;
+use crate::word::Word;
+
+/// The first pause after a connection was lost, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// How to stay in sync.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveOptions {
+    /// It syncs at least so often, whatever happens.
+    pub every: Duration,
+    /// How long after a local change it syncs: what is changed meanwhile goes with it.
+    pub settle: Duration,
+}
+
+impl Default for LiveOptions {
+    fn default() -> LiveOptions {
+        LiveOptions {
+            every: Duration::from_secs(300),
+            settle: Duration::from_millis(200),
+        }
+    }
+}
+
+/// Why it syncs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It has just connected.
+    Connected,
+    /// Somebody else has changed something.
+    Told,
+    /// Something was changed here.
+    Local,
+    /// It is time to.
+    Regular,
+}
+
+impl Why {
+    /// Its stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Why::Connected => "connected",
+            Why::Told => "told",
+            Why::Local => "local",
+            Why::Regular => "regular",
+        }
+    }
+}
+
+/// What happens while it stays in sync.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LiveEvent<'a> {
+    /// It has synced.
+    Synced {
+        /// Why.
+        why: Why,
+        /// What came of it, with the tables that have changed.
+        report: &'a Report,
+    },
+    /// A sync has failed, or the connection is lost.
+    Failed {
+        /// Why.
+        error: &'a ClientError,
+        /// After so long it is tried again; `None` if that is of no use before somebody has done
+        /// something about it.
+        again_after: Option<Duration>,
+    },
+    /// The server shuts down; it connects again.
+    Leaving,
+    /// Nothing, a few times a second: whether to go on.
+    Idle,
+}
+
+/// Whom to ask whether to go on, and to tell what happens.
+pub type LiveCallback<'c> = dyn FnMut(&LiveEvent<'_>) -> ControlFlow<()> + 'c;
+
+impl Remote {
+    /// Stays in sync until the callback breaks: connects, and again with growing pauses when the
+    /// connection is lost; syncs when the server says that something has changed, when something
+    /// was changed in the file, and every so often. [`Remote::link`] is the connection meanwhile.
+    ///
+    /// # Errors
+    /// Something that only somebody can change: a wrong password, a file that cannot be read.
+    pub fn live(
+        &mut self,
+        options: &LiveOptions,
+        callback: &mut LiveCallback<'_>,
+    ) -> Result<(), ClientError> {
+        self.set_keep_connected(true);
+        let mut living = Living {
+            remote: self,
+            options: *options,
+            callback,
+            failures: 0,
+        };
+        let result = living.run();
+        self.set_keep_connected(false);
+        result
+    }
+}
+
+struct Living<'a, 'c> {
+    remote: &'a mut Remote,
+    options: LiveOptions,
+    callback: &'a mut LiveCallback<'c>,
+    /// In a row.
+    failures: u32,
+}
+
+impl Living<'_, '_> {
+    fn run(&mut self) -> Result<(), ClientError> {
+        let mut why = Why::Connected;
+        loop {
+            let seen = self.remote.version()?;
+            let mut stopped = false;
+            let synced = {
+                let callback = &mut self.callback;
+                let mut progress = |_: &Progress| {
+                    stopped |= callback(&LiveEvent::Idle).is_break();
+                    match stopped {
+                        true => ControlFlow::Break(()),
+                        false => ControlFlow::Continue(()),
+                    }
+                };
+                let synced = self.remote.sync(&mut progress);
+                synced.and_then(|report| self.stay().map(|()| report))
+            };
+            if stopped {
+                return Ok(());
+            }
+            let next = match synced {
+                Ok(report) => {
+                    self.failures = 0;
+                    let event = LiveEvent::Synced {
+                        why,
+                        report: &report,
+                    };
+                    match (self.callback)(&event) {
+                        ControlFlow::Continue(()) => self.wait(seen)?,
+                        ControlFlow::Break(()) => return Ok(()),
+                    }
+                }
+                Err(error) => self.failed(error)?,
+            };
+            match next {
+                Some(next) => why = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Asks the server to say when something has changed.
+    fn stay(&self) -> Result<(), ClientError> {
+        match self.remote.link() {
+            Some(link) => link.stay(),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for a reason to sync. `None`: it is to stop.
+    fn wait(&mut self, mut seen: i64) -> Result<Option<Why>, ClientError> {
+        let begun = Instant::now();
+        let mut changed: Option<Instant> = None;
+        // What was committed while it synced is looked at, too.
+        let mut first = true;
+        loop {
+            let word = match self.remote.link() {
+                Some(link) => {
+                    if let Some(lost) = link.lost() {
+                        return self.failed(ClientError::of_shared(&lost));
+                    }
+                    link.wait_for_word(TICK)
+                }
+                None => return Ok(Some(Why::Connected)),
+            };
+            match word {
+                Some(Word::Changed) => return Ok(Some(Why::Told)),
+                Some(Word::Leaving) => {
+                    if (self.callback)(&LiveEvent::Leaving).is_break() {
+                        return Ok(None);
+                    }
+                }
+                Some(Word::Missed { .. }) | None => {}
+            }
+            if (self.callback)(&LiveEvent::Idle).is_break() {
+                return Ok(None);
+            }
+            let version = self.remote.version()?;
+            if first || version != seen {
+                first = false;
+                seen = version;
+                if changed.is_none() && self.remote.has_something_to_upload()? {
+                    changed = Some(Instant::now());
+                }
+            }
+            if changed.is_some_and(|at| at.elapsed() >= self.options.settle) {
+                return Ok(Some(Why::Local));
+            }
+            if begun.elapsed() >= self.options.every {
+                return Ok(Some(Why::Regular));
+            }
+        }
+    }
+
+    /// Tells, and waits before it tries again.
+    fn failed(&mut self, error: ClientError) -> Result<Option<Why>, ClientError> {
+        let again_after = error.code().is_transient().then(|| {
+            let said = error.retry_after_ms().map(Duration::from_millis);
+            self.pause().max(said.unwrap_or_default())
+        });
+        let event = LiveEvent::Failed {
+            error: &error,
+            again_after,
+        };
+        if (self.callback)(&event).is_break() {
+            return Ok(None);
+        }
+        let Some(pause) = again_after else {
+            return Err(error);
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < pause {
+            thread::sleep(TICK.min(pause.saturating_sub(begun.elapsed())));
+            if (self.callback)(&LiveEvent::Idle).is_break() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Why::Connected))
+    }
+
+    /// Doubles from time to time, and is another one on each device.
+    fn pause(&mut self) -> Duration {
+        let doubled = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16));
+        self.failures += 1;
+        let [chance, ..] = random_seed().unwrap_or([128; 32]);
+        doubled
+            .min(LONGEST_PAUSE)
+            .mul_f64(0.5 + f64::from(chance) / 512.0)
+    }
+}
