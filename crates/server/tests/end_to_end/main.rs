@@ -40,6 +40,7 @@ mod evolution;
 mod families;
 mod generated;
 mod hostile;
+mod live;
 mod offline;
 mod partitions;
 mod pending;

@@ -1,0 +1,166 @@
+//! Remotes that stay in sync: told by the server, and watching their files.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tidewater_client::{LiveEvent, LiveOptions, Remote, Why};
+
+use crate::backend::Backend;
+use crate::device::Device;
+use crate::scenario::shop;
+use crate::world::World;
+
+/// Long enough for whatever has to happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// As long as nothing has to happen.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// What a live remote tells.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Synced(&'static str, Vec<String>),
+    Failed,
+}
+
+struct Live {
+    told: Receiver<Told>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+/// Has another process, so to speak, keep a device's file in sync.
+fn live(device: &Device) -> Live {
+    let mut remote: Remote = device.second_handle();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (stopped, (tell, told)) = (stop.clone(), channel());
+    let thread = std::thread::spawn(move || {
+        let mut callback = |event: &LiveEvent<'_>| {
+            tell_of(event, &tell);
+            match stopped.load(Ordering::SeqCst) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        remote
+            .live(&LiveOptions::default(), &mut callback)
+            .expect("nothing is wrong that only somebody can change");
+    });
+    Live { told, stop, thread }
+}
+
+fn tell_of(event: &LiveEvent<'_>, tell: &mpsc::Sender<Told>) {
+    let told = match event {
+        LiveEvent::Synced { why, report } => {
+            let tables = report.tables.iter().cloned().collect();
+            Told::Synced(why.name(), tables)
+        }
+        LiveEvent::Failed { .. } => Told::Failed,
+        _ => return,
+    };
+    // Nobody listens at the end.
+    let _ = tell.send(told);
+}
+
+impl Live {
+    #[track_caller]
+    fn next(&self) -> Told {
+        self.told.recv_timeout(PATIENCE).expect("something happens")
+    }
+
+    /// Syncs that bring nothing are of no interest: a commit may be seen that was made before.
+    #[track_caller]
+    fn next_change(&self) -> Told {
+        loop {
+            match self.next() {
+                Told::Synced(_, tables) if tables.is_empty() => {}
+                told => return told,
+            }
+        }
+    }
+
+    /// Nothing more comes of what was before.
+    fn settle(&self) {
+        loop {
+            match self.told.recv_timeout(QUIET) {
+                Ok(Told::Synced(_, tables)) if tables.is_empty() => {}
+                Ok(told) => panic!("{told:?}"),
+                Err(RecvTimeoutError::Timeout) => return,
+                Err(RecvTimeoutError::Disconnected) => panic!("it has ended"),
+            }
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.told.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout)
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().expect("it ends in good order");
+    }
+}
+
+fn a_commit_wakes_exactly_the_live_remotes_whose_partitions_it_touches<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut devices = ["bob", "bob", "cleo"].map(|user| world.device(user));
+    devices.iter_mut().for_each(|it| drop(it.sync()));
+    let lives = devices.each_ref().map(live);
+    for live in &lives {
+        assert!(matches!(live.next(), Told::Synced("connected", _)));
+        live.settle();
+    }
+    let [first, second, other] = &lives;
+    world.execute("UPDATE customer SET name = 'Changed' WHERE region = 2");
+    for live in [first, second] {
+        assert_eq!(live.next(), Told::Synced("told", vec!["customer".into()]));
+    }
+    assert!(other.is_quiet());
+    // What is changed on one device comes to the other by itself.
+    devices[0].edit("UPDATE customer SET name = 'Mine' WHERE region = 2");
+    assert!(matches!(first.next(), Told::Synced("local", _)));
+    assert_eq!(
+        second.next_change(),
+        Told::Synced("told", vec!["customer".into()])
+    );
+    assert!(other.is_quiet());
+    // A row moves: both hear of it.
+    world.execute("UPDATE customer SET region = 3 WHERE customer_id = 2");
+    for live in &lives {
+        assert!(matches!(live.next_change(), Told::Synced("told", _)));
+        live.settle();
+    }
+    lives.into_iter().for_each(Live::end);
+}
+
+fn a_live_remote_comes_back_when_its_server_does<B: Backend>() {
+    let world = World::<B>::open(shop());
+    let mut bob = world.device("bob");
+    bob.sync();
+    let live = live(&bob);
+    assert!(matches!(live.next(), Told::Synced("connected", _)));
+    live.settle();
+    bob.network.break_connections();
+    assert_eq!(live.next(), Told::Failed);
+    world.execute("UPDATE customer SET name = 'Changed' WHERE region = 2");
+    assert_eq!(
+        live.next_change(),
+        Told::Synced(Why::Connected.name(), vec!["customer".into()])
+    );
+    live.settle();
+    world.execute("UPDATE customer SET name = 'Again' WHERE region = 2");
+    assert_eq!(
+        live.next_change(),
+        Told::Synced("told", vec!["customer".into()])
+    );
+    live.end();
+}
+
+on_both_adapters!(
+    a_commit_wakes_exactly_the_live_remotes_whose_partitions_it_touches,
+    a_live_remote_comes_back_when_its_server_does,
+);
