@@ -64,6 +64,11 @@ impl Outlet {
         }
     }
 
+    /// Lets another number of bytes wait; what waits beyond goes with the next that comes.
+    pub fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
     /// Adds a slice of so many events. Whether nothing waited before.
     ///
     /// # Errors

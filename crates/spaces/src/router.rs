@@ -88,13 +88,13 @@ impl<K> Default for Node<K> {
     }
 }
 
-impl<K: Copy + Ord + Hash> Default for Router<K> {
+impl<K: Clone + Ord + Hash> Default for Router<K> {
     fn default() -> Self {
         Router::new(CACHED_SUBJECTS)
     }
 }
 
-impl<K: Copy + Ord + Hash> Router<K> {
+impl<K: Clone + Ord + Hash> Router<K> {
     /// One that remembers the receivers of at most so many subjects.
     pub fn new(cached_subjects: usize) -> Router<K> {
         Router {
@@ -109,7 +109,7 @@ impl<K: Copy + Ord + Hash> Router<K> {
 
     /// Adds a subscription. Whether it is a new one.
     pub fn subscribe(&mut self, pattern: &Pattern, receiver: K) -> bool {
-        let patterns = self.by_receiver.entry(receiver).or_default();
+        let patterns = self.by_receiver.entry(receiver.clone()).or_default();
         if !patterns.insert(pattern.clone()) {
             return false;
         }
@@ -135,15 +135,15 @@ impl<K: Copy + Ord + Hash> Router<K> {
     }
 
     /// Takes a subscription away. Whether there was one.
-    pub fn unsubscribe(&mut self, pattern: &Pattern, receiver: K) -> bool {
-        let Some(patterns) = self.by_receiver.get_mut(&receiver) else {
+    pub fn unsubscribe(&mut self, pattern: &Pattern, receiver: &K) -> bool {
+        let Some(patterns) = self.by_receiver.get_mut(receiver) else {
             return false;
         };
         if !patterns.remove(pattern) {
             return false;
         }
         if patterns.is_empty() {
-            self.by_receiver.remove(&receiver);
+            self.by_receiver.remove(receiver);
         }
         self.root.remove(&mut pattern.parts(), receiver);
         self.changed();
@@ -151,8 +151,8 @@ impl<K: Copy + Ord + Hash> Router<K> {
     }
 
     /// Takes all subscriptions of a receiver away.
-    pub fn remove_all(&mut self, receiver: K) {
-        let Some(patterns) = self.by_receiver.remove(&receiver) else {
+    pub fn remove_all(&mut self, receiver: &K) {
+        let Some(patterns) = self.by_receiver.remove(receiver) else {
             return;
         };
         for pattern in patterns {
@@ -161,9 +161,14 @@ impl<K: Copy + Ord + Hash> Router<K> {
         self.changed();
     }
 
+    /// The patterns that a receiver has subscribed to, in any order.
+    pub fn patterns(&self, receiver: &K) -> impl Iterator<Item = &Pattern> {
+        self.by_receiver.get(receiver).into_iter().flatten()
+    }
+
     /// How many patterns a receiver has subscribed to.
-    pub fn subscriptions(&self, receiver: K) -> usize {
-        self.by_receiver.get(&receiver).map_or(0, HashSet::len)
+    pub fn subscriptions(&self, receiver: &K) -> usize {
+        self.by_receiver.get(receiver).map_or(0, HashSet::len)
     }
 
     /// Another one after each change: what [`Self::matches`] gave under the same version it still
@@ -204,7 +209,7 @@ impl<K: Copy + Ord + Hash> Router<K> {
     }
 }
 
-impl<K: Copy + Ord> Node<K> {
+impl<K: Clone + Ord> Node<K> {
     /// Collects receivers; how many nodes were looked at.
     fn find(&self, parts: &[&str], found: &mut Vec<K>) -> usize {
         let Some((part, rest)) = parts.split_first() else {
@@ -218,7 +223,7 @@ impl<K: Copy + Ord> Node<K> {
     }
 
     /// Takes a receiver away that is there, and nodes that nobody needs any more.
-    fn remove<'a>(&mut self, parts: &mut impl Iterator<Item = &'a str>, receiver: K) {
+    fn remove<'a>(&mut self, parts: &mut impl Iterator<Item = &'a str>, receiver: &K) {
         match parts.next() {
             None => remove(&mut self.here, receiver),
             Some(REST) => remove(&mut self.beyond, receiver),
@@ -258,8 +263,8 @@ fn insert<K: Ord>(receivers: &mut Vec<K>, receiver: K) {
     }
 }
 
-fn remove<K: Ord>(receivers: &mut Vec<K>, receiver: K) {
-    if let Ok(place) = receivers.binary_search(&receiver) {
+fn remove<K: Ord>(receivers: &mut Vec<K>, receiver: &K) {
+    if let Ok(place) = receivers.binary_search(receiver) {
         receivers.remove(place);
     }
 }
@@ -294,14 +299,14 @@ mod tests {
         // The same ones for another subject.
         let equal = router.matches("n/c");
         assert!(Arc::ptr_eq(&equal.0, &router.matches("n/x.y").0));
-        assert!(router.unsubscribe(&pattern("n/>"), 3));
-        assert!(!router.unsubscribe(&pattern("n/>"), 3));
+        assert!(router.unsubscribe(&pattern("n/>"), &3));
+        assert!(!router.unsubscribe(&pattern("n/>"), &3));
         assert_eq!(router.matches("n/a.b")[..], [1, 2, 3]);
-        router.remove_all(3);
+        router.remove_all(&3);
         assert_eq!(router.matches("n/a.b")[..], [1, 2]);
-        assert_eq!((router.subscriptions(3), router.subscriptions(2)), (0, 1));
+        assert_eq!((router.subscriptions(&3), router.subscriptions(&2)), (0, 1));
         for receiver in [1, 2, 9] {
-            router.remove_all(receiver);
+            router.remove_all(&receiver);
         }
         assert!(router.root.is_empty() && router.by_receiver.is_empty());
     }
@@ -375,11 +380,11 @@ mod tests {
                         prop_assert_eq!(is_new, all.insert((who, pattern)));
                     }
                     Step::Unsubscribe(pattern, who) => {
-                        let was_there = router.unsubscribe(&pattern, who);
+                        let was_there = router.unsubscribe(&pattern, &who);
                         prop_assert_eq!(was_there, all.remove(&(who, pattern)));
                     }
                     Step::RemoveAll(who) => {
-                        router.remove_all(who);
+                        router.remove_all(&who);
                         all.retain(|(it, _)| *it != who);
                     }
                     Step::Matches(subject) => {
@@ -391,7 +396,7 @@ mod tests {
                 }
             }
             for who in 0..6 {
-                router.remove_all(who);
+                router.remove_all(&who);
             }
             prop_assert!(router.root.is_empty());
         }
