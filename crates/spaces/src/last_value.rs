@@ -67,11 +67,14 @@ impl LastValues {
         }
     }
 
-    /// The events of the subjects of a pattern, packed, in the order in which they arrived.
-    pub fn matching<'a>(&'a self, pattern: &'a Pattern) -> impl Iterator<Item = &'a Bytes> {
+    /// The subjects of a pattern and their events, packed, in the order in which these arrived.
+    pub fn matching<'a>(
+        &'a self,
+        pattern: &'a Pattern,
+    ) -> impl Iterator<Item = (&'a str, &'a Bytes)> {
         let events = self.events.values();
         let matching = events.filter(|(subject, _)| pattern.matches(subject));
-        matching.map(|(_, packed)| packed)
+        matching.map(|(subject, packed)| (&**subject, packed))
     }
 
     /// Subjects whose event is kept.
@@ -105,7 +108,10 @@ mod tests {
 
     fn matching(values: &LastValues, pattern: &str) -> Vec<u8> {
         let pattern = Pattern::parse(pattern).unwrap();
-        values.matching(&pattern).map(|packed| packed[0]).collect()
+        values
+            .matching(&pattern)
+            .map(|(_, packed)| packed[0])
+            .collect()
     }
 
     #[test]

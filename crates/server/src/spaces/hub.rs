@@ -161,29 +161,35 @@ impl Hub {
         if inside.router.subscriptions(peer) >= MAX_SUBSCRIPTIONS {
             return Err(Refusal::TooManySubscriptions(MAX_SUBSCRIPTIONS));
         }
+        let before: Vec<Pattern> = inside.router.patterns(peer).cloned().collect();
+        // A publisher first keeps an event as the newest, and then looks whether subscriptions have
+        // changed: it finds the new one, or its event is found here. As none is kept meanwhile, all
+        // that it passes on comes behind those that are found.
+        let last = space.last();
         if inside.router.subscribe(&pattern, Arc::clone(peer)) {
             self.changed();
         }
         drop(inside);
-        // A publisher first keeps an event here, and then looks whether subscriptions have changed:
-        // it finds the new one, or its event is found here. None is passed on in between, so that
-        // no older one comes after a newer one.
-        if let Some(last) = space.last() {
-            let mut run = Run {
-                bytes: Bytes::new(),
-                route: (),
-                events: 0,
-            };
-            let mut packed = BytesMut::new();
-            for event in last.matching(&pattern) {
+        let Some(last) = last else {
+            return Ok(());
+        };
+        let mut packed = BytesMut::new();
+        let mut events = 0;
+        for (subject, event) in last.matching(&pattern) {
+            // What it gets anyway has come, or waits behind older ones of its subject.
+            if !before.iter().any(|it| it.matches(subject)) {
                 packed.extend_from_slice(event);
-                run.events += 1;
+                events += 1;
             }
-            if !packed.is_empty() {
-                run.bytes = packed.freeze();
-                if peer.push(&self.waiting, &space, SERVER, &run).wakes {
-                    peer.wake();
-                }
+        }
+        if events > 0 {
+            let run = Run {
+                bytes: packed.freeze(),
+                route: (),
+                events,
+            };
+            if peer.push(&self.waiting, &space, SERVER, &run).wakes {
+                peer.wake();
             }
         }
         Ok(())
