@@ -27,11 +27,6 @@ mod server;
 mod session;
 mod sign_in;
 mod signal;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "connections join them once calls are served"
-)]
 mod spaces;
 mod spool;
 mod tuner;

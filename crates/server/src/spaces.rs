@@ -16,7 +16,6 @@ mod serve;
 mod tests;
 
 pub(crate) use hub::Hub;
-pub(crate) use inbox::Notice;
-pub(crate) use member::{Member, Published};
-pub(crate) use refusal::{Grant, Refusal, Right};
-pub(crate) use serve::run;
+pub(crate) use member::Member;
+pub(crate) use refusal::Refusal;
+pub(crate) use serve::{run, tell};

@@ -129,7 +129,6 @@ impl Wire {
     }
 
     /// The channel of events.
-    #[allow(dead_code, reason = "its handler follows")]
     pub(crate) fn events(&self) -> Channel<'_> {
         self.channel(EVENT_CHANNEL)
     }

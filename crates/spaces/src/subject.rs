@@ -271,9 +271,14 @@ impl Pattern {
         &self.0
     }
 
+    /// The space of all its subjects, and what is behind that.
+    pub fn split(&self) -> (&str, &str) {
+        self.0.split_once('/').unwrap_or_default()
+    }
+
     /// The space of all its subjects.
     pub fn space(&self) -> &str {
-        self.0.split('/').next().unwrap_or_default()
+        self.split().0
     }
 
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {

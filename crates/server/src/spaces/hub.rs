@@ -40,6 +40,7 @@ pub(crate) struct Hub {
     /// The size of the largest event that is taken.
     pub(super) event_bytes: usize,
     /// For what comes from elsewhere.
+    #[allow(dead_code, reason = "other servers and durable events follow")]
     own: Mutex<Routes>,
 }
 
@@ -242,6 +243,7 @@ impl Hub {
     }
 
     /// Bytes of events that wait for all connections together.
+    #[allow(dead_code, reason = "the figures follow")]
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.waiting.bytes()
     }
@@ -251,6 +253,7 @@ impl Hub {
     ///
     /// # Errors
     /// What is there cannot be an event; those before it were passed on.
+    #[allow(dead_code, reason = "other servers and durable events follow")]
     pub(crate) fn deliver(&self, chunk: &Bytes) -> Result<Published, EventError> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         self.publish(None, &mut own, chunk)

@@ -8,15 +8,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::time::timeout;
 
 use tidewater_connection::{Connection, Incoming};
-use tidewater_protocol::Code;
 use tidewater_protocol::event::{EVENT_BYTES, EventsReader, Position, put_event};
 use tidewater_protocol::frame::{EVENT_CHANNEL, INITIAL_CREDIT_BYTES};
+use tidewater_protocol::{Code, RemoteId};
 use tidewater_spaces::{Template, WhenFull};
 
+use super::inbox::Notice;
+use super::refusal::{Grant, Right};
 use super::*;
 use crate::config::{Limits, Rule, SpaceConfig};
 use crate::fault::Fault;
 use crate::memory::MemoryBudget;
+use crate::registry::Registry;
 use crate::wire::Wire;
 
 const MUCH: usize = 1 << 30;
@@ -533,7 +536,9 @@ async fn serve_member(member: &Member, stream: DuplexStream) -> Fault {
     let (read_half, write_half) = split(stream);
     let mut reader = pin!(wire.read(read_half));
     let mut writer = pin!(wire.write(write_half));
-    let mut running = pin!(run(member, wire.events()));
+    let registry = Registry::default();
+    let stay = registry.enter(RemoteId::from_random([7; 16]), "ann");
+    let mut running = pin!(run(member, wire.events(), &stay));
     let mut reading = true;
     loop {
         tokio::select! {
