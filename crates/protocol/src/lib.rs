@@ -9,6 +9,7 @@ pub mod code;
 pub mod compare;
 pub mod datetime;
 pub mod decimal;
+pub mod event;
 pub mod frame;
 pub mod identity;
 pub mod index_sql;

@@ -11,6 +11,7 @@ use bytes::BytesMut;
 use sha2::{Digest, Sha256};
 use tidewater_protocol::compare;
 use tidewater_protocol::decimal::Decimal;
+use tidewater_protocol::event::{self, EventsReader, Position};
 use tidewater_protocol::frame::{self, Frame};
 use tidewater_protocol::message::*;
 use tidewater_protocol::pack::{self, RowsWriter};
@@ -18,10 +19,16 @@ use tidewater_protocol::*;
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 1] = [(
-    64,
-    "196e976d322cd0360e17379abd1dc5ab5a05014a2b154567403de568b64040b1",
-)];
+const COMMITTED: [(usize, &str); 2] = [
+    (
+        64,
+        "196e976d322cd0360e17379abd1dc5ab5a05014a2b154567403de568b64040b1",
+    ),
+    (
+        66,
+        "8b8f96d66f0e710274adcd2f54575b9ff57449828b632db42106b0f8f0d92830",
+    ),
+];
 
 /// Version 1.0, in which the vectors are.
 const VERSION: u32 = 1 << 16;
@@ -490,6 +497,20 @@ fn controls_at_odds() -> Vec<(&'static str, Control)> {
     ]
 }
 
+/// Name, subject, position and payload.
+type GoldenEvent = (&'static str, &'static str, Option<Position>, &'static [u8]);
+
+fn events() -> [GoldenEvent; 2] {
+    let position = Position {
+        id: 0x0123_4567_89ab_cdef,
+        check: 42,
+    };
+    [
+        ("event", "fleet/unit.7.position", None, b"52.5,13.4"),
+        ("event-durable", "orders/new", Some(position), &[0, 255]),
+    ]
+}
+
 /// Every vector as this version of the library writes it.
 fn vectors() -> BTreeMap<String, Vec<u8>> {
     let mut vectors = BTreeMap::new();
@@ -513,6 +534,11 @@ fn vectors() -> BTreeMap<String, Vec<u8>> {
     };
     frame::put_message(&mut wire, 2, &message).unwrap();
     vectors.insert("message-frame".into(), wire.to_vec());
+    for (name, subject, position, payload) in events() {
+        let mut packed = BytesMut::new();
+        event::put_event(&mut packed, subject, position, payload).unwrap();
+        vectors.insert(name.into(), packed.to_vec());
+    }
 
     let (full, extreme) = (full_row(), extreme_row());
     let mut loose = full_row();
@@ -666,6 +692,22 @@ fn golden_control_frames_are_understood() {
             "{name}"
         );
         assert!(wire.is_empty());
+    }
+}
+
+#[test]
+fn golden_events_are_understood() {
+    let golden = golden();
+    for (name, subject, position, payload) in events() {
+        let bytes = unhex(&golden[name]);
+        let mut reader = EventsReader::new(&bytes, event::EVENT_BYTES);
+        let event = reader.next_event().unwrap().unwrap();
+        assert_eq!(
+            (event.subject, event.position, event.payload),
+            (subject, position, payload),
+            "{name}"
+        );
+        assert_eq!(reader.rest(), 0, "{name}");
     }
 }
 

@@ -11,6 +11,7 @@ mod lines;
 mod partition;
 mod procedure;
 mod raw;
+mod space;
 mod text;
 
 #[cfg(test)]
@@ -25,6 +26,7 @@ use tidewater_centre::{CentreError, PublicationSpec};
 
 use self::lines::Lines;
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
+pub use self::space::{Rule, SpaceConfig};
 pub(crate) use self::text::duration;
 use crate::error::ServerError;
 use crate::listener;
@@ -42,6 +44,8 @@ pub struct Config {
     pub publications: Vec<PublicationSpec>,
     /// What can be called.
     pub procedures: Vec<ProcedureConfig>,
+    /// Where events are published and subscribed to.
+    pub spaces: Vec<SpaceConfig>,
     lines: Lines,
 }
 

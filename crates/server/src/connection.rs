@@ -24,6 +24,7 @@ use crate::registry::Stay;
 use crate::server::Shared;
 use crate::session::{self, Arrival, LookedUp};
 use crate::sign_in::{self, Claim, Guest, PROGRAM};
+use crate::spaces;
 use crate::wire::{Channel, SERVER_NAME, Wire};
 
 /// How long a closing connection may take to send its last words and to see the
@@ -90,7 +91,7 @@ async fn handle(server: &Arc<Shared>, wire: &Wire, peer: &str) {
     }
 }
 
-/// Serves syncs and calls beside each other until the syncs end. At a shutdown, calls that are
+/// Serves syncs, calls and events beside each other until the syncs end. At a shutdown, calls that are
 /// under way may finish, too.
 async fn serve_channels(
     server: &Arc<Shared>,
@@ -104,7 +105,8 @@ async fn serve_channels(
         user: guest.user.clone(),
         remote_id: Some(guest.remote_id).filter(|_| !is_program),
     }));
-    let desk = Desk::open(server, wire.calls(), &post, stay);
+    let member = server.spaces.join(&guest.user, Vec::new());
+    let desk = Desk::open(server, wire.calls(), &post, &member, stay);
     let mut calls = pin!(desk.run());
     let mut syncs = pin!(async {
         match is_program {
@@ -112,6 +114,8 @@ async fn serve_channels(
             false => session::run(server, wire.sync(), guest, stay, arrival).await,
         }
     });
+    let mut events = pin!(spaces::run(&member, wire.events(), stay));
+    let mut notices = pin!(spaces::tell(&member, &post));
     let mut called = false;
     let ended = loop {
         tokio::select! {
@@ -121,6 +125,8 @@ async fn serve_channels(
                 ended?;
                 called = true;
             }
+            Err(fault) = &mut events => return Err(fault),
+            () = &mut notices => unreachable!("it never ends"),
         }
     };
     if !called && matches!(&ended, Err(fault) if fault.code == Code::ShuttingDown) {

@@ -27,6 +27,7 @@ mod server;
 mod session;
 mod sign_in;
 mod signal;
+mod spaces;
 mod spool;
 mod tuner;
 mod wake;

@@ -13,6 +13,7 @@ use tidewater_carrier::listen::{Incoming, Listener, Stream, Tls};
 use tidewater_carrier::{ServerUrl, Transport};
 use tidewater_centre::Centre;
 use tidewater_protocol::RemoteId;
+use tidewater_protocol::event::EVENT_BYTES;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, put_control};
 
 use crate::admin;
@@ -35,6 +36,7 @@ use crate::publications::{LOOK_AGAIN_AFTER, LOOK_EVERY, Publications};
 use crate::registry::{Registry, WATCH_EVERY};
 use crate::sign_in;
 use crate::signal::Signal;
+use crate::spaces::Hub;
 use crate::wake::Wakes;
 use crate::worker::{SessionTask, Workers};
 
@@ -78,6 +80,7 @@ pub(crate) struct Shared {
     pub(crate) publications: Publications,
     pub(crate) calls: Calls,
     pub(crate) wakes: Wakes,
+    pub(crate) spaces: Arc<Hub>,
     pub(crate) metrics: Metrics,
     phase: Arc<Signal<Phase>>,
 }
@@ -187,6 +190,7 @@ impl Server {
 
         let limits = config.server.limits.clone();
         let phase = Arc::new(Signal::new(Phase::Running));
+        let most_waiting = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared {
             signer,
             passwords: PasswordChecks::new(environment.blocking.clone(), limits.password_checks),
@@ -198,6 +202,7 @@ impl Server {
             publications,
             calls,
             wakes: Wakes::new(),
+            spaces: Hub::new(config.spaces.clone(), EVENT_BYTES, most_waiting),
             metrics: Metrics::new(limits.connections, limits.memory_bytes),
             phase: phase.clone(),
             environment,
@@ -288,7 +293,7 @@ impl Running {
     }
 
     /// Goes by another configuration from now on, as far as that can be while it runs: the
-    /// certificate, and how long things are kept. Gives the settings that are others and count when
+    /// certificate, how long things are kept, and spaces. Gives the settings that are others and count when
     /// it is started anew.
     ///
     /// # Errors
@@ -312,6 +317,7 @@ impl Running {
             .retention
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = config.retention;
+        self.shared.spaces.configure(config.spaces.clone());
         let is_deployed = configured.publications == config.publications;
         *configured = config;
         if !is_deployed {

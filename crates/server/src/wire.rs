@@ -129,7 +129,6 @@ impl Wire {
     }
 
     /// The channel of events.
-    #[allow(dead_code, reason = "its handler follows")]
     pub(crate) fn events(&self) -> Channel<'_> {
         self.channel(EVENT_CHANNEL)
     }
@@ -441,7 +440,8 @@ impl<'a> Channel<'a> {
     }
 
     /// Queues a piece of rows that waits for nothing but the network, if that is not a crumb.
-    fn send_some(self, rows: &mut Bytes) -> bool {
+    /// Otherwise there is [`Self::progress`] to wait for.
+    pub(crate) fn send_some(self, rows: &mut Bytes) -> bool {
         let mut state = self.wire.state();
         let credit = state.machine.room(self.number);
         let unsent = state.machine.unsent_bytes(self.number) + state.writing;

@@ -8,6 +8,7 @@ use tidewater_protocol::{Code, ColumnType, Datum};
 use super::post::{MAX_ANSWER_BYTES, Post};
 use crate::registry::Stay;
 use crate::server::Shared;
+use crate::spaces::{Member, Refusal};
 
 /// Names of procedures that begin so are the server's.
 pub(crate) const PREFIX: &str = "tidewater.";
@@ -30,11 +31,16 @@ pub(super) fn leaving() -> Call {
     }
 }
 
+/// The connection gets the events of a pattern (`subject`) of a space from now on, or no longer.
+const SUBSCRIBE: &str = "tidewater.subscribe";
+const UNSUBSCRIBE: &str = "tidewater.unsubscribe";
+
 /// Does a call of one of them, which takes no time.
 pub(super) fn run(
     server: &Shared,
     post: &Arc<Post>,
     stay: &Stay<'_>,
+    member: &Member,
     call: &Call,
 ) -> Result<Answer, CallFailed> {
     match call.procedure.as_str() {
@@ -54,6 +60,16 @@ pub(super) fn run(
         }
         WITHDRAW => {
             server.calls.withdraw(text(call, "name")?, post);
+            Ok(Answer::nothing())
+        }
+        SUBSCRIBE => {
+            let [space, subject] = texts(call, ["space", "subject"])?;
+            member.subscribe(space, subject)?;
+            Ok(Answer::nothing())
+        }
+        UNSUBSCRIBE => {
+            let [space, subject] = texts(call, ["space", "subject"])?;
+            member.unsubscribe(space, subject)?;
             Ok(Answer::nothing())
         }
         name => Err(CallFailed::new(
@@ -109,6 +125,32 @@ fn text<'c>(call: &'c Call, name: &str) -> Result<&'c str, CallFailed> {
     match only(call, name)? {
         Some(Given::Text(text)) => Ok(text),
         _ => Err(CallFailed::argument(name, "is no text")),
+    }
+}
+
+/// The values of these arguments, which are all that there are.
+fn texts<'c, const N: usize>(call: &'c Call, names: [&str; N]) -> Result<[&'c str; N], CallFailed> {
+    let unknown = |it: &&Argument| !names.contains(&it.name.as_str());
+    if let Some(argument) = call.arguments.iter().find(unknown) {
+        let what = "is not one of the procedure's";
+        return Err(CallFailed::argument(&argument.name, what));
+    }
+    let mut values = [""; N];
+    for (value, name) in values.iter_mut().zip(names) {
+        let mut given = call.arguments.iter().filter(|it| it.name == name);
+        *value = match (given.next().map(|it| &it.given), given.next()) {
+            (None, _) => return Err(CallFailed::argument(name, "is missing")),
+            (Some(Some(Given::Text(text))), None) => text,
+            (Some(_), None) => return Err(CallFailed::argument(name, "is no text")),
+            (Some(_), Some(_)) => return Err(CallFailed::argument(name, "is given twice")),
+        };
+    }
+    Ok(values)
+}
+
+impl From<Refusal> for CallFailed {
+    fn from(refusal: Refusal) -> CallFailed {
+        CallFailed::new(refusal.code(), refusal.to_string(), refusal.hint())
     }
 }
 

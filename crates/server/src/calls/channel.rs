@@ -20,6 +20,7 @@ use super::{Answered, Outcome, built_in};
 use crate::fault::Fault;
 use crate::registry::Stay;
 use crate::server::Shared;
+use crate::spaces::Member;
 use crate::wire::Channel;
 
 /// So many calls of one connection are under way at most; the others wait in the network.
@@ -36,6 +37,7 @@ pub(crate) struct Desk<'a> {
     server: &'a Arc<Shared>,
     channel: Channel<'a>,
     post: &'a Arc<Post>,
+    member: &'a Member,
     stay: &'a Stay<'a>,
     running: FuturesUnordered<Running>,
     cancels: HashMap<u64, AbortHandle>,
@@ -49,12 +51,14 @@ impl<'a> Desk<'a> {
         server: &'a Arc<Shared>,
         channel: Channel<'a>,
         post: &'a Arc<Post>,
+        member: &'a Member,
         stay: &'a Stay<'a>,
     ) -> Desk<'a> {
         Desk {
             server,
             channel,
             post,
+            member,
             stay,
             running: FuturesUnordered::new(),
             cancels: HashMap::new(),
@@ -159,7 +163,7 @@ impl<'a> Desk<'a> {
             return self.answer(id, Err(shutting_down()));
         }
         if call.procedure.starts_with(built_in::PREFIX) {
-            let answer = built_in::run(self.server, self.post, self.stay, &call);
+            let answer = built_in::run(self.server, self.post, self.stay, self.member, &call);
             return match (kind, answer) {
                 (CallKind::OneWay, Ok(_)) => self.say(id, CallKind::Accepted, Bytes::new()),
                 (_, answer) => self.answer(id, answer.map(Answered::from)),

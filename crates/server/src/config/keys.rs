@@ -12,7 +12,14 @@ use crate::error::ServerError;
 pub(super) const KEYS: &[(&str, &[&str])] = &[
     (
         "",
-        &["server", "retention", "log", "publication", "procedure"],
+        &[
+            "server",
+            "retention",
+            "log",
+            "publication",
+            "procedure",
+            "space",
+        ],
     ),
     (
         "server",
@@ -96,6 +103,20 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
             "timeout",
         ],
     ),
+    (
+        "space",
+        &[
+            "name",
+            "publish",
+            "subscribe",
+            "durable",
+            "last_value",
+            "slow",
+            "queue",
+        ],
+    ),
+    ("space.publish", &["patterns", "allow"]),
+    ("space.subscribe", &["patterns", "allow"]),
 ];
 
 /// Finds the first key that no section has.
@@ -153,7 +174,7 @@ fn check_value(text: &str, value: &DeValue<'_>, path: &str) -> Result<(), Server
 fn unknown(name: &str, path: &str, line: usize, known: &[&str]) -> ServerError {
     let place = match path {
         "" => "at the top level".to_owned(),
-        "publication" | "publication.table" | "publication.parameter" | "procedure" => {
+        "publication" | "publication.table" | "publication.parameter" | "procedure" | "space" => {
             format!("in [[{path}]]")
         }
         _ => format!("in [{path}]"),

@@ -218,6 +218,28 @@ const KINDS: &[(&str, Kind, &str)] = &[
     ("procedure.read_only", Flag, "read_only = true"),
     ("procedure.idempotent", Flag, "idempotent = true"),
     ("procedure.timeout", Text, "timeout = \"30s\""),
+    ("space", Sections, "[[space]]"),
+    ("space.name", Text, "name = \"fleet\""),
+    (
+        "space.publish.patterns",
+        Texts,
+        "patterns = [\"unit.{s.username}.>\"]",
+    ),
+    (
+        "space.publish.allow",
+        Text,
+        "allow = \"SELECT 1 FROM staff WHERE login = {s.username}\"",
+    ),
+    ("space.subscribe.patterns", Texts, "patterns = [\"news.>\"]"),
+    (
+        "space.subscribe.allow",
+        Text,
+        "allow = \"SELECT 1 FROM staff WHERE login = {s.username}\"",
+    ),
+    ("space.durable", Text, "durable = \"7d\""),
+    ("space.last_value", Flag, "last_value = true"),
+    ("space.slow", Text, "slow = \"drop_oldest\""),
+    ("space.queue", Size, "queue = \"4MiB\""),
 ];
 
 /// Refuses a value of another kind than its key takes.
@@ -295,14 +317,15 @@ mod tests {
                     "" => (*key).to_owned(),
                     section => format!("{section}.{key}"),
                 };
-                // These are text or a section, and have errors of their own.
-                if [
+                // These are text, a list or a section, and have errors of their own.
+                let own = [
                     "publication.table.partition",
                     "publication.act_as",
                     "procedure.provided_by",
-                ]
-                .contains(&&*path)
-                {
+                    "space.publish",
+                    "space.subscribe",
+                ];
+                if own.contains(&&*path) {
                     continue;
                 }
                 let known = KINDS.iter().find(|(known, _, _)| *known == path);

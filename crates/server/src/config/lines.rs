@@ -1,5 +1,5 @@
-//! On which lines of a configuration its publications and their tables are named, so that errors
-//! which the database finds in them can say so.
+//! On which lines of a configuration its publications, their tables and its spaces are named, so
+//! that errors which are found in them later can say so.
 
 use toml::de::{DeTable, DeValue};
 
@@ -9,9 +9,10 @@ use super::keys::line_of;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lines(Vec<NamedLines>);
 
-/// The lines of a publication.
+/// The lines of a publication or a space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NamedLines {
+    what: &'static str,
     name: String,
     line: usize,
     tables: Vec<(String, usize)>,
@@ -29,25 +30,36 @@ impl Lines {
             let tables = sections(publication, "table");
             let tables = tables.filter_map(|table| named(text, table));
             Some(NamedLines {
+                what: "publication",
                 name,
                 line,
                 tables: tables.collect(),
             })
         });
-        Lines(publications.collect())
+        let spaces = sections(table.get_ref(), "space");
+        let spaces = spaces.filter_map(|space| {
+            let (name, line) = named(text, space)?;
+            Some(NamedLines {
+                what: "space",
+                name,
+                line,
+                tables: Vec::new(),
+            })
+        });
+        Lines(publications.chain(spaces).collect())
     }
 
-    /// What is said of a publication or one of its tables, with the line where that is named.
+    /// What is said of a publication, one of its tables or a space, with the line where that is named.
     pub(super) fn locate(&self, message: String) -> String {
         let rest_after = |text: &'_ str, what: &str, name: &str| {
             let rest = text.strip_prefix(&format!("{what} {name:?}"))?;
             Some(rest.trim_start_matches([':', ',', ' ']).to_owned())
         };
-        let found = self.0.iter().find_map(|publication| {
-            let rest = rest_after(&message, "publication", &publication.name)?;
-            let mut tables = publication.tables.iter();
+        let found = self.0.iter().find_map(|named| {
+            let rest = rest_after(&message, named.what, &named.name)?;
+            let mut tables = named.tables.iter();
             let table = tables.find(|(name, _)| rest_after(&rest, "table", name).is_some());
-            Some(table.map_or(publication.line, |(_, line)| *line))
+            Some(table.map_or(named.line, |(_, line)| *line))
         });
         match found {
             Some(line) => format!("line {line}: {message}"),

@@ -20,6 +20,7 @@ use super::identity::RawIdentity;
 use super::lines::Lines;
 use super::partition;
 use super::procedure::{ProcedureConfig, RawProcedure};
+use super::space::{self, RawSpace};
 use super::text;
 use super::{Config, Limits, LogConfig, LogFormat, RetentionConfig, ServerConfig, TlsConfig};
 use crate::error::ServerError;
@@ -36,6 +37,8 @@ struct RawConfig {
     publication: Vec<RawPublication>,
     #[serde(default)]
     procedure: Vec<RawProcedure>,
+    #[serde(default)]
+    space: Vec<RawSpace>,
 }
 
 #[derive(Deserialize)]
@@ -81,7 +84,7 @@ struct RawLimits {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum RawSize {
+pub(super) enum RawSize {
     Bytes(u64),
     Text(String),
 }
@@ -174,6 +177,7 @@ pub(super) fn read(value: toml::Value) -> Result<Config, ServerError> {
         log: raw.log.read()?,
         publications,
         procedures,
+        spaces: space::read(raw.space)?,
         lines: Lines::default(),
     })
 }
@@ -583,7 +587,7 @@ pub(super) fn check_columns<'a>(
     Ok(())
 }
 
-fn choice(key: &str, value: &str, known: &[&str]) -> ServerError {
+pub(super) fn choice(key: &str, value: &str, known: &[&str]) -> ServerError {
     let hint = match nearest(value, known.iter().copied()) {
         Some(near) => format!("did you mean {near:?}?"),
         None => format!("write one of: {}", known.join(", ")),

@@ -7,6 +7,7 @@ mod calls;
 mod centre;
 mod channels;
 mod client;
+mod events;
 mod hostile;
 mod http;
 mod keys;

@@ -1,0 +1,438 @@
+//! What all connections share: spaces, who is there, who is subscribed to what.
+//!
+//! One lock guards it all. A publisher takes it once for each subject that it has not published
+//! to since subscriptions changed; what it found it remembers ([`Routes`]).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+
+use tidewater_protocol::event::{EventError, EventRef, EventsReader};
+use tidewater_spaces::subject::MAX_SUBJECT_BYTES;
+use tidewater_spaces::{Pattern, Receivers, Router, Run, Runs, SubjectCache, check_subject};
+
+use super::inbox::{Peer, Pushed, Space, Waiting};
+use super::member::{Member, Published};
+use super::refusal::{Grant, Refusal, User};
+use crate::config::SpaceConfig;
+
+/// Subscriptions of one connection.
+const MAX_SUBSCRIPTIONS: usize = 1_000;
+
+/// Subjects whose receivers one publisher remembers.
+const REMEMBERED_SUBJECTS: usize = 512;
+
+/// A shorter slice is copied once for all its receivers: it would keep the whole buffer in
+/// memory that it was read into.
+const COPIED_BELOW_BYTES: usize = 32 << 10;
+
+/// The number of the server itself among publishers.
+const SERVER: u64 = 0;
+
+/// The spaces of a server, and who is there.
+pub(crate) struct Hub {
+    inside: Mutex<Inside>,
+    /// Another one whenever a route may be another one.
+    version: AtomicU64,
+    pub(super) waiting: Waiting,
+    /// The size of the largest event that is taken.
+    pub(super) event_bytes: usize,
+    /// For what comes from elsewhere.
+    #[allow(dead_code, reason = "other servers and durable events follow")]
+    own: Mutex<Routes>,
+}
+
+struct Inside {
+    spaces: HashMap<String, Arc<Space>>,
+    router: Router<Arc<Peer>>,
+    peers: HashMap<u64, Arc<Peer>>,
+    last_number: u64,
+}
+
+/// Where an event goes.
+#[derive(Clone)]
+enum Route {
+    To(Arc<Space>, Receivers<Arc<Peer>>),
+    Nowhere(Arc<Refusal>),
+}
+
+impl PartialEq for Route {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Route::To(space, receivers), Route::To(other, others)) => {
+                Arc::ptr_eq(space, other) && receivers == others
+            }
+            (Route::Nowhere(refusal), Route::Nowhere(other)) => Arc::ptr_eq(refusal, other),
+            _ => false,
+        }
+    }
+}
+
+/// What one publisher remembers of where its events go.
+pub(super) struct Routes {
+    version: u64,
+    known: SubjectCache<Route>,
+    /// Those to be woken at the end of a chunk.
+    woken: Vec<Arc<Peer>>,
+}
+
+impl Default for Routes {
+    fn default() -> Self {
+        Routes {
+            version: 0,
+            known: SubjectCache::new(REMEMBERED_SUBJECTS),
+            woken: Vec::new(),
+        }
+    }
+}
+
+impl Hub {
+    /// Events up to `event_bytes` are taken, and `most_waiting` bytes of them may wait for all
+    /// connections together before each has to do with little.
+    pub(crate) fn new(
+        spaces: Vec<SpaceConfig>,
+        event_bytes: usize,
+        most_waiting: usize,
+    ) -> Arc<Hub> {
+        let spaces = spaces.into_iter().map(Space::new);
+        let spaces = spaces.map(|it| (it.config.name.clone(), Arc::new(it)));
+        Arc::new(Hub {
+            inside: Mutex::new(Inside {
+                spaces: spaces.collect(),
+                router: Router::default(),
+                peers: HashMap::new(),
+                last_number: SERVER,
+            }),
+            version: AtomicU64::new(1),
+            waiting: Waiting::new(most_waiting),
+            event_bytes,
+            own: Mutex::default(),
+        })
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// What publishers remember is outdated. Called under the lock.
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// A connection comes in.
+    pub(crate) fn join(self: &Arc<Self>, user: &str, grants: Vec<Grant>) -> Member {
+        let mut inside = self.inside();
+        inside.last_number += 1;
+        let name = user.to_owned();
+        let peer = Peer::new(inside.last_number, User { name, grants });
+        let peer = Arc::new(peer);
+        inside.peers.insert(peer.number, Arc::clone(&peer));
+        Member::new(Arc::clone(self), peer)
+    }
+
+    pub(super) fn leave(&self, peer: &Arc<Peer>) {
+        let mut inside = self.inside();
+        inside.peers.remove(&peer.number);
+        if inside.router.subscriptions(peer) > 0 {
+            inside.router.remove_all(peer);
+            self.changed();
+        }
+        drop(inside);
+        peer.close(&self.waiting);
+    }
+
+    /// Adds a subscription, and hands over the newest events where the space keeps them.
+    pub(super) fn subscribe(
+        &self,
+        peer: &Arc<Peer>,
+        space: &str,
+        pattern: &str,
+    ) -> Result<(), Refusal> {
+        let mut inside = self.inside();
+        let space = inside.space(space)?;
+        let pattern = Pattern::in_space(&space.config.name, pattern)?;
+        peer.user.check_subscribe(&space.config, &pattern)?;
+        if inside.router.subscriptions(peer) >= MAX_SUBSCRIPTIONS {
+            return Err(Refusal::TooManySubscriptions(MAX_SUBSCRIPTIONS));
+        }
+        let before: Vec<Pattern> = inside.router.patterns(peer).cloned().collect();
+        // A publisher first keeps an event as the newest, and then looks whether subscriptions have
+        // changed: it finds the new one, or its event is found here. As none is kept meanwhile, all
+        // that it passes on comes behind those that are found.
+        let last = space.last();
+        if inside.router.subscribe(&pattern, Arc::clone(peer)) {
+            self.changed();
+        }
+        drop(inside);
+        let Some(last) = last else {
+            return Ok(());
+        };
+        let mut packed = BytesMut::new();
+        let mut events = 0;
+        for (subject, event) in last.matching(&pattern) {
+            // What it gets anyway has come, or waits behind older ones of its subject.
+            if !before.iter().any(|it| it.matches(subject)) {
+                packed.extend_from_slice(event);
+                events += 1;
+            }
+        }
+        if events > 0 {
+            let run = Run {
+                bytes: packed.freeze(),
+                route: (),
+                events,
+            };
+            if peer.push(&self.waiting, &space, SERVER, &run).wakes {
+                peer.wake();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a subscription away; whether there was one.
+    pub(super) fn unsubscribe(
+        &self,
+        peer: &Arc<Peer>,
+        space: &str,
+        pattern: &str,
+    ) -> Result<bool, Refusal> {
+        let pattern = Pattern::in_space(space, pattern)?;
+        let mut inside = self.inside();
+        let was_there = inside.router.unsubscribe(&pattern, peer);
+        if was_there {
+            self.changed();
+        }
+        Ok(was_there)
+    }
+
+    /// Takes another configuration. Subscriptions that it does not let be are ended.
+    pub(crate) fn configure(&self, spaces: Vec<SpaceConfig>) {
+        let mut inside = self.inside();
+        let mut before = std::mem::take(&mut inside.spaces);
+        for config in spaces {
+            let known = before.remove(&config.name);
+            let same = known.filter(|it| it.config == config);
+            let space = same.unwrap_or_else(|| Arc::new(Space::new(config)));
+            inside.spaces.insert(space.config.name.clone(), space);
+        }
+        let Inside {
+            spaces,
+            router,
+            peers,
+            ..
+        } = &mut *inside;
+        for peer in peers.values() {
+            let may = |pattern: &&Pattern| {
+                let space = spaces.get(pattern.space());
+                space.is_some_and(|it| peer.user.check_subscribe(&it.config, pattern).is_ok())
+            };
+            let ended = router.patterns(peer).filter(|it| !may(it));
+            for pattern in ended.cloned().collect::<Vec<_>>() {
+                router.unsubscribe(&pattern, peer);
+                peer.unsubscribed(pattern);
+            }
+        }
+        self.changed();
+    }
+
+    /// Bytes of events that wait for all connections together.
+    #[allow(dead_code, reason = "the figures follow")]
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.waiting.bytes()
+    }
+
+    /// Passes on what comes from elsewhere, from another server or the centre. Nobody is asked
+    /// whether it may be.
+    ///
+    /// # Errors
+    /// What is there cannot be an event; those before it were passed on.
+    #[allow(dead_code, reason = "other servers and durable events follow")]
+    pub(crate) fn deliver(&self, chunk: &Bytes) -> Result<Published, EventError> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        self.publish(None, &mut own, chunk)
+    }
+
+    /// Passes the whole events of a chunk on.
+    pub(super) fn publish(
+        &self,
+        publisher: Option<&Arc<Peer>>,
+        routes: &mut Routes,
+        chunk: &Bytes,
+    ) -> Result<Published, EventError> {
+        let mut publishing = Publishing {
+            hub: self,
+            publisher,
+            woken: std::mem::take(&mut routes.woken),
+            routes,
+            published: Published::default(),
+            kept: 0,
+        };
+        let passed_on = loop {
+            match publishing.round(chunk) {
+                Ok(Round::Done) => break Ok(()),
+                Ok(Round::Again) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        let Publishing {
+            mut woken,
+            published,
+            ..
+        } = publishing;
+        for peer in woken.drain(..) {
+            peer.wake();
+        }
+        routes.woken = woken;
+        passed_on.map(|()| published)
+    }
+
+    fn find(
+        &self,
+        publisher: Option<&Arc<Peer>>,
+        known: &mut SubjectCache<Route>,
+        event: &EventRef<'_>,
+    ) -> Route {
+        let subject = event.subject;
+        if event.position.is_some() && publisher.is_some() {
+            let refusal = Refusal::Positioned(shown(subject));
+            return Route::Nowhere(Arc::new(refusal));
+        }
+        if let Some(route) = known.find(subject) {
+            return route;
+        }
+        let route = match self.inside().route(publisher, subject) {
+            Ok((space, receivers)) => Route::To(space, receivers),
+            Err(refusal) => Route::Nowhere(Arc::new(refusal)),
+        };
+        if subject.len() <= MAX_SUBJECT_BYTES {
+            known.insert(subject, route.clone());
+        }
+        route
+    }
+}
+
+impl Inside {
+    fn space(&self, name: &str) -> Result<Arc<Space>, Refusal> {
+        let space = self.spaces.get(name).cloned();
+        space.ok_or_else(|| Refusal::NoSuchSpace(shown(name)))
+    }
+
+    fn route(
+        &mut self,
+        publisher: Option<&Arc<Peer>>,
+        subject: &str,
+    ) -> Result<(Arc<Space>, Receivers<Arc<Peer>>), Refusal> {
+        let (name, _) = check_subject(subject)?;
+        let space = self.space(name)?;
+        if let Some(publisher) = publisher {
+            publisher.user.check_publish(&space.config, subject)?;
+            if space.config.durable.is_some() {
+                return Err(Refusal::Durable(name.to_owned()));
+            }
+        }
+        Ok((space, self.router.matches(subject)))
+    }
+}
+
+/// As much of a name as an error repeats.
+fn shown(name: &str) -> String {
+    name.chars().take(MAX_SUBJECT_BYTES).collect()
+}
+
+/// A chunk on its way.
+struct Publishing<'a> {
+    hub: &'a Hub,
+    publisher: Option<&'a Arc<Peer>>,
+    routes: &'a mut Routes,
+    published: Published,
+    woken: Vec<Arc<Peer>>,
+    /// Up to here events were kept as the newest of their subjects.
+    kept: usize,
+}
+
+/// How a round over a chunk ends.
+enum Round {
+    Done,
+    /// Somebody subscribed while events were kept, and has to get them.
+    Again,
+}
+
+impl Publishing<'_> {
+    /// Passes on what was not.
+    fn round(&mut self, chunk: &Bytes) -> Result<Round, EventError> {
+        let Publishing {
+            hub,
+            publisher,
+            routes,
+            published,
+            woken,
+            kept,
+        } = self;
+        let publisher = *publisher;
+        let version = hub.version();
+        if routes.version != version {
+            routes.known.clear();
+            routes.version = version;
+        }
+        let start = published.consumed;
+        let chunk = chunk.slice(start..);
+        let known = &mut routes.known;
+        let mut runs = Runs::new(&chunk, hub.event_bytes, |event| {
+            hub.find(publisher, known, event)
+        });
+        while let Some(run) = runs.next_run()? {
+            let end = start + runs.consumed();
+            match &run.route {
+                Route::Nowhere(refusal) => {
+                    let events = u64::from(run.events);
+                    published.refused += events;
+                    if let Some(publisher) = publisher {
+                        publisher.refuse(events, refusal);
+                    }
+                }
+                Route::To(space, receivers) => {
+                    if *kept < end
+                        && let Some(mut last) = space.last()
+                    {
+                        let mut events = EventsReader::new(&run.bytes, hub.event_bytes);
+                        while let Some(event) = events.next_event()? {
+                            last.insert(event.subject, event.packed);
+                        }
+                        drop(last);
+                        *kept = end;
+                        if hub.version() != version {
+                            return Ok(Round::Again);
+                        }
+                    }
+                    let number = publisher.map_or(SERVER, |it| it.number);
+                    let others = || receivers.iter().filter(|it| it.number != number);
+                    let mut slice = Run {
+                        bytes: run.bytes.clone(),
+                        route: (),
+                        events: run.events,
+                    };
+                    if slice.bytes.len() < COPIED_BELOW_BYTES && others().next().is_some() {
+                        slice.bytes = Bytes::copy_from_slice(&slice.bytes);
+                    }
+                    for peer in others() {
+                        let pushed: Pushed = peer.push(&hub.waiting, space, number, &slice);
+                        published.is_crowded |= pushed.is_crowded;
+                        if pushed.wakes {
+                            woken.push(Arc::clone(peer));
+                        }
+                    }
+                    published.events += u64::from(run.events);
+                }
+            }
+            published.consumed = end;
+        }
+        Ok(Round::Done)
+    }
+}

@@ -1,0 +1,316 @@
+//! What waits for one connection: events of each space, and what is to be told beside them.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use tidewater_spaces::{LastValues, Outlet, Pattern, Run};
+
+use super::refusal::{Refusal, User};
+use crate::config::SpaceConfig;
+
+/// What each connection's queue of a space may hold once all together hold too much.
+pub(super) const CROWDED_BYTES: usize = 64 << 10;
+
+/// A space while it is configured like this.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) config: SpaceConfig,
+    pub(super) last: Option<Mutex<LastValues>>,
+}
+
+/// The bytes that wait in all queues together.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    bytes: AtomicUsize,
+    most: usize,
+}
+
+/// One connection, as others see it. Told apart by its number.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) number: u64,
+    pub(super) user: User,
+    inbox: Mutex<Inbox>,
+    /// Events have come, or the end has.
+    ready: Notify,
+    noticed: Notify,
+}
+
+/// Something that the other side is told beside its events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// It was too slow for so many events of a space.
+    Missed { space: String, events: u64 },
+    /// So many of the events that it published were refused, the last of them for this.
+    Refused { events: u64, refusal: Refusal },
+    /// The configuration does not let it subscribe to this any more.
+    Unsubscribed { pattern: Pattern },
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    /// Those in which events wait, in the order of their turns.
+    outlets: VecDeque<(Arc<Space>, Outlet)>,
+    /// Nothing more is taken.
+    end: Option<Refusal>,
+    is_closed: bool,
+    missed: Vec<(String, u64)>,
+    refused: Option<(u64, Refusal)>,
+    unsubscribed: Vec<Pattern>,
+}
+
+impl Space {
+    pub(super) fn new(config: SpaceConfig) -> Space {
+        // So that all of it finds a place in the queue of who subscribes.
+        let most = config.queue_bytes / 2;
+        let last = config.last_value.then(|| LastValues::new(most, most / 64));
+        Space {
+            config,
+            last: last.map(Mutex::new),
+        }
+    }
+
+    /// The newest events, if the space keeps them.
+    pub(super) fn last(&self) -> Option<MutexGuard<'_, LastValues>> {
+        let last = self.last.as_ref()?;
+        Some(last.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Waiting {
+    pub(super) fn new(most: usize) -> Waiting {
+        Waiting {
+            bytes: AtomicUsize::new(0),
+            most,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    /// A queue held so many bytes and holds so many now.
+    fn changed(&self, before: usize, now: usize) {
+        match now >= before {
+            true => self.bytes.fetch_add(now - before, Relaxed),
+            false => self.bytes.fetch_sub(before - now, Relaxed),
+        };
+    }
+}
+
+impl PartialEq for Peer {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Peer {}
+
+impl PartialOrd for Peer {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Peer {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.number.cmp(&other.number)
+    }
+}
+
+impl Hash for Peer {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.number.hash(state);
+    }
+}
+
+/// What came of handing a slice to a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pushed {
+    /// Nothing waited: it has to be woken.
+    pub(super) wakes: bool,
+    /// Its queue is more than half full.
+    pub(super) is_crowded: bool,
+}
+
+impl Peer {
+    pub(super) fn new(number: u64, user: User) -> Peer {
+        Peer {
+            number,
+            user,
+            inbox: Mutex::default(),
+            ready: Notify::new(),
+            noticed: Notify::new(),
+        }
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands it a run of events.
+    pub(super) fn push<R>(
+        &self,
+        waiting: &Waiting,
+        space: &Arc<Space>,
+        publisher: u64,
+        run: &Run<R>,
+    ) -> Pushed {
+        let mut inbox = self.inbox();
+        if inbox.is_closed || inbox.end.is_some() {
+            return Pushed::default();
+        }
+        let was_empty = inbox.outlets.is_empty();
+        let place = inbox.outlet(space);
+        let outlet = &mut inbox.outlets[place].1;
+        let queue = space.config.queue_bytes;
+        let is_too_much = waiting.bytes() > waiting.most;
+        let most = if is_too_much {
+            queue.min(CROWDED_BYTES)
+        } else {
+            queue
+        };
+        outlet.set_most(most);
+        let before = outlet.bytes();
+        let pushed = outlet.push(publisher, run.bytes.clone(), run.events);
+        let now = outlet.bytes();
+        waiting.changed(before, now);
+        if pushed.is_err() {
+            let name = space.config.name.clone();
+            inbox.clear(waiting);
+            inbox.end = Some(Refusal::TooSlow(name));
+        } else if now == 0 {
+            // It was larger than the queue, and dropped by itself.
+            self.forget_outlet(&mut inbox, place);
+            return Pushed::default();
+        }
+        Pushed {
+            wakes: was_empty || pushed.is_err(),
+            is_crowded: now > most / 2,
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        self.ready.notify_one();
+    }
+
+    /// The next slice of events; spaces take turns. `None` if nothing waits.
+    pub(super) fn pop(&self, waiting: &Waiting) -> Result<Option<Bytes>, Refusal> {
+        let mut inbox = self.inbox();
+        if let Some(end) = &inbox.end {
+            return Err(end.clone());
+        }
+        let Some((space, outlet)) = inbox.outlets.front_mut() else {
+            return Ok(None);
+        };
+        let before = outlet.bytes();
+        let slice = outlet.pop().map(|(slice, _)| slice);
+        waiting.changed(before, outlet.bytes());
+        let missed = outlet.take_missed();
+        let name = (missed > 0).then(|| space.config.name.clone());
+        if outlet.is_empty() {
+            self.forget_outlet(&mut inbox, 0);
+        } else {
+            inbox.outlets.rotate_left(1);
+        }
+        if let Some(name) = name {
+            self.miss(&mut inbox, name, missed);
+        }
+        Ok(slice)
+    }
+
+    /// Ends when there may be something to pop.
+    pub(super) async fn ready(&self) {
+        self.ready.notified().await;
+    }
+
+    fn forget_outlet(&self, inbox: &mut Inbox, place: usize) {
+        let Some((space, mut outlet)) = inbox.outlets.remove(place) else {
+            return;
+        };
+        let missed = outlet.take_missed();
+        if missed > 0 {
+            self.miss(inbox, space.config.name.clone(), missed);
+        }
+        if inbox.outlets.is_empty() {
+            inbox.outlets = VecDeque::new();
+        }
+    }
+
+    fn miss(&self, inbox: &mut Inbox, space: String, events: u64) {
+        match inbox.missed.iter_mut().find(|(name, _)| *name == space) {
+            Some((_, missed)) => *missed += events,
+            None => inbox.missed.push((space, events)),
+        }
+        self.noticed.notify_one();
+    }
+
+    /// Events that it published were refused.
+    pub(super) fn refuse(&self, events: u64, refusal: &Refusal) {
+        let mut inbox = self.inbox();
+        let before = inbox.refused.take().map_or(0, |(events, _)| events);
+        inbox.refused = Some((before + events, refusal.clone()));
+        self.noticed.notify_one();
+    }
+
+    pub(super) fn unsubscribed(&self, pattern: Pattern) {
+        self.inbox().unsubscribed.push(pattern);
+        self.noticed.notify_one();
+    }
+
+    /// What is to be told next.
+    pub(super) async fn notice(&self) -> Notice {
+        loop {
+            if let Some(notice) = self.inbox().take_notice() {
+                return notice;
+            }
+            self.noticed.notified().await;
+        }
+    }
+
+    /// Nothing waits for it any more, and nothing will.
+    pub(super) fn close(&self, waiting: &Waiting) {
+        let mut inbox = self.inbox();
+        inbox.clear(waiting);
+        inbox.is_closed = true;
+    }
+}
+
+impl Inbox {
+    /// The place of the queue of a space, which is there from now on.
+    fn outlet(&mut self, space: &Arc<Space>) -> usize {
+        let known = self
+            .outlets
+            .iter()
+            .position(|(it, _)| Arc::ptr_eq(it, space));
+        known.unwrap_or_else(|| {
+            let config = &space.config;
+            let outlet = Outlet::new(config.queue_bytes, config.slow);
+            self.outlets.push_back((Arc::clone(space), outlet));
+            self.outlets.len() - 1
+        })
+    }
+
+    fn clear(&mut self, waiting: &Waiting) {
+        for (_, outlet) in std::mem::take(&mut self.outlets) {
+            waiting.changed(outlet.bytes(), 0);
+        }
+    }
+
+    fn take_notice(&mut self) -> Option<Notice> {
+        if let Some((events, refusal)) = self.refused.take() {
+            return Some(Notice::Refused { events, refusal });
+        }
+        if let Some(pattern) = self.unsubscribed.pop() {
+            return Some(Notice::Unsubscribed { pattern });
+        }
+        let (space, events) = self.missed.pop()?;
+        Some(Notice::Missed { space, events })
+    }
+}

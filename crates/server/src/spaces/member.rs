@@ -1,0 +1,113 @@
+//! One connection's part in the spaces.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use tidewater_protocol::event::EventError;
+
+use super::hub::{Hub, Routes};
+use super::inbox::{Notice, Peer};
+use super::refusal::Refusal;
+
+/// A connection that has joined; dropped, it is gone, with its subscriptions and all that waits
+/// for it.
+pub(crate) struct Member {
+    hub: Arc<Hub>,
+    peer: Arc<Peer>,
+    routes: Mutex<Routes>,
+}
+
+/// What came of a chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Published {
+    /// Events that were passed on, to however many.
+    pub(crate) events: u64,
+    /// Events that were not; the connection gets a [`Notice`] of it.
+    pub(crate) refused: u64,
+    /// The bytes of both. A beginning of an event may follow.
+    pub(crate) consumed: usize,
+    /// A receiver has more waiting than it should: a publisher that waits for nothing else lets
+    /// others go first.
+    pub(crate) is_crowded: bool,
+}
+
+impl Member {
+    pub(super) fn new(hub: Arc<Hub>, peer: Arc<Peer>) -> Member {
+        Member {
+            hub,
+            peer,
+            routes: Mutex::default(),
+        }
+    }
+
+    /// The size of the largest event that it may publish.
+    pub(crate) fn event_bytes(&self) -> usize {
+        self.hub.event_bytes
+    }
+
+    /// Subscribes to a pattern of a space, without its name: from now on its events wait here.
+    ///
+    /// # Errors
+    /// There is no such space, it is no pattern, or this user may not.
+    pub(crate) fn subscribe(&self, space: &str, pattern: &str) -> Result<(), Refusal> {
+        self.hub.subscribe(&self.peer, space, pattern)
+    }
+
+    /// Takes a subscription away; whether there was one. Events that wait stay.
+    ///
+    /// # Errors
+    /// It is no pattern.
+    pub(crate) fn unsubscribe(&self, space: &str, pattern: &str) -> Result<bool, Refusal> {
+        self.hub.unsubscribe(&self.peer, space, pattern)
+    }
+
+    /// Passes the whole events at the beginning of a chunk on to all who subscribed, but not to
+    /// this connection itself. What this user may not publish is left out and counted.
+    ///
+    /// # Errors
+    /// What is there cannot be an event; those before it were passed on.
+    pub(crate) fn publish(&self, chunk: &Bytes) -> Result<Published, EventError> {
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.hub.publish(Some(&self.peer), &mut routes, chunk)
+    }
+
+    /// The next slice of packed events, if any wait.
+    ///
+    /// # Errors
+    /// The connection was too slow and is to be cut off.
+    pub(crate) fn try_next(&self) -> Result<Option<Bytes>, Refusal> {
+        self.peer.pop(&self.hub.waiting)
+    }
+
+    /// Ends when [`Self::try_next`] may have something. Safe to drop; one caller at a time.
+    pub(crate) async fn ready(&self) {
+        self.peer.ready().await;
+    }
+
+    /// The next slice of packed events. Safe to drop; one caller at a time.
+    ///
+    /// # Errors
+    /// The connection was too slow and is to be cut off.
+    #[allow(dead_code, reason = "events over HTTP follow")]
+    pub(crate) async fn next(&self) -> Result<Bytes, Refusal> {
+        loop {
+            if let Some(slice) = self.try_next()? {
+                return Ok(slice);
+            }
+            self.ready().await;
+        }
+    }
+
+    /// The next thing that the other side is to be told beside events. Safe to drop; one caller
+    /// at a time.
+    pub(crate) async fn notice(&self) -> Notice {
+        self.peer.notice().await
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.hub.leave(&self.peer);
+    }
+}

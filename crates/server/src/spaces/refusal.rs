@@ -1,0 +1,169 @@
+//! Who may publish and subscribe to what, and what everybody else is told.
+
+use tidewater_protocol::Code;
+use tidewater_spaces::{Pattern, SubjectError, Template};
+
+use crate::config::{Rule, SpaceConfig};
+
+/// What somebody does with a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Right {
+    Publish,
+    Subscribe,
+}
+
+/// The query that a rule has (`allow`) yielded a row for this user. Without it, who needs one may
+/// nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) space: String,
+    pub(crate) right: Right,
+}
+
+/// Whoever asks.
+#[derive(Debug)]
+pub(super) struct User {
+    pub(super) name: String,
+    pub(super) grants: Vec<Grant>,
+}
+
+/// Why something is not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("there is no space {0:?}")]
+    NoSuchSpace(String),
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+    #[error("this user may not publish to {subject:?}")]
+    MayNotPublish { subject: String, may: Vec<String> },
+    #[error("this user may not subscribe to {pattern:?}")]
+    MayNotSubscribe { pattern: String, may: Vec<String> },
+    #[error("the space {0:?} is durable: an event of it is published by a call")]
+    Durable(String),
+    #[error("an event that was published to {0:?} has a position")]
+    Positioned(String),
+    #[error("more than {0} subscriptions on one connection")]
+    TooManySubscriptions(usize),
+    #[error("this connection is too slow for the events of the space {0:?}")]
+    TooSlow(String),
+}
+
+impl Refusal {
+    /// The stable code.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Refusal::NoSuchSpace(_) => Code::NoSuchSpace,
+            Refusal::Subject(_) => Code::BadSubject,
+            Refusal::MayNotPublish { .. } | Refusal::MayNotSubscribe { .. } => Code::NotAllowed,
+            Refusal::Durable(_) | Refusal::Positioned(_) => Code::UnexpectedMessage,
+            Refusal::TooManySubscriptions(_) | Refusal::TooSlow(_) => Code::LimitExceeded,
+        }
+    }
+
+    /// What to do.
+    pub(crate) fn hint(&self) -> String {
+        let ask = "the server's operator says who may in [[space]]";
+        let among = |may: &[String], what: &str| match may {
+            [] => format!("{what} nothing of this space; {ask}"),
+            may => format!("{what} {}; {ask}", may.join(", ")),
+        };
+        match self {
+            Refusal::NoSuchSpace(_) => {
+                "look for a misspelling, or ask the server's operator for a [[space]] of this name"
+                    .into()
+            }
+            Refusal::Subject(error) => error.hint(),
+            Refusal::MayNotPublish { may, .. } => among(may, "it may publish to"),
+            Refusal::MayNotSubscribe { may, .. } => among(may, "it may subscribe to"),
+            Refusal::Durable(_) => {
+                "call tidewater.publish, which answers once the event is kept".into()
+            }
+            Refusal::Positioned(_) => {
+                "leave the position out: it is the server that gives one".into()
+            }
+            Refusal::TooManySubscriptions(_) => {
+                "subscribe to fewer, wider patterns, such as \"unit.>\"".into()
+            }
+            Refusal::TooSlow(_) => {
+                "connect and subscribe again, to fewer subjects, or take events faster; the \
+                 server's operator can raise queue in [[space]]"
+                    .into()
+            }
+        }
+    }
+}
+
+impl User {
+    /// Whether this user may publish to a subject of the space.
+    pub(super) fn check_publish(&self, space: &SpaceConfig, subject: &str) -> Result<(), Refusal> {
+        let may = self.may(space, Right::Publish);
+        match may.permits(|pattern| pattern.matches(subject)) {
+            true => Ok(()),
+            false => Err(Refusal::MayNotPublish {
+                subject: subject.to_owned(),
+                may: may.shown(),
+            }),
+        }
+    }
+
+    /// Whether this user may subscribe to a pattern of the space.
+    pub(super) fn check_subscribe(
+        &self,
+        space: &SpaceConfig,
+        pattern: &Pattern,
+    ) -> Result<(), Refusal> {
+        let may = self.may(space, Right::Subscribe);
+        match may.permits(|wide| wide.contains(pattern)) {
+            true => Ok(()),
+            false => Err(Refusal::MayNotSubscribe {
+                pattern: pattern.to_string(),
+                may: may.shown(),
+            }),
+        }
+    }
+
+    fn may(&self, space: &SpaceConfig, right: Right) -> May {
+        let rule = match right {
+            Right::Publish => &space.publish,
+            Right::Subscribe => &space.subscribe,
+        };
+        match rule {
+            Rule::Everyone => May::All,
+            Rule::Nobody => May::Some(Vec::new()),
+            Rule::Patterns { allow: Some(_), .. } if !self.is_granted(&space.name, right) => {
+                May::Some(Vec::new())
+            }
+            Rule::Patterns { patterns, .. } => {
+                let mine = |it: &Template| it.of_user(&self.name);
+                May::Some(patterns.iter().filter_map(mine).collect())
+            }
+        }
+    }
+
+    fn is_granted(&self, space: &str, right: Right) -> bool {
+        let mut grants = self.grants.iter();
+        grants.any(|it| it.right == right && it.space == space)
+    }
+}
+
+/// What a rule is for one user.
+enum May {
+    All,
+    Some(Vec<Pattern>),
+}
+
+impl May {
+    fn permits(&self, does: impl Fn(&Pattern) -> bool) -> bool {
+        match self {
+            May::All => true,
+            May::Some(patterns) => patterns.iter().any(does),
+        }
+    }
+
+    fn shown(&self) -> Vec<String> {
+        match self {
+            May::All => Vec::new(),
+            May::Some(patterns) => patterns.iter().map(Pattern::to_string).collect(),
+        }
+    }
+}

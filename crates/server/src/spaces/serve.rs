@@ -1,0 +1,183 @@
+//! The channel of events: what the other side publishes comes in, what it subscribed to goes out.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::time::sleep;
+
+use tidewater_connection::Incoming;
+use tidewater_protocol::event::EventError;
+use tidewater_protocol::message::{Argument, Call, Given};
+
+use super::inbox::Notice;
+use super::member::Member;
+use super::pieces::Pieces;
+use super::refusal::Refusal;
+use crate::calls::post::Post;
+use crate::fault::Fault;
+use crate::registry::Stay;
+use crate::wire::Channel;
+
+/// Shorter slices are joined before they are sent, up to so many bytes.
+const JOINED_BYTES: usize = 64 << 10;
+
+/// A slice that is not joined.
+const LONG_BYTES: usize = 16 << 10;
+
+/// The beginning of an event that needs no reservation of memory.
+const FREE_BYTES: usize = 16 << 10;
+
+/// Serves the channel until it is dropped.
+///
+/// # Errors
+/// What came is no event, or the connection was too slow.
+pub(crate) async fn run(
+    member: &Member,
+    channel: Channel<'_>,
+    stay: &Stay<'_>,
+) -> Result<Infallible, Fault> {
+    tokio::select! {
+        biased;
+        ended = take(member, channel, stay) => ended,
+        ended = give(member, channel) => ended,
+    }
+}
+
+async fn take(member: &Member, channel: Channel<'_>, stay: &Stay<'_>) -> Result<Infallible, Fault> {
+    let mut pieces = Pieces::default();
+    let mut reservation = channel.budget().empty();
+    loop {
+        // What is produced is the other half's, which flushes it. Why nothing more comes, the syncs
+        // hear, too: theirs is the last word.
+        let Ok(incoming) = channel.incoming_without_flush().await else {
+            return std::future::pending().await;
+        };
+        let Incoming::Rows(bytes) = incoming else {
+            return Err(Fault::unexpected("something else than events"));
+        };
+        stay.keep();
+        let credit = bytes.len();
+        let mut is_crowded = false;
+        pieces.take(bytes, member.event_bytes(), |chunk| {
+            let published = member.publish(chunk)?;
+            is_crowded |= published.is_crowded;
+            Ok::<usize, Fault>(published.consumed)
+        })?;
+        let needs = pieces.bytes().saturating_sub(FREE_BYTES) as u64;
+        let reserved = reservation.bytes();
+        if needs > reserved && !reservation.grow(needs - reserved) {
+            return Err(Fault::busy(2_000));
+        }
+        reservation.shrink(reserved.saturating_sub(needs));
+        channel.consumed(credit);
+        if is_crowded {
+            // Receivers whose turn it is go first: of what they take nothing has to be dropped.
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+async fn give(member: &Member, channel: Channel<'_>) -> Result<Infallible, Fault> {
+    let mut joined = BytesMut::new();
+    let mut owes = false;
+    loop {
+        match member.try_next()? {
+            Some(slice) if slice.len() < LONG_BYTES => {
+                joined.extend_from_slice(&slice);
+                owes = true;
+                if joined.len() >= JOINED_BYTES {
+                    send(channel, joined.split().freeze()).await;
+                }
+            }
+            Some(slice) => {
+                send(channel, joined.split().freeze()).await;
+                send(channel, slice).await;
+                owes = true;
+            }
+            None => {
+                // What others have produced is theirs to send.
+                if std::mem::take(&mut owes) {
+                    send(channel, std::mem::take(&mut joined).freeze()).await;
+                    channel.flush();
+                }
+                member.ready().await;
+            }
+        }
+    }
+}
+
+/// Sends as credit and network allow, for as long as it takes: what waits for a slow receiver is
+/// bounded, and a silent one is pinged.
+async fn send(channel: Channel<'_>, mut events: Bytes) {
+    while !events.is_empty() {
+        if !channel.send_some(&mut events) {
+            channel.progress().await;
+        }
+    }
+}
+
+/// How often the other side is told something beside its events.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// Tells the other side what it missed, what was refused, and what it is not subscribed to any
+/// more. Never ends.
+pub(crate) async fn tell(member: &Member, post: &Post) {
+    loop {
+        // What comes of a kind meanwhile is counted together.
+        while post.asked().is_none() {
+            sleep(TELL_EVERY).await;
+        }
+        post.tell(&call_of(member.notice().await));
+        sleep(TELL_EVERY).await;
+    }
+}
+
+fn call_of(notice: Notice) -> Call {
+    let count = |events: u64| i64::try_from(events).unwrap_or(i64::MAX);
+    let (procedure, arguments) = match notice {
+        Notice::Missed { space, events } => (
+            "tidewater.missed",
+            vec![
+                Argument::new("space", Given::from(space)),
+                Argument::new("count", Given::from(count(events))),
+            ],
+        ),
+        Notice::Refused { events, refusal } => (
+            "tidewater.refused",
+            vec![
+                Argument::new("count", Given::from(count(events))),
+                Argument::new("code", Given::from(i64::from(refusal.code().number()))),
+                Argument::new("message", Given::from(refusal.to_string())),
+                Argument::new("hint", Given::from(refusal.hint())),
+            ],
+        ),
+        Notice::Unsubscribed { pattern } => {
+            let (space, subject) = pattern.split();
+            (
+                "tidewater.unsubscribed",
+                vec![
+                    Argument::new("space", Given::from(space)),
+                    Argument::new("subject", Given::from(subject)),
+                ],
+            )
+        }
+    };
+    Call {
+        procedure: procedure.into(),
+        arguments,
+        ..Call::default()
+    }
+}
+
+impl From<EventError> for Fault {
+    fn from(error: EventError) -> Fault {
+        Fault::peer(error.code(), error.to_string())
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Fault {
+        Fault::new(refusal.code(), refusal.to_string(), refusal.hint())
+    }
+}
