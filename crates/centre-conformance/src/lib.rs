@@ -67,6 +67,7 @@ macro_rules! suite {
             calling::keys_are_forgotten_in_time,
             calling::an_interrupted_call_ends_and_no_other_does,
             calling::an_interrupted_call_is_undone,
+            calling::interrupts_at_any_moment_hit_only_what_they_mean,
             calling::a_call_that_takes_too_long_is_interrupted,
             calling::who_waits_for_somebody_elses_lock_is_told_that_it_is_busy,
             calling::a_table_that_is_altered_is_no_obstacle_to_calls,
