@@ -894,3 +894,52 @@ pub async fn a_table_that_is_altered_is_no_obstacle_to_calls<F: Fixture>() {
     let told = run_one(&mut *worker, call(&list, &[])).await;
     assert!(told.starts_with("failed"), "{told}");
 }
+
+pub async fn interrupts_at_any_moment_hit_only_what_they_mean<F: Fixture>() {
+    let world = world::<F>().await;
+    let insert = "INSERT INTO done VALUES ({a.n}, 'x') RETURNING id";
+    let [one, write] = procedures(
+        &world,
+        [
+            reading("one", "SELECT {a.n} AS n", &["n"], Returns::Value),
+            spec("write", insert, &["n"], Returns::Value),
+        ],
+    )
+    .await;
+    let mut worker = world.worker().await;
+    let interrupter = worker.interrupter();
+    let mut done = Vec::new();
+    for round in 0..60 {
+        let of = |place| round * 10 + place;
+        let calls = vec![
+            call(&one, &[integer(of(0))]),
+            call(&write, &[integer(of(1))]),
+            under(fresh_id(), call(&write, &[integer(of(2))])),
+            call(&one, &[integer(of(3))]),
+            ProcedureCall {
+                timeout: Duration::from_secs(30),
+                ..call(&one, &[integer(of(4))])
+            },
+            call(&write, &[integer(of(5))]),
+        ];
+        let meant = (round % 6) as usize;
+        let cancel = calls[meant].cancel.clone();
+        let interrupting = async {
+            tokio::time::sleep(Duration::from_micros(40 * round as u64)).await;
+            interrupter.interrupt(&cancel);
+        };
+        let (told, ()) = tokio::join!(ended(run(&mut *worker, calls)), interrupting);
+        for (place, told) in told.iter().enumerate() {
+            let number = of(place as i64).to_string();
+            match told == "interrupted" && place == meant {
+                true => {}
+                false => assert_eq!(*told, number, "round {round}, {place}"),
+            }
+            if matches!(place, 1 | 2 | 5) && told != "interrupted" {
+                done.push(number);
+            }
+        }
+    }
+    let found = world.fixture.query("SELECT id FROM done ORDER BY id").await;
+    assert_eq!(found, done);
+}

@@ -25,6 +25,7 @@ pub mod giving_back;
 pub mod making;
 pub mod offline;
 pub mod parents;
+pub mod publishing;
 pub mod redeploying;
 pub mod refusing;
 pub mod scopes;
@@ -66,6 +67,7 @@ macro_rules! suite {
             calling::keys_are_forgotten_in_time,
             calling::an_interrupted_call_ends_and_no_other_does,
             calling::an_interrupted_call_is_undone,
+            calling::interrupts_at_any_moment_hit_only_what_they_mean,
             calling::a_call_that_takes_too_long_is_interrupted,
             calling::who_waits_for_somebody_elses_lock_is_told_that_it_is_busy,
             calling::a_table_that_is_altered_is_no_obstacle_to_calls,
@@ -143,6 +145,14 @@ macro_rules! suite {
             following::rows_that_follow_a_parent_concern_whom_it_does,
             following::what_a_remote_holds_is_told_by_its_download_and_its_checkpoint,
             following::whoever_follows_busy_writers_is_told_of_every_commit,
+            publishing::events_are_numbered_and_read_in_their_order,
+            publishing::as_many_bytes_are_read_as_are_wanted_and_one_event_at_least,
+            publishing::whoever_reads_while_others_append_skips_nothing,
+            publishing::events_under_a_key_are_appended_once,
+            publishing::events_at_two_connections_under_one_key_are_appended_once,
+            publishing::the_newest_event_of_each_subject_is_found,
+            publishing::events_are_forgotten_in_time_but_for_the_newest_of_a_subject,
+            publishing::many_events_are_pruned_and_none_that_is_kept,
             windows::rows_age_out_of_a_window_and_come_back_when_it_is_wider,
             windows::a_window_of_numbers_stands_alone,
             families::thirty_thousand_partitions_are_a_digest,

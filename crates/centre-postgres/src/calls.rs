@@ -1,6 +1,7 @@
 //! Calls of procedures: preparing their statements, running them, and reading their answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture, join, join3, join4};
@@ -88,6 +89,20 @@ impl<'c> PostgresCalls<'c> {
         }
     }
 
+    /// Has this hold for the transactions that follow. Nothing can interrupt it, so that no call runs
+    /// as another one should.
+    async fn set(&mut self, read_only: bool, timeout: Duration) -> Result<(), CentreError> {
+        let Some(set) = self.connection.set(read_only, Some(timeout)) else {
+            return Ok(());
+        };
+        self.interruption.settled().await;
+        let set = self.connection.client().batch_execute(&set).await;
+        if set.is_err() {
+            self.connection.forget_settings();
+        }
+        set.map_err(refused("setting how long a call may take"))
+    }
+
     /// What a failure means for a call.
     ///
     /// # Errors
@@ -114,6 +129,10 @@ impl Calls for PostgresCalls<'_> {
         for call in calls {
             prepared.push(self.prepare(call).await?);
         }
+        if let Some(first) = calls.first() {
+            self.set(true, first.timeout).await?;
+        }
+        // How long the others may take is set on the way.
         let sets = calls
             .iter()
             .map(|call| self.connection.set(true, Some(call.timeout)));
@@ -141,7 +160,11 @@ impl Calls for PostgresCalls<'_> {
         let answers = all_at_once(runs).await;
         let mut all = Vec::with_capacity(calls.len());
         for ((call, prepared), (set, read)) in calls.iter().zip(prepared).zip(answers) {
-            set.map_err(refused("setting how long a call may take"))?;
+            if let Err(error) = set {
+                self.connection.forget_settings();
+                all.push(self.ran(call, &error)?);
+                continue;
+            }
             all.push(match (prepared, read) {
                 (Err(ran), _) => ran,
                 (Ok(_), Some(Ok(outcome))) => Ran::Done(outcome),
@@ -157,15 +180,10 @@ impl Calls for PostgresCalls<'_> {
         if let Err(ran) = self.prepare(call).await? {
             return Ok(Some(ran));
         }
+        self.set(false, call.timeout).await?;
         self.interruption
             .begin(std::iter::once(call.cancel.clone()));
-        let set = self.connection.set(false, Some(call.timeout));
-        let client = self.connection.client();
-        let set = OptionFuture::from(set.as_ref().map(|it| client.batch_execute(it)));
-        let (set, begun) = join(set, client.batch_execute("BEGIN")).await;
-        set.transpose()
-            .map_err(refused("setting how long a call may take"))?;
-        match begun {
+        match self.connection.client().batch_execute("BEGIN").await {
             Ok(()) => Ok(None),
             Err(error) => Ok(Some(self.ran(call, &error)?)),
         }
@@ -204,11 +222,17 @@ impl Calls for PostgresCalls<'_> {
         let committed = self.connection.client().batch_execute("COMMIT").await;
         match committed {
             Ok(()) => Ok(Ran::Done(outcome)),
-            Err(error) => self.ran(call, &error),
+            Err(error) => {
+                let ran = self.ran(call, &error)?;
+                self.undo().await?;
+                Ok(ran)
+            }
         }
     }
 
     async fn undo(&mut self) -> Result<(), CentreError> {
+        // The call is over: what was to end it does not hit this.
+        self.interruption.settled().await;
         let undone = self.connection.client().batch_execute("ROLLBACK").await;
         undone.map_err(refused("undoing a call"))
     }

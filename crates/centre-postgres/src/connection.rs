@@ -244,6 +244,11 @@ impl Connection {
         (!set.is_empty()).then_some(set)
     }
 
+    /// What was to be set may not hold.
+    pub(super) fn forget_settings(&mut self) {
+        self.settings = None;
+    }
+
     /// Ends what runs on it.
     pub(super) fn interruption(&self) -> Arc<Interruption> {
         self.interruption.clone()

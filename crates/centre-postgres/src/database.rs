@@ -52,6 +52,10 @@ impl Lane for PostgresLane {
         Box::pin(self.connection.run(job))
     }
 
+    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
+        fill_random(bytes)
+    }
+
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
         let now_ms = uploads.first().map_or(0, |upload| upload.context.now_ms);
         Box::pin(async move {

@@ -21,8 +21,10 @@ use tidewater_centre::engine::publication::Rule;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
 
-/// Not by reading a whole log, whatever the planner believes of it.
-const SETTINGS: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off";
+/// Not by reading a whole log, and not with processes that have to be started first, whatever the
+/// planner believes of it: it plans for any position, and most are of a moment ago.
+const SETTINGS: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off;
+  SET max_parallel_workers_per_gather = 0";
 
 const NOW: &str = "SELECT pg_catalog.pg_current_snapshot()::text";
 

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -14,6 +15,9 @@ use tokio_postgres::{CancelToken, NoTls};
 
 use super::tls::Tls;
 use tidewater_centre::{Cancel, Interrupt};
+
+/// After so long a call that still runs is interrupted again.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Ends what runs on a connection.
 pub(super) struct Interruption {
@@ -57,17 +61,17 @@ impl Interruption {
     }
 
     /// These calls are sent now, and are run in this order.
-    pub(super) fn begin(&self, calls: impl Iterator<Item = Cancel>) {
-        self.state().queue = calls.collect();
+    pub(super) fn begin(self: &Arc<Self>, calls: impl Iterator<Item = Cancel>) {
+        let mut state = self.state();
+        state.queue = calls.collect();
+        self.fire_if_wanted(&mut state);
     }
 
     /// The first of the calls is answered.
     pub(super) fn answered(self: &Arc<Self>) {
         let mut state = self.state();
         state.queue.pop_front();
-        if state.queue.front().is_some_and(Cancel::is_set) {
-            self.fire(&mut state);
-        }
+        self.fire_if_wanted(&mut state);
     }
 
     /// Ends the call that runs.
@@ -77,37 +81,64 @@ impl Interruption {
 
     /// Nothing runs any more; returns when nothing that is begun now can be hit.
     pub(super) async fn settled(&self) {
+        self.state().queue.clear();
+        self.all_taken().await;
+    }
+
+    /// Returns when no request is on its way.
+    pub(super) async fn all_taken(&self) {
         loop {
             let taken = self.taken.notified();
             let mut taken = std::pin::pin!(taken);
             // From here on it is noticed.
             taken.as_mut().enable();
-            {
-                let mut state = self.state();
-                state.queue.clear();
-                if state.on_their_way == 0 {
-                    return;
-                }
+            if self.state().on_their_way == 0 {
+                return;
             }
             taken.await;
         }
     }
 
+    fn fire_if_wanted(self: &Arc<Self>, state: &mut State) {
+        if state.queue.front().is_some_and(Cancel::is_set) {
+            self.fire(state);
+        }
+    }
+
+    /// Ends what runs. As long as that is a call which is not wanted, it is done again: a request
+    /// that comes between two statements of it ends nothing.
     fn fire(self: &Arc<Self>, state: &mut State) {
         state.fired += 1;
         state.on_their_way += 1;
+        let meant = state.queue.front().cloned();
         let own = self.clone();
         self.runtime.spawn(async move {
-            let sent = match own.tls.clone() {
-                None => own.token.cancel_query(NoTls).await,
-                Some(tls) => own.token.cancel_query(tls).await,
-            };
-            if let Err(error) = sent {
-                tracing::debug!(%error, "a statement could not be interrupted");
+            loop {
+                own.send().await;
+                tokio::time::sleep(AGAIN_AFTER).await;
+                let mut state = own.state();
+                let (Some(runs), Some(meant)) = (state.queue.front(), &meant) else {
+                    return;
+                };
+                if !runs.is(meant) || !meant.is_set() {
+                    return;
+                }
+                state.fired += 1;
+                state.on_their_way += 1;
             }
-            own.state().on_their_way -= 1;
-            own.taken.notify_waiters();
         });
+    }
+
+    async fn send(&self) {
+        let sent = match self.tls.clone() {
+            None => self.token.cancel_query(NoTls).await,
+            Some(tls) => self.token.cancel_query(tls).await,
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "a statement could not be interrupted");
+        }
+        self.state().on_their_way -= 1;
+        self.taken.notify_waiters();
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use super::calls::{Interrupter, SqliteCalls};
 use super::connection::Connection;
 use super::download::FileSnapshot;
+use super::environment::SqliteEnvironment;
 use super::file::OpenFile;
 use super::publication::PublishedTable;
 use super::rows::UploadRows;
@@ -28,6 +29,7 @@ pub(crate) struct SqliteLane {
     thread: ConnectionThread<OpenFile>,
     marker: Marker,
     served: SharedServed,
+    environment: SqliteEnvironment,
 }
 
 impl Lane for SqliteLane {
@@ -45,6 +47,10 @@ impl Lane for SqliteLane {
 
     fn run<'a, T: Send + 'static>(&'a mut self, job: Job<Connection, T>) -> CentreResult<'a, T> {
         Box::pin(self.thread.run(|connection| at_once(job(connection))))
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
+        self.environment.random(bytes)
     }
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
@@ -96,6 +102,7 @@ impl Database for SqliteCentre {
                 thread: ConnectionThread::start(file.open()?, &file.environment().jobs)?,
                 marker,
                 served,
+                environment: file.environment().clone(),
             })
         }))
     }

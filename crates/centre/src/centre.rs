@@ -9,6 +9,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use crate::download::{DownloadJob, DownloadSink, Downloaded, Downloading};
 use crate::error::CentreError;
+use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 use crate::follow::{FollowPosition, Followed, Holding};
 use crate::procedure::{
     Begun, CallOutcome, Cancel, Interrupt, Procedure, ProcedureCall, ProcedureSpec,
@@ -154,6 +155,17 @@ pub trait Centre: Send + Sync {
     /// is not told. Cheap enough to be called every 50 ms, and on a connection of its own.
     fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, Followed> {
         let _ = since;
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
+    /// Drops the events of some spaces that are older than their retention time; counts them. Those
+    /// of other spaces stay.
+    fn prune_events<'a>(
+        &'a self,
+        spaces: &'a [SpaceRetention],
+        now_ms: i64,
+    ) -> CentreResult<'a, u64> {
+        let _ = (spaces, now_ms);
         Box::pin(async { Err(no_live_layer()) })
     }
 
@@ -303,6 +315,60 @@ pub trait Worker: Send {
         outcome: Vec<u8>,
     ) -> CentreResult<'a, ()> {
         let _ = (user, key, outcome);
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
+    /// Appends events to their spaces in one transaction with one durable commit; in their order.
+    /// Their numbers become visible in order: a reader who has seen one will see none before it
+    /// come.
+    ///
+    /// # Errors
+    /// Nothing was appended, or (if the connection broke during the commit) it is unknown, and
+    /// doing it again under the same keys tells.
+    fn append_events(
+        &mut self,
+        batch: Vec<NewEvents>,
+        now_ms: i64,
+    ) -> CentreResult<'_, Vec<Appended>> {
+        let _ = (batch, now_ms);
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
+    /// The events of a space behind this number, in their order: no more than `limit`, and with
+    /// about `max_bytes` of payloads, one at least if there is one.
+    fn events_after<'a>(
+        &'a mut self,
+        space: &'a str,
+        after: u64,
+        limit: u64,
+        max_bytes: u64,
+    ) -> CentreResult<'a, Vec<StoredEvent>> {
+        let _ = (space, after, limit, max_bytes);
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
+    /// The newest event of each subject of a space, by the bytes of their subjects, from behind this
+    /// one on (the empty one is before all others); as many as of [`Self::events_after`].
+    fn last_values<'a>(
+        &'a mut self,
+        space: &'a str,
+        after_subject: &'a str,
+        limit: u64,
+        max_bytes: u64,
+    ) -> CentreResult<'a, Vec<StoredEvent>> {
+        let _ = (space, after_subject, limit, max_bytes);
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
+    /// The check of the event with this number; `None` if it is not there, or not any more.
+    fn event_check<'a>(&'a mut self, space: &'a str, id: u64) -> CentreResult<'a, Option<[u8; 8]>> {
+        let _ = (space, id);
+        Box::pin(async { Err(no_live_layer()) })
+    }
+
+    /// The number of the last event of each of these spaces, 0 where there never was one. Cheap.
+    fn space_ends<'a>(&'a mut self, spaces: &'a [String]) -> CentreResult<'a, Vec<u64>> {
+        let _ = spaces;
         Box::pin(async { Err(no_live_layer()) })
     }
 

@@ -12,6 +12,7 @@ pub mod context;
 pub mod download;
 pub mod engine;
 pub mod error;
+pub mod events;
 pub mod follow;
 mod nearest;
 pub mod procedure;
@@ -27,6 +28,7 @@ pub use download::{
     TableCompare, TableRequest,
 };
 pub use error::CentreError;
+pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 pub use follow::{FollowPosition, Followed, Holding, Interest};
 pub use nearest::nearest;
 pub use procedure::{

@@ -9,11 +9,14 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::{Catalog, listed};
 use super::database::{Database, Job, Lane};
-use super::{deploy, follow, numbers, once, procedure, prune, recorded, records, session, state};
+use super::{
+    deploy, events, follow, numbers, once, procedure, prune, recorded, records, session, state,
+};
 use crate::centre::{Centre, CentreResult, Worker};
 use crate::download::{Downloaded, Downloading};
 use crate::engine::evolution::Mode;
 use crate::error::CentreError;
+use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
 use crate::follow::{FollowPosition, Followed, Holding};
 use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
 use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
@@ -266,6 +269,16 @@ impl<D: Database> Centre for EngineCentre<D> {
         })
     }
 
+    fn prune_events<'a>(
+        &'a self,
+        spaces: &'a [SpaceRetention],
+        now_ms: i64,
+    ) -> CentreResult<'a, u64> {
+        let spaces = spaces.to_vec();
+        let prune = job!(|connection| events::prune(connection, &spaces, now_ms));
+        self.0.run_apart(prune)
+    }
+
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
@@ -388,6 +401,59 @@ impl<D: Database> Worker for EngineWorker<D> {
         self.0.run(job!(|connection| once::finish_provided(
             connection, &user, key, outcome
         )))
+    }
+
+    fn append_events(
+        &mut self,
+        batch: Vec<NewEvents>,
+        now_ms: i64,
+    ) -> CentreResult<'_, Vec<Appended>> {
+        Box::pin(async move {
+            let mut check = [0; 8];
+            self.0.random(&mut check)?;
+            let append = job!(|connection| events::append(connection, &batch, check, now_ms));
+            self.0.run(append).await
+        })
+    }
+
+    fn events_after<'a>(
+        &'a mut self,
+        space: &'a str,
+        after: u64,
+        limit: u64,
+        max_bytes: u64,
+    ) -> CentreResult<'a, Vec<StoredEvent>> {
+        let (space, most) = (space.to_owned(), (limit, max_bytes));
+        self.0.run(job!(|connection| events::after(
+            connection, &space, after, most
+        )))
+    }
+
+    fn last_values<'a>(
+        &'a mut self,
+        space: &'a str,
+        after_subject: &'a str,
+        limit: u64,
+        max_bytes: u64,
+    ) -> CentreResult<'a, Vec<StoredEvent>> {
+        let (space, subject) = (space.to_owned(), after_subject.to_owned());
+        let most = (limit, max_bytes);
+        self.0.run(job!(|connection| events::last_values(
+            connection, &space, &subject, most
+        )))
+    }
+
+    fn event_check<'a>(&'a mut self, space: &'a str, id: u64) -> CentreResult<'a, Option<[u8; 8]>> {
+        let space = space.to_owned();
+        self.0.run(job!(|connection| events::event_check(
+            connection, &space, id
+        )))
+    }
+
+    fn space_ends<'a>(&'a mut self, spaces: &'a [String]) -> CentreResult<'a, Vec<u64>> {
+        let spaces = spaces.to_vec();
+        self.0
+            .run(job!(|connection| events::ends(connection, &spaces)))
     }
 
     fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()> {

@@ -305,6 +305,9 @@ pub trait Lane: Send + 'static {
         job: Job<Self::Connection, T>,
     ) -> CentreResult<'a, T>;
 
+    /// Fills bytes that nobody can guess.
+    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
+
     /// See [`crate::Worker::apply`].
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
 

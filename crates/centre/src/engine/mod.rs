@@ -13,6 +13,7 @@ pub mod connection;
 pub mod database;
 pub mod deploy;
 pub mod download;
+mod events;
 pub mod evolution;
 pub mod exact;
 pub mod follow;

@@ -515,9 +515,14 @@ const KEEPING: &str = "keeping what became of a call";
 fn hindered(call: &ProcedureCall, error: CentreError) -> Result<Ran> {
     match error {
         CentreError::Locked { message } => Ok(Ran::Done(CallOutcome::Busy { message })),
-        CentreError::Cancelled if call.cancel.is_set() => Ok(Ran::Done(CallOutcome::Interrupted)),
-        // Somebody else was meant.
-        CentreError::Cancelled => Ok(Ran::Again(CallOutcome::Interrupted)),
+        // query_canceled: if not by this call, then by what was meant for another one.
+        CentreError::Refused {
+            sqlstate: Some(state),
+            ..
+        } if state == "57014" => Ok(match call.cancel.is_set() {
+            true => Ran::Done(CallOutcome::Interrupted),
+            false => Ran::Again(CallOutcome::Interrupted),
+        }),
         CentreError::Refused {
             message,
             retry: true,

@@ -166,6 +166,23 @@ CREATE TABLE tidewater.once (
   PRIMARY KEY (user_name, call_key)
 );
 CREATE INDEX tidewater_once_at ON tidewater.once (at_ms);
+-- The number of the last event of each space.
+CREATE TABLE tidewater.space (
+  name TEXT NOT NULL PRIMARY KEY,
+  last INTEGER NOT NULL
+);
+CREATE TABLE tidewater.event (
+  space TEXT NOT NULL,
+  id INTEGER NOT NULL,
+  -- Random, to tell the event from another one of this number.
+  check_bytes BLOB NOT NULL,
+  subject TEXT NOT NULL,
+  payload BLOB NOT NULL,
+  user_name TEXT NOT NULL,
+  at_ms INTEGER NOT NULL,
+  PRIMARY KEY (space, id)
+);
+CREATE INDEX tidewater_event_subject ON tidewater.event (space, subject, id);
 -- What remotes and the centre were found at odds about.
 CREATE TABLE tidewater.incident (
   id SERIAL,

@@ -16,9 +16,11 @@ use tidewater_centre::records::{
     UserImport, UserRecord,
 };
 use tidewater_centre::{
-    Centre, CentreError, Checkpoint, DeployReport, Deployed, DownloadJob, DownloadOutcome,
-    DownloadSink, Downloaded, Downloading, ListedTable, OwnUpload, Parameters, PublicationSpec,
-    SyncContext, SyncUpload, UploadOutcome, UploadResult, Worker,
+    Appended, Begun, CallOutcome, Centre, CentreError, Checkpoint, DeployReport, Deployed,
+    DownloadJob, DownloadOutcome, DownloadSink, Downloaded, Downloading, FollowPosition, Followed,
+    Holding, Interrupt, ListedTable, NewEvents, OwnUpload, Parameters, Procedure, ProcedureCall,
+    ProcedureSpec, PublicationSpec, SpaceRetention, StoredEvent, SyncContext, SyncUpload,
+    UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
@@ -164,6 +166,22 @@ impl Centre for Meddling {
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
         self.0.check_tracking(now_ms)
     }
+    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, Followed> {
+        self.0.follow(since)
+    }
+    fn procedures<'a>(
+        &'a self,
+        specs: &'a [ProcedureSpec],
+    ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
+        self.0.procedures(specs)
+    }
+    fn prune_events<'a>(
+        &'a self,
+        spaces: &'a [SpaceRetention],
+        now_ms: i64,
+    ) -> CentreResult<'a, u64> {
+        self.0.prune_events(spaces, now_ms)
+    }
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
         Box::pin(async {
             let inner = self.0.worker().await?;
@@ -215,6 +233,70 @@ impl Worker for MeddlingWorker {
     }
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
         self.inner.hand_out(asked)
+    }
+    fn holdings<'a>(
+        &'a mut self,
+        checkpoints: &'a [Checkpoint],
+    ) -> CentreResult<'a, Vec<Option<Holding>>> {
+        self.inner.holdings(checkpoints)
+    }
+    fn call(
+        &mut self,
+        calls: Vec<ProcedureCall>,
+        now_ms: i64,
+    ) -> CentreResult<'_, Vec<CallOutcome>> {
+        self.inner.call(calls, now_ms)
+    }
+    fn interrupter(&self) -> Arc<dyn Interrupt> {
+        self.inner.interrupter()
+    }
+    fn begin_once<'a>(
+        &'a mut self,
+        user: &'a str,
+        key: [u8; 16],
+        now_ms: i64,
+    ) -> CentreResult<'a, Begun> {
+        self.inner.begin_once(user, key, now_ms)
+    }
+    fn finish_once<'a>(
+        &'a mut self,
+        user: &'a str,
+        key: [u8; 16],
+        outcome: Vec<u8>,
+    ) -> CentreResult<'a, ()> {
+        self.inner.finish_once(user, key, outcome)
+    }
+    fn append_events(
+        &mut self,
+        batch: Vec<NewEvents>,
+        now_ms: i64,
+    ) -> CentreResult<'_, Vec<Appended>> {
+        self.inner.append_events(batch, now_ms)
+    }
+    fn events_after<'a>(
+        &'a mut self,
+        space: &'a str,
+        after: u64,
+        limit: u64,
+        max_bytes: u64,
+    ) -> CentreResult<'a, Vec<StoredEvent>> {
+        self.inner.events_after(space, after, limit, max_bytes)
+    }
+    fn last_values<'a>(
+        &'a mut self,
+        space: &'a str,
+        after_subject: &'a str,
+        limit: u64,
+        max_bytes: u64,
+    ) -> CentreResult<'a, Vec<StoredEvent>> {
+        self.inner
+            .last_values(space, after_subject, limit, max_bytes)
+    }
+    fn event_check<'a>(&'a mut self, space: &'a str, id: u64) -> CentreResult<'a, Option<[u8; 8]>> {
+        self.inner.event_check(space, id)
+    }
+    fn space_ends<'a>(&'a mut self, spaces: &'a [String]) -> CentreResult<'a, Vec<u64>> {
+        self.inner.space_ends(spaces)
     }
 
     fn forget_previous_credential(
@@ -483,6 +565,10 @@ impl DownloadSink for Filter<'_> {
 
     fn comparing(&mut self) -> Result<(), CentreError> {
         self.sink.comparing()
+    }
+
+    fn holds(&mut self, index: usize, holding: Holding) {
+        self.sink.holds(index, holding);
     }
 
     fn end(&mut self, index: usize, outcome: DownloadOutcome) {
