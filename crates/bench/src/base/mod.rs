@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use anyhow::Context;
 use tidewater_centre::records::UserRecord;
+use tidewater_purchase::FIRST_PURCH_ID;
 use tidewater_server::{Config, Environment};
 
 use crate::error::BadInput;
@@ -85,7 +86,7 @@ pub(crate) fn key_of(number: u64) -> (i32, i32) {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let employee = mixed % employees as u64;
     let purchase = (mixed / employees as u64) % u64::from(purchases);
-    (employee as i32, purchase as i32)
+    (employee as i32, FIRST_PURCH_ID + purchase as i32)
 }
 
 /// What is in a database before bench begins.
