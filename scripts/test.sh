@@ -63,6 +63,7 @@ fi
   rustup target add wasm32-unknown-unknown
 have cc || need "a C compiler, which SQLite and ring are built with" gcc libc6-dev
 have sqlite3 || need "the sqlite3 program, which the documents' examples use" sqlite3
+have curl && have jq || need "curl and jq, which the documents' examples use" curl jq
 have_postgres || need "a PostgreSQL server, of which the tests start their own" postgresql
 
 notes=$(mktemp -d)

@@ -7,6 +7,7 @@ mod administration;
 mod assignments;
 #[cfg(target_os = "linux")]
 mod bench;
+mod calls;
 mod centre;
 mod choosing;
 mod conflicts;
@@ -17,6 +18,7 @@ mod init;
 mod json;
 mod keys;
 mod kill;
+mod live;
 mod manual;
 mod moving_on;
 mod operations;

@@ -41,6 +41,7 @@ struct State {
     asked: HashMap<u64, Asked>,
     last_id: u64,
     closed: bool,
+    unattended: bool,
 }
 
 impl State {
@@ -80,6 +81,17 @@ impl Post {
         let state = self.state();
         let takes_more = state.asked.len() < MAX_ASKED && state.out_bytes < MAX_OUT_BYTES;
         takes_more.then_some(state.asked.len())
+    }
+
+    /// Whether somebody is there to take a call at once. Who asks for calls, instead of being
+    /// connected, may never come back.
+    pub(crate) fn is_attended(&self) -> bool {
+        !self.state().unattended
+    }
+
+    /// Tells that.
+    pub(crate) fn attend(&self, attended: bool) {
+        self.state().unattended = !attended;
     }
 
     /// Has the other side do something. To drop the future is to cancel the call.

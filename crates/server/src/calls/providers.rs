@@ -43,7 +43,8 @@ impl Providers {
         });
     }
 
-    /// The one of those that are meant who has the least to do; `None` if there is nobody.
+    /// The one of those that are meant who has the least to do, of those who wait for calls if
+    /// there is one; `None` if there is nobody.
     ///
     /// # Errors
     /// All of them have as much as they can have.
@@ -54,7 +55,7 @@ impl Providers {
         };
         let meant = of_name.iter().filter(|post| to.means(post.who()));
         let meant = meant.map(|post| (post.asked().unwrap_or(usize::MAX), post));
-        match meant.min_by_key(|(asked, _)| *asked) {
+        match meant.min_by_key(|(asked, post)| (!post.is_attended(), *asked)) {
             None => Ok(None),
             Some((asked, post)) if asked < usize::MAX => Ok(Some(post.clone())),
             Some(_) => {

@@ -95,6 +95,7 @@ impl WebProviders {
         }
         let seat = all.of.get_mut(&key).expect("it was just taken");
         seat.waiting += 1;
+        seat.post.attend(true);
         Ok(Waiting {
             number: seat.number,
             post: seat.post.clone(),
@@ -132,6 +133,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(seat) = self.providers.all().of.get_mut(&self.key) {
             seat.waiting -= 1;
+            seat.post.attend(seat.waiting > 0);
             seat.asked = Instant::now();
         }
     }

@@ -1,0 +1,73 @@
+//! The commands of docs/live.md: a file that stays in sync.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::program::sqlite;
+use crate::shop::{Shop, password};
+
+/// Long enough for whatever has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const MANUAL: &str = include_str!("../../../../docs/live.md");
+
+#[test]
+fn a_live_file_gets_what_others_change_and_brings_up_what_is_changed_in_it() {
+    Shop::on_both_centres(|shop| {
+        let command = crate::manual::blocks(MANUAL, "sh").remove(0);
+        let command = command.replace("tcp://127.0.0.1:7439", shop.server.url());
+        let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
+        let arguments = [&arguments[..], &["--json"]].concat();
+        let mut child = shop
+            .place
+            .command(&arguments)
+            .env("TIDEWATER_PASSWORD", password("nancy"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (tell, told) = channel();
+        let reader = thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                // Nobody listens at the end.
+                let _ = tell.send(line);
+            }
+        });
+        // Beside what happens here there may be syncs for what has happened before.
+        let next = |is_it: &dyn Fn(&Value) -> bool| loop {
+            let line = told.recv_timeout(PATIENCE).expect("it goes on");
+            let event: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(event["event"], "synced", "{event}");
+            if is_it(&event) {
+                break event;
+            }
+        };
+        let has_changed =
+            |event: &Value| event["tables"].as_array().is_some_and(|it| !it.is_empty());
+        let first = next(&has_changed);
+        assert_eq!(first["why"], "connected", "{first}");
+        shop.centre
+            .execute("UPDATE customer SET name = 'By itself'");
+        let event = next(&has_changed);
+        assert_eq!(event["why"], "told", "{event}");
+        assert_eq!(event["tables"], serde_json::json!(["customer"]), "{event}");
+        let file = sqlite(&shop.place.path("nancy.db"));
+        let changed = file
+            .execute("UPDATE customer SET name = 'Mine'", [])
+            .unwrap();
+        assert!(changed > 0);
+        next(&|event| event["report"]["uploaded"]["updates"] == changed);
+        let names = shop
+            .centre
+            .rows("SELECT DISTINCT name FROM customer WHERE name = 'Mine'");
+        assert_eq!(names.len(), 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        reader.join().unwrap();
+    });
+}
