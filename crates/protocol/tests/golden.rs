@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use bytes::BytesMut;
+use prost::Message as _;
 use sha2::{Digest, Sha256};
 use tidewater_protocol::compare;
 use tidewater_protocol::decimal::Decimal;
@@ -19,7 +20,7 @@ use tidewater_protocol::*;
 
 /// The first so many lines of the vectors as they were committed, and their SHA-256: to
 /// change one is to change the protocol. Whoever adds vectors adds a line here.
-const COMMITTED: [(usize, &str); 2] = [
+const COMMITTED: [(usize, &str); 3] = [
     (
         64,
         "196e976d322cd0360e17379abd1dc5ab5a05014a2b154567403de568b64040b1",
@@ -27,6 +28,10 @@ const COMMITTED: [(usize, &str); 2] = [
     (
         66,
         "8b8f96d66f0e710274adcd2f54575b9ff57449828b632db42106b0f8f0d92830",
+    ),
+    (
+        70,
+        "089b4ab06323f30ec4455f9459fdaebe8fdd43e7ea250d48f71552b3a99a0977",
     ),
 ];
 
@@ -511,11 +516,63 @@ fn events() -> [GoldenEvent; 2] {
     ]
 }
 
+/// Messages of the channel of calls, with every field of each.
+fn calls() -> Vec<(&'static str, CallKind, Vec<u8>)> {
+    let given = [
+        ("nothing", None),
+        ("flag", Some(Given::Boolean(true))),
+        ("count", Some(Given::Integer(-7))),
+        ("ratio", Some(Given::Real(1.5))),
+        ("name", Some(Given::Text("Zoë".into()))),
+        ("photo", Some(Given::Bytes(vec![0, 255].into()))),
+        ("list", Some(Given::Json("[1]".into()))),
+    ];
+    let call = Call {
+        procedure: "price".into(),
+        arguments: given.map(|(name, it)| Argument::new(name, it)).into(),
+        to: "user:ada".into(),
+        key: vec![7; 16].into(),
+        user: "bob".into(),
+        remote_id: vec![9; 16].into(),
+    };
+    let columns = vec![
+        ColumnHeader::of("id", ColumnType::Integer),
+        ColumnHeader::of("price", ColumnType::Decimal { scale: Some(2) }),
+    ];
+    let price = Datum::Decimal(Decimal::Exact {
+        unscaled: 120,
+        scale: 2,
+    });
+    let answer = Answer::of(Returns::Row, columns, &[&[Datum::Integer(7), price]]);
+    let failed = CallFailed {
+        own_code: "P0001".into(),
+        retry_after_ms: 500,
+        ..CallFailed::argument("item", "is no integer")
+    };
+    vec![
+        ("call", CallKind::Call, call.encode_to_vec()),
+        ("answer", CallKind::Answer, answer.encode_to_vec()),
+        ("failed", CallKind::Failed, failed.encode_to_vec()),
+        ("cancel", CallKind::Cancel, Vec::new()),
+    ]
+}
+
 /// Every vector as this version of the library writes it.
 fn vectors() -> BTreeMap<String, Vec<u8>> {
     let mut vectors = BTreeMap::new();
     vectors.insert("preface".into(), frame::PREFACE.to_vec());
     vectors.insert("schema".into(), publication().encode());
+    for (name, kind, payload) in calls() {
+        let message = frame::Message {
+            id: 3,
+            deadline_ms: 5_000,
+            flags: kind as u8,
+            payload: payload.into(),
+        };
+        let mut wire = BytesMut::new();
+        frame::put_message(&mut wire, frame::CALL_CHANNEL, &message).unwrap();
+        vectors.insert(format!("call-{name}"), wire.to_vec());
+    }
     vectors.insert("schema-hash".into(), publication().hash().to_vec());
     for (name, control) in controls().into_iter().chain(controls_at_odds()) {
         let mut wire = BytesMut::new();
