@@ -34,6 +34,7 @@ mod line;
 mod link;
 mod live;
 mod options;
+mod outbox;
 mod ping;
 mod provider;
 mod remote;
@@ -53,8 +54,8 @@ pub use retry::Retry;
 pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{
-    Account, Adopt, ConflictSummary, Database, LeftTable, RefusedRow, RefusedSummary, StaleRow,
-    Status, SubscriptionStatus, TableDifferences, TableStatus, Which,
+    Account, Adopt, ConflictSummary, Database, LeftTable, OutboxCounts, OutboxStatus, RefusedRow,
+    RefusedSummary, StaleRow, Status, SubscriptionStatus, TableDifferences, TableStatus, Which,
 };
 pub use tidewater_remote::report::{Downloaded, Uploaded};
 pub use tidewater_remote::{

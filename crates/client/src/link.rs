@@ -151,6 +151,18 @@ impl Request {
         }
     }
 
+    /// A call that was put together elsewhere.
+    pub(crate) fn of(call: Call) -> Request {
+        Request { call, within: None }
+    }
+
+    /// Done once only, however often it is made under this key, which is to be random.
+    #[must_use]
+    pub fn key(mut self, key: [u8; 16]) -> Request {
+        self.call.key = Bytes::copy_from_slice(&key);
+        self
+    }
+
     /// With an argument; NULL without a value.
     #[must_use]
     pub fn with(
@@ -480,6 +492,17 @@ impl Link {
         self.begin(request)?.wait()
     }
 
+    /// Calls a procedure and waits for what comes of it, as long as `go_on` does not break, which
+    /// is asked a few times a second.
+    pub(crate) fn call_while(
+        &self,
+        request: &Request,
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Answer, CallError> {
+        let pending = self.begin(request)?;
+        self.shared.wait(pending.id, Some(go_on))
+    }
+
     /// Calls a procedure; what comes of it can be had later.
     ///
     /// # Errors
@@ -552,7 +575,7 @@ impl Pending {
     /// # Errors
     /// It came to nothing, or nobody knows what came of it.
     pub fn wait(self) -> Result<Answer, CallError> {
-        self.shared.wait(self.id)
+        self.shared.wait(self.id, None)
     }
 }
 
@@ -599,10 +622,25 @@ impl Shared {
     }
 
     /// Reads for all until this call is answered, unless somebody else does.
-    fn wait(self: &Arc<Self>, id: u64) -> Result<Answer, CallError> {
+    fn wait(
+        self: &Arc<Self>,
+        id: u64,
+        mut go_on: Option<&mut dyn FnMut() -> ControlFlow<()>>,
+    ) -> Result<Answer, CallError> {
         let mut state = self.state();
         let mut leads = false;
         loop {
+            if let Some(go_on) = &mut go_on {
+                drop(state);
+                let broken = go_on().is_break();
+                state = self.state();
+                if broken {
+                    if leads {
+                        state.resign();
+                    }
+                    return Err(CallError::Lost(Arc::new(SyncError::Cancelled.into())));
+                }
+            }
             let led = state.led;
             let waiting = state.waiting.get_mut(&id);
             let waiting = waiting.expect("its call waits");
@@ -620,7 +658,10 @@ impl Shared {
             } else {
                 waiting.thread = Some(thread::current());
                 drop(state);
-                thread::park();
+                match go_on {
+                    Some(_) => thread::park_timeout(TICK),
+                    None => thread::park(),
+                }
                 state = self.state();
             }
         }
