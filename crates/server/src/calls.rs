@@ -11,8 +11,8 @@ mod outcome;
 pub(crate) mod post;
 mod providers;
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -85,6 +85,23 @@ pub(crate) type Outcome = Result<Answered, CallFailed>;
 pub(crate) struct Calls {
     procedures: RwLock<Arc<HashMap<String, Arc<Procedure>>>>,
     providers: Providers,
+    /// Calls under a key that providers are at, by user.
+    running: Mutex<HashSet<Running>>,
+}
+
+/// A user, and the key of a call.
+type Running = (String, [u8; 16]);
+
+/// As long as it is there, the call is under way.
+struct UnderWay<'a> {
+    calls: &'a Calls,
+    call: Running,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.calls.running().remove(&self.call);
+    }
 }
 
 /// A declared procedure.
@@ -151,6 +168,7 @@ impl Calls {
         let calls = Calls {
             procedures: RwLock::default(),
             providers: Providers::default(),
+            running: Mutex::default(),
         };
         calls.declare(centre, procedures).await?;
         Ok(calls)
@@ -256,6 +274,25 @@ impl Calls {
         Ok(())
     }
 
+    fn running(&self) -> MutexGuard<'_, HashSet<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a provider is at a call.
+    fn enter(&self, user: &str, key: [u8; 16]) -> Result<UnderWay<'_>, CallFailed> {
+        let call = (user.to_owned(), key);
+        if self.running().insert(call.clone()) {
+            return Ok(UnderWay { calls: self, call });
+        }
+        let mut busy = CallFailed::new(
+            Code::Busy,
+            "the call is under way already",
+            "call again later under the same key, to hear what came of it",
+        );
+        busy.retry_after_ms = 1_000;
+        Err(busy)
+    }
+
     /// A connection provides a procedure no longer.
     pub(crate) fn withdraw(&self, name: &str, post: &Arc<Post>) {
         self.providers.leave(name, post);
@@ -307,6 +344,12 @@ impl Procedure {
 }
 
 impl Prepared {
+    /// Whether it goes on when its caller has gone: what a provider makes of a call under a key is
+    /// kept, for the caller to ask for it again.
+    pub(crate) fn outlives_its_caller(&self) -> bool {
+        self.key.is_some() && matches!(self.procedure.config.work, Work::Provided(_))
+    }
+
     /// Does it, within its deadline. To drop it is to cancel it.
     pub(crate) async fn run(self, server: &Arc<Shared>) -> Outcome {
         let (name, deadline) = (self.procedure.config.name.clone(), self.deadline);
@@ -363,6 +406,9 @@ impl Prepared {
     async fn ask(&self, server: &Arc<Shared>) -> Outcome {
         let config = &self.procedure.config;
         let call = self.for_provider();
+        let user = &self.caller.user;
+        let under_way = self.key.map(|key| server.calls.enter(user, key));
+        let _under_way = under_way.transpose()?;
         let mut begun = false;
         for _ in 0..TRIES {
             let providers = &server.calls.providers;

@@ -16,7 +16,7 @@ use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
 
 use super::post::Post;
-use super::{Answered, Outcome, built_in};
+use super::{Answered, Outcome, built_in, outcome};
 use crate::fault::Fault;
 use crate::registry::Stay;
 use crate::server::Shared;
@@ -175,7 +175,19 @@ impl<'a> Desk<'a> {
             Err(failed) => return self.answer(id, Err(failed)),
         };
         let server = self.server.clone();
+        let outlives_us = kind == CallKind::Call && prepared.outlives_its_caller();
         let run = async move { prepared.run(&server).await };
+        if outlives_us {
+            let run = tokio::spawn(run);
+            self.running.push(Box::pin(async move {
+                let ended = run.await;
+                (
+                    id,
+                    Ok(ended.unwrap_or_else(|_| Err(outcome::internal("a call panicked")))),
+                )
+            }));
+            return Ok(());
+        }
         if kind == CallKind::OneWay {
             tokio::spawn(async move {
                 if let Err(error) = run.await {

@@ -42,6 +42,7 @@ mod generated;
 mod hostile;
 mod live;
 mod offline;
+mod outbox;
 mod partitions;
 mod pending;
 mod real_input;
