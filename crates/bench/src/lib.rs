@@ -14,6 +14,7 @@
 //! | `fleet` | everything that a scenario needs, made before it and removed after it |
 //! | `supervisor`, `gate`, `driver` | drivers and their remotes, and how they are kept in step |
 //! | `server`, `guardian`, `processes` | the server's process, and what the system knows of it |
+//! | `live` | calls, events and wake-ups: the live layer under load |
 //! | `base` | the consolidated database, as an application of the centre sees it |
 
 #![cfg(unix)]
@@ -31,6 +32,7 @@ mod gate;
 mod guardian;
 mod html;
 mod limit;
+mod live;
 mod machine;
 mod measure;
 mod options;
@@ -49,6 +51,7 @@ pub use driver::{DriveOptions, drive};
 pub use error::BadInput;
 pub use gate::Retry;
 pub use html::html;
+pub use live::{LiveOptions, LivePoint, LiveReport, LiveScenario, client, live_table, run_live};
 pub use options::{Files, Options, Scenario, Supervise, Tracking, Workers};
 pub use scenario::run;
 pub use supervisor::Watcher;

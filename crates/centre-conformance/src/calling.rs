@@ -137,7 +137,7 @@ fn told(outcome: &CallOutcome) -> String {
         CallOutcome::NotAllowed => "not allowed".into(),
         CallOutcome::Failed { code, .. } => format!("failed {code}"),
         CallOutcome::TooLarge => "too large".into(),
-        CallOutcome::WrongShape { rows } => format!("wrong shape {rows}"),
+        CallOutcome::SeveralRows => "several rows".to_owned(),
         CallOutcome::Interrupted => "interrupted".into(),
         CallOutcome::Busy { .. } => "busy".into(),
         CallOutcome::KeyTaken => "key taken".into(),
@@ -201,10 +201,10 @@ pub async fn each_call_of_a_list_is_a_transaction_of_its_own<F: Fixture>() {
         [
             "1.50",
             "NULL",
-            "wrong shape 0",
+            "",
             "1|green tea",
             &unique,
-            "wrong shape 0",
+            "",
             "1|green tea; 2|coffee; 3|NULL",
             "2.25",
         ]
@@ -253,7 +253,7 @@ pub async fn a_call_with_another_answer_than_it_returns_is_undone<F: Fixture>() 
         call(&nothing, &[]),
     ];
     let told = run(&mut *worker, calls).await;
-    assert_eq!(told, ["wrong shape 2", "1|11", "wrong shape 2", ""]);
+    assert_eq!(told, ["several rows", "1|11", "several rows", ""]);
     let stock = world.fixture.query("SELECT stock FROM item ORDER BY id");
     assert_eq!(stock.await, ["111", "20", "0"]);
 }
@@ -655,7 +655,7 @@ pub async fn a_call_under_a_key_takes_effect_once<F: Fixture>() {
             under(shapeless, of_item(7, 1)),
         ]
     };
-    let told = [&*check, "wrong shape 0"];
+    let told = [&*check, ""];
     assert_eq!(run(&mut *another, calls()).await, told);
     world
         .execute("UPDATE item SET stock = 50 WHERE id = 1")

@@ -366,8 +366,8 @@ async fn answer(
     if is_too_large {
         return Ok(CallOutcome::TooLarge);
     }
-    if matches!(returns, Returns::Value | Returns::Row) && count != 1 {
-        return Ok(CallOutcome::WrongShape { rows: count.min(2) });
+    if matches!(returns, Returns::Value | Returns::Row) && count > 1 {
+        return Ok(CallOutcome::SeveralRows);
     }
     if returns != Returns::Nothing {
         read.columns = run.columns.clone();

@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Config, CopyInSink, NoTls, Statement};
 
 use super::calls::Prepared;
 use super::entry;
-use super::interrupt::Interruption;
+use super::interrupt::{Canceller, Interruption};
 use super::tls::{self, Tls};
 use super::url;
 use tidewater_centre::engine::database::Job;
@@ -40,6 +40,18 @@ pub(super) const MAX_STATEMENTS: usize = 1_000;
 pub(super) struct Address {
     config: Config,
     tls: Option<Tls>,
+    /// Ends statements of its connections.
+    pub(super) canceller: Canceller,
+}
+
+impl Address {
+    /// The same, sharing nothing with the connections of this one.
+    pub(super) fn alone(&self) -> Address {
+        Address {
+            canceller: Canceller::default(),
+            ..self.clone()
+        }
+    }
 }
 
 /// Reads a URL and puts the settings on it that our sessions rely on.
@@ -100,7 +112,11 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
-    Ok(Address { config, tls })
+    Ok(Address {
+        config,
+        tls,
+        canceller: Canceller::default(),
+    })
 }
 
 /// What holds for the transactions of a connection, until something else is set.
@@ -168,7 +184,7 @@ impl Connection {
         entry::let_triggers_fire(&client, config).await?;
         let backend = client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]);
         let backend = backend.await.map_err(refused("connecting"))?.get(0);
-        let interruption = Interruption::of(client.cancel_token(), address.tls.clone());
+        let interruption = Interruption::of(address, backend);
         Ok(Connection {
             client,
             backend,

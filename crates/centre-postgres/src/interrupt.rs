@@ -1,19 +1,20 @@
 //! Ending statements while they run.
 //!
-//! PostgreSQL takes the request on a connection of its own and ends whatever statement runs by the
-//! time that it arrives. So it is sent only while the call that is meant runs, as far as we know;
+//! PostgreSQL takes the request on another connection and ends whatever statement runs by the time
+//! that it arrives. So it is sent only while the call that is meant runs, as far as we know;
 //! what was ended by mistake is run again, and nothing else is begun on the connection before all
 //! requests have been taken.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio_postgres::{CancelToken, NoTls};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use super::tls::Tls;
+use super::connection::{Address, Connection, refused};
+use tidewater_centre::error::CentreError;
 use tidewater_centre::{Cancel, Interrupt};
 
 /// After so long a call that still runs is interrupted again.
@@ -21,8 +22,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Ends what runs on a connection.
 pub(super) struct Interruption {
-    token: CancelToken,
-    tls: Option<Tls>,
+    address: Address,
+    backend: i32,
     runtime: Handle,
     state: Mutex<State>,
     /// A request was taken.
@@ -40,11 +41,11 @@ struct State {
 }
 
 impl Interruption {
-    /// Of the connection that this is the token of.
-    pub(super) fn of(token: CancelToken, tls: Option<Tls>) -> Arc<Interruption> {
+    /// Of the connection that this process serves.
+    pub(super) fn of(address: &Address, backend: i32) -> Arc<Interruption> {
         Arc::new(Interruption {
-            token,
-            tls,
+            address: address.clone(),
+            backend,
             runtime: Handle::current(),
             state: Mutex::default(),
             taken: Notify::new(),
@@ -130,15 +131,43 @@ impl Interruption {
     }
 
     async fn send(&self) {
-        let sent = match self.tls.clone() {
-            None => self.token.cancel_query(NoTls).await,
-            Some(tls) => self.token.cancel_query(tls).await,
-        };
-        if let Err(error) = sent {
+        if let Err(error) = self
+            .address
+            .canceller
+            .cancel(&self.address, self.backend)
+            .await
+        {
             tracing::debug!(%error, "a statement could not be interrupted");
         }
         self.state().on_their_way -= 1;
         self.taken.notify_waiters();
+    }
+}
+
+/// A connection on which statements of others are ended; opened when it is needed, and kept. Unlike
+/// the protocol's own request to cancel, its answer tells that the signal was sent.
+#[derive(Clone, Default)]
+pub(super) struct Canceller(Arc<AsyncMutex<Option<Connection>>>);
+
+impl fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Canceller")
+    }
+}
+
+impl Canceller {
+    async fn cancel(&self, address: &Address, backend: i32) -> Result<(), CentreError> {
+        let mut kept = self.0.lock().await;
+        let connection = match kept.take().filter(|it| !it.is_closed()) {
+            Some(connection) => connection,
+            // It does not keep itself: then it would never be closed.
+            None => Connection::open(&address.alone()).await?,
+        };
+        let connection = kept.insert(connection);
+        let cancel = "SELECT pg_catalog.pg_cancel_backend($1)";
+        let cancel = connection.prepare(cancel, &[]).await?;
+        let sent = connection.client().query_one(&cancel, &[&backend]).await;
+        sent.map(drop).map_err(refused("interrupting a statement"))
     }
 }
 

@@ -209,8 +209,8 @@ fn run(
         found.push(values);
     }
     drop(rows);
-    if matches!(returns, Returns::Value | Returns::Row) && count != 1 {
-        return Ok(CallOutcome::WrongShape { rows: count.min(2) });
+    if matches!(returns, Returns::Value | Returns::Row) && count > 1 {
+        return Ok(CallOutcome::SeveralRows);
     }
     let answer = match returns {
         Returns::Nothing => CallAnswer {

@@ -16,6 +16,7 @@ use tidewater_protocol::schema::{column_type_from_wire, column_type_to_wire};
 use tidewater_protocol::{ColumnType, RemoteId, Value};
 
 pub use crate::engine::procedure::Procedure;
+pub use tidewater_protocol::message::Returns;
 
 /// A procedure, as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,20 +45,6 @@ pub struct ArgumentSpec {
     pub column_type: ColumnType,
     /// Whether a call may leave it out: it is NULL then.
     pub optional: bool,
-}
-
-/// What a procedure answers with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Returns {
-    /// Nothing but that it is done.
-    #[default]
-    Nothing,
-    /// One row with one column.
-    Value,
-    /// One row.
-    Row,
-    /// Any number of rows.
-    Rows,
 }
 
 /// Who calls.
@@ -133,11 +120,8 @@ pub enum CallOutcome {
     },
     /// The answer has more bytes than it may. Nothing was done.
     TooLarge,
-    /// One row was to be the answer, and there were this many. Nothing was done.
-    WrongShape {
-        /// So many; 2 stands for more, too.
-        rows: u64,
-    },
+    /// One row was to be the answer, and there were more. Nothing was done.
+    SeveralRows,
     /// It was not wanted any more, or took longer than it may. Nothing was done.
     Interrupted,
     /// Somebody else is in the way for longer than we wait. Nothing was done; the same call may
@@ -203,7 +187,7 @@ pub enum Begun {
 
 #[derive(Clone, PartialEq, Message)]
 struct WireOutcome {
-    /// 1 an answer, 2 not allowed, 3 failed, 4 too large, 5 of the wrong shape.
+    /// 1 an answer, 2 not allowed, 3 failed, 4 too large, 5 several rows.
     #[prost(uint32, tag = "1")]
     kind: u32,
     #[prost(message, repeated, tag = "2")]
@@ -254,10 +238,7 @@ impl CallOutcome {
                 wire.message.clone_from(message);
             }
             CallOutcome::TooLarge => wire.kind = 4,
-            CallOutcome::WrongShape { rows } => {
-                wire.kind = 5;
-                wire.count = *rows;
-            }
+            CallOutcome::SeveralRows => wire.kind = 5,
             CallOutcome::Interrupted | CallOutcome::Busy { .. } | CallOutcome::KeyTaken => {
                 return None;
             }
@@ -288,7 +269,7 @@ impl CallOutcome {
                 message: wire.message,
             },
             4 => CallOutcome::TooLarge,
-            5 => CallOutcome::WrongShape { rows: wire.count },
+            5 => CallOutcome::SeveralRows,
             _ => return None,
         })
     }
@@ -317,7 +298,7 @@ mod tests {
             CallOutcome::NotAllowed,
             failed,
             CallOutcome::TooLarge,
-            CallOutcome::WrongShape { rows: 2 },
+            CallOutcome::SeveralRows,
         ] {
             assert!(outcome.is_final());
             let kept = outcome.encode().unwrap();

@@ -98,7 +98,14 @@ pub(crate) fn describe(error: &io::Error) -> String {
 pub(crate) fn exit_code(code: Code) -> u8 {
     match code {
         // The configuration disagrees with the database: `deploy` was not run.
-        Code::Usage | Code::NotARemote | Code::NotDeployed => 1,
+        Code::Usage
+        | Code::NotARemote
+        | Code::NotDeployed
+        | Code::NoSuchProcedure
+        | Code::BadArgument
+        | Code::NoSuchSpace
+        | Code::BadSubject
+        | Code::NameTaken => 1,
         Code::Timeout
         | Code::TooManyAttempts
         | Code::ConnectionLost
@@ -108,7 +115,9 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::Unreachable
         | Code::SyncInProgress
         | Code::Redeployed
-        | Code::RemoteLocked => 2,
+        | Code::RemoteLocked
+        | Code::NoProvider
+        | Code::DeadlineExceeded => 2,
         Code::WrongPassword
         | Code::TokenExpired
         | Code::CredentialInvalid
@@ -116,7 +125,8 @@ pub(crate) fn exit_code(code: Code) -> u8 {
         | Code::RemoteRevoked
         | Code::CertificateInvalid
         | Code::ParameterNotAllowed
-        | Code::NoRole => 3,
+        | Code::NoRole
+        | Code::NotAllowed => 3,
         Code::ProtocolVersion
         | Code::SchemaMismatch
         | Code::UnknownPublication

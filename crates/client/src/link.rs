@@ -237,6 +237,8 @@ struct State {
     led: bool,
     /// There is a keeper.
     kept: bool,
+    /// The server tells what has changed.
+    stays: bool,
     /// Calls that wait for their answers.
     waiting: HashMap<u64, Waiting>,
     /// A sync is under way, and its thread may wait for others to read.
@@ -298,6 +300,7 @@ impl Link {
                 line,
                 led: false,
                 kept: false,
+                stays: false,
                 waiting: HashMap::new(),
                 syncing: None,
                 last_id: 0,
@@ -460,18 +463,24 @@ impl Link {
     }
 
     /// Has the server say when something has changed that the remote holds.
-    pub(crate) fn stay(&self) -> Result<(), ClientError> {
-        match self.call(&Request::new("tidewater.live")) {
-            Ok(_) => Ok(()),
-            Err(CallError::Lost(lost)) => Err(ClientError::of_shared(&lost)),
-            Err(CallError::Failed(failed)) => Err(SyncError::from(Failure {
+    pub(crate) fn stay(&self, provided: &[(String, Handler)]) -> Result<(), ClientError> {
+        if std::mem::replace(&mut self.shared.state().stays, true) {
+            return Ok(());
+        }
+        let mut asked = self.call(&Request::new("tidewater.live")).map(|_| ());
+        for (name, handler) in provided {
+            asked = asked.and_then(|()| self.provide_with(name, handler.clone()));
+        }
+        asked.map_err(|error| match error {
+            CallError::Lost(lost) => ClientError::of_shared(&lost),
+            CallError::Failed(failed) => SyncError::from(Failure {
                 code: failed.code,
                 message: failed.message,
                 hint: failed.hint,
                 retry_after_ms: failed.retry_after_ms,
             })
-            .into()),
-        }
+            .into(),
+        })
     }
 
     /// Waits for a word of the server, at most so long.
@@ -480,7 +489,7 @@ impl Link {
     }
 
     /// Why the connection is lost, if it is.
-    pub(crate) fn lost(&self) -> Option<Arc<ClientError>> {
+    pub fn lost(&self) -> Option<Arc<ClientError>> {
         self.shared.state().lost.clone()
     }
 
@@ -531,7 +540,10 @@ impl Link {
         name: &str,
         handler: impl Fn(&crate::provider::Called) -> Result<Answer, CallFailed> + Send + Sync + 'static,
     ) -> Result<(), CallError> {
-        let handler: Handler = Arc::new(handler);
+        self.provide_with(name, Arc::new(handler))
+    }
+
+    fn provide_with(&self, name: &str, handler: Handler) -> Result<(), CallError> {
         self.shared.providers.add(name, handler);
         let provide = Request::new("tidewater.provide").with("name", Some(name.into()));
         self.call(&provide).map(|_| ()).inspect_err(|_| {

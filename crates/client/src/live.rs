@@ -169,7 +169,7 @@ impl Living<'_, '_> {
     /// Asks the server to say when something has changed.
     fn stay(&self) -> Result<(), ClientError> {
         match self.remote.link() {
-            Some(link) => link.stay(),
+            Some(link) => link.stay(self.remote.provided()),
             None => Ok(()),
         }
     }

@@ -1,12 +1,15 @@
 //! [`Remote`]: the paved path for programs that sync.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use tidewater_carrier::ServerUrl;
 use tidewater_protocol::Code;
+use tidewater_protocol::message::{Answer, CallFailed};
 use tidewater_remote::database::{
     Account, Adopt, Database, LeftTable, Parameters, RefusedRow, Status, TableDifferences, Which,
 };
@@ -17,6 +20,7 @@ use crate::driver;
 use crate::error::ClientError;
 use crate::link::Link;
 use crate::options::SyncOptions;
+use crate::provider::{Called, Handler};
 use crate::retry::Retry;
 
 /// What [`Remote::verify`] found.
@@ -38,7 +42,6 @@ pub struct Verification {
 /// A remote database and how to sync it.
 ///
 /// While it syncs, any SQLite driver may read and write the file.
-#[derive(Debug)]
 pub struct Remote {
     path: PathBuf,
     /// `None` only while a sync has it, or after a progress callback panicked.
@@ -49,6 +52,17 @@ pub struct Remote {
     /// The connection that the last sync has left open.
     link: Option<Link>,
     keeps: bool,
+    /// What it does for others while it is live.
+    provided: Vec<(String, Handler)>,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote")
+            .field("path", &self.path)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Remote {
@@ -66,6 +80,7 @@ impl Remote {
             parameters_before: None,
             link: None,
             keeps: false,
+            provided: Vec::new(),
         })
     }
 
@@ -116,6 +131,20 @@ impl Remote {
         if !keeps && let Some(link) = self.link.take() {
             link.hang_up();
         }
+    }
+
+    /// Provides a procedure while the remote is live: see [`Remote::live`]. `handler` may run
+    /// several times at once.
+    pub fn provide(
+        &mut self,
+        name: &str,
+        handler: impl Fn(&Called) -> Result<Answer, CallFailed> + Send + Sync + 'static,
+    ) {
+        self.provided.push((name.to_owned(), Arc::new(handler)));
+    }
+
+    pub(crate) fn provided(&self) -> &[(String, Handler)] {
+        &self.provided
     }
 
     /// The connection that the last sync has left open: see [`Remote::set_keep_connected`]. While

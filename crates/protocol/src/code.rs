@@ -189,6 +189,8 @@ impl Code {
                 | Code::SyncInProgress
                 | Code::Redeployed
                 | Code::RemoteLocked
+                | Code::NoProvider
+                | Code::DeadlineExceeded
         )
     }
 }

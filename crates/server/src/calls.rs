@@ -544,7 +544,7 @@ impl ProcedureConfig {
             name: self.name.clone(),
             sql,
             arguments: arguments.collect(),
-            returns: outcome::returns(returns),
+            returns,
             allow,
             read_only,
         })

@@ -27,7 +27,7 @@ use tidewater_centre::{CentreError, PublicationSpec};
 use self::lines::Lines;
 pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
 pub use self::space::{Rule, SpaceConfig};
-pub(crate) use self::text::duration;
+pub use self::text::duration;
 use crate::error::ServerError;
 use crate::listener;
 

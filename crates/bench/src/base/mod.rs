@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use anyhow::Context;
 use tidewater_centre::records::UserRecord;
+use tidewater_purchase::FIRST_PURCH_ID;
 use tidewater_server::{Config, Environment};
 
 use crate::error::BadInput;
@@ -59,6 +60,10 @@ pub(crate) trait Base {
     /// What the history tells of the syncs after a position.
     fn history_after(&mut self, position: i64) -> anyhow::Result<History>;
 
+    /// Reads single purchases by their keys, so many at a time, with a prepared statement, for so
+    /// long; how many.
+    fn look_up(&mut self, at_a_time: u32, seconds: f64) -> anyhow::Result<u64>;
+
     /// Kind, version, and settings that decide about speed.
     fn describe(&mut self) -> anyhow::Result<String>;
 
@@ -70,6 +75,18 @@ pub(crate) trait Base {
 
     /// Removes what is left when all tables are dropped.
     fn remove(&mut self) -> anyhow::Result<()>;
+}
+
+/// Employees and purchases of each that look-ups find.
+pub(crate) const LOOK_UP: (i32, u32) = (10, 1_000);
+
+/// A purchase that is there, anywhere in the table: see [`LOOK_UP`].
+pub(crate) fn key_of(number: u64) -> (i32, i32) {
+    let (employees, purchases) = LOOK_UP;
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let employee = mixed % employees as u64;
+    let purchase = (mixed / employees as u64) % u64::from(purchases);
+    (employee as i32, FIRST_PURCH_ID + purchase as i32)
 }
 
 /// What is in a database before bench begins.

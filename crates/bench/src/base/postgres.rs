@@ -158,6 +158,34 @@ impl Base for Postgres {
         })
     }
 
+    fn look_up(&mut self, at_a_time: u32, seconds: f64) -> anyhow::Result<u64> {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs_f64(seconds);
+        self.runtime.block_on(async {
+            let mut clients = Vec::new();
+            for _ in 0..at_a_time {
+                let client = connect(&self.url).await?;
+                let sql = "SELECT cost FROM purchase WHERE emp_id = $1 AND purch_id = $2";
+                let statement = client.prepare(sql).await?;
+                clients.push((client, statement));
+            }
+            let looking =
+                clients
+                    .iter()
+                    .enumerate()
+                    .map(|(index, (client, statement))| async move {
+                        let mut count = 0;
+                        while std::time::Instant::now() < until {
+                            let (employee, purchase) = super::key_of((index as u64) << 32 | count);
+                            client.query_one(statement, &[&employee, &purchase]).await?;
+                            count += 1;
+                        }
+                        anyhow::Ok(count)
+                    });
+            let counts = futures_util::future::try_join_all(looking).await?;
+            Ok(counts.iter().sum())
+        })
+    }
+
     fn describe(&mut self) -> anyhow::Result<String> {
         let sql = "SELECT concat('PostgreSQL ', current_setting('server_version'), ', fsync ',
                    current_setting('fsync'), ', synchronous_commit ',

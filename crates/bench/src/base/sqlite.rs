@@ -129,6 +129,36 @@ impl Base for Sqlite {
         Ok(self.connection()?.query_row(sql, [position], read)?)
     }
 
+    fn look_up(&mut self, at_a_time: u32, seconds: f64) -> anyhow::Result<u64> {
+        let until = std::time::Instant::now() + Duration::from_secs_f64(seconds);
+        let path = &self.path;
+        let threads = at_a_time.min(crate::machine::cores() as u32);
+        std::thread::scope(|scope| {
+            let threads = (0..u64::from(threads)).map(|index| {
+                scope.spawn(move || -> anyhow::Result<u64> {
+                    let connection = Connection::open(path)?;
+                    let sql = "SELECT cost FROM purchase WHERE emp_id = ?1 AND purch_id = ?2";
+                    let mut statement = connection.prepare(sql)?;
+                    let mut count = 0;
+                    while std::time::Instant::now() < until {
+                        let key = super::key_of(index << 32 | count);
+                        let cost: rusqlite::types::Value =
+                            statement.query_row(key, |row| row.get(0))?;
+                        drop(cost);
+                        count += 1;
+                    }
+                    Ok(count)
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let counts = threads.into_iter().map(|it| match it.join() {
+                Ok(count) => count,
+                Err(_) => anyhow::bail!("a thread has panicked"),
+            });
+            counts.sum()
+        })
+    }
+
     fn describe(&mut self) -> anyhow::Result<String> {
         Ok(format!(
             "SQLite {}, embedded in the server",

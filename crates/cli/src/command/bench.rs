@@ -10,7 +10,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use tidewater_bench::report::Report;
 use tidewater_bench::{
-    BadInput, DriveOptions, Files, Options, Retry, Scenario, Supervise, Tracking, Watcher, Workers,
+    BadInput, DriveOptions, Files, LiveOptions, LiveScenario, Options, Retry, Scenario, Supervise,
+    Tracking, Watcher, Workers,
 };
 use tidewater_centre::CentreError;
 use tidewater_client::ClientError;
@@ -97,6 +98,17 @@ Examples:
 Examples:
   tidewater bench own -c tidewater.toml --remote nancy.db --remotes 100 --consolidated postgres://me@127.0.0.1/copy"))]
     Own(RunArgs),
+    /// Calls a second: of the server, over HTTP, of the database
+    #[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater bench calls
+  tidewater bench calls --seconds 10 --repeat 3 --consolidated postgres://me@127.0.0.1/empty"))]
+    Calls(LiveArgs),
+    /// A program of a measure of the live layer
+    #[command(hide = true, after_help = with_exit_codes!("\
+Examples:
+  tidewater bench live-client"))]
+    LiveClient,
     /// Run a scenario with drivers on other machines
     ///
     /// Waits until so many have come (tidewater bench drive --supervisor HOST:PORT), and begins.
@@ -111,6 +123,26 @@ Examples:
   tidewater bench drive --supervisor 10.0.0.1:7450
   tidewater bench drive --supervisor 10.0.0.1:7450 --files /var/tmp"))]
     Drive(DriveArgs),
+}
+
+#[derive(Debug, Args)]
+struct LiveArgs {
+    /// The consolidated database: postgres://user@host:5432/database or sqlite:path; it has to be
+    /// empty [default: an SQLite file in a temporary folder]
+    #[arg(long, value_name = "URL")]
+    consolidated: Option<String>,
+    /// Seconds of each point
+    #[arg(long, value_name = "SECONDS", default_value = "5")]
+    seconds: f64,
+    /// How often everything is measured
+    #[arg(long, value_name = "NUMBER", default_value = "1")]
+    repeat: u32,
+    /// The folder for files [default: the system's for temporary files]
+    #[arg(long, value_name = "FOLDER")]
+    files: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -270,7 +302,8 @@ fn retry(text: &str) -> Result<Retry, String> {
 impl BenchArgs {
     pub(crate) fn wants_json(&self) -> bool {
         match &self.command {
-            BenchCommand::Drive(_) => false,
+            BenchCommand::Drive(_) | BenchCommand::LiveClient => false,
+            BenchCommand::Calls(args) => args.json,
             BenchCommand::Supervise(args) => args.run.json,
             command => command.scenario().is_some_and(|(_, args)| args.json),
         }
@@ -290,7 +323,9 @@ impl BenchCommand {
             BenchCommand::Cpus(args) => (Scenario::Cpus, args),
             BenchCommand::Own(args) => (Scenario::Own, args),
             BenchCommand::Supervise(args) => (args.scenario, &args.run),
-            BenchCommand::Drive(_) => return None,
+            BenchCommand::Drive(_) | BenchCommand::Calls(_) | BenchCommand::LiveClient => {
+                return None;
+            }
         })
     }
 }
@@ -339,6 +374,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
         tidewater_bench::drive(&options).map_err(failure)?;
         return Ok(Done::Fully);
     }
+    match &args.command {
+        BenchCommand::LiveClient => {
+            tidewater_bench::client().map_err(failure)?;
+            return Ok(Done::Fully);
+        }
+        BenchCommand::Calls(args) => return run_live(LiveScenario::Calls, args),
+        _ => {}
+    }
     let Some((scenario, run)) = args.command.scenario() else {
         return Ok(Done::Fully);
     };
@@ -371,6 +414,33 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
             Ok(Done::WithFailure(failure.exit_code()))
         }
     }
+}
+
+fn run_live(scenario: LiveScenario, args: &LiveArgs) -> Result<Done, Failure> {
+    if args.seconds.is_nan() || args.seconds <= 0.0 || args.repeat == 0 {
+        return Err(Failure::usage(
+            "nothing would be measured",
+            "give --seconds and --repeat numbers above zero",
+        ));
+    }
+    let interrupt = Interrupt::listen()?;
+    let watcher = Watcher {
+        note: &output::note,
+        interrupted: &|| interrupt.is_raised(),
+    };
+    let options = LiveOptions {
+        scenario,
+        consolidated: args.consolidated.clone(),
+        seconds: args.seconds,
+        repeat: args.repeat,
+        files: args.files.clone(),
+    };
+    let report = tidewater_bench::run_live(&options, &watcher).map_err(failure)?;
+    match args.json {
+        true => output::json(&report)?,
+        false => output::text(&tidewater_bench::live_table(&report))?,
+    }
+    Ok(Done::Fully)
 }
 
 fn write_report(path: &Path, report: &Report) -> Result<(), Failure> {

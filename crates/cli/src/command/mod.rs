@@ -1,13 +1,17 @@
 //! One file per command: its arguments, its help, and what it does.
 
 pub(crate) mod bench;
+pub(crate) mod call;
 pub(crate) mod cert;
 pub(crate) mod completions;
 pub(crate) mod conflicts;
 pub(crate) mod deploy;
 pub(crate) mod init;
 pub(crate) mod key;
+pub(crate) mod live;
 pub(crate) mod ping;
+mod program;
+pub(crate) mod provide;
 pub(crate) mod refused;
 mod refused_in_centre;
 pub(crate) mod remote;
@@ -35,6 +39,9 @@ pub(crate) fn run(command: Command) -> Result<Done, Failure> {
         Command::Remote(args) => remote::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Sync(args) => sync::run(&args),
+        Command::Live(args) => live::run(&args),
+        Command::Call(args) => call::run(&args),
+        Command::Provide(args) => provide::run(&args),
         Command::Unsubscribe(args) => unsubscribe::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),

@@ -94,7 +94,7 @@ pub(crate) struct SyncArgs {
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
-    password: PasswordArgs,
+    pub(super) password: PasswordArgs,
     /// Do not wait for a server that is busy: exit with 2 at once
     #[arg(long)]
     no_retry: bool,
@@ -224,7 +224,7 @@ impl From<ClientError> for Failure {
 
 /// The remote, subscribed, and the password if there is one. A file is only made when
 /// everything is at hand that a first sync needs.
-fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
+pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<String>), Failure> {
     check_folder(&args.remote)?;
     let missing = missing_for_a_first_sync(args);
     let known = match remote_file::open(&args.remote) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 
-use tidewater_centre::procedure::{self, AnswerColumn, CallOutcome};
+use tidewater_centre::procedure::{AnswerColumn, CallOutcome};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Answer, CallFailed, ColumnHeader, Returns};
 
@@ -13,10 +13,10 @@ use super::{Answered, Outcome, built_in};
 use crate::fault::Fault;
 
 /// What a statement came to.
-pub(super) fn of_script(name: &str, returns: procedure::Returns, outcome: CallOutcome) -> Outcome {
+pub(super) fn of_script(name: &str, returns: Returns, outcome: CallOutcome) -> Outcome {
     match outcome {
         CallOutcome::Answer(answer) => Ok(Answered {
-            returns: Some(to_wire(returns)),
+            returns: Some(returns),
             columns: headers(&answer.columns),
             rows: answer.rows,
         }),
@@ -27,12 +27,9 @@ pub(super) fn of_script(name: &str, returns: procedure::Returns, outcome: CallOu
         )),
         CallOutcome::Failed { code, message } => Err(refused(name, code, message)),
         CallOutcome::TooLarge => Err(built_in::too_large()),
-        CallOutcome::WrongShape { rows } => Err(CallFailed::new(
+        CallOutcome::SeveralRows => Err(CallFailed::new(
             Code::ProcedureFailed,
-            match rows {
-                0 => format!("the procedure {name:?} found nothing"),
-                _ => format!("the procedure {name:?} found more than the one row that it returns"),
-            },
+            format!("the procedure {name:?} found more than the one row that it returns"),
             "tell the server's operator, who declares what it returns",
         )),
         CallOutcome::Interrupted => Err(CallFailed::new(
@@ -112,24 +109,6 @@ fn headers(columns: &Arc<[AnswerColumn]>) -> Vec<ColumnHeader> {
     let columns = columns.iter();
     let headers = columns.map(|it| ColumnHeader::of(it.name.as_str(), it.column_type));
     headers.collect()
-}
-
-fn to_wire(returns: procedure::Returns) -> Returns {
-    match returns {
-        procedure::Returns::Nothing => Returns::Nothing,
-        procedure::Returns::Value => Returns::Value,
-        procedure::Returns::Row => Returns::Row,
-        procedure::Returns::Rows => Returns::Rows,
-    }
-}
-
-pub(super) fn returns(returns: Returns) -> procedure::Returns {
-    match returns {
-        Returns::Nothing => procedure::Returns::Nothing,
-        Returns::Value => procedure::Returns::Value,
-        Returns::Row => procedure::Returns::Row,
-        Returns::Rows => procedure::Returns::Rows,
-    }
 }
 
 /// What is kept of what a provider made of a call: one byte, 1 for an answer and 2 for a failure,

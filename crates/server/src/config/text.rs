@@ -72,7 +72,7 @@ fn expand_text(
 }
 
 /// Reads `250ms`, `30s`, `5m`, `12h`, `60d`.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let unit_ms: u64 = match unit {
         "ms" => 1,

@@ -1,0 +1,95 @@
+//! `tidewater call`: one call of a procedure, and what comes of it.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+use tidewater_protocol::{RemoteId, json};
+
+use super::program::{self, CallArgument, ProgramArgs};
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::Failure;
+use crate::output;
+
+/// Call a procedure, and print what comes of it
+///
+/// What can be called, the server's operator declares: in SQL, or provided by a program that is
+/// connected (tidewater provide). A value is printed as it is, a row or rows as JSON. From within a
+/// file, also offline, calls go by its outbox: see docs/calls.md.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater call price item=7 --server tcp://127.0.0.1:7439 --user anna
+  tidewater call order lines:='[{\"item\":7,\"count\":2}]' --server ... --user anna --timeout 5s
+  tidewater call position --to-user nancy --server ... --user office     # asks nancy's device
+
+The object of --json:
+  {\"answer\": null, a value, an object for a row, or a list of objects}
+or, when it failed:
+  {\"error\":{\"code\",\"message\",\"hint\",\"retry_after_ms\"}}"))]
+pub(crate) struct CallArgs {
+    /// The procedure
+    #[arg(value_name = "PROCEDURE")]
+    procedure: String,
+    /// Its arguments, by name; NAME:=JSON for null, numbers, lists and objects
+    #[arg(value_name = "NAME=VALUE", value_parser = program::argument)]
+    arguments: Vec<CallArgument>,
+    #[command(flatten)]
+    program: ProgramArgs,
+    /// Of those that provide it, one of this user's
+    #[arg(long, value_name = "NAME", conflicts_with = "to_remote")]
+    to_user: Option<String>,
+    /// Of those that provide it, this remote
+    #[arg(long, value_name = "ID")]
+    to_remote: Option<RemoteId>,
+    /// Give it up after that: 250ms, 5s, 2m
+    #[arg(long, value_name = "TIME", value_parser = program::time)]
+    timeout: Option<Duration>,
+    /// Do not wait for what comes of it
+    #[arg(long)]
+    one_way: bool,
+    /// Print one JSON object, see below
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &CallArgs) -> Result<Done, Failure> {
+    let mut request = program::request(&args.procedure, &args.arguments);
+    if let Some(user) = &args.to_user {
+        request = request.to_user(user);
+    }
+    if let Some(remote_id) = args.to_remote {
+        request = request.to_remote(remote_id);
+    }
+    if let Some(time) = args.timeout {
+        request = request.within(time);
+    }
+    let link = args.program.connect(&args.program.options()?)?;
+    let answer = match args.one_way {
+        true => {
+            link.tell(&request)?;
+            Value::Null
+        }
+        false => {
+            let answer = link.call(&request)?;
+            json::answer(&answer).map_err(|error| {
+                Failure::new(
+                    tidewater_protocol::Code::MalformedMessage,
+                    format!("the answer cannot be read: {error}"),
+                    "update the older of the two, this program or the server",
+                )
+            })?
+        }
+    };
+    if args.json {
+        output::json(&serde_json::json!({ "answer": answer }))?;
+    } else {
+        match answer {
+            Value::Null => {}
+            Value::String(text) => output::text(&format!("{text}\n"))?,
+            value => output::text(&format!("{value}\n"))?,
+        }
+    }
+    Ok(Done::Fully)
+}

@@ -1,0 +1,147 @@
+//! `tidewater live`: a remote's file stays in sync.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use tidewater_client::{LiveEvent, LiveOptions, Report, Why};
+
+use super::program;
+use super::provide::run_command;
+use super::sync::{self, SyncArgs};
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::sync_object::SyncObject;
+
+/// Keep a remote's file in sync, until Ctrl-C
+///
+/// Stays connected: syncs when somebody else has changed what the file holds, within a second when
+/// something is changed in the file, and every so often anyway. Connects again, with growing pauses,
+/// when the connection is lost. Its outbox is emptied and its inbox filled on the way, and other
+/// programs may read and write the file as ever.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater live nancy.db --server tcp://127.0.0.1:7439 --user nancy --publication main
+  tidewater live nancy.db
+  tidewater live nancy.db --json | while read -r line; do ...
+  tidewater live nancy.db --provide position=./position.sh   # the office asks this device
+
+The lines of --json:
+  {\"event\":\"synced\",\"why\":\"connected\", \"told\", \"local\" or \"regular\",
+   \"tables\":[those whose rows have changed],\"report\":{as of tidewater sync}}
+  {\"event\":\"failed\",\"code\",\"message\",\"hint\",\"again_after_ms\"}
+  {\"event\":\"leaving\"}   the server shuts down"))]
+pub(crate) struct LiveArgs {
+    #[command(flatten)]
+    sync: SyncArgs,
+    /// Sync at least so often: 30s, 5m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = program::time)]
+    every: Duration,
+    /// Do what others call: run the command for each call of the procedure, see tidewater provide;
+    /// repeatable
+    #[arg(long = "provide", value_name = "PROCEDURE=COMMAND", value_parser = provided)]
+    provide: Vec<(String, String)>,
+}
+
+impl LiveArgs {
+    pub(crate) fn wants_json(&self) -> bool {
+        self.sync.json
+    }
+}
+
+/// Reads `position=./position.sh`.
+fn provided(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, command)) => Ok((name.to_owned(), command.to_owned())),
+        None => Err("write PROCEDURE=COMMAND".into()),
+    }
+}
+
+pub(crate) fn run(args: &LiveArgs) -> Result<Done, Failure> {
+    let (mut remote, password) = sync::prepared(&args.sync)?;
+    let interrupt = Interrupt::listen()?;
+    for (name, command) in &args.provide {
+        let command = command.clone();
+        remote.provide(name, move |called| run_command(&command, called));
+    }
+    let options = LiveOptions {
+        every: args.every,
+        ..LiveOptions::default()
+    };
+    let mut cannot_tell = None;
+    sync::signed_in(&mut remote, &args.sync.password, password, |remote| {
+        remote.live(&options, &mut |event| {
+            if let Err(failure) = tell(args, event) {
+                cannot_tell = Some(failure);
+            }
+            match interrupt.is_raised() || cannot_tell.is_some() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    })?;
+    match cannot_tell {
+        Some(failure) => Err(failure),
+        None => Ok(Done::Fully),
+    }
+}
+
+fn tell(args: &LiveArgs, event: &LiveEvent<'_>) -> Result<(), Failure> {
+    let as_json = args.sync.json;
+    match event {
+        LiveEvent::Synced { why, report } if as_json => output::json(&json!({
+            "event": "synced",
+            "why": why.name(),
+            "tables": report.tables,
+            "report": SyncObject::of(report, 0),
+        })),
+        LiveEvent::Synced { why, report } if *why == Why::Connected || says_something(report) => {
+            let tables: Vec<&str> = report.tables.iter().map(String::as_str).collect();
+            let tables = match tables.is_empty() {
+                true => String::new(),
+                false => format!(" in {}", tables.join(", ")),
+            };
+            output::text(&format!(
+                "{}: {} up, {} down{tables}\n",
+                why.name(),
+                uploaded(report),
+                report.downloaded.upserts + report.downloaded.removals,
+            ))
+        }
+        LiveEvent::Failed { error, again_after } if as_json => output::json(&json!({
+            "event": "failed",
+            "code": error.code().name(),
+            "message": error.to_string(),
+            "hint": error.hint(),
+            "again_after_ms": again_after.map(|it| it.as_millis() as u64),
+        })),
+        LiveEvent::Failed {
+            error,
+            again_after: Some(pause),
+        } => {
+            let pause = output::duration(pause.as_millis() as u64);
+            output::note(&format!("{error}; trying again in {pause}"));
+            Ok(())
+        }
+        LiveEvent::Leaving if as_json => output::json(&json!({ "event": "leaving" })),
+        LiveEvent::Leaving => {
+            output::note("the server shuts down");
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn says_something(report: &Report) -> bool {
+    uploaded(report) > 0 || !report.tables.is_empty() || report.refused > 0
+}
+
+fn uploaded(report: &Report) -> u64 {
+    let uploaded = report.uploaded;
+    uploaded.inserts + uploaded.updates + uploaded.deletes
+}

@@ -1,0 +1,108 @@
+//! What commands share that connect as a program of the office, without a file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tidewater_carrier::ServerUrl;
+use tidewater_client::{CallError, ClientError, Given, Link, LinkOptions, Request};
+use tidewater_protocol::{Code, json};
+
+use crate::command::sync;
+use crate::failure::Failure;
+use crate::password::PasswordArgs;
+
+/// Whom to connect to, and as whom.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ProgramArgs {
+    /// The server: tls://host:port, or tcp://host:port on loopback [default port: 7439]
+    #[arg(long, value_name = "URL")]
+    server: String,
+    /// The user who signs in
+    #[arg(long, value_name = "NAME")]
+    user: String,
+    /// Trust the authorities in this PEM file, and no others
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Allow tcp:// off loopback: everything can be read on the way
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    password: PasswordArgs,
+}
+
+impl ProgramArgs {
+    /// How to connect; the password is asked for here.
+    pub(crate) fn options(&self) -> Result<LinkOptions, Failure> {
+        let url: ServerUrl = self.server.parse().map_err(ClientError::from)?;
+        sync::check_transport(&url, self.insecure)?;
+        let prompt = format!("Password of {}: ", self.user);
+        let mut options = LinkOptions::password(&self.user, self.password.obtain(&prompt)?);
+        options.ca_file.clone_from(&self.ca);
+        options.insecure = self.insecure;
+        options.client = concat!("tidewater/", env!("CARGO_PKG_VERSION")).into();
+        Ok(options)
+    }
+
+    pub(crate) fn connect(&self, options: &LinkOptions) -> Result<Link, Failure> {
+        Ok(Link::connect(&self.server, options)?)
+    }
+}
+
+/// An argument of a call: `item=7`, or `items:=[1,2]` with JSON.
+#[derive(Clone, Debug)]
+pub(crate) struct CallArgument {
+    name: String,
+    value: Option<Given>,
+}
+
+/// Reads `item=7` or `items:=[1,2]`.
+pub(crate) fn argument(text: &str) -> Result<CallArgument, String> {
+    let hint = "write NAME=VALUE, or NAME:=JSON for null, numbers, lists and objects";
+    let Some((name, value)) = text.split_once('=') else {
+        return Err(hint.into());
+    };
+    match name.strip_suffix(':') {
+        None => Ok(CallArgument {
+            name: name.to_owned(),
+            value: Some(value.into()),
+        }),
+        Some(name) => {
+            let value = serde_json::from_str(value).map_err(|error| format!("{error}: {hint}"))?;
+            Ok(CallArgument {
+                name: name.to_owned(),
+                value: json::given(&value),
+            })
+        }
+    }
+}
+
+/// Reads `250ms`, `5s` or `2m`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let found = tidewater_server::duration(text).filter(|it| !it.is_zero());
+    found.ok_or_else(|| "write a number and a unit: 250ms, 5s or 2m".into())
+}
+
+/// A call as the command line has it.
+pub(crate) fn request(procedure: &str, arguments: &[CallArgument]) -> Request {
+    let request = Request::new(procedure);
+    arguments.iter().fold(request, |request, it| {
+        request.with(it.name.as_str(), it.value.clone())
+    })
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Failure {
+        let hint = error.hint();
+        let code = error.code().unwrap_or(Code::Internal);
+        let mut failure = Failure::new(code, error.to_string(), hint);
+        if let CallError::Failed(failed) = &error {
+            if !failed.own_code.is_empty() {
+                failure.message = format!("{} ({})", failed.message, failed.own_code);
+            }
+            failure.retry_after_ms = Some(failed.retry_after_ms).filter(|it| *it > 0);
+            failure.of_server = true;
+        }
+        failure
+    }
+}

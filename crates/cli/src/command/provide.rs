@@ -1,0 +1,141 @@
+//! `tidewater provide`: a command of this machine does what others call.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+use tidewater_client::{Answer, CallFailed, Called, Code};
+use tidewater_protocol::json;
+
+use super::program::ProgramArgs;
+use crate::Done;
+use crate::args::with_exit_codes;
+use crate::failure::{Failure, describe};
+use crate::interrupt::Interrupt;
+use crate::output;
+
+/// How often it is looked for Ctrl-C, and for a connection that is lost.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The pause before it connects again, and the longest.
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Provide a procedure: run a command for each call
+///
+/// The command gets the arguments as one JSON object on its standard input, and the caller in
+/// TIDEWATER_CALLER (and TIDEWATER_REMOTE, if it is a device). What it prints is the answer: JSON,
+/// or text. If it fails, its exit code and what it has printed to standard error are what the
+/// caller is told. Several at once share the calls; when the connection is lost, it connects again.
+#[derive(Debug, Args)]
+#[command(after_help = with_exit_codes!("\
+Examples:
+  tidewater provide price --server tcp://127.0.0.1:7439 --user pricing --exec ./price.sh
+  tidewater provide twice --server ... --user maths --exec \"jq '.number * 2'\""))]
+pub(crate) struct ProvideArgs {
+    /// The procedure, which the server's operator declares with provided_by
+    #[arg(value_name = "PROCEDURE")]
+    procedure: String,
+    #[command(flatten)]
+    program: ProgramArgs,
+    /// What does it, as a shell would run it
+    #[arg(long, value_name = "COMMAND")]
+    exec: String,
+}
+
+pub(crate) fn run(args: &ProvideArgs) -> Result<Done, Failure> {
+    let options = args.program.options()?;
+    let interrupt = Interrupt::listen()?;
+    let mut pause = PAUSE;
+    let mut was_connected = false;
+    while !interrupt.is_raised() {
+        let command = args.exec.clone();
+        let provided = args.program.connect(&options).and_then(|link| {
+            link.provide(&args.procedure, move |called| run_command(&command, called))?;
+            Ok(link)
+        });
+        let failure = match provided {
+            Ok(link) => {
+                output::note(&format!("providing {}; Ctrl-C ends", args.procedure));
+                (pause, was_connected) = (PAUSE, true);
+                loop {
+                    if interrupt.is_raised() {
+                        // What was begun is finished.
+                        link.withdraw(&args.procedure)?;
+                        return Ok(Done::Fully);
+                    }
+                    if let Some(lost) = link.lost() {
+                        break Failure::new(lost.code(), lost.to_string(), lost.hint());
+                    }
+                    thread::sleep(TICK);
+                }
+            }
+            Err(failure) => failure,
+        };
+        if !failure.code.is_transient() || !was_connected {
+            return Err(failure);
+        }
+        output::note(&format!("{failure}: trying again"));
+        let mut left = pause;
+        while !left.is_zero() && !interrupt.is_raised() {
+            thread::sleep(TICK.min(left));
+            left = left.saturating_sub(TICK);
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    Ok(Done::Fully)
+}
+
+/// Runs a shell's command line for a call.
+pub(crate) fn run_command(command: &str, called: &Called) -> Result<Answer, CallFailed> {
+    let cannot = |error: std::io::Error| {
+        CallFailed::new(
+            Code::ProcedureFailed,
+            format!("the provider's command cannot be run: {}", describe(&error)),
+            "tell whoever runs the provider",
+        )
+    };
+    let mut child = Command::new("sh");
+    child
+        .args(["-c", command])
+        .env("TIDEWATER_CALLER", called.user())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if let Some(remote_id) = called.remote_id() {
+        child.env("TIDEWATER_REMOTE", remote_id.to_string());
+    }
+    let mut child = child.spawn().map_err(cannot)?;
+    let arguments = Value::Object(json::object(called.arguments())).to_string();
+    if let Some(mut input) = child.stdin.take() {
+        // A command that does not read its arguments closes its input.
+        let _ = writeln!(input, "{arguments}");
+    }
+    let output = child.wait_with_output().map_err(cannot)?;
+    if !output.status.success() {
+        let told = String::from_utf8_lossy(&output.stderr);
+        let told = told.trim();
+        let code = output.status.code();
+        return Err(CallFailed {
+            own_code: code.map_or_else(String::new, |code| code.to_string()),
+            ..CallFailed::new(
+                Code::ProcedureFailed,
+                match told.is_empty() {
+                    true => "the provider's command failed".to_owned(),
+                    false => told.to_owned(),
+                },
+                "",
+            )
+        });
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let text = text.trim_end();
+    let value = match text.is_empty() {
+        true => Value::Null,
+        false => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
+    };
+    Ok(json::to_answer(&value))
+}
