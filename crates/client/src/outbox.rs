@@ -96,11 +96,7 @@ impl Calling<'_> {
             };
             match self.take(interest, &answer)? {
                 Some(Took::More(count)) => report.inbox += count,
-                Some(Took::All(count)) => {
-                    report.inbox += count;
-                    return Ok(true);
-                }
-                Some(Took::Others) | None => return Ok(true),
+                Some(Took::All | Took::Others) | None => return Ok(true),
             }
         }
     }

@@ -35,15 +35,20 @@ pub struct Interest {
 pub enum Took {
     /// So many events, and there may be more.
     More(u64),
-    /// So many events, which were the last.
-    All(u64),
+    /// Nothing: that was all.
+    All,
     /// Another sync of the file has taken them.
     Others,
 }
 
-/// An event as the server tells it.
+/// A row of what the server tells: an event, or only how far it has read. Such a row before others
+/// says that it knows nothing of the place that it was asked for, and begins anew.
 struct Told {
     position: [u8; 16],
+    event: Option<Event>,
+}
+
+struct Event {
     subject: String,
     payload: rusqlite::types::Value,
     user: String,
@@ -124,12 +129,13 @@ impl Database {
         let Some(told) = told else {
             return Ok(None);
         };
-        let Some(last) = told.last() else {
+        let position = told.last().map(|last| last.position.to_vec());
+        let position = position.or_else(|| interest.position.clone());
+        let count = told.iter().filter(|it| it.event.is_some()).count() as u64;
+        if count == 0 && position == interest.position {
             self.note_since(interest, unix_ms)?;
-            return Ok(Some(Took::All(0)));
-        };
-        let count = told.len() as u64;
-        let position = last.position.to_vec();
+            return Ok(Some(Took::All));
+        }
         let transaction = self.write(DOING)?;
         let moved = transaction
             .execute(
@@ -141,16 +147,18 @@ impl Database {
         if moved == 0 {
             return Ok(Some(Took::Others));
         }
-        for event in told {
-            event
-                .write(&transaction, &interest.space, unix_ms)
-                .doing(DOING)?;
+        for (at, row) in told.iter().enumerate() {
+            // Before others it says that they may have been here before.
+            let is_anew = row.event.is_none() && at + 1 < told.len();
+            if row.event.is_some() || is_anew {
+                row.write(&transaction, interest, unix_ms).doing(DOING)?;
+            }
         }
         transaction.commit().doing(DOING)?;
-        interest.position = Some(position);
-        Ok(Some(match count < EVENTS_AT_ONCE.unsigned_abs() {
-            true => Took::All(count),
-            false => Took::More(count),
+        interest.position = position;
+        Ok(Some(match count {
+            0 => Took::All,
+            _ => Took::More(count),
         }))
     }
 
@@ -223,15 +231,59 @@ impl Told {
     fn of(row: Vec<Value>) -> Option<Told> {
         let mut values = row.into_iter();
         let (id, check) = (values.next()?, values.next()?);
-        let (Value::Integer(id), Value::Integer(check)) = (id, check) else {
-            return None;
-        };
         let mut position = [0; 16];
-        position[..8].copy_from_slice(&id.to_le_bytes());
-        position[8..].copy_from_slice(&check.to_le_bytes());
-        let Value::Text(subject) = values.next()? else {
+        let Value::Integer(id) = id else {
             return None;
         };
+        position[..8].copy_from_slice(&id.to_le_bytes());
+        match check {
+            Value::Integer(check) => position[8..].copy_from_slice(&check.to_le_bytes()),
+            Value::Blob(check) if check.len() == 8 => position[8..].copy_from_slice(&check),
+            _ => return None,
+        }
+        let event = match values.next()? {
+            Value::Null => None,
+            Value::Text(subject) => Some(Event::of(subject, values)?),
+            _ => return None,
+        };
+        Some(Told { position, event })
+    }
+
+    fn write(
+        &self,
+        connection: &Connection,
+        interest: &Interest,
+        unix_ms: i64,
+    ) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO tidewater_inbox \
+                   (kind, space, subject, payload, position, user, published_at, received_at) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let mut insert = connection.prepare_cached(sql)?;
+        let Interest { space, subject, .. } = interest;
+        let Some(event) = &self.event else {
+            let none = rusqlite::types::Null;
+            let anew = params!["anew", space, subject, none, none, none, none, unix_ms];
+            return insert.execute(anew).map(drop);
+        };
+        let subject = event.subject.strip_prefix(space.as_str());
+        let subject = subject.and_then(|rest| rest.strip_prefix('/'));
+        insert
+            .execute(params![
+                "event",
+                space,
+                subject.unwrap_or(&event.subject),
+                event.payload,
+                self.position,
+                event.user,
+                event.at,
+                unix_ms
+            ])
+            .map(drop)
+    }
+}
+
+impl Event {
+    fn of(subject: String, mut values: impl Iterator<Item = Value>) -> Option<Event> {
         let payload = match values.next()? {
             Value::Blob(bytes) => match String::from_utf8(bytes) {
                 Ok(text) => text.into(),
@@ -248,32 +300,11 @@ impl Told {
             Some(Value::Integer(at)) => Some(at),
             _ => None,
         };
-        Some(Told {
-            position,
+        Some(Event {
             subject,
             payload,
             user,
             at,
         })
-    }
-
-    fn write(&self, connection: &Connection, space: &str, unix_ms: i64) -> rusqlite::Result<()> {
-        let own = [space, "/"].concat();
-        let subject = self.subject.strip_prefix(&own).unwrap_or(&self.subject);
-        let sql = "INSERT INTO tidewater_inbox \
-                   (kind, space, subject, payload, position, user, published_at, received_at) \
-                   VALUES ('event', ?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-        let mut insert = connection.prepare_cached(sql)?;
-        insert
-            .execute(params![
-                space,
-                subject,
-                self.payload,
-                self.position,
-                self.user,
-                self.at,
-                unix_ms
-            ])
-            .map(drop)
     }
 }

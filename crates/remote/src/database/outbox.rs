@@ -448,7 +448,8 @@ fn settle(
             emptying.not_provided.insert(under_way.name);
             later(connection, id, under_way.was_sent, &name, &failed.message).doing(DOING)
         }
-        Some(code) if code.is_transient() => {
+        // What takes too long would take too long again, with everything behind it.
+        Some(code) if code.is_transient() && code != Code::DeadlineExceeded => {
             emptying.stopped = true;
             // Whether a database that was lost has committed before, nobody knows.
             let not_begun = [Code::Busy, Code::ShuttingDown].contains(&code);

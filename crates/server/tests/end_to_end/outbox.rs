@@ -42,7 +42,7 @@ arguments = { text = "text" }
 allow = "everyone"
 "#;
 
-fn placing_shop() -> Scenario {
+pub(crate) fn placing_shop() -> Scenario {
     let mut scenario = shop();
     scenario.schema += "
         CREATE TABLE placed (
@@ -54,7 +54,7 @@ fn placing_shop() -> Scenario {
 }
 
 /// Adds a product and has it placed, in one transaction.
-fn place(device: &Device, number: i64) {
+pub(crate) fn place(device: &Device, number: i64) {
     device.edit(&format!(
         "BEGIN;
          INSERT INTO product VALUES ({number}, 'number {number}', 0);
@@ -241,7 +241,7 @@ fn i1_two_processes_on_one_file_execute_a_call_once<B: Backend>() {
 }
 
 /// Provides `print`, and waits for a word before each answer.
-struct Printer {
+pub(crate) struct Printer {
     link: Link,
     begun: Receiver<()>,
     go_on: Sender<()>,
@@ -249,7 +249,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn at(server: &LiveServer) -> Printer {
+    pub(crate) fn at(server: &LiveServer) -> Printer {
         let options = LinkOptions::password("cleo", PASSWORD);
         let url = format!("tcp://{}", server.address);
         let link = Link::connect(&url, &options).expect("the server lets cleo in");
@@ -276,7 +276,7 @@ impl Printer {
         }
     }
 
-    fn finish_one(&self) {
+    pub(crate) fn finish_one(&self) {
         self.go_on.send(()).expect("it is there");
     }
 }

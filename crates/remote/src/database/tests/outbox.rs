@@ -311,23 +311,25 @@ fn an_event_is_published_under_its_key() {
     assert_eq!(remote.query("SELECT id FROM tidewater_inbox"), [""; 0]);
 }
 
-/// What the server tells of events with these numbers.
-fn told(ids: &[i64]) -> Answer {
+/// What the server tells of events with these numbers, having read up to `reached`.
+fn told(anew: bool, ids: &[i64], reached: i64) -> Answer {
     let columns = [
         ("id", ColumnType::Integer),
-        ("check", ColumnType::Integer),
+        ("check", ColumnType::Bytes),
         ("subject", ColumnType::Text),
         ("payload", ColumnType::Bytes),
         ("user", ColumnType::Text),
         ("at_ms", ColumnType::Integer),
     ];
     let columns = columns.map(|(name, column_type)| ColumnHeader::of(name, column_type));
-    let rows: Vec<_> = ids
+    let checks: Vec<[u8; 8]> = ids.iter().map(|id| (-id).to_le_bytes()).collect();
+    let mut rows: Vec<_> = ids
         .iter()
-        .map(|&id| {
+        .zip(&checks)
+        .map(|(&id, check)| {
             [
                 Datum::Integer(id),
-                Datum::Integer(-id),
+                Datum::Bytes(check),
                 Datum::Text("unit.7"),
                 Datum::Bytes(if id % 2 == 0 { b"even" } else { b"\xff" }),
                 Datum::Text("bob"),
@@ -335,6 +337,16 @@ fn told(ids: &[i64]) -> Answer {
             ]
         })
         .collect();
+    let check = (-reached).to_le_bytes();
+    let mark = |id: i64, check| {
+        let mut mark = [Datum::Null; 6];
+        (mark[0], mark[1]) = (Datum::Integer(id), Datum::Bytes(check));
+        mark
+    };
+    if anew {
+        rows.insert(0, mark(0, &[0; 8]));
+    }
+    rows.push(mark(reached, &check));
     let rows: Vec<&[Datum<'_>]> = rows.iter().map(|row| &row[..]).collect();
     Answer::of(Returns::Rows, columns.to_vec(), &rows)
 }
@@ -353,14 +365,15 @@ fn events_and_their_place_come_in_one_transaction() {
     let mut interest = remote.database().interests().unwrap().remove(0);
     let mut stale = interest.clone();
     assert_eq!(interest.call().arguments[2].given, None);
-    let nothing = take(&mut remote, &mut interest, &told(&[]));
-    assert_eq!(nothing, Some(Took::All(0)));
+    let none = ColumnHeader::of("id", ColumnType::Integer);
+    let none = Answer::of(Returns::Rows, vec![none], &[]);
+    assert_eq!(take(&mut remote, &mut interest, &none), Some(Took::All));
     assert!(!remote.database().has_something_to_upload().unwrap());
-    let two = take(&mut remote, &mut interest, &told(&[1, 2]));
-    assert_eq!(two, Some(Took::All(2)));
+    let two = take(&mut remote, &mut interest, &told(false, &[1, 2], 2));
+    assert_eq!(two, Some(Took::More(2)));
     // Another sync of the file that had asked at the same time gets the same, and leaves it.
     assert_eq!(
-        take(&mut remote, &mut stale, &told(&[1, 2])),
+        take(&mut remote, &mut stale, &told(false, &[1, 2], 2)),
         Some(Took::Others)
     );
     let inbox = "SELECT kind || ' ' || space || '/' || subject || ' ' || hex(payload) || ' ' \
@@ -372,13 +385,23 @@ fn events_and_their_place_come_in_one_transaction() {
             "event field/unit.7 6576656E text bob"
         ]
     );
-    let interest = remote.database().interests().unwrap().remove(0);
-    let mut place = 2_i64.to_le_bytes().to_vec();
-    place.extend((-2_i64).to_le_bytes());
-    assert_eq!(
-        interest.call().arguments[2].given,
-        Some(Given::Bytes(place.into()))
-    );
+    let place = |remote: &Remote| {
+        let interest = remote.database().interests().unwrap().remove(0);
+        match &interest.call().arguments[2].given {
+            Some(Given::Bytes(place)) => place.to_vec(),
+            given => panic!("{given:?}"),
+        }
+    };
+    let at = |id: i64| [id.to_le_bytes(), (-id).to_le_bytes()].concat();
+    assert_eq!(place(&remote), at(2));
+    // Others have published what is of no interest.
+    let none = take(&mut remote, &mut interest, &told(false, &[], 7));
+    assert_eq!((none, place(&remote)), (Some(Took::All), at(7)));
+    // The centre was restored, and begins anew.
+    let anew = take(&mut remote, &mut interest, &told(true, &[1], 1));
+    assert_eq!((anew, place(&remote)), (Some(Took::More(1)), at(1)));
+    let kinds = "SELECT kind || ' ' || subject FROM tidewater_inbox WHERE id > 2 ORDER BY id";
+    assert_eq!(remote.query(kinds), ["anew unit.>", "event unit.7"]);
     // What is no answer leaves everything as it is, and is told.
     let mut same = interest.clone();
     let answer = json::to_answer(&json!("what"));
