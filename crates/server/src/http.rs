@@ -151,7 +151,10 @@ async fn call(
         });
         return Ok(StatusCode::ACCEPTED.into_response());
     }
-    answered(prepared.run(&server).await?.into())
+    let outcome = prepared.run(&server).await;
+    let failed = outcome.as_ref().err();
+    server.metrics.call(failed.map(|it| it.code()));
+    answered(outcome?.into())
 }
 
 fn answered(answer: Answer) -> Result<Response, Problem> {
