@@ -5,6 +5,7 @@
 
 mod caller;
 mod describe;
+mod events;
 mod problem;
 mod provide;
 
@@ -62,6 +63,8 @@ impl Site {
             .route("/openapi.json", get(describe::openapi))
             .route("/v1/sign-in", post(caller::sign_in))
             .route("/v1/call/{name}", post(call))
+            .route("/v1/publish/{space}/{subject}", post(events::publish))
+            .route("/v1/events/{space}", get(events::subscribe))
             .route(
                 "/v1/provide/{name}",
                 get(provide::take).delete(provide::leave),

@@ -19,6 +19,7 @@ pub(crate) mod store;
 mod tests;
 
 pub(crate) use hub::Hub;
+pub(crate) use inbox::Notice;
 pub(crate) use member::Member;
 pub(crate) use refusal::{Refusal, User};
 pub(crate) use serve::{run, tell};

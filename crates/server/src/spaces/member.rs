@@ -101,7 +101,6 @@ impl Member {
     ///
     /// # Errors
     /// The connection was too slow and is to be cut off.
-    #[cfg_attr(not(test), allow(dead_code, reason = "events over HTTP follow"))]
     pub(crate) async fn next(&self) -> Result<Bytes, Refusal> {
         loop {
             if let Some(slice) = self.try_next()? {

@@ -1,5 +1,7 @@
 //! Events over real links: plain and durable ones, in their order, and from other servers.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -270,7 +272,112 @@ fn who_may_is_asked_of_the_centre_and_the_newest_come_first<B: Backend>() {
     assert_eq!(text(&mut listening), "5");
 }
 
+/// A request over HTTP, whose answer is read line by line.
+fn http(server: &LiveServer, head: &str, body: &str) -> BufReader<TcpStream> {
+    let address = server.http.as_ref().expect("it speaks HTTP");
+    let address = address.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let length = body.len();
+    let request =
+        format!("{head}\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).unwrap();
+    BufReader::new(stream)
+}
+
+fn whole(mut answer: BufReader<TcpStream>) -> String {
+    let mut text = String::new();
+    answer.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// The next lines that begin with `id:`, `event:` or `data:`.
+fn lines(answer: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        let mut line = String::new();
+        assert_ne!(
+            answer.read_line(&mut line).unwrap(),
+            0,
+            "it ended: {found:?}"
+        );
+        let line = line.trim_end();
+        if ["id: ", "event: ", "data: "]
+            .iter()
+            .any(|it| line.starts_with(it))
+        {
+            found.push(line.to_owned());
+        }
+    }
+    found
+}
+
+fn events_go_over_http_and_go_on_where_they_were<B: Backend>() {
+    let world = World::<B>::open(scenario());
+    let server = world.server_with(|config| {
+        config.server.http = Some("http://127.0.0.1:0".into());
+    });
+    let sign_in = format!(r#"{{"user": "bob", "password": "{PASSWORD}"}}"#);
+    let signed_in = whole(http(&server, "POST /v1/sign-in HTTP/1.1", &sign_in));
+    let (_, token) = signed_in.split_once("\"token\":\"").unwrap();
+    let token = token.split('"').next().unwrap();
+    let head = |line: &str| format!("{line} HTTP/1.1\r\nauthorization: Bearer {token}");
+    let publish = |path: &str, body: &str| {
+        let answer = whole(http(
+            &server,
+            &head(&format!("POST /v1/publish/{path}")),
+            body,
+        ));
+        let status: u16 = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer)
+    };
+    let ada = link_to(&server, "ada");
+    keep(&ada, "log", &[("a.1", "one"), ("a.1", "two\nlines")]);
+    let path = head("GET /v1/events/log?subject=a.*&after=first");
+    let mut feed = http(&server, &path, "");
+    let first = lines(&mut feed, 5);
+    assert_eq!(first[1], "data: one");
+    assert_eq!(first[3..], ["data: two", "data: lines"]);
+    let (status, answer) = publish("log/a.2", "three");
+    assert!(
+        status == 200 && answer.contains("\"position\":\""),
+        "{answer}"
+    );
+    assert_eq!(lines(&mut feed, 2)[1], "data: three");
+    drop(feed);
+    // Back again, with the last that it had.
+    let last = first[2].trim_start_matches("id: ");
+    let path = head("GET /v1/events/log?subject=a.*&format=json");
+    let mut feed = http(&server, &format!("{path}\r\nlast-event-id: {last}"), "");
+    let next = lines(&mut feed, 2);
+    assert_eq!(next[1], "data: {\"subject\":\"a.2\",\"text\":\"three\"}");
+    ada.publish_durable("log", &[("a.3", &[0xff, 0])], None)
+        .unwrap();
+    let next = lines(&mut feed, 2);
+    assert_eq!(next[1], "data: {\"base64\":\"/wA=\",\"subject\":\"a.3\"}");
+    // A space that is not durable.
+    let mut positions = ada
+        .subscribe("fleet", "unit.*.position", Since::Now)
+        .unwrap();
+    let (status, answer) = publish("fleet/unit.bob.position", "here");
+    assert_eq!(status, 204, "{answer}");
+    assert_eq!(text(&mut positions), "here");
+    for (path, expected, code) in [
+        ("fleet/unit.ada.position", 403, "not_allowed"),
+        ("fleet/unit..position", 400, "bad_subject"),
+        ("fleets/a", 404, "no_such_space"),
+    ] {
+        let (status, answer) = publish(path, "x");
+        assert_eq!(status, expected, "{answer}");
+        assert!(answer.contains("application/problem+json"), "{answer}");
+        assert!(answer.contains(&format!("\"code\":\"{code}\"")), "{answer}");
+    }
+    let refused = whole(http(&server, &head("GET /v1/events/log?after=7"), ""));
+    assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
+}
+
 on_both_adapters!(
+    events_go_over_http_and_go_on_where_they_were,
     events_go_where_the_rules_let_them_in_the_order_of_their_publisher,
     durable_events_wait_for_whoever_was_away,
     events_under_a_key_are_kept_once,
