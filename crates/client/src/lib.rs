@@ -39,6 +39,7 @@ mod ping;
 mod provider;
 mod remote;
 mod retry;
+mod space;
 #[cfg(test)]
 mod tests;
 mod word;
@@ -51,6 +52,7 @@ pub use ping::{PingReport, ping};
 pub use provider::Called;
 pub use remote::{Remote, Verification};
 pub use retry::Retry;
+pub use space::{Chunk, Position, Since, SpaceEvent, Subscription};
 pub use tidewater_protocol::message::{Answer, Argument, CallFailed, Given, Returns};
 pub use tidewater_protocol::{Code, ColumnType, Datum, RemoteId, Value};
 pub use tidewater_remote::database::{

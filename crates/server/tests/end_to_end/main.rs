@@ -36,6 +36,7 @@ mod convergence;
 mod cuts;
 mod disks;
 mod downloads;
+mod events;
 mod evolution;
 mod families;
 mod generated;

@@ -40,6 +40,12 @@ name = "print"
 provided_by = "cleo"
 arguments = { text = "text" }
 allow = "everyone"
+
+[[space]]
+name = "field"
+publish = "everyone"
+subscribe = ["unit.>"]
+durable = "1h"
 "#;
 
 pub(crate) fn placing_shop() -> Scenario {
@@ -240,6 +246,66 @@ fn i1_two_processes_on_one_file_execute_a_call_once<B: Backend>() {
     assert_eq!(states(&ada), vec!["answered|"; 20]);
 }
 
+fn publish(device: &Device, subject: &str, payload: &str) {
+    device.edit(&format!(
+        "INSERT INTO tidewater_outbox (kind, name, arguments)
+         VALUES ('event', 'field/{subject}', '{payload}')"
+    ));
+}
+
+fn events(device: &Device) -> Vec<String> {
+    device
+        .rows("SELECT subject, payload, user FROM tidewater_inbox WHERE kind = 'event' ORDER BY id")
+}
+
+fn durable_events_of_the_outbox_come_once_into_the_inbox_of_others<B: Backend>() {
+    let world = World::<B>::open(placing_shop());
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    bob.edit(
+        "INSERT INTO tidewater_interest (space, subject)
+         VALUES ('field', 'unit.*.free'), ('field', 'secret'), ('nowhere', '>')",
+    );
+    let mut expected = Vec::new();
+    for (way, accident) in [
+        (Way::Up, Accident::CutAfter),
+        (Way::Up, Accident::CutInside),
+        (Way::Down, Accident::CutAfter),
+        (Way::Down, Accident::CutInside),
+    ] {
+        for frame in 0..MANY_FRAMES {
+            let number = expected.len();
+            publish(&ada, "unit.7.free", &format!("free {number}"));
+            publish(&ada, "unit.7.other", "of no interest");
+            expected.push(format!("unit.7.free|free {number}|ada"));
+            let mut was_cut = false;
+            for device in [&mut ada, &mut bob] {
+                device.network.plan(Place::frame(way, frame), accident);
+                // Whatever comes of it.
+                let _ = device.try_sync();
+                was_cut |= device.network.finish_plan();
+                device.sync();
+            }
+            assert_eq!(events(&bob), expected, "{way:?} {accident:?} {frame}");
+            if !was_cut {
+                break;
+            }
+        }
+    }
+    assert_eq!(states(&ada), vec!["answered|"; 2 * expected.len()]);
+    assert_eq!(
+        bob.rows("SELECT coalesce(code, 'fine') FROM tidewater_interest ORDER BY id"),
+        ["fine", "not_allowed", "no_such_space"]
+    );
+    assert_eq!(
+        bob.rows("SELECT count(*) FROM tidewater_inbox WHERE kind <> 'event'"),
+        ["0"]
+    );
+    // An event that cannot be, or that nobody may publish, fails.
+    publish(&bob, "a..b", "x");
+    assert_eq!(bob.sync().outbox.failed, 1);
+    assert_eq!(states(&bob), ["failed|bad_subject"]);
+}
+
 /// Provides `print`, and waits for a word before each answer.
 pub(crate) struct Printer {
     link: Link,
@@ -359,6 +425,7 @@ on_both_adapters!(
     i1_a_cut_after_any_frame_down_executes_every_call_once,
     i1_a_cut_inside_any_frame_down_executes_every_call_once,
     i1_two_copies_of_a_file_execute_a_call_once,
+    durable_events_of_the_outbox_come_once_into_the_inbox_of_others,
     i1_two_processes_on_one_file_execute_a_call_once,
     what_a_provider_makes_of_a_call_is_heard_after_the_connection_broke,
     a_call_whose_provider_or_server_died_is_not_done_again,
